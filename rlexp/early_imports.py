@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -37,6 +36,8 @@ def without_current_folder() -> Iterator[None]:
     The folder may be a stranger's, and settings may name servers and programs. Not for processes with other threads
     that use relative paths.
     """
+    import tempfile  # it loads more than the commands that begin with this module need
+
     here = os.open(".", os.O_PATH)  # its name may be gone
     try:
         with tempfile.TemporaryDirectory() as empty:

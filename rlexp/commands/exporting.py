@@ -9,9 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.commands.completion import complete_run
-from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, ImportsOfRun
 from rlexp.commands.output_options import AsJson, Debug
-from rlexp.commands.trust import trusted_code
+from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
 from rlexp.errors import UsageError
 from rlexp.regular_file import refuse_other_than_file
 from rlexp.terminal.exports import print_export

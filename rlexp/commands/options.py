@@ -46,22 +46,6 @@ Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Import a module that registers environments; repeatable."),
 ]
-ImportsOfRun = Annotated[
-    list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="Import this module, which the run may name; repeatable."),
-]
-AllowEnv = Annotated[
-    list[str] | None,
-    typer.Option("--allow-env", metavar="ENV", help="The run may play this env of a module; repeatable."),
-]
-AllowClass = Annotated[
-    list[str] | None,
-    typer.Option("--allow-class", metavar="MODULE:CLASS", help="The run may name this class; repeatable."),
-]
-AllowStorage = Annotated[
-    list[str] | None,
-    typer.Option("--allow-storage", metavar="URL", help="The run may use this storage; repeatable."),
-]
 AllowUnknown = Annotated[bool, typer.Option("--allow-unknown", help="Ignore unknown keys, with a notice each.")]
 Fit = Annotated[
     bool, typer.Option("--fit", help="Reduce workers, replay shards, GPUs and replay to this machine or cluster.")

@@ -10,9 +10,8 @@ import typer
 
 from rlexp.commands.completion import complete_run
 from rlexp.commands.numbers import MOST, real, whole
-from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, ImportsOfRun
 from rlexp.commands.output_options import AsJson, Debug
-from rlexp.commands.trust import trusted_code
+from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
 from rlexp.errors import Notice
 from rlexp.run_results.axis import Axis
 from rlexp.seeding import LARGEST_SEED

@@ -19,15 +19,11 @@ from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.numbers import whole
 from rlexp.commands.options import (
     Address,
-    AllowClass,
-    AllowEnv,
-    AllowStorage,
     AllowUnknown,
     DryRun,
     Files,
     Fit,
     Imports,
-    ImportsOfRun,
     Mode,
     Name,
     NumSeeds,
@@ -48,7 +44,14 @@ from rlexp.commands.options import (
 )
 from rlexp.commands.output_options import AsJsonLines, Debug, Quiet
 from rlexp.commands.rllib_options import plan_of_text, refuse_beside_files
-from rlexp.commands.trust import remember_ones_own, trusted_code
+from rlexp.commands.trust import (
+    AllowClass,
+    AllowEnv,
+    AllowStorage,
+    ImportsOfRun,
+    remember_ones_own,
+    trusted_code,
+)
 from rlexp.config.command_line import experiment_text
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps

@@ -6,15 +6,17 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.json_file import to_json
 from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score, size
 from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
-from rlexp.runs.pruning import Superseded
 from rlexp.runs.run_record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
+
+if TYPE_CHECKING:  # it would load the keys of experiments, which lists do not need
+    from rlexp.runs.pruning import Superseded
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
 _BY_NEED: Final = ("run", "status", "best", "steps", "age", "size", "env", "agent", "last", "iter")

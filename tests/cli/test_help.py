@@ -93,6 +93,9 @@ def test_what_a_command_imported_is_not_searched_for_garbage_at_its_end() -> Non
     ("words", "unused"),
     [
         (["explain", "lr"], ("psutil", "filelock", "rlexp.config.load", "rlexp.machine")),
+        (["ls", "experiments"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
+        (["evaluate", "-h"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
+        (["prune", "-h"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
         (["check", "experiments/cartpole-dqn.yaml"], ("filelock", "rlexp.machine.packing", "rlexp.config.convert")),
     ],
 )
