@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.checkpoint import list_checkpoints, remove_checkpoint
 from rlexp.errors import ResumeError
+from rlexp.folder_size import size_below
 from rlexp.runs.checkpoints import superseded
 from rlexp.runs.run_lock import RunLock, in_use, is_in_use
 from rlexp.runs.run_record import is_in_run, read_run_record
@@ -59,14 +59,9 @@ def _superseded_in(run: Path, newest: int) -> Superseded:
         _refuse_link(path, run)
     best = {run / str(trial.best_checkpoint) for trial in record.trials}
     found = [path for folder in folders for path in superseded(folder, newest) if path not in best]
-    return Superseded(run, tuple(found), len(everything), sum(map(_size, found)))
+    return Superseded(run, tuple(found), len(everything), sum(size_below(path)[0] for path in found))
 
 
 def _refuse_link(path: Path, run: Path) -> None:
     if path.is_symlink():
         raise ResumeError(f"{path} is a link: nothing of {run} is removed", "remove the link, or leave the run out")
-
-
-def _size(checkpoint: Path) -> int:
-    with os.scandir(checkpoint) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from rlexp.folder_size import size_below
 from rlexp.runs.run_record import RUN_FILE
 from rlexp.runs.temporary_folder import PREFIX, is_abandoned
 from rlexp.sessions.processes import kill_processes_of, processes_of
@@ -39,16 +39,8 @@ class Leftover:
 def find_leftovers() -> list[Leftover]:
     """Return this user's, on this machine: folders with our marker whose lock is free, and without a run in them."""
     folders = list(filter(_is_leftover, Path(tempfile.gettempdir()).glob(f"{PREFIX}*")))
-    return [Leftover(folder, _size(folder), tuple(processes_of(folder))) for folder in sorted(folders)]
+    return [Leftover(folder, size_below(folder)[0], tuple(processes_of(folder))) for folder in sorted(folders)]
 
 
 def _is_leftover(path: Path) -> bool:
     return is_abandoned(path) and not any(RUN_FILE in names for _, _, names in os.walk(path))
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.lstat().st_size
-    return total

@@ -73,7 +73,7 @@ def _as_json(found: Found) -> dict[str, Any]:
         "steps": found.steps,
         "iterations": found.iterations,
         "started": found.started.isoformat() if found.started else None,
-        "size_bytes": found.size_bytes,
+        "size_bytes": found.size_bytes if found.is_whole_size else None,
     }
 
 
@@ -130,7 +130,7 @@ def _cells(found: Found, path: Path, now: datetime) -> dict[str, str]:
         "steps": count(found.steps),
         "iter": count(found.iterations),
         "age": _age(found.started, now),
-        "size": size(found.size_bytes),
+        "size": ("" if found.is_whole_size else ">") + size(found.size_bytes),
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import UsageError
+from rlexp.run_results import run_listing
 from rlexp.run_results.run_listing import DAMAGED, KILLED, found_at
 from rlexp.runs.run_lock import RunLock, is_in_use
 from rlexp.runs.run_record import Status
@@ -28,6 +29,19 @@ def test_run_has_values_of_its_record(tmp_path: Path) -> None:
     assert found.started is not None
     assert found.started.isoformat().startswith("2026-01-0")
     assert found.size_bytes == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def test_size_of_a_run_with_many_files_is_a_lower_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = run(tmp_path / "many") / "many"
+    many.mkdir()
+    for number in range(100):
+        (many / str(number)).write_bytes(b"x" * 1000)
+    run(tmp_path / "few")
+    monkeypatch.setattr(run_listing, "_MOST_ENTRIES", 50)
+    sizes = {found.path.name: (found.is_whole_size, found.size_bytes) for found in found_at(tmp_path)}
+    assert sizes["few"][0]
+    assert not sizes["many"][0]
+    assert 0 < sizes["many"][1] < 100_000
 
 
 def test_newest_run_is_first_in_any_time_zone(tmp_path: Path) -> None:

@@ -93,6 +93,13 @@ def test_sizes(capsys: pytest.CaptureFixture[str], size: int, text: str) -> None
     assert printed(capsys, [found(size_bytes=size)])[1].endswith(f"  {text}")
 
 
+def test_size_of_which_only_a_part_was_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = found(size_bytes=4_104_000, is_whole_size=False)
+    assert printed(capsys, [counted])[1].endswith("  >4.1 MB")
+    print_found([counted], OUT, as_json=True)
+    assert json.loads(capsys.readouterr().out)["runs"][0]["size_bytes"] is None
+
+
 def test_listing_has_the_reason_of_damage_below(capsys: pytest.CaptureFixture[str]) -> None:
     damaged = Found(OUT / "bad", DAMAGED, "run.json is damaged (\x1b[2Jboom)")
     lines = printed(capsys, [damaged, found()])
