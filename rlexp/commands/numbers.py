@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import typer
@@ -16,32 +17,23 @@ _LONGEST_SHOWN: Final = 60
 
 def whole(option: str, metavar: str, sentence: str, least: int, most: int = MOST) -> Any:
     """Return an option that takes a whole number from ``least`` to ``most``; ``sentence`` explains it in its help."""
-    hint = f"{option} {metavar}: {sentence}"
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise UsageError(f"{option} must be a whole number from {least} to {most}, got {_shown(text)}", hint)
-        return value
-
-    return typer.Option(option, metavar=metavar, parser=read, help=sentence)
+    return _option(option, metavar, sentence, int, f"a whole number from {least} to {most}", (least, most))
 
 
 def real(option: str, metavar: str, sentence: str, least: float, most: float = MOST) -> Any:
     """Return an option that takes a finite number from ``least`` to ``most``; ``sentence`` explains it in its help."""
-    hint = f"{option} {metavar}: {sentence}"
+    return _option(option, metavar, sentence, float, f"a number from {least:g} to {most:g}", (least, most))
 
+
+def _option(
+    option: str, metavar: str, sentence: str, kind: Callable[[str], float], expected: str, bounds: tuple[float, float]
+) -> Any:
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not (isfinite(value) and least <= value <= most):
-            raise UsageError(f"{option} must be a number from {least:g} to {most:g}, got {_shown(text)}", hint)
-        return value
+        with suppress(ValueError):
+            value = kind(text)
+            if bounds[0] <= value <= bounds[1]:  # NaN is not
+                return value
+        raise UsageError(f"{option} must be {expected}, got {_shown(text)}", f"{option} {metavar}: {sentence}")
 
     return typer.Option(option, metavar=metavar, parser=read, help=sentence)
 
