@@ -34,7 +34,6 @@ OUTPUT_TIMEOUT_S: Final = 2.0
 """How long its output is read after its end: a process that it has left behind may keep the streams open for ever."""
 _POLL_S: Final = 0.25
 """How often it is asked whether it has ended, where no stream says so."""
-_PROGRAM: Final = tuple(own_program("rlexp.api.training_process")[1:])
 _OUTPUT_BYTES: Final = 4000
 """How much of its last output is kept: it may say why it died."""
 _MOST_INTERRUPTS: Final = 2
@@ -172,7 +171,7 @@ class _TrainingProcess:
 def _started(sender: int, output: int | None) -> subprocess.Popen[bytes]:
     """Start the process, which answers to the descriptor ``sender``."""
     return subprocess.Popen(
-        [sys.executable, *_PROGRAM, str(sender)],
+        own_program("rlexp.api.training_process", str(sender)),
         env=own_environment(os.environ),
         stdin=subprocess.PIPE,
         stdout=output,

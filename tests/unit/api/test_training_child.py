@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -45,7 +46,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ended(lines: str, monkeypatch: pytest.MonkeyPatch, quiet: bool = True) -> child.Ended:
     """Return how a process ends that does ``lines`` in place of training."""
-    monkeypatch.setattr(child, "_PROGRAM", ("-c", ANSWER + lines))
+    monkeypatch.setattr(child, "own_program", lambda module, *words: [sys.executable, "-c", ANSWER + lines, *words])
     started = time.monotonic()
     result = child.train_in_process(TrainingRequest("run", (), quiet=quiet))
     assert time.monotonic() - started < FAR_BELOW_S
