@@ -73,7 +73,8 @@ class ImportGuard:
         try:
             yield
         finally:
-            del self._beside[-len(places) :]
+            for place in places:  # not the last ones: another thread may read another run
+                self._beside.remove(place)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -443,3 +443,13 @@ def test_a_model_of_mujoco_is_a_file_of_the_users(project: Path, run: Path) -> N
         assert refused.value.hint == "--allow-env Reacher-v5 allows it, if it is yours"
         assert TrustedCode.of((), ["Reacher-v5"], ()).decided(other).decided == ()
     assert NOTHING_ALLOWED.decided(playing(env_config={"xml_file": "reacher.xml"})).decided == ()
+
+
+def test_what_is_beside_a_run_stays_hidden_while_another_one_is_left(run: Path, tmp_path: Path) -> None:
+    first, second = GUARD.reading(run), GUARD.reading(tmp_path / "other" / "run")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert (tmp_path / "other").resolve() in GUARD._beside
+    second.__exit__(None, None, None)
+    assert GUARD._beside == []
