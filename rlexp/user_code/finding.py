@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from importlib.machinery import (
 from pathlib import Path
 from typing import Final
 
+from rlexp.regular_file import open_regular
 from rlexp.user_code.raised import NOT_THE_USERS
 
 LOADERS = (
@@ -86,14 +86,11 @@ def _folder_of(spec: ModuleSpec | None) -> str:
 def _add(path: Path, digest: hashlib._Hash) -> bool:
     """Add the bytes of a regular file to ``digest``; return False where it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path, None) as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
     except OSError:
         return False
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return False
-        while piece := file.read(_PIECE):
-            digest.update(piece)
     return True
 
 

@@ -22,6 +22,7 @@ from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.plan import Plan
 from rlexp.errors import Notice
 from rlexp.json_file import parse_json, replace_json
+from rlexp.regular_file import read_regular
 from rlexp.user_code.finding import ModuleFile, module_file
 
 FILE_NAME: Final = "trusted.json"
@@ -59,7 +60,7 @@ class Memory:
         """Return what is remembered; nothing where there is no file, or somebody else may have written it."""
         folder = state_folder()
         try:
-            return NOTHING if folder is None else _parsed(_private_text(folder / FILE_NAME))
+            return NOTHING if folder is None else _parsed(_private_bytes(folder / FILE_NAME))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return NOTHING
 
@@ -173,7 +174,7 @@ def _write(folder: Path, before: Memory, parts: list[Remembered], digests: list[
     (folder / FILE_NAME).chmod(0o600)
 
 
-def _parsed(text: str) -> Memory:
+def _parsed(text: bytes) -> Memory:
     content: Any = parse_json(text)
     if content["format"] != _FORMAT:
         return NOTHING
@@ -181,18 +182,13 @@ def _parsed(text: str) -> Memory:
     return Memory(parts, tuple(map(str, content["addresses"])))
 
 
-def _private_text(path: Path) -> str:
-    """Return the text of a file that only this user can have written; raises OSError."""
+def _private_bytes(path: Path) -> bytes:
+    """Return the contents of a file that only this user can have written; raises OSError."""
     for place in (path.parent, path):
         about = place.stat()
         if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_MAY_WRITE:
             raise PermissionError(f"{place} may be written by others")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, encoding="utf-8") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
-            raise OSError(f"{path} is no small file")
-        return file.read(_MOST_BYTES)
+    return read_regular(path, _MOST_BYTES)
 
 
 @contextmanager
