@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import Notice, ResumeError, UsageError
-from rlexp.folder_size import size_below
 from rlexp.run_results.trial_folder import directories_of, number, read_mapping, why_closed
+from rlexp.runs.folder_size import size_below
 from rlexp.runs.run_lock import LOCK_FILE, is_in_use
 from rlexp.runs.run_record import (
     PARAMETERS_FILE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from rlexp.folder_size import size_below
+from rlexp.runs.folder_size import size_below
 from rlexp.runs.run_record import RUN_FILE
 from rlexp.runs.temporary_folder import PREFIX, is_abandoned
 from rlexp.sessions.processes import kill_processes_of, processes_of

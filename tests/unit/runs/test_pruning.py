@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 
 from rlexp.checkpoint import list_checkpoints, verify_checkpoint, write_checkpoint
 from rlexp.cli import app
+from rlexp.commands import pruning
 from rlexp.errors import ResumeError
-from rlexp.runs.checkpoints import find_checkpoint
+from rlexp.runs.checkpoints import NEWEST_KEPT, find_checkpoint
 from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_record import RunRecord, TrialRecord
 
@@ -128,3 +130,7 @@ def test_one_run_in_use_keeps_all_of_them(run: Path, tmp_path: Path) -> None:
     with RunLock(tmp_path / "other"), pytest.raises(ResumeError, match="in use"):
         prune(run, tmp_path / "other")
     assert kept(run) == [1, 2, 3, 4, 5, 6]
+
+
+def test_prune_keeps_as_many_as_training() -> None:
+    assert inspect.signature(pruning.prune).parameters["keep"].default == NEWEST_KEPT
