@@ -16,7 +16,7 @@ SWEEP = """
 {name}:
   run: DQN
   env: tests.sweep_envs:FatefulEnv
-  stop: {{timesteps_total: 240}}
+  stop: {{timesteps_total: {steps}}}
   search: {{max_concurrent: 3, {search}}}
   config:
     seed: 0
@@ -31,6 +31,7 @@ SWEEP = """
     hiddens: [8]
     model: {{fcnet_hiddens: [8]}}
 """
+STEPS = 240
 INTERRUPTED = 130
 OVER = {"TERMINATED", "PRUNED", "ERROR"}
 LONGEST_S = 150.0
@@ -39,7 +40,7 @@ LONGEST_S = 150.0
 
 def started(scene: Scene, name: str, search: str, searched: str, *arguments: object) -> Command:
     """Start a sweep of small trials in an env whose rewards are known."""
-    file = scene.write(f"{name}.yaml", SWEEP.format(name=name, search=search, searched=searched))
+    file = scene.write(f"{name}.yaml", SWEEP.format(name=name, steps=STEPS, search=search, searched=searched))
     return scene.start("sweep", file, "--out", scene.out, "--json", *arguments)
 
 
@@ -124,6 +125,7 @@ def optuna_crash(scene: Scene) -> str:
     command = started(scene, "drill", search, "lr: {loguniform: [1e-4, 1e-2]}")
     ended = wait_for_ends(command, 2)
     killed(scene, command)
+    ended += [trial for trial in trials_begun(scene) if trial not in ended and has_last_row(scene, trial)]
     tried = [trial for trial in trials_begun(scene) if trial not in ended]
     count = len(trials_begun(scene))
     check(tried, "no trial was being tried")
@@ -156,6 +158,13 @@ def sweep_ctrl_c(scene: Scene) -> str:
         rows = (scene.out / "drill" / trial["name"] / "result.json").read_text(encoding="utf-8").splitlines()
         check(json.loads(rows[-1])["timesteps_total"] >= 400, f"{trial['name']} ended before its time")
     return f"interrupted when {exploit.split(',')[0]}; all four trained to their end"
+
+
+def has_last_row(scene: Scene, trial: str) -> bool:
+    """Return whether a trial wrote the row at which it stops: it has ended, although a killed sweep may not say so."""
+    file = scene.out / "drill" / trial / "result.json"
+    rows = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    return any(json.loads(row)["timesteps_total"] >= STEPS for row in rows if row.endswith("\n"))
 
 
 def trials_begun(scene: Scene) -> list[str]:
