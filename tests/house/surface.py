@@ -101,7 +101,8 @@ def schema() -> Iterator[str]:
 
 def explanations() -> Iterator[str]:
     """Yield the digest of what ``rlexp explain`` prints of each agent and each of its keys."""
-    keys = {str(key) for agent in AGENTS.values() for key in agent.model_fields["config"].annotation.model_fields}
+    configs: list[Any] = [agent.model_fields["config"].annotation for agent in AGENTS.values()]
+    keys = {str(key) for config in configs for key in config.model_fields}
     for name in (*AGENTS, *sorted(keys)):
         result = CliRunner().invoke(app, ["explain", name], env={"COLUMNS": "100"})
         yield f"{name} {result.exit_code} {digest(result.output)}"
