@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 
 
@@ -15,10 +14,10 @@ def main() -> None:
     and continue.
     """
     _leave_current_folder()
-    # Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from rlexp.early_imports import few_collections
+    from rlexp.processes.signals import let_ctrl_c_end
+
+    let_ctrl_c_end()
+    from rlexp.processes.threads import few_collections
 
     with few_collections():
         from rlexp.cli import main as run_command

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import errno
 import inspect
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,8 +20,9 @@ from typer.main import get_command, get_group
 
 from rlexp import __version__
 from rlexp.commands.output_options import HELP_OPTIONS, ErrorOptions
-from rlexp.early_imports import few_collections
 from rlexp.errors import RlexpError, UsageError
+from rlexp.processes.signals import let_ctrl_c_raise
+from rlexp.processes.threads import few_collections
 from rlexp.terminal.lines import print_error
 from rlexp.terminal.output_streams import open_output_streams
 
@@ -185,5 +185,5 @@ def rlexp(
     ] = False,
 ) -> None:
     """Train reinforcement-learning agents (Ape-X, DQN, PPO) from YAML experiment files."""
-    if context.invoked_subcommand not in _ANSWER_SIGNALS and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if context.invoked_subcommand not in _ANSWER_SIGNALS:
+        let_ctrl_c_raise()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Final, TypeGuard
 
-from rlexp.json_file import plain, to_json
+from rlexp.files import plain, to_json
 
 MISSING: Final = "-"
 CUT: Final = "…"

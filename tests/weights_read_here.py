@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from rlexp.shared_memory.weights import WeightsHandle, WeightsReader
+from rlexp.rollout.shared_weights import WeightsHandle, WeightsReader
 
 
 class ReadHere(WeightsHandle):

@@ -14,8 +14,8 @@ from rlexp.agents.evaluator import MAX_STEPS, Evaluator
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import policies_of
 from rlexp.errors import TrialError, UsageError
+from rlexp.files import refuse_other_than_file
 from rlexp.metrics.statistics import bootstrap_interval
-from rlexp.regular_file import refuse_other_than_file
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array

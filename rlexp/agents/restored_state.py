@@ -14,7 +14,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import EnvConfig
 from rlexp.errors import CheckpointError
-from rlexp.json_file import plain
+from rlexp.files import plain
 from rlexp.policy import Learner
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.seeding import derive_seed

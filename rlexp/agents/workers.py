@@ -15,6 +15,7 @@ from rlexp.metrics.timers import RunningClock
 from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.user_callbacks import callback_classes
 from rlexp.rollout.worker import RolloutWorker
@@ -28,7 +29,6 @@ from rlexp.rollout.worker_spec import (
     WorkerSpec,
 )
 from rlexp.seeding import derive_seed
-from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, Resources, TaskPool
 
 

@@ -14,19 +14,18 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Final
 
 from rlexp.api.reported_errors import reported
 from rlexp.api.request import TrainingRequest
 from rlexp.errors import TrialError
-from rlexp.sessions.own_program import own_environment, own_program
+from rlexp.processes.child import Child, end_child, how_it_ended, own_environment, own_program, start_child
+from rlexp.processes.signals import SignalHandlers
 
 END_TIMEOUT_S: Final = 60.0
 """How long it may take to save and end where this program stops waiting for it, or to end after its answer."""
@@ -144,18 +143,11 @@ class _TrainingProcess:
 
     def how_it_ended(self) -> str:
         """Return how it ended, for the end of a sentence."""
-        code = self._process.returncode
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return how_it_ended(self._process.returncode)
 
     def close(self) -> None:
         """Let it save and end where it has not ended; kill it where it does not."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_TIMEOUT_S)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, END_TIMEOUT_S)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr, self._receiver):
             if stream is not None:
                 with suppress(BrokenPipeError):
@@ -168,16 +160,16 @@ class _TrainingProcess:
         self.close()
 
 
-def _started(sender: int, output: int | None) -> subprocess.Popen[bytes]:
+def _started(sender: int, output: int | None) -> Child:
     """Start the process, which answers to the descriptor ``sender``."""
-    return subprocess.Popen(
+    return start_child(
         own_program("rlexp.api.training_process", str(sender)),
-        env=own_environment(os.environ),
+        environment=own_environment(os.environ),
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,
-        pass_fds=(sender,),
-        start_new_session=True,  # Ctrl-C is passed on once, not sent by the terminal as well
+        passed=(sender,),
+        own_session=True,  # Ctrl-C is passed on once, not sent by the terminal as well
     )
 
 
@@ -200,19 +192,8 @@ class _TextOutput:
 @contextmanager
 def _interrupts_passed_on(process: _TrainingProcess) -> Iterator[None]:
     """Pass Ctrl-C on; only the main thread gets it, and only where it is not ignored."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        process.interrupt()
-
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with SignalHandlers((signal.SIGINT,), lambda number, frame: process.interrupt()):
         yield
-        return
-    before = signal.signal(signal.SIGINT, pass_on)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _streams(quiet: bool) -> tuple[IO[str] | None, IO[str] | None] | None:

@@ -14,7 +14,7 @@ from rlexp.api.experiment_sources import source_of
 from rlexp.api.finished_run import Run, failed_run
 from rlexp.api.request import TrainingRequest
 from rlexp.errors import TrialError
-from rlexp.runs.run_record import RUN_FILE
+from rlexp.processes.locks import RUN_FILE
 
 _OF_SIGNALS: Final = 128
 """Exit codes above it are those of signals."""

@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.checkpoint.state_codec import AnyArray, Array, num_bytes, rows_of
-from rlexp.json_file import parse_json
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular, parse_json
 
 PIECE_BYTES: Final = 1 << 24
 """Bytes written at a time: 16 MiB, so that a call for them to another process is worth its way."""

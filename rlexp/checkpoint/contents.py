@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from rlexp.checkpoint.array_file import read_arrays
 from rlexp.errors import CheckpointError, DamagedCheckpointError
-from rlexp.json_file import plain, read_json, sync, to_json
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular, plain, read_json, sync, to_json
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"

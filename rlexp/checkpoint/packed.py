@@ -17,8 +17,7 @@ from typing import Any, Final
 from rlexp.checkpoint.contents import is_file_of_checkpoint, verify_checkpoint
 from rlexp.checkpoint.trial import checkpoint_directory, publish_checkpoint
 from rlexp.errors import CheckpointError
-from rlexp.json_file import parse_json
-from rlexp.regular_file import read_regular
+from rlexp.files import parse_json, read_regular
 
 _MAGIC: Final = b"RLXC1"
 _LENGTH_BYTES: Final = 4

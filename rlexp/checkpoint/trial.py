@@ -14,7 +14,7 @@ from rlexp.checkpoint.array_file import TYPES, write_arrays
 from rlexp.checkpoint.contents import ARRAYS_SUFFIX, GROUP_NAME, STATE, Manifest, verify_checkpoint, write_manifest
 from rlexp.checkpoint.state_codec import AnyArray, num_bytes
 from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError
-from rlexp.json_file import sync
+from rlexp.files import sync
 
 _NAME: Final = re.compile(r"checkpoint_(\d{6,})")
 # Seen only after a crash in the instant between two renames: the old checkpoint of an iteration that was written again.

@@ -12,8 +12,7 @@ import typer
 from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
-from rlexp.json_file import to_json
-from rlexp.regular_file import refuse_other_than_file
+from rlexp.files import refuse_other_than_file, to_json
 from rlexp.transport.address import BOARD_VARIABLE, parse_address
 from rlexp.transport.tokens import (
     MASTER_VARIABLE,

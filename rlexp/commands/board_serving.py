@@ -10,11 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import RlexpError, UsageError
 from rlexp.machine import this_machine
+from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.board_servers import ServedBoard, print_served
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.transport.address import BoardAddress

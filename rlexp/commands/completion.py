@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from rlexp.errors import UsageError
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
 
 if TYPE_CHECKING:
     from rlexp.config.reference.key_completion import Candidate

@@ -11,8 +11,8 @@ import typer
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.machine import this_machine
+from rlexp.processes.family import find_leftovers
 from rlexp.sessions.choose import ADDRESS_OPTION, choose
-from rlexp.sessions.leftovers import find_leftovers
 from rlexp.terminal.cluster_condition import print_nodes
 from rlexp.terminal.condition import print_condition
 

@@ -12,7 +12,7 @@ from rlexp.commands.completion import complete_run
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
 from rlexp.errors import UsageError
-from rlexp.regular_file import refuse_other_than_file
+from rlexp.files import refuse_other_than_file
 from rlexp.terminal.exports import print_export
 
 _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlexp.commands.drain_request import DrainRequest
-from rlexp.sessions.own_program import own_environment, own_program
+from rlexp.processes.child import Child, own_environment, own_program, start_child
+from rlexp.processes.signals import DrainRequest
 from rlexp.transport.backoff import Backoff
 
 PARENT_VARIABLE: Final = "RLEXP_JOIN_PARENT"
@@ -93,7 +92,7 @@ class _Supervised:
         self._variables = {**own_environment(joined.environment), PARENT_VARIABLE: str(os.getpid())}
         self._backoff = Backoff(index)
         self._num_quick = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._started_s = self._due_s = 0.0
 
     def start(self) -> None:
@@ -106,7 +105,7 @@ class _Supervised:
                 self.code = 0
                 return
             command = [*command, "--for", f"{left_s}s"]
-        self._process = subprocess.Popen(command, env=self._variables, process_group=0)
+        self._process = start_child(command, environment=self._variables)
 
     def send(self, number: int) -> None:
         """Send it a signal."""

@@ -18,12 +18,12 @@ import typer
 
 from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, take_token
 from rlexp.commands.boards import Insecure, QueueUrl, required_board
-from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.joined_processes import PARENT_VARIABLE, JoinedProcesses, join_command, join_in_processes
 from rlexp.commands.numbers import MOST, whole
 from rlexp.commands.output_options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.errors import UsageError
+from rlexp.processes.signals import DrainRequest
 from rlexp.sessions.choose import choose, seconds_of
 from rlexp.sessions.ray_environment import LOCAL
 from rlexp.terminal.output_streams import outlive_readers

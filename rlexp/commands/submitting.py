@@ -13,7 +13,6 @@ import typer
 from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.completion import complete_file
-from rlexp.commands.drain_request import DrainRequest
 from rlexp.commands.numbers import whole
 from rlexp.commands.options import (
     AllowUnknown,
@@ -31,6 +30,7 @@ from rlexp.commands.trust import remember_ones_own
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
 from rlexp.machine import check_requirements
+from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.terminal.plans import print_notices
 from rlexp.transport.address import BOARD_VARIABLE, PASSWORD_VARIABLE

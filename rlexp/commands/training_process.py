@@ -19,12 +19,13 @@ from rlexp.agents.board.submitted_task import FILE_NAME, TrainerLimits, training
 from rlexp.commands.boards import NONE
 from rlexp.commands.joined_processes import PARENT_VARIABLE
 from rlexp.errors import ResumeError, TrialError, UsageError
+from rlexp.files import read_regular
 from rlexp.joined_actors.outbox import SeatEnd
-from rlexp.regular_file import read_regular
+from rlexp.processes.child import Child, kill_child, own_environment, own_program, start_child
+from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.directories import numbered
 from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import EXPERIMENT_FILE, RUN_FILE, read_run_record
-from rlexp.sessions.own_program import own_environment, own_program
+from rlexp.runs.run_record import EXPERIMENT_FILE, read_run_record
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Board, Lead, Task
 from rlexp.transport.board_errors import BoardError, BoardLostError
@@ -130,13 +131,11 @@ class TaskTrainer:
         handed = HandedTask(lead.task_id, lead.epoch, os.getpid(), lead.member)
         environment = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
         environment = own_environment(environment) | {TASK_VARIABLE: handed.to_text()}
-        process = subprocess.Popen(command, env=environment, process_group=0)
+        process = start_child(command, environment=environment)
         try:
             return _wait(process, _Renewal(self._board, lead), should_stop)
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            kill_child(process)
 
     def _give_up(self, lead: Lead) -> None:
         with suppress(BoardLostError):  # then its lease runs out
@@ -171,7 +170,7 @@ class _Renewal:
                 self._board.lead(self._lead.task_id, self._lead.member, LEASE_S, self._lead.epoch)
 
 
-def _wait(process: subprocess.Popen[bytes], renew: _Renewal, should_stop: ShouldStop) -> tuple[int, bool]:
+def _wait(process: Child, renew: _Renewal, should_stop: ShouldStop) -> tuple[int, bool]:
     deadline_s: float | None = None
     while process.poll() is None:
         if should_stop() and deadline_s is None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TextIO
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import standings_as_json
 from rlexp.display.summary import summary_lines
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.line_width import columns_of
 from rlexp.runs.run_record import RunRecord, Status
 from rlexp.search.standings import Standings

@@ -12,7 +12,7 @@ import numpy as np
 from rlexp.checkpoint.array_file import pieces
 from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.errors import CheckpointError
-from rlexp.json_file import parse_json, replacing, to_json
+from rlexp.files import parse_json, replacing, to_json
 from rlexp.sample_batch import Array
 
 VALUES: Final = "state.json"

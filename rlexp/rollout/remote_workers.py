@@ -10,11 +10,11 @@ from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
 from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
 from rlexp.rollout.turns import Turns
 from rlexp.rollout.weight_syncs import WeightSyncs
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
 
 

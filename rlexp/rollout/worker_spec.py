@@ -11,9 +11,9 @@ from gymnasium.vector import VectorEnv
 from rlexp.policy import Policy
 from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.filters import Moments
+from rlexp.rollout.shared_weights import WeightsHandle
 from rlexp.rollout.user_callbacks import CallbackClasses
 from rlexp.sample_batch import SampleBatch, WrittenRows
-from rlexp.shared_memory.weights import WeightsHandle
 
 MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
 MakePolicy = Callable[[], Policy]

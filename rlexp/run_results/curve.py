@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlexp.json_file import parse_json
+from rlexp.files import parse_json, read_lines
 from rlexp.metrics.statistics import interquartile_band
-from rlexp.regular_file import read_lines
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.trial_folder import RESULT_FILE, number
 from rlexp.sample_batch import Array

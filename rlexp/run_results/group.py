@@ -14,7 +14,7 @@ from typing import Any, Final
 from rlexp.config.space.grid import GRID
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import Notice, UsageError
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.number_format import MISSING
 from rlexp.run_results.trial_folder import ClosedFolderError, TrialFolder, trials_at
 from rlexp.runs.run_record import RESOLVED_FILE, SEE_LS

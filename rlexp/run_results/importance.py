@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rlexp.config.space.domains import Listed, Range
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.run_results.sweep_results import Configuration, Outcome, SweepResults
 from rlexp.sample_batch import Array
 

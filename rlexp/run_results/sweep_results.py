@@ -14,7 +14,7 @@ from rlexp.config.space.domains import Domain, Listed, Normal, Number, Range
 from rlexp.config.space.samplers import GRID, SAMPLERS, MalformedError, read_sampler
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.number_format import count, duration, exact, percent
 from rlexp.run_results.trial_folder import number, read_mapping
 from rlexp.runs.run_record import Status

@@ -13,9 +13,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from rlexp.errors import UsageError
-from rlexp.json_file import parse_json
+from rlexp.files import parse_json, read_lines
 from rlexp.number_format import count, score
-from rlexp.regular_file import read_lines
 from rlexp.run_results.trial_folder import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
 from rlexp.runs.run_record import Status

@@ -16,7 +16,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from rlexp.errors import UsageError
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
+from rlexp.processes.signals import SignalHandlers
 from rlexp.runs.run_record import SEE_LS
 
 _EVENT_FILES: Final = "*tfevents*"
@@ -39,10 +40,9 @@ def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[
     _check(path)
     port = _free_port(host) if port is None else _checked_port(host, port)
     received: SimpleQueue[int] = SimpleQueue()
-    for number in _SIGNALS:
-        signal.signal(number, lambda number, _: received.put(number))
-    announce(_serve(path, host, port) + (_REWARD_TAB if _has_layout(path) else ""))
-    return 128 + received.get()
+    with SignalHandlers(_SIGNALS, lambda number, frame: received.put(number)):
+        announce(_serve(path, host, port) + (_REWARD_TAB if _has_layout(path) else ""))
+        return 128 + received.get()
 
 
 def _has_layout(path: Path) -> bool:

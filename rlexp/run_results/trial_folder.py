@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import ResumeError, UsageError
-from rlexp.json_file import read_json
-from rlexp.runs.run_record import PARAMETERS_FILE, RUN_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
+from rlexp.files import read_json
+from rlexp.processes.locks import RUN_FILE
+from rlexp.runs.run_record import PARAMETERS_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
 
 RESULT_FILE: Final = "result.json"
 _OLD_NAMES: Final = {"lambda_": "lambda"}

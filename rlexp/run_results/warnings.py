@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rlexp.errors import Notice
+from rlexp.processes.locks import RUN_FILE
 from rlexp.run_results.axis import Axis, amount
 from rlexp.run_results.group import Group, SettingsReader, differing
 from rlexp.run_results.scoring import Curves, Request, failed
 from rlexp.run_results.trial_folder import RESULT_FILE
-from rlexp.runs.run_record import RUN_FILE
 
 _SHORT_SHARE: Final = 0.8
 """A trial that ends before this part of the longest one gets a warning: the comparison ends with it."""

@@ -13,10 +13,10 @@ from rlexp.checkpoint.trial import iteration_of
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
+from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import (
     EVALUATED_REWARD,
-    RUN_FILE,
     SEE_LS,
     RunRecord,
     TrialRecord,

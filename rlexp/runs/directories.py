@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.errors import ResumeError, UsageError
-from rlexp.runs.run_lock import LOCK_FILE, RunLock, in_use, is_in_use
+from rlexp.processes.locks import LOCK_FILE, RUN_FILE, RunLock, in_use, is_in_use
 from rlexp.runs.run_name import check_name, derived_name
-from rlexp.runs.run_record import RUN_FILE, read_run_record
+from rlexp.runs.run_record import read_run_record
 
 _REMAINS: Final = re.compile(r"\..+\.\d+\.removing")
 _UNFINISHED: Final = (".*.writing", "*/.*.writing", "*/videos/.*.mp4")

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from rlexp.regular_file import read_regular
+from rlexp.files import read_regular
 
 _TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 16 << 20

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import CheckpointError
-from rlexp.json_file import parse_json
+from rlexp.files import parse_json, read_lines
 from rlexp.number_format import is_known
-from rlexp.regular_file import read_lines
 from rlexp.runs.row_columns import ITERATION, flatten
 
 _COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")

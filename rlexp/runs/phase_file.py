@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rlexp.regular_file import read_regular
+from rlexp.files import read_regular
 
 _PHASE_FILE: Final = ".phase"
 _LONGEST: Final = 200

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rlexp.checkpoint import list_checkpoints, remove_checkpoint
 from rlexp.errors import ResumeError
+from rlexp.files import size_below
+from rlexp.processes.locks import RunLock, in_use, is_in_use
 from rlexp.runs.checkpoints import superseded
-from rlexp.runs.folder_size import size_below
-from rlexp.runs.run_lock import RunLock, in_use, is_in_use
 from rlexp.runs.run_record import is_in_run, read_run_record
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rlexp.config.keys.metric_names import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
-from rlexp.json_file import plain
+from rlexp.files import plain
 
 ITERATION: Final = "training_iteration"
 

@@ -20,13 +20,13 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
-from rlexp.json_file import replace_json, replace_text, sync
+from rlexp.files import replace_json, replace_text, sync
+from rlexp.processes.locks import RunLock
 from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.git_commit import git_commit
 from rlexp.runs.last_row import earlier_rewards, is_row, last_row, rows_at
 from rlexp.runs.recording import NoTrackers, RunTrackers, TrialTracker
 from rlexp.runs.row_columns import ITERATION
-from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_name import derived_name
 from rlexp.runs.run_record import (
     PARAMETERS_FILE,

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from rlexp import __version__
 from rlexp.errors import ResumeError
-from rlexp.json_file import read_json, replace_json
+from rlexp.files import read_json, replace_json
+from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.row_columns import flatten
 
-RUN_FILE: Final = "run.json"
 EXPERIMENT_FILE: Final = "experiment.yaml"
 """The first experiment file as it was given."""
 RESOLVED_FILE: Final = "resolved.yaml"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlexp.errors import ResumeError
-from rlexp.runs.run_lock import in_use, is_in_use
+from rlexp.processes.locks import RUN_FILE, in_use, is_in_use
 from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import RUN_FILE, RunRecord
+from rlexp.runs.run_record import RunRecord
 
 
 def refuse_untrusted(run: Path, record: RunRecord) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlexp.errors import UsageError
-from rlexp.regular_file import refuse_other_than_file
+from rlexp.files import refuse_other_than_file
 from rlexp.sample_batch import Array
 
 FOLDER = "videos"

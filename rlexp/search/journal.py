@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from rlexp.errors import ResumeError
-from rlexp.json_file import parse_json, sync, to_json
-from rlexp.regular_file import read_lines
+from rlexp.files import parse_json, read_lines, sync, to_json
 from rlexp.runs.recorders.line_files import LineFile
 from rlexp.search.shared_study import StudyMember
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from rlexp.errors import UsageError
-from rlexp.json_file import parse_json
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular, parse_json
 from rlexp.runs.secrets import masked
 
 if TYPE_CHECKING:

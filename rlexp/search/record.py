@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from rlexp.config.variants.space import Point
 from rlexp.config.variants.sweep import Sweep
-from rlexp.json_file import plain, replace_json, replace_text, to_json
+from rlexp.files import plain, replace_json, replace_text, to_json
 from rlexp.number_format import count
 from rlexp.runs.run_record import now
 from rlexp.runs.secrets import masked

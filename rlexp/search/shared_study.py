@@ -14,7 +14,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.variants.space import Point
 from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import ConfigError, Problem, UsageError
-from rlexp.json_file import plain
+from rlexp.files import plain
 from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences
 from rlexp.runs.secrets import masked
 from rlexp.search.optuna_sampler import optuna_place

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rlexp.errors import UsageError
+from rlexp.processes.family import SESSION
 from rlexp.runs.secrets import masked
-from rlexp.sessions.processes import SESSION
 from rlexp.sessions.ray_environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS
 
 if TYPE_CHECKING:

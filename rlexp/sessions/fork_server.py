@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from rlexp.processes.child import Child, start_child
+from rlexp.processes.family import SESSION, SessionFolder
 from rlexp.sessions import fork_server_process
 from rlexp.sessions.choose import Joining
 from rlexp.sessions.forked_start import PID_FILE
-from rlexp.sessions.processes import SESSION
 from rlexp.sessions.ray_environment import set_ray_environment
 from rlexp.sessions.reachability import check_loopback
-from rlexp.sessions.session_folder import SessionFolder
 
 MODULES: Final = (
     "numpy",
@@ -70,23 +70,20 @@ class ForkServer:
             self.folder.remove()
             raise
 
-    def _started(self, modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _started(self, modules: Sequence[str]) -> Child:
         # Read once as well, and the process with which one ends: this one, as the raylet ends with it, too.
         variables = {**_VARIABLES, "RAY_RAYLET_PID": str(os.getpid()), SESSION: str(self.folder.path)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(self.path))
             listener.listen(_MOST_WAITING)
             descriptor, script = listener.fileno(), str(fork_server_process.__file__)
-            return subprocess.Popen(
+            return start_child(
                 [sys.executable, script, str(descriptor), str(_PACKAGES), *modules],
-                env={**os.environ, **variables},
+                environment={**os.environ, **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=(descriptor,),
-                # Ctrl-C in the terminal does not reach it. In a session of its own, the system would share the cores
-                # between it and the command without regard to the priorities that the command was given.
-                process_group=0,
+                passed=(descriptor,),
             )
 
     @property

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlexp.machine.cluster import Cluster
-from rlexp.runs.temporary_folder import TemporaryFolder
+from rlexp.processes.family import TemporaryFolder
+from rlexp.processes.threads import Function, RayThread
 from rlexp.sessions.head_watch import END_WITH_HEAD, SETUP_HOOK, head
-from rlexp.sessions.ray_thread import Function, RayThread
 from rlexp.sessions.reachability import Reachability
 from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
 from rlexp.sessions.user_code import beside_submitted

@@ -18,11 +18,10 @@ import psutil
 
 from rlexp.machine import this_machine
 from rlexp.machine.cluster import Cluster
-from rlexp.sessions.processes import SESSION, family_of, has_ended, kill
+from rlexp.processes.family import SESSION, SessionFolder, family_of, has_ended, kill
+from rlexp.processes.threads import Function, RayThread
 from rlexp.sessions.ray_services import only_needed_services
-from rlexp.sessions.ray_thread import Function, RayThread
 from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
-from rlexp.sessions.session_folder import SessionFolder
 
 if TYPE_CHECKING:
     from rlexp.sessions.fork_server import ForkServer

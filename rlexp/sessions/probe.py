@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.errors import ResourceError
-from rlexp.sessions.child_process import ChildProcess, Message
+from rlexp.processes.child import ChildProcess, Message
 from rlexp.sessions.choose import AUTO
 from rlexp.sessions.cluster_report import ClusterReport, report_of, versions_here
 from rlexp.sessions.ray_environment import AUTH_MODE, auth_modes, has_token

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from rlexp.sessions.child_process import Message, Send, answer
+from rlexp.processes.child import Message, Send, answer
 from rlexp.sessions.node_report import is_installed, measured, unreachable
 from rlexp.sessions.session import job_without_folders
 

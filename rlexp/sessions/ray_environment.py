@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.errors import ResourceError
-from rlexp.sessions.processes import SESSION
+from rlexp.processes.family import SESSION
 
 AUTH_MODE: Final = "RAY_AUTH_MODE"
 LEAST_FREE_BYTES = 64 * 2**20

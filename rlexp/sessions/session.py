@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rlexp.errors import RlexpError
-from rlexp.sessions.ray_thread import Function
+from rlexp.processes.threads import Function
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig

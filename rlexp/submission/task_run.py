@@ -11,11 +11,12 @@ from typing import Any, Final, Self
 
 from rlexp.display import Display
 from rlexp.errors import ResumeError, UsageError
+from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.last_row import last_row
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.recording import RunTrackers
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
-from rlexp.runs.run_record import RUN_FILE, RecordedError, Status, read_run_record
+from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.submission.experiment_task import SubmittedTask
 from rlexp.submission.result_checkpoint import keep_result
 from rlexp.transport.board import TaskStatus, TaskSummary

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rlexp.files import parse_json
 from rlexp.joined_actors.task_records import MOST_AT_ONCE
-from rlexp.json_file import parse_json
 from rlexp.runs.last_row import is_row
 from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
 from rlexp.transport.board_errors import BoardError, BoardLostError

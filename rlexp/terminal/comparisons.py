@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.errors import Notice
-from rlexp.json_file import plain, to_json
+from rlexp.files import plain, to_json
 from rlexp.metrics.statistics import Estimate
 from rlexp.number_format import (
     MOST_LINES,

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rlexp import __version__
 from rlexp.machine import Machine
-from rlexp.sessions.leftovers import Leftover
+from rlexp.processes.family import Leftover
 from rlexp.terminal.lines import aligned, visible
 
 _PACKAGES = (

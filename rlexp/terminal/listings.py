@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score, size
 from rlexp.run_results.run_listing import DAMAGED, KILLED, Found

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from rlexp.errors import UsageError
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.run_results.event_files import (
     AtStep,
     Figures,

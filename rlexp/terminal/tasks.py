@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.line_width import columns_of
 from rlexp.number_format import MISSING, count, middle_cut, one_line, score
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters, visible

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlexp.json_file import read_json, replace_json
+from rlexp.files import read_json, replace_json
 from rlexp.runs.run_record import Status
 from rlexp.trackers.messages import TrackedRow, TrackedTrial
 

@@ -17,7 +17,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import Status
 from rlexp.runs.secrets import masked

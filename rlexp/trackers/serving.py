@@ -25,12 +25,12 @@ import psutil
 from rlexp.checkpoint import list_checkpoints
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.tracking import TrackerName
-from rlexp.regular_file import read_regular
+from rlexp.files import read_regular
+from rlexp.processes.child import Message, Send, answer
+from rlexp.processes.family import kill
 from rlexp.runs.run_record import Status
 from rlexp.runs.secrets import masked
 from rlexp.runs.videos import FOLDER as VIDEOS
-from rlexp.sessions.child_process import Message, Send, answer
-from rlexp.sessions.processes import kill
 from rlexp.trackers.client import Note, TrackedRun, TrackerClient, TrackerError, TrialState
 from rlexp.trackers.messages import Kind, TrackedRow, TrackedTrial
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from rlexp.config.keys.tracking import TrackerName
 from rlexp.errors import UsageError
-from rlexp.sessions.child_process import ChildProcess, Message
-from rlexp.sessions.processes import SESSION, family_of, kill
+from rlexp.processes.child import ChildProcess, Message
+from rlexp.processes.family import SESSION, family_of, kill
 from rlexp.trackers.messages import Kind
 
 START_TIMEOUT_S: Final = 60.0

@@ -12,7 +12,7 @@ from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
-from rlexp.json_file import plain
+from rlexp.files import plain
 from rlexp.machine.requirements import is_installed, missing_tracker
 from rlexp.runs.recording import TrialTracker
 from rlexp.runs.row_columns import scalars

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 import wandb
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
-from rlexp.early_imports import without_current_folder
+from rlexp.processes.threads import without_current_folder
 from rlexp.runs.run_record import Status
 from rlexp.trackers.client import Note, TrackedRun, TrackerError, TrialState
 from rlexp.trackers.messages import TrackedRow, TrackedTrial

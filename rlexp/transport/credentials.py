@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from rlexp.json_file import plain
+from rlexp.files import plain
 from rlexp.transport.board import Task
 
 _MESSAGE: Final = b"rlexp message 1 "

@@ -18,7 +18,7 @@ from typing import Any, Final
 import lz4.block
 import numpy as np
 
-from rlexp.json_file import parse_json, plain
+from rlexp.files import parse_json, plain
 from rlexp.sample_batch import Column
 
 VERSION: Final = 1

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.transport.board import Task
 
 MAX_DESCRIPTION_BYTES: Final = 1 << 20

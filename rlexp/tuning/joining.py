@@ -14,6 +14,7 @@ from rlexp.display import Display
 from rlexp.errors import ResourceError
 from rlexp.machine import Cluster, check_fits
 from rlexp.machine.waiting import wait_for_room
+from rlexp.processes.signals import StopRequest
 from rlexp.sessions.cluster_report import ClusterReport
 from rlexp.sessions.joined import JoinedRay
 from rlexp.sessions.own import OwnRay
@@ -22,7 +23,6 @@ from rlexp.sessions.ray_environment import AUTH_MODE
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
 from rlexp.tuning.board.nodes import loopback_notices, with_board
-from rlexp.tuning.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from rlexp.tuning.run import RunOptions

@@ -18,8 +18,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
-from rlexp.sessions.child_process import ChildProcess, Message
-from rlexp.sessions.processes import SESSION, family_of, kill
+from rlexp.processes.child import ChildProcess, Message
+from rlexp.processes.family import SESSION, family_of, kill
 
 START_TIMEOUT_S: Final = 60.0
 """How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""

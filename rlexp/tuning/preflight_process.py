@@ -41,7 +41,7 @@ from rlexp.envs import (
 )
 from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.machine import Machine
-from rlexp.sessions.child_process import Message, Send, answer
+from rlexp.processes.child import Message, Send, answer
 from rlexp.tuning.preflight import EnvReport
 
 LARGE_IMAGE: Final = 128

@@ -11,9 +11,10 @@ from typing import Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
 from rlexp.errors import ResumeError
-from rlexp.json_file import to_json
+from rlexp.files import to_json
+from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.last_row import last_row
-from rlexp.runs.run_record import RESOLVED_FILE, RUN_FILE, RunRecord, Status, TrialRecord
+from rlexp.runs.run_record import RESOLVED_FILE, RunRecord, Status, TrialRecord
 from rlexp.runs.secrets import masked
 from rlexp.tuning.stop_condition import ended_by
 

@@ -15,7 +15,9 @@ from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.errors import ResumeError
-from rlexp.json_file import plain
+from rlexp.files import plain
+from rlexp.processes.locks import RUN_FILE
+from rlexp.processes.signals import StopRequest
 from rlexp.runs.changed_keys import (
     CHANGEABLE,
     CHANGEABLE_IN_SWEEPS,
@@ -25,7 +27,7 @@ from rlexp.runs.changed_keys import (
     what_can_change,
 )
 from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
-from rlexp.runs.run_record import PARAMETERS_FILE, RESOLVED_FILE, RUN_FILE, RunRecord, Status, read_run_record
+from rlexp.runs.run_record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, read_run_record
 from rlexp.runs.secrets import masked
 from rlexp.runs.storage import fetch_missing
 from rlexp.runs.trust import refuse_untrusted
@@ -45,7 +47,6 @@ from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session
 from rlexp.tuning.settling import settle
-from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.sweep import capacity, confirmed_search
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 

@@ -14,9 +14,10 @@ from rlexp.checkpoint import list_checkpoints
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.display import Display
-from rlexp.early_imports import imported_meanwhile
 from rlexp.errors import RlexpError
 from rlexp.machine import Cluster, check_fits, this_machine
+from rlexp.processes.signals import StopRequest
+from rlexp.processes.threads import imported_meanwhile
 from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import as_typed, usual_name
@@ -33,7 +34,6 @@ from rlexp.tuning.board.handed_task import ended_with_parent
 from rlexp.tuning.board.task import checked_board, record_task, task_failure_reported
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
-from rlexp.tuning.stop_request import StopRequest
 
 _RAY_AND_TUNE: Final = ("numpy", "ray", "pyarrow", "pandas", "ray.data", "ray.tune", "rlexp.tuning.tune_runner")
 """Imported early, in steps of some tenths of a second: what Tune itself imports comes before it."""

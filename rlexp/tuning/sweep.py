@@ -12,6 +12,7 @@ from rlexp.config.variants.sweep import Sweep
 from rlexp.display import Display
 from rlexp.machine import Cluster
 from rlexp.machine.room import number_that_fit
+from rlexp.processes.signals import StopRequest
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.secrets import has_secrets, masked
@@ -23,7 +24,6 @@ from rlexp.search.state import SearchState
 from rlexp.trackers import Trackers
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.run import RunOptions, cluster_for, run_in_session
-from rlexp.tuning.stop_request import StopRequest
 
 
 def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures: int) -> int:

@@ -19,7 +19,7 @@ from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import AUTO
-from rlexp.early_imports import few_collections
+from rlexp.processes.threads import few_collections
 from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING

@@ -10,12 +10,12 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
+from rlexp.files import read_regular
 from rlexp.metrics.timers import RunningClock
-from rlexp.regular_file import read_regular
+from rlexp.processes.locks import OpenFolder
 from rlexp.runs.files import ERROR_FILE
 from rlexp.runs.phase_file import TRAINING, PhaseWatch
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import RecordedError
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 

@@ -12,6 +12,7 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
+from rlexp.processes.signals import StopRequest
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status
@@ -19,7 +20,6 @@ from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.cluster.trials import ClusterTrials, failure_over_time
 from rlexp.tuning.keeper_actor import keeper_error
-from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial
 
 

@@ -16,6 +16,7 @@ from ray.tune.search import Searcher
 
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
+from rlexp.processes.signals import END_TIMEOUT_S, StopRequest
 from rlexp.runs.files import STOP_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
@@ -28,7 +29,6 @@ from rlexp.tuning.cluster.trials import ClusterTrials
 from rlexp.tuning.keeper_actor import keeper_of
 from rlexp.tuning.placement import placement
 from rlexp.tuning.spared_work import actors_of_idle_processes, callbacks_not_counted
-from rlexp.tuning.stop_request import END_TIMEOUT_S, StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.trial_watch import our_trial
 from rlexp.tuning.tune_callbacks import TrialEvents

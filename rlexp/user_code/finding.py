@@ -21,7 +21,7 @@ from importlib.machinery import (
 from pathlib import Path
 from typing import Final
 
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
 from rlexp.user_code.raised import NOT_THE_USERS
 
 LOADERS = (

@@ -21,8 +21,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.plan import Plan
 from rlexp.errors import Notice
-from rlexp.json_file import parse_json, replace_json
-from rlexp.regular_file import read_regular
+from rlexp.files import parse_json, read_regular, replace_json
 from rlexp.user_code.finding import ModuleFile, module_file
 
 FILE_NAME: Final = "trusted.json"

@@ -16,7 +16,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.display.quiet import QuietDisplay
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.machine import this_machine
 from rlexp.machine.cluster import Cluster
 from rlexp.runs.recorders.line_files import LineFile

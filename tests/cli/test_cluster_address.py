@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.sessions.processes import SESSION
+from rlexp.processes.family import SESSION
 from tests.cli import forked_commands
 
 ADDRESS = "127.0.0.1:9"  # nothing listens at the discard port

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.runs.run_lock import RunLock
-from rlexp.runs.temporary_folder import TemporaryFolder
-from rlexp.sessions.processes import SESSION
+from rlexp.processes.family import SESSION, TemporaryFolder
+from rlexp.processes.locks import RunLock
 from tests.cli.forked_commands import rlexp
 
 OLD = """\

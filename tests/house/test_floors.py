@@ -33,19 +33,17 @@ FLOORS = {
     "machine": 2,
     "checkpoint": 1,
     "metrics": 1,
-    "shared_memory": 1,
+    "processes": 1,
     "task_pool": 1,
-    "transport": 1,
+    "transport": 2,
     "user_code": 1,
     "config": 0,
     "sample_batch": 0,
     "n_step_returns": 0,
     "schedules": 0,
     "seeding": 0,
-    "json_file": 0,
-    "regular_file": 0,
+    "files": 0,
     "number_format": 0,
-    "early_imports": 0,
     "line_width": 0,
     "errors": 0,
     "callbacks": 0,
@@ -69,8 +67,7 @@ FLOORS_OF_CONFIG = {
 }
 """The same within ``config``: a file's way from text to trials goes up."""
 GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "number_format", "errors"} | {
-    "json_file",
-    "regular_file",
+    "files",
 }
 """What every room may use, also its neighbours on the ground floor."""
 
@@ -98,7 +95,7 @@ LIBRARIES = {
     "onnxruntime": {"agents"},
     "onnxscript": {"agents"},
 }
-KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "json_file", "regular_file"}
+KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "files", "processes"}
 CLIENT_FILES = {
     "redis": {"transport/boards/redis.py", "transport/carriers/redis.py"},
     "pika": {"transport/carriers/amqp.py"},
@@ -194,6 +191,14 @@ def test_client_libraries_have_files_of_their_own(library: str) -> None:
 def test_dangerous_calls_are_nowhere(forbidden: str) -> None:
     found = [str(path) for path in PACKAGE.rglob("*.py") if forbidden in path.read_text(encoding="utf-8")]
     assert not found, f"{forbidden} in {found}"
+
+
+@pytest.mark.parametrize(
+    ("call", "owner"), [("Popen(", "processes/child.py"), ("signal.signal(", "processes/signals.py")]
+)
+def test_what_can_leave_something_behind_has_one_owner(call: str, owner: str) -> None:
+    callers = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if call in path.read_text("utf-8")}
+    assert callers == {owner}
 
 
 def test_nothing_is_evaluated() -> None:

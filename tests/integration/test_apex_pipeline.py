@@ -33,13 +33,13 @@ from rlexp.rollout.gathered_workers import GatheredWorkers
 from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
-from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from tests.doubles.policies import CountingPolicy, own_number
 from tests.doubles.scripted import ScriptedLearner

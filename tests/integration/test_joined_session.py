@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.sessions.processes import SESSION
+from rlexp.processes.family import SESSION
 
 TIMEOUT_S = 150
 RAYS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS", SESSION)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.sessions.processes import has_ended
+from rlexp.processes.family import has_ended
 from tests.pages.page_run import PageResult, missing, run_page
 
 END_TIMEOUT_S = 20.0

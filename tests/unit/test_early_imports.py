@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.early_imports import few_collections, imported_meanwhile
+from rlexp.processes.threads import few_collections, imported_meanwhile
 
 TIMEOUT_S = 20.0
 

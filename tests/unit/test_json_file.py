@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp import regular_file
-from rlexp.json_file import parse_json, read_json, replace_text, to_json
+from rlexp import files
+from rlexp.files import parse_json, read_json, replace_text, to_json
 
 
 def test_what_a_file_says(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_pipes_devices_and_directories_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_file_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular_file.read_regular, "__defaults__", (10,))
+    monkeypatch.setattr(files.read_regular, "__defaults__", (10,))
     (tmp_path / "file").write_text("[1, 2, 3, 4]", encoding="utf-8")
     with pytest.raises(OSError, match="more than"):
         read_json(tmp_path / "file")

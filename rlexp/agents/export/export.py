@@ -13,7 +13,7 @@ from rlexp.agents.export.onnx_model import onnx_model
 from rlexp.agents.export.policy_graph import GreedyPolicy
 from rlexp.agents.export.verification import Verification, Verifier, refuse_unplayed_actions
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
-from rlexp.json_file import replace_bytes
+from rlexp.files import replace_bytes
 from rlexp.runs.trust import run_of
 from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rlexp.config.space.alternatives import Alternative, Alternatives, domains_in
 from rlexp.config.space.domains import SIGNIFICANT, Domain, Listed, Number, Range
-from rlexp.json_file import plain
+from rlexp.files import plain
 
 _FIRST: Final[int] = 10 ** (SIGNIFICANT - 1)
 _PER_DECADE: Final = 9 * _FIRST

@@ -12,7 +12,7 @@ import yaml
 from yaml.reader import Reader
 
 from rlexp.config.yaml.nodes import Finding, Place
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
 
 Locate = Callable[[int, int], Place]
 """Makes a place of a line and a column, both from 1."""

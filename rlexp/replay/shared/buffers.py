@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlexp.errors import CheckpointError
+from rlexp.processes.shared_memory import Segment, SegmentHandle
 from rlexp.replay.buffers import checked_eps, checked_keys, raised, refuse_folded_priorities
 from rlexp.replay.columns import ColumnForms
 from rlexp.replay.held_rows import HeldRows
@@ -24,7 +25,6 @@ from rlexp.replay.samplers import PrioritizedSampler
 from rlexp.replay.shared.rings import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.sample_batch import Array, SampleBatch, WrittenRows
-from rlexp.shared_memory.segment import Segment, SegmentHandle
 
 NO_PRIORITY = np.float32(np.nan)
 """Stands in the shared memory for a first priority that was not given."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlexp.processes.shared_memory import CACHE_LINE, Segment, SegmentHandle, fence
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import TD_ERRORS, Array, Column, SampleBatch, WrittenRows
-from rlexp.shared_memory.fence import fence
-from rlexp.shared_memory.segment import CACHE_LINE, Segment, SegmentHandle
 
 FULL_TIMEOUT_S = 60.0
 """Bound of a writer's wait for room. The learner's process takes rows in several times a second."""

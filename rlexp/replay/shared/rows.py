@@ -11,13 +11,12 @@ import numpy as np
 
 from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
+from rlexp.processes.shared_memory import Segment, fence
 from rlexp.replay.rows import STORAGE_PREFIX, SlotRange
 from rlexp.replay.shared.rings import RingMemory, RingSizes, SharedRowWriter
 from rlexp.replay.storage.array import check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES
 from rlexp.sample_batch import KEYS, Array, Column, SampleBatch, SentRows, WrittenRows
-from rlexp.shared_memory.fence import fence
-from rlexp.shared_memory.segment import Segment
 
 
 class SharedRows:

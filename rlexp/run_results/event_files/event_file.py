@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
 from rlexp.run_results.event_files.framing import CHECKSUM_BYTES, Frames, Framing, crc32c, masked
 from rlexp.run_results.event_files.messages import Event, WireError, parse_event
 from rlexp.run_results.event_files.shapes import LONGEST, MOST_TAGS, POINT, Shape, TagNumbers, has_shape, row_bytes

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from rlexp.errors import UsageError
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
 from rlexp.run_results.event_files.event_file import Batch, EventFile
 from rlexp.run_results.event_files.framing import HEADER_BYTES, begins_with_frame
 from rlexp.run_results.event_files.gathering import Gatherer

@@ -7,9 +7,9 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.early_imports import without_current_folder
 from rlexp.errors import UsageError
-from rlexp.json_file import replace_bytes
+from rlexp.files import replace_bytes
+from rlexp.processes.threads import without_current_folder
 from rlexp.run_results.axis import unit_of
 from rlexp.run_results.comparison import Comparison
 

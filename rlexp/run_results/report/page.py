@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlexp import __version__
 from rlexp.errors import UsageError
-from rlexp.json_file import replace_text
+from rlexp.files import replace_text
 from rlexp.metrics.statistics import RESAMPLES
 from rlexp.number_format import MISSING, count, decimal, duration, exact, percent, score, value_words
 from rlexp.run_results.comparison import Comparison

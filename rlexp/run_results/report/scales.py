@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.config.space.domains import Listed, Range
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.number_format import distinct_cuts, score, value_words
 from rlexp.run_results.axis import tick_label, ticks
 from rlexp.run_results.report.charts import limits

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from rlexp.regular_file import read_regular
+from rlexp.files import read_regular
 from rlexp.run_results.comparison import ComparedTrial, Comparison
 from rlexp.runs.videos import FOLDER
 

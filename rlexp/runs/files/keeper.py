@@ -17,11 +17,11 @@ from rlexp.checkpoint import list_checkpoints, newest_with_damaged_aside, publis
 from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
 from rlexp.checkpoint.trial import iteration_of, remove_leftovers
 from rlexp.errors import CheckpointError, TrialError
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
+from rlexp.processes.locks import OpenFolder
 from rlexp.runs.checkpoints import KeptNumber, keep_best
 from rlexp.runs.files.trial_files import ERROR_FILE, STOP_FILE, Requests, requests_of
 from rlexp.runs.phase_file import end_phases, write_phase
-from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.run_record import is_in_run
 from rlexp.runs.videos import FOLDER
 

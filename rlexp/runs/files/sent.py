@@ -11,12 +11,12 @@ from pathlib import Path
 from rlexp.checkpoint import verify_checkpoint
 from rlexp.checkpoint.contents import MANIFEST
 from rlexp.errors import RlexpError
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
+from rlexp.processes.family import TemporaryFolder
 from rlexp.runs.checkpoints import KeptNumber
 from rlexp.runs.files.keeper import PIECE_BYTES, Keeper, sha256_of
 from rlexp.runs.files.keeper_link import Answer, KeeperLink, KeeperLostError
 from rlexp.runs.files.trial_files import STOP_POLL_S, Poll, Requests
-from rlexp.runs.temporary_folder import TemporaryFolder
 
 
 class SentFiles:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rlexp.checkpoint import newest_with_damaged_aside
 from rlexp.errors import TrialError
+from rlexp.processes.locks import OpenFolder
 from rlexp.runs.checkpoints import KeptNumber, keep_best
 from rlexp.runs.files.trial_files import ERROR_FILE, STOP_POLL_S, Poll, Requests, requests_of
 from rlexp.runs.phase_file import end_phases, write_phase
-from rlexp.runs.run_lock import OpenFolder
 from rlexp.runs.videos import FOLDER
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlexp.json_file import plain, to_json
-from rlexp.regular_file import read_lines
+from rlexp.files import plain, read_lines, to_json
 from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
 
 

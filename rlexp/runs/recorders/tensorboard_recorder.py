@@ -24,7 +24,7 @@ from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_confi
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from rlexp.json_file import plain, to_json
+from rlexp.files import plain, to_json
 from rlexp.runs.row_columns import flatten, scalars
 
 EVENT_FILE_PREFIX: Final = "events.out.tfevents."

@@ -10,7 +10,7 @@ from typing import Final
 
 from rlexp.checkpoint import list_checkpoints
 from rlexp.checkpoint.contents import MANIFEST
-from rlexp.regular_file import read_regular
+from rlexp.files import read_regular
 from rlexp.runs.storage.place import StoragePlace, said
 
 RETRY_S: Final = 5.0

@@ -12,11 +12,10 @@ from typing import Final
 from rlexp.checkpoint import list_checkpoints, publish_checkpoint, verify_checkpoint
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError
-from rlexp.json_file import sync
-from rlexp.regular_file import read_regular
+from rlexp.files import read_regular, sync
+from rlexp.processes.threads import Progress, bounded
 from rlexp.runs.run_record import RunRecord, TrialRecord
 from rlexp.runs.secrets import MASK, masked
-from rlexp.runs.storage.bounded import Progress, bounded
 from rlexp.runs.storage.place import StoragePlace, said
 
 STALL_S: Final = 30.0

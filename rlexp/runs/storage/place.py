@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
 from rlexp.errors import CheckpointError, ResourceError, ResumeError, RlexpError, UsageError
-from rlexp.regular_file import open_regular
+from rlexp.files import open_regular
+from rlexp.processes.threads import Progress, bounded
 from rlexp.runs.secrets import masked
-from rlexp.runs.storage.bounded import Progress, bounded
 
 PIECE_BYTES: Final = 16 << 20
 """Of a file that is copied: what is in memory at a time."""

@@ -13,7 +13,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from rlexp.errors import UsageError
-from rlexp.json_file import read_json, replace_json, replace_text
+from rlexp.files import read_json, replace_json, replace_text
 from rlexp.transport.tokens import MasterKey, parse_master
 
 _PASSWORDS: Final = "passwords.json"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.blobs import BlobHead, chunks
 from rlexp.transport.board import (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from rlexp.json_file import parse_json
+from rlexp.files import parse_json
 from rlexp.transport.board import SeatHolder, Task, TaskStatus, TaskSummary
 from rlexp.transport.task_limits import MAX_DESCRIPTION_BYTES, MAX_ROW_BYTES, MOST_SEATS, check_task
 from rlexp.transport.unreadable import UnreadableError, UnreadableValues

@@ -14,8 +14,8 @@ from rlexp.agents.board.joinable import joinable_trial, new_task_id
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.errors import UsageError
+from rlexp.files import read_regular
 from rlexp.joined_actors.board_link import LEASE_SLACK_S, BoardLink
-from rlexp.regular_file import read_regular
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import EXPERIMENT_FILE, Status
 from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress

@@ -12,9 +12,9 @@ from typing import Any, Final
 from rlexp.checkpoint import checkpoint_directory, iteration_of_packed, pack_checkpoint, unpack_checkpoint
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.errors import CheckpointError
+from rlexp.files import to_json
 from rlexp.joined_actors.board_link import BoardLink
 from rlexp.joined_actors.task_records import RESULT
-from rlexp.json_file import to_json
 from rlexp.transport.backoff import Backoff
 from rlexp.transport.blobs import MAX_BLOB_BYTES
 from rlexp.transport.board import TaskStatus

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlexp.checkpoint import checkpoint_directory, write_checkpoint
-from rlexp.json_file import read_json
+from rlexp.files import read_json
 from rlexp.runs.run_record import Status
 from tests.behaviour.trackers.tracked_runs import (
     needs_mlflow,

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from rlexp.errors import UsageError
+from rlexp.processes.family import SESSION
 from rlexp.runs.run_record import Status
-from rlexp.sessions.processes import SESSION
 from rlexp.trackers import Trackers, tracker_process, trackers
 from tests.behaviour.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
 from tests.behaviour.trackers.wandb_logs import wandb_logs

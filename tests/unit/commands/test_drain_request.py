@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from rlexp.commands import drain_request
-from rlexp.commands.drain_request import DrainRequest
+from rlexp.processes import signals
+from rlexp.processes.signals import DrainRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -24,7 +24,7 @@ def test_first_signal_asks_to_leave(number: signal.Signals) -> None:
 
 
 def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain_request, "TOGETHER_S", -1.0)
+    monkeypatch.setattr(signals, "TOGETHER_S", -1.0)
     with DrainRequest():
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

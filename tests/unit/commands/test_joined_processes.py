@@ -19,7 +19,7 @@ import pytest
 
 from rlexp.commands import joined_processes
 from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_command, join_in_processes
-from rlexp.sessions.own_program import own_environment
+from rlexp.processes.child import own_environment
 from rlexp.transport.backoff import Backoff
 
 TIMEOUT_S = 30.0

@@ -18,7 +18,8 @@ from rlexp.commands.training_process import TaskTrainer, TrainingOptions
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import TrialError, UsageError
 from rlexp.joined_actors.outbox import SeatEnd
-from rlexp.runs.run_record import RUN_FILE, RunRecord, TrialRecord
+from rlexp.processes.locks import RUN_FILE
+from rlexp.runs.run_record import RunRecord, TrialRecord
 from rlexp.transport.address import BoardAddress
 from rlexp.transport.board import Task, TaskStatus
 from rlexp.transport.boards.memory import MemoryBoard, MemoryServer

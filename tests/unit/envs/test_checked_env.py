@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from rlexp.commands.drain_request import DrainRequest
 from rlexp.envs import EnvConfig, make_env, make_vector_env
 from rlexp.envs.checked_env import CheckedEnv
 from rlexp.errors import EnvError, UsageError
+from rlexp.processes.signals import DrainRequest
 from tests.envs import CountingEnv
 
 NAME = "tests.unit.envs.test_checked_env:FaultyEnv"
@@ -218,7 +218,7 @@ def test_ctrl_c_while_an_env_steps_is_no_error_of_the_env(monkeypatch: pytest.Mo
     env.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
         env.step(6)
-    monkeypatch.setattr("rlexp.commands.drain_request.TOGETHER_S", -1.0)
+    monkeypatch.setattr("rlexp.processes.signals.DRAIN_TOGETHER_S", -1.0)
     with DrainRequest():
         env.step(6)
         with pytest.raises(KeyboardInterrupt):  # the second Ctrl-C, which a handler of ours answers

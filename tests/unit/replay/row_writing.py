@@ -6,11 +6,11 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from rlexp.processes.shared_memory import Segment
 from rlexp.replay.shared import RingSizes
 from rlexp.replay.shared.rings import SharedRowWriter
 from rlexp.replay.shared.rows import SharedRows
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
-from rlexp.shared_memory.segment import Segment
 
 LONGEST_BATCH = 60
 

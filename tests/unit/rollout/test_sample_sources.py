@@ -12,9 +12,9 @@ import pytest
 from rlexp.errors import TrialError
 from rlexp.policy import Weights
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from tests.doubles.policies import StepPolicy
 from tests.doubles.scripted import HeldPool

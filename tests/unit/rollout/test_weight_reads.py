@@ -15,10 +15,10 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
+from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, WorkerSpec
 from rlexp.sample_batch import SampleBatch, SentRows
-from rlexp.shared_memory.weights import SharedWeights
 from rlexp.task_pool import Actor
 from tests.doubles.policies import CountingPolicy, StepPolicy, VersionPolicy
 from tests.doubles.scripted import HeldPool

@@ -11,6 +11,7 @@ import pytest
 
 from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import TrialError
+from rlexp.processes.signals import StopRequest
 from rlexp.runs.run_directory import LostDirectoryError, RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
@@ -19,7 +20,6 @@ from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.run import run_in_session
-from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 from tests.unit.runs.directory_failures import LOSSES, Lose, moved, replaced

@@ -16,8 +16,8 @@ from rlexp.checkpoint import list_checkpoints, verify_checkpoint, write_checkpoi
 from rlexp.cli import app
 from rlexp.commands import pruning
 from rlexp.errors import ResumeError
+from rlexp.processes.locks import RunLock
 from rlexp.runs.checkpoints import NEWEST_KEPT, find_checkpoint
-from rlexp.runs.run_lock import RunLock
 from rlexp.runs.run_record import RunRecord, TrialRecord
 
 TRIAL = "00000-DQN"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.processes.locks import RunLock
 from rlexp.run_results.run_listing import found_at
 from rlexp.runs.directories import remove_remains
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_lock import RunLock
 
 KILLED_WHILE_IT_DELETES = """
 import os, shutil, signal, sys

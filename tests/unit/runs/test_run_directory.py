@@ -19,13 +19,13 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
 from rlexp.display import choose_display
 from rlexp.errors import ResumeError, UsageError
+from rlexp.processes.signals import StopRequest
 from rlexp.run_results.run_listing import found_at
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.runs.run_name import usual_name
 from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.run import run_in_session
-from rlexp.tuning.stop_request import StopRequest
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]
@@ -158,7 +158,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from rlexp.runs.run_lock import RunLock
+from rlexp.processes.locks import RunLock
 lock = RunLock(Path({str(path)!r}))
 print("locked", flush=True)
 signal.pause()

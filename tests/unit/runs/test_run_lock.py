@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import ResumeError
-from rlexp.runs.run_lock import OpenFolder, RunLock, is_in_use
+from rlexp.processes.locks import OpenFolder, RunLock, is_in_use
 from tests.unit.runs.directory_failures import LOSSES, Lose, moved
 
 

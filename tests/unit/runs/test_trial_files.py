@@ -21,6 +21,7 @@ from rlexp.checkpoint import (
     write_checkpoint,
 )
 from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError, TrialError
+from rlexp.processes.family import find_leftovers
 from rlexp.runs.files import (
     ERROR_FILE,
     MOVE_FILE,
@@ -34,7 +35,6 @@ from rlexp.runs.files import (
 from rlexp.runs.files import keeper as keeper_module
 from rlexp.runs.files import sent as sent_module
 from rlexp.runs.phase_file import read_phase
-from rlexp.sessions.leftovers import find_leftovers
 from tests.unit.runs.inline_keeper import InlineLink
 
 TRIAL = "00000-DQN"

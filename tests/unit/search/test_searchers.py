@@ -13,7 +13,7 @@ import pytest
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.variants.sweep import Sweep
 from rlexp.errors import UsageError
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.search.optuna_sampler import require_sampler
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.outcome import Outcome, OutcomeStatus

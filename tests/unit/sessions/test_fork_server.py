@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
+from rlexp.processes.family import SESSION, has_ended, processes_of
 from rlexp.sessions import forked_start
 from rlexp.sessions.choose import Joining
 from rlexp.sessions.fork_server import ForkServer, prepared
-from rlexp.sessions.processes import SESSION, has_ended, processes_of
 from rlexp.sessions.ray_services import raylet_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")

@@ -13,10 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.runs.temporary_folder import TemporaryFolder
-from rlexp.sessions.guard import Guard
-from rlexp.sessions.leftovers import find_leftovers
-from rlexp.sessions.processes import SESSION, kill_processes_of, processes_of
+from rlexp.processes.family import SESSION, Guard, TemporaryFolder, find_leftovers, kill_processes_of, processes_of
 
 TIMEOUT_S = 20.0
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -24,7 +21,7 @@ Start = Callable[[Path], psutil.Process]
 COMMAND = """
 import os, subprocess, sys
 from pathlib import Path
-from rlexp.sessions.guard import Guard
+from rlexp.processes.family import Guard
 folder = Path(sys.argv[1])
 os.environ["RLEXP_SESSION"] = str(folder)
 guard = Guard(folder)

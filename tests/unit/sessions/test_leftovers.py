@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.runs.run_lock import RunLock
-from rlexp.runs.temporary_folder import MARKER, TemporaryFolder
-from rlexp.sessions.leftovers import find_leftovers
+from rlexp.processes.family import MARKER, TemporaryFolder, find_leftovers
+from rlexp.processes.locks import RunLock
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 

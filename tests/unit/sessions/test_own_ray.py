@@ -50,7 +50,7 @@ def test_end_of_a_server_is_reported_and_ray_is_not_called_again(servers: dict[s
 
 
 def test_session_is_abandoned_while_a_call_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlexp.sessions.ray_thread.LEAVE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlexp.processes.threads.LEAVE_TIMEOUT_S", 0.01)
     session, unblocked = OwnRay(1, 0, debug=False), threading.Event()
 
     def interrupt() -> None:
@@ -67,7 +67,7 @@ def test_ray_that_does_not_start_is_an_error_in_time(monkeypatch: pytest.MonkeyP
     unblocked = threading.Event()
     monkeypatch.setattr("ray.init", lambda **options: unblocked.wait(TIMEOUT_S))
     monkeypatch.setattr("rlexp.sessions.own.START_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("rlexp.sessions.ray_thread.LEAVE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlexp.processes.threads.LEAVE_TIMEOUT_S", 0.01)
     session = OwnRay(1, 0, debug=False)
     with pytest.raises(RayStartError, match=r"^Ray did not start within 0\.1 s$"), session:
         pass

@@ -47,7 +47,7 @@ def test_error_names_the_cause(
     behaviour: str, message: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "process_in_its_place.py").write_text(
-        "import time\nfrom rlexp.sessions.child_process import answer\n"
+        "import time\nfrom rlexp.processes.child import answer\n"
         f"def serve(request, send):\n    {behaviour}\nanswer(serve)\n"
     )
     monkeypatch.setattr(probe, "_MODULE", "process_in_its_place")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.sessions.ray_thread import RayThread
+from rlexp.processes.threads import RayThread
 
 TIMEOUT_S = 30.0
 
@@ -41,7 +41,7 @@ def test_call_raises_what_the_function_raises(thread: RayThread) -> None:
 
 
 def test_failed_check_ends_the_wait_for_a_blocked_call(thread: RayThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlexp.sessions.ray_thread.LEAVE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlexp.processes.threads.LEAVE_TIMEOUT_S", 0.01)
     unblocked = threading.Event()
     looks: list[int] = []
 
@@ -54,7 +54,7 @@ def test_failed_check_ends_the_wait_for_a_blocked_call(thread: RayThread, monkey
         thread.call(lambda: unblocked.wait(TIMEOUT_S), check)
     assert not thread.is_free()
     unblocked.set()
-    monkeypatch.setattr("rlexp.sessions.ray_thread.LEAVE_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr("rlexp.processes.threads.LEAVE_TIMEOUT_S", TIMEOUT_S)
     assert thread.is_free()
 
 

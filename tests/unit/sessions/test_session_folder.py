@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.sessions.session_folder import SessionFolder
+from rlexp.processes.family import SessionFolder
 
 
 def test_nothing_is_left_where_the_guard_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

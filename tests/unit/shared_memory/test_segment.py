@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.shared_memory.segment import Segment
+from rlexp.processes.shared_memory import Segment
 
 
 def test_segment_arrays_share_memory_by_order() -> None:

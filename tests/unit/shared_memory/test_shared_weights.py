@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
+from rlexp.rollout.shared_weights import MOST_READS, SharedWeights, WeightsReader
 from rlexp.sample_batch import Array
-from rlexp.shared_memory.weights import MOST_READS, SharedWeights, WeightsReader
 from tests.memory_users import users_of
 
 SPAWN = multiprocessing.get_context("spawn")

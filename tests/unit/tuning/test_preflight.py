@@ -21,8 +21,8 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
-from rlexp.sessions.child_process import Message
-from rlexp.sessions.processes import has_ended
+from rlexp.processes.child import Message
+from rlexp.processes.family import has_ended
 from rlexp.tuning import preflight
 from rlexp.tuning.preflight import EnvReport, try_envs
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv

@@ -16,7 +16,7 @@ from rlexp.config.keys.user_modules import UserModules
 from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError
-from rlexp.json_file import to_json
+from rlexp.files import to_json
 from rlexp.runs.last_row import last_row
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, read_run_record

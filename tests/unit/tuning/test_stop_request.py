@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.tuning.stop_request import END_TIMEOUT_S, TOGETHER_S, StopRequest
+from rlexp.processes.signals import END_TIMEOUT_S, TOGETHER_S, StopRequest
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]

@@ -14,13 +14,13 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.display import PlainDisplay
+from rlexp.processes.signals import StopRequest
 from rlexp.runs.files import ERROR_FILE, MOVE_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.cluster.silent_nodes import SilentNodes
 from rlexp.tuning.cluster.trials import ClusterTrials
-from rlexp.tuning.stop_request import StopRequest
 from rlexp.tuning.tune_callbacks import TrialEvents
 from tests.unit.tuning.cluster_doubles import FakeNodes, FakeServer, make_trial, tune_trial
 

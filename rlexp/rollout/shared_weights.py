@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlexp.errors import ResourceError
+from rlexp.processes.shared_memory import CACHE_LINE, Segment, SegmentHandle, fence
 from rlexp.sample_batch import Array, Column
-from rlexp.shared_memory.fence import fence
-from rlexp.shared_memory.segment import CACHE_LINE, Segment, SegmentHandle
 
 NUM_SLOTS = 2
 ALIGNMENT = 64

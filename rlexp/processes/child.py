@@ -1,6 +1,7 @@
-"""ChildProcess: a module of ours run in a process of its own, which may hang or die without harm to the command.
+"""Child processes: how one is started, in a group of its own, and how it is ended within a bound.
 
-It gets a request, a line of JSON on stdin, and writes messages to the descriptor argv[1], a line of JSON each.
+A ChildProcess runs a module of ours, which may hang or die without harm to the command. It gets a request, a line of
+JSON on stdin, and writes messages to the descriptor argv[1], a line of JSON each.
 """
 
 from __future__ import annotations
@@ -14,11 +15,96 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import IO, Any, Final
 
-from rlexp.sessions.own_program import own_environment, own_program
+import rlexp
+
+_PACKAGES: Final = str(Path(rlexp.__file__).parents[1])
+
+
+def own_program(module: str, *words: str) -> list[str]:
+    """Return the command that runs a module; ``-m`` alone would search the current folder for every module first."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which ``own_program`` finds this package, wherever it lies."""
+    paths = (_PACKAGES, environment.get("PYTHONPATH", ""))
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+Child = subprocess.Popen[bytes]
+Stream = int | IO[bytes] | None
+"""A descriptor or file of this process, or what subprocess has for none and for a pipe; None: the same as here."""
+
+
+def start_child(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    passed: Sequence[int] = (),
+    own_session: bool = False,
+    ends_with_parent: bool = False,
+) -> Child:
+    """Start a process in a group of its own, where Ctrl-C of a terminal does not reach it. Raises OSError.
+
+    ``passed``: further descriptors that it gets. ``own_session``: it has no terminal, and the system divides the cores
+    between sessions first, whatever the priorities of their processes. ``ends_with_parent``: on Linux it is killed when
+    this process dies.
+    """
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=tuple(passed),
+        start_new_session=own_session,
+        process_group=None if own_session else 0,
+        preexec_fn=partial(_end_with, os.getpid()) if ends_with_parent and sys.platform == "linux" else None,
+    )
+
+
+def end_child(process: Child, timeout_s: float) -> None:
+    """Ask a process to end, kill it where it has not after ``timeout_s``, and take its exit code."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+    kill_child(process)
+
+
+def kill_child(process: Child) -> None:
+    """Kill a process where it has not ended, and take its exit code."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    """Return what an exit code means, for the end of a sentence."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _end_with(parent: int) -> None:
+    """Ask the system, between fork and exec, to kill this process when its parent dies."""
+    _die_with_parent()
+    if os.getppid() != parent:  # it has died before
+        os._exit(1)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
 
 END_TIMEOUT_S: Final = 5.0
 """How long the process may take to vanish after it was killed."""
@@ -38,14 +124,14 @@ class ChildProcess:
     def __init__(self, module: str, request: Message, variables: Mapping[str, str]) -> None:
         """Start it in a process group of its own, with ``variables`` beside those of this process."""
         self._receiver, sender = os.pipe()
-        self._process = subprocess.Popen(
+        self._process = start_child(
             own_program(module, str(sender)),
-            env=own_environment({**os.environ, **variables}),
+            environment=own_environment({**os.environ, **variables}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(sender,),
-            start_new_session=True,  # Ctrl-C is for the command, which then ends this process
+            passed=(sender,),
+            own_session=True,
         )
         os.close(sender)
         assert self._process.stdin is not None
@@ -84,8 +170,7 @@ class ChildProcess:
 
     def how_it_ended(self) -> str:
         """Return how it ended, for the end of a sentence; it has no messages any more."""
-        code = self._process.wait(END_TIMEOUT_S)
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return how_it_ended(self._process.wait(END_TIMEOUT_S))
 
     def last_line(self) -> str:
         """Return the last line that it printed and that is not empty, once its output has ended."""
@@ -147,7 +232,7 @@ def answer(serve: Callable[[Message, Send], None], *, ends_with_command: bool = 
     ``ends_with_command``: it is killed where the command is; others end by themselves once stdin has ended.
     """
     if ends_with_command and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _die_with_parent()
     sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
 
     def send(kind: str, **content: Any) -> None:

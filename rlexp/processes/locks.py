@@ -19,9 +19,10 @@ from typing import Final, Self
 from filelock import BaseFileLock, FileLock, Timeout
 
 from rlexp.errors import ResumeError
-from rlexp.json_file import read_json
-from rlexp.regular_file import refuse_other_than_file
+from rlexp.files import read_json, refuse_other_than_file
 
+RUN_FILE: Final = "run.json"
+"""The record of a run: a directory that has it is one."""
 LOCK_FILE: Final = "rlexp.lock"
 _TRIES_FOR_S: Final = 0.2
 """A command that only asks whether the run is in use, as ``rlexp ls`` does, has a lock for an instant too."""

@@ -1,4 +1,4 @@
-"""Segment: memory that processes of one machine share, and that no death of any of them can leave behind."""
+"""Segment: memory that processes of one machine share, and that no death of any of them can leave behind; its fence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import mmap
 import os
 import secrets
+import threading
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,22 @@ from numpy.typing import DTypeLike
 
 from rlexp.errors import ResourceError
 from rlexp.sample_batch import Array
+
+_FENCE = threading.Lock()
+
+
+def fence() -> None:
+    """Let everything that this thread read and wrote before be done before anything that it reads or writes after.
+
+    Between rows or weights and the counter that speaks of them. x86 needs none here, because it keeps the order of
+    loads and that of stores; other machines do not. Python has no fence, but a lock's release waits for what came
+    before, and what comes after waits for a lock's acquisition: hence one pair after the other, in this order.
+    """
+    with _FENCE:
+        pass
+    with _FENCE:
+        pass
+
 
 CACHE_LINE = 128
 """Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""

@@ -1,0 +1,214 @@
+"""Signals: the only place where handlers are installed, and what Ctrl-C, SIGTERM and SIGHUP ask for.
+
+A StopRequest lets the trials of a run save and end, a second signal ends everything at once. A DrainRequest asks an
+actor of a board to leave its seat, also after a time or when its parent has ended.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+END_TIMEOUT_S: Final = 25.0
+"""How long a run may usually take to end after the first signal; its trials need a part of that to save."""
+TOGETHER_S: Final = 1.0
+"""Signals that come within this time are one request: a terminal and a parent may both send SIGINT, and ``timeout``
+sends SIGTERM to a process, then to its whole group."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class SignalHandlers:
+    """Owns the handler of some signals from ``install`` to ``restore``.
+
+    Python lets only the main thread handle signals: installed in another one, it handles none. What is ignored, as
+    SIGHUP is below ``nohup``, stays so.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        handle: Callable[[int, FrameType | None], object],
+        even_ignored: Sequence[int] = (),
+    ) -> None:
+        """``even_ignored``: those of ``numbers`` that are handled although they are ignored now."""
+        self._numbers, self._handle, self._even_ignored = numbers, handle, even_ignored
+        self._previous: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Let the signals be handled; once more takes them back from a library that has handlers of its own."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if not self._previous:
+            found = {number: signal.getsignal(number) for number in self._numbers}
+            self._previous = {
+                number: handler
+                for number, handler in found.items()
+                if handler is not signal.SIG_IGN or number in self._even_ignored
+            }
+        for number in self._previous:
+            signal.signal(number, self._handle)
+
+    def restore(self) -> None:
+        """Handle them as before; a second call does nothing."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.restore()
+
+
+def let_ctrl_c_end() -> None:
+    """Let Ctrl-C end this process at once, as the system does, instead of raising KeyboardInterrupt.
+
+    Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def let_ctrl_c_raise() -> None:
+    """Undo ``let_ctrl_c_end``: Ctrl-C raises KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class StopRequest:
+    """Owns the handlers of SIGINT, SIGTERM and SIGHUP while it is entered.
+
+    Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
+    first one writes the stop file, which every trial checks; a second one raises KeyboardInterrupt, at any time.
+    SIGHUP is sent when the terminal is closed, often twice, so it never counts as a second one; nor does a SIGTERM
+    right after the first. Where SIGHUP is ignored (``nohup``) it stays ignored.
+    """
+
+    def __init__(self, on_request: Callable[[], None]) -> None:
+        self._on_request = on_request
+        self._stop_file: Path | None = None
+        self._end_timeout_s = END_TIMEOUT_S
+        self._held_back = False
+        self._handlers = SignalHandlers(_SIGNALS, self._handle, even_ignored=(signal.SIGINT, signal.SIGTERM))
+        self._deadline_s = math.inf
+        self._requested_s = -math.inf
+        self.signal: int | None = None
+        """The first signal that came, or None."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the signal's number: 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM."""
+        return 128 + (self.signal or signal.SIGINT)
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Let a first signal wait for the end of the body, which KeyboardInterrupt would leave in pieces.
+
+        Also takes the handlers back from the body (Ray's start takes that of SIGTERM).
+        """
+        self._held_back = True
+        try:
+            yield
+        finally:
+            self._held_back = False
+            self._handlers.install()
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def trials_may_save(self, stop_file: Path, end_timeout_s: float = END_TIMEOUT_S) -> None:
+        """From now on let trials save; the run may take so long to end after the first signal."""
+        self._stop_file, self._end_timeout_s = stop_file, end_timeout_s
+
+    def check_deadline(self) -> None:
+        """Raise KeyboardInterrupt, as a second signal does, when the time to end after the first one is over."""
+        if time.monotonic() > self._deadline_s:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> StopRequest:
+        self._handlers.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._handlers.restore()
+
+    def _is_sent_twice(self, number: int) -> bool:
+        return number == self.signal == signal.SIGTERM and time.monotonic() - self._requested_s < TOGETHER_S
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self.requested
+        if again and (number == signal.SIGHUP or self._is_sent_twice(number)):
+            return
+        if not again:
+            self.signal, self._requested_s = number, time.monotonic()
+        if self._held_back and not again:
+            return
+        if self._stop_file is None or again:
+            raise KeyboardInterrupt
+        self._deadline_s = time.monotonic() + self._end_timeout_s
+        with suppress(FileNotFoundError):  # the run's directory is missing, which RunDirectory.check reports
+            os.close(os.open(self._stop_file, os.O_CREAT | os.O_WRONLY))
+        self._on_request()
+
+
+class DrainRequest:
+    """Owns the handlers of the signals while it is entered; a second signal raises KeyboardInterrupt.
+
+    Entered in another thread than the main one, it handles none.
+    """
+
+    def __init__(self, limit_s: float | None = None, parent: int | None = None) -> None:
+        """Ask after ``limit_s`` seconds too, and once ``parent`` is not the parent process any more."""
+        self.signal: int | None = None
+        """The first signal that came, or None."""
+        self._requested_s = 0.0
+        self._deadline_s = None if limit_s is None else time.monotonic() + limit_s
+        self._parent = parent
+        self._handlers = SignalHandlers(_SIGNALS, self._handle)
+
+    def __call__(self) -> bool:
+        """Return whether to leave."""
+        if self._parent is not None and os.getppid() != self._parent:
+            return True
+        is_over_time = self._deadline_s is not None and time.monotonic() >= self._deadline_s
+        return self.signal is not None or is_over_time
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the signal's number (130 for Ctrl-C); 0 without a signal."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    def __enter__(self) -> DrainRequest:
+        self._handlers.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._handlers.restore()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if self.signal is None:
+            self.signal, self._requested_s = number, now_s
+        elif now_s - self._requested_s > TOGETHER_S and number != signal.SIGHUP:
+            raise KeyboardInterrupt

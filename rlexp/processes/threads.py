@@ -1,0 +1,158 @@
+"""Threads beside the main one, and imports: bounded work, Ray's thread, imports beside a wait, with few collections."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Final, TypeVar
+
+from rlexp.errors import ResourceError
+
+ALLOCATIONS_PER_COLLECTION: Final = 50_000
+"""Instead of 700. Imports allocate a million objects that stay, and collections look at them again and again: without
+them, importing Ray, Tune and torch takes a sixth less CPU time, and what a light command needs a tenth less."""
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Let the body, which imports much, run with few collections of garbage.
+
+    Only imports do: envs and policies that are made later may leave large arrays in cycles.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
+def without_current_folder() -> Iterator[None]:
+    """Let the body, which imports or sets up a library, find no settings in the current folder: an empty one is there.
+
+    The folder may be a stranger's, and settings may name servers and programs. Not for processes with other threads
+    that use relative paths.
+    """
+    import tempfile  # it loads more than the commands that begin with this module need
+
+    here = os.open(".", os.O_PATH)  # its name may be gone
+    try:
+        with tempfile.TemporaryDirectory() as empty:
+            os.chdir(empty)
+            try:
+                yield
+            finally:
+                os.fchdir(here)
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def imported_meanwhile(modules: Sequence[str]) -> Iterator[None]:
+    """Import ``modules`` one after the other, beginning with the body, and without waiting for the last at its end.
+
+    Whoever imports one of them later waits until it is there. Where the body raises, the rest is left out: the command
+    ends, for which the thread is waited for. An import that fails is repeated, and reported, where it is needed.
+    """
+    is_cancelled = Event()
+
+    def import_all() -> None:
+        for module in modules:
+            if is_cancelled.is_set():
+                return
+            with suppress(Exception), few_collections():  # a package that does not fit another raises anything
+                import_module(module)
+
+    thread = Thread(target=import_all, name="imports")
+    thread.start()
+    try:
+        yield
+    except BaseException:
+        is_cancelled.set()
+        raise
+
+
+T = TypeVar("T")
+Progress = Callable[[], None]
+"""What the work calls when it has come further."""
+
+
+def bounded(work: Callable[[Progress], T], stall_s: float, what: str) -> T:
+    """Return what ``work`` returns; raises what it raises, or ResourceError after ``stall_s`` without progress.
+
+    The thread is left alone then; it ends with the process.
+    """
+    future: Future[T] = Future()
+    last_s = [time.monotonic()]
+
+    def progress() -> None:
+        last_s[0] = time.monotonic()
+
+    def run() -> None:
+        try:
+            future.set_result(work(progress))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="storage", daemon=True).start()
+    while not future.done():
+        remaining_s = last_s[0] + stall_s - time.monotonic()
+        if remaining_s <= 0:
+            raise ResourceError(f"{what} has not answered for {stall_s:g} s", "look at its address and at the network")
+        wait([future], remaining_s)
+    return future.result()
+
+
+Function = Callable[[], object]
+
+CHECK_INTERVAL_S = 0.25
+LEAVE_TIMEOUT_S = 2.0
+"""How long the thread may take to end after ``leave``; Tune, unless Ray blocks it, takes 0.2 s."""
+
+
+class RayThread:
+    """Owns a daemon thread from construction to ``close``; it calls one function after the other.
+
+    A call of Ray's may block for a minute, or for ever. Ray's servers end with the thread that has started them, so
+    it is the same one for all.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Function, Future[object]] | None] = SimpleQueue()
+        self._last: Future[object] | None = None
+        threading.Thread(target=self._serve, name="ray", daemon=True).start()
+
+    def call(self, function: Function, *checks: Callable[[], None]) -> None:
+        """Call ``function`` and wait for its end; raises what it raises, or what one of the checks raises meanwhile."""
+        self._last = future = Future[object]()
+        self._calls.put((function, future))
+        while not future.done():
+            for check in checks:
+                check()
+            wait([future], CHECK_INTERVAL_S)
+        future.result()
+
+    def is_free(self) -> bool:
+        """Return whether the last function has ended, after LEAVE_TIMEOUT_S at the latest."""
+        return self._last is None or bool(wait([self._last], LEAVE_TIMEOUT_S).done)
+
+    def close(self) -> None:
+        """Let the thread end when it is free."""
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, future = call
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)

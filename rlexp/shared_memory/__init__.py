@@ -1,1 +1,0 @@
-"""What processes of one machine share without sending it: segments of anonymous memory, and the weights in one."""
