@@ -28,18 +28,18 @@ from benchmarks.comparison import Column, Table, conditions, options
 from benchmarks.pieces import Pieces
 from benchmarks.processes import unwind_on_sigterm
 from benchmarks.simulated_actors import Load, play
-from rlexp.agents.board.board_workers import board_source
-from rlexp.agents.board.task_description import BoardTrial
+from rlexp.agents.workers import PlayedTrial
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.servers import open_board
+from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.seats import board_source
+from rlexp.board.trainer.source import BoardSource
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.joined_actors.board_link import BoardLink
-from rlexp.joined_actors.board_source import BoardSource
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.address import parse_address
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.opening import open_board
 from tests.brokers import running_redis
 
 ENV = "CartPole-v1"
@@ -113,7 +113,7 @@ def running_trainer(url: str, config: ApexConfig, weights_kb: float) -> Iterator
     task_id = f"benchmark-{secrets.token_hex(4)}"
     link = BoardLink(open_board(parse_address(url)), task_id, "benchmark", "trainer", SharedKeys.of("", task_id))
     env_config = env_config_of(ENV, config, UserModules())
-    source = board_source(IdlePool(), link, config, BoardTrial(env_config, 0, *spaces_of(env_config)))
+    source = board_source(IdlePool(), link, config, PlayedTrial(env_config, 0, *spaces_of(env_config)))
     weights = {"w": np.random.default_rng(0).standard_normal(int(weights_kb * 250), np.float32)}
     trainer = Trainer(source, link, weights, Counter())
     try:

@@ -9,17 +9,16 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from rlexp.joined_actors.fragment_message import seal_fragment
-from rlexp.joined_actors.outbox import Outbox
-from rlexp.joined_actors.weights_feed import WeightsFeed
+from rlexp.board.actor.outbox import Outbox, WeightsFeed
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.envelope import Header
+from rlexp.board.messages.payloads import seal_fragment
+from rlexp.board.messages.window import SendWindow
+from rlexp.board.servers.board import Beat, Fenced, Seat
+from rlexp.board.servers.redis import RedisBoard
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import SampleBatch
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Beat, Fenced, Seat
-from rlexp.transport.boards.redis import RedisBoard
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.envelope import Header
-from rlexp.transport.window import SendWindow
 
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_WEIGHTS_BYTES = 1 << 30

@@ -2,17 +2,16 @@
 
 import numpy as np
 
-from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
-from rlexp.joined_actors.board_state import BoardState
-from rlexp.joined_actors.fragment_message import seal_fragment
-from rlexp.joined_actors.inbox import Inbox
-from rlexp.joined_actors.strikes import Strikes
+from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys
+from rlexp.board.messages.envelope import Header
+from rlexp.board.messages.payloads import seal_fragment
+from rlexp.board.servers.board import SeatHolder
+from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
+from rlexp.board.trainer.inbox import Inbox
+from rlexp.board.trainer.link import BoardState
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.transport.board import SeatHolder
-from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys
-from rlexp.transport.envelope import Header
 
 TASK = "task-1"
 KEYS = SharedKeys.of("secret", TASK)

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.board.client.run import SubmittedTask, task_of
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Board, Fenced, News, TaskStatus
+from rlexp.board.trainer.link import RESULT
 from rlexp.checkpoint import checkpoint_directory, pack_checkpoint, write_checkpoint
 from rlexp.config.load import load_plan
-from rlexp.joined_actors.task_records import RESULT
-from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
 from rlexp.sample_batch import Array
-from rlexp.submission.experiment_task import SubmittedTask, task_of
-from rlexp.transport.board import Board, Fenced, News, Task, TaskStatus
-from rlexp.transport.credentials import SharedKeys
 
 KEY = b"k" * 32
 LONG_S = 60.0

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rlexp.agents.agent_evaluation import AgentEvaluation
-from rlexp.agents.board.board_workers import board_figures, num_players_of, with_joined_actors
-from rlexp.agents.board.task_description import BoardTrial
 from rlexp.agents.evaluation_process import EvaluationProcess, EvaluatorParts
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
 from rlexp.agents.observation_filters import ObservationFilters
@@ -19,13 +17,20 @@ from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, r
 from rlexp.agents.result_row import IterationReport, Progress
 from rlexp.agents.stall_watch import StallWatch
 from rlexp.agents.trial_callbacks import end_iteration, trial_callbacks
-from rlexp.agents.workers import MakeSpec, WorkerLinks, WorkerParts, place_workers, worker_spec
+from rlexp.agents.workers import (
+    JoinedActors,
+    MakeSpec,
+    PlayedTrial,
+    WorkerLinks,
+    WorkerParts,
+    place_workers,
+    worker_spec,
+)
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.joined_actors.board_link import BoardLink
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Weights
 from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
@@ -58,7 +63,7 @@ class Agent(ABC, Generic[ConfigT]):
         seed: int,
         checkpoint: Checkpoint | None = None,
         modules: UserModules = NO_MODULES,
-        board: BoardLink | None = None,
+        board: JoinedActors | None = None,
     ) -> None:
         """Place everything and publish the first weights, those of ``checkpoint`` where one is given.
 
@@ -109,7 +114,7 @@ class Agent(ABC, Generic[ConfigT]):
 
     def stats(self) -> Figures:
         """Return figures for the results, beside those of the optimizer."""
-        return board_figures(self.source)
+        return {} if self.board is None else self.board.figures(self.source)
 
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
         """Add what may be read while the learner continues, but before the next step of the optimizer."""
@@ -123,7 +128,7 @@ class Agent(ABC, Generic[ConfigT]):
     @property
     def num_players(self) -> int:
         """The trial's own workers, and the seats of those who join it."""
-        return num_players_of(self.config, self.board)
+        return max(self.config.num_workers, 1) if self.board is None else self.board.num_players(self.config)
 
     def place_workers(self, links: WorkerLinks) -> SampleSource:
         """Place the rollout workers; with a board they may be none."""
@@ -134,8 +139,11 @@ class Agent(ABC, Generic[ConfigT]):
 
     def with_board(self, own: SampleSource | None) -> SampleSource:
         """Return ``own`` workers together with the actors that join, where there is a board."""
-        trial = BoardTrial(self.env_config, self.stream_seed, self.observation_space, self.action_space)
-        return with_joined_actors(own, self.pool, self.board, self.config, trial)
+        if self.board is None:
+            assert own is not None
+            return own
+        trial = PlayedTrial(self.env_config, self.stream_seed, self.observation_space, self.action_space)
+        return self.board.beside(own, self.pool, self.config, trial)
 
     def spec_maker(self) -> MakeSpec:
         """Return what makes the specs of the workers."""

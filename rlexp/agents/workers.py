@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol
+
+import gymnasium as gym
 
 from rlexp.agents.observation_filters import ObservationFilters
 from rlexp.config.keys.bundles import Bundles, bundles_of
@@ -47,6 +50,38 @@ class WorkerParts:
 MakeParts = Callable[[int, int, int | None], WorkerParts]
 MakeSpec = Callable[[int, int, int | None], WorkerSpec]
 """Both are called with a worker's index, its seed, and the threads of its forward passes (None: as in this process)."""
+
+
+@dataclass(frozen=True)
+class PlayedTrial:
+    """The env of a trial as its players need it."""
+
+    env_config: EnvConfig
+    seed: int
+    """Of all players' random streams."""
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+
+class JoinedActors(Protocol):
+    """Actors that join a trial from elsewhere and play beside its own workers; the agent owns what they need."""
+
+    def num_players(self, config: CommonConfig) -> int:
+        """Return how many can play: the trial's own workers and the seats of those who join, at least one."""
+        ...
+
+    def beside(
+        self, own: SampleSource | None, pool: TaskPool, config: CommonConfig, trial: PlayedTrial
+    ) -> SampleSource:
+        """Return the source of those who join, together with the trial's ``own`` workers if it has some.
+
+        Raises UsageError where they cannot join.
+        """
+        ...
+
+    def figures(self, source: SampleSource) -> Mapping[str, Any]:
+        """Return the figures of those who join under their name in the results; ``source`` is from ``beside``."""
+        ...
 
 
 @dataclass(frozen=True)

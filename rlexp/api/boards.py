@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlexp.api.arguments import checked_arguments
 
 if TYPE_CHECKING:
-    from rlexp.submission.submit import Submitted
+    from rlexp.board.client.submit import Submitted
 
 
 @checked_arguments
@@ -64,9 +64,9 @@ def submit(
     """
     import sys
 
+    from rlexp.board.client.run import RunPlace
+    from rlexp.board.client.submit import SubmitOptions
     from rlexp.commands import from_python
-    from rlexp.submission.submit import SubmitOptions
-    from rlexp.submission.task_run import RunPlace
     from rlexp.user_code.trusted_code import TrustedCode
 
     options = SubmitOptions(RunPlace(Path(out), name, overwrite, sys.argv), evaluate, wait)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from rlexp.board.servers.access import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES
 from rlexp.commands.output_options import Debug
 from rlexp.errors import UsageError
 from rlexp.terminal.board_checks import print_access
-from rlexp.transport.boards.access import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES
 
 Roles = Annotated[list[str] | None, typer.Option("--role", metavar="ROLE", help="This role only; repeatable.")]
 AsCommands = Annotated[bool, typer.Option("--commands", help="As commands for redis-cli (ACL SETUSER).")]

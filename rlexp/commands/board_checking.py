@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import typer
 
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.errors import BoardError
+from rlexp.board.servers.probes import ReachError, reach
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.joining import Url
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.terminal.board_checks import print_findings
 from rlexp.terminal.board_findings import Finding, Level, reach_findings, refused, server_findings, unreachable
-from rlexp.transport.address import BoardAddress
-from rlexp.transport.board_errors import BoardError
-from rlexp.transport.probes.reach import ReachError, reach
 
 
 def check(url: Url = None, insecure: Insecure = False, as_json: AsJson = False, debug: Debug = False) -> None:
@@ -30,7 +30,7 @@ def check(url: Url = None, insecure: Insecure = False, as_json: AsJson = False, 
 
 def _findings(board: BoardAddress) -> Iterator[Finding]:
     try:
-        from rlexp.transport.probes.redis import probe
+        from rlexp.board.servers.probes import probe
     except ModuleNotFoundError as error:
         raise UsageError("the client library of Redis is not installed", "pip install 'rlexp[redis]'") from error
     try:

@@ -9,12 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.numbers import whole
-from rlexp.commands.output_options import AsJson, Debug
-from rlexp.errors import UsageError
-from rlexp.files import refuse_other_than_file, to_json
-from rlexp.transport.address import BOARD_VARIABLE, parse_address
-from rlexp.transport.tokens import (
+from rlexp.board.messages.address import BOARD_VARIABLE, parse_address
+from rlexp.board.messages.tokens import (
     MASTER_VARIABLE,
     TOKEN_VARIABLE,
     JoinToken,
@@ -23,6 +19,10 @@ from rlexp.transport.tokens import (
     read_master,
     read_token,
 )
+from rlexp.commands.numbers import whole
+from rlexp.commands.output_options import AsJson, Debug
+from rlexp.errors import UsageError
+from rlexp.files import refuse_other_than_file, to_json
 
 MASTER_FILE: Final = "master.key"
 _MOST_ACTORS: Final = 10_000

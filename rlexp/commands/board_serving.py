@@ -10,6 +10,22 @@ from typing import Annotated, Final
 
 import typer
 
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.errors import BoardError
+from rlexp.board.servers import open_board
+from rlexp.board.servers.access import TRAINER
+from rlexp.board.servers.server_process import ServerProcess, find_program
+from rlexp.board.servers.serving import (
+    USERS,
+    Binding,
+    ServerConfiguration,
+    ServerFolder,
+    TlsFiles,
+    binding,
+    check_port,
+    default_folder,
+    write_role_files,
+)
 from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import RlexpError, UsageError
@@ -17,16 +33,6 @@ from rlexp.machine import this_machine
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.board_servers import ServedBoard, print_served
 from rlexp.terminal.output_streams import outlive_readers
-from rlexp.transport.address import BoardAddress
-from rlexp.transport.board_errors import BoardError
-from rlexp.transport.board_server.binding import Binding, binding, check_port
-from rlexp.transport.board_server.configuration import USERS, ServerConfiguration, TlsFiles
-from rlexp.transport.board_server.folder import ServerFolder, default_folder
-from rlexp.transport.board_server.process import ServerProcess
-from rlexp.transport.board_server.program import find_program
-from rlexp.transport.board_server.role_files import write_role_files
-from rlexp.transport.boards.access import TRAINER
-from rlexp.transport.opening import open_board
 
 _MEMORY_SHARE: Final = 0.5
 """Of the machine's memory, at most: a queue that nobody empties must not take all of it."""

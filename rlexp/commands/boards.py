@@ -9,11 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.errors import UsageError
-from rlexp.runs.secrets import has_secrets
-from rlexp.sessions.choose import OWN, Joining
-from rlexp.transport.address import (
+from rlexp.board.messages.address import (
     BOARD_VARIABLE,
+    NONE,
     PASSWORD_VARIABLE,
     QUEUE_PASSWORD_VARIABLE,
     QUEUE_VARIABLE,
@@ -23,10 +21,11 @@ from rlexp.transport.address import (
     read_queue_address,
     require_private,
 )
-from rlexp.transport.opening import require_client
+from rlexp.board.servers import require_client
+from rlexp.errors import UsageError
+from rlexp.runs.secrets import has_secrets
+from rlexp.sessions.choose import OWN, Joining
 
-NONE: Final = "none"
-"""The value of ``--board`` and ``--queue`` that leaves out what the environment names."""
 _ADD_BOARD: Final = "add --board redis://HOST"
 BoardUrl = Annotated[
     str | None,
@@ -76,8 +75,6 @@ def chosen_board(
             raise UsageError("--queue is for fragments of a board's tasks, and no board was given", _ADD_BOARD)
         return None
     address = read_address(text, environment)
-    if address.scheme == "memory":
-        raise UsageError("memory:// is a board within one process, for tests", "give redis://HOST or rediss://HOST")
     if not insecure:
         require_private(address)
     if address.password:

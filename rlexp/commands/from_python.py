@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import typer
 
+from rlexp.board.client.submit import SubmitOptions, Submitted, Submitter
+from rlexp.board.messages.tokens import client_token
+from rlexp.board.servers.board import TaskStatus
 from rlexp.commands import joining
 from rlexp.commands.board_keys import take_token
 from rlexp.commands.boards import required_board
@@ -22,10 +25,7 @@ from rlexp.commands.submitting import check_options, checked_plan
 from rlexp.config.load import LoadOptions
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import never
-from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
 from rlexp.terminal.submissions import QuietTaskDisplay, TaskDisplay
-from rlexp.transport.board import TaskStatus
-from rlexp.transport.tokens import client_token
 from rlexp.user_code.trusted_code import TrustedCode
 
 _OF_SIGNALS: Final = 128

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlexp.processes.child import Child, own_environment, own_program, start_child
+from rlexp.board.messages.errors import Backoff
+from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest
-from rlexp.transport.backoff import Backoff
 
-PARENT_VARIABLE: Final = "RLEXP_JOIN_PARENT"
-"""Has the process whose end is theirs too."""
 END_TIMEOUT_S: Final = 30.0
 """How long actors may take to leave once they were asked to; then they are killed."""
 QUICK_S: Final = 60.0

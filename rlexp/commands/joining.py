@@ -16,19 +16,20 @@ from typing import Annotated, Final
 
 import typer
 
+from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
+from rlexp.board.messages.tokens import JoinToken
 from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, take_token
 from rlexp.commands.boards import Insecure, QueueUrl, required_board
-from rlexp.commands.joined_processes import PARENT_VARIABLE, JoinedProcesses, join_command, join_in_processes
+from rlexp.commands.joined_processes import JoinedProcesses, join_command, join_in_processes
 from rlexp.commands.numbers import MOST, whole
 from rlexp.commands.output_options import AsJsonLines, Debug
 from rlexp.config.keys.user_modules import UserModules, with_current_folder
 from rlexp.errors import UsageError
+from rlexp.processes.child import PARENT_VARIABLE
 from rlexp.processes.signals import DrainRequest
 from rlexp.sessions.choose import choose, seconds_of
 from rlexp.sessions.ray_environment import LOCAL
 from rlexp.terminal.output_streams import outlive_readers
-from rlexp.transport.address import BOARD_VARIABLE, BoardAddress
-from rlexp.transport.tokens import JoinToken
 
 _INTERRUPTED: Final = 130
 _UNITS: Final = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -152,11 +153,9 @@ def join(
         with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
             raise typer.Exit(join_in_processes(joined, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
-    from rlexp.agents.board.joiner import Joiner, JoinOptions, Player, has_no_trainer
-    from rlexp.agents.board.submitted_task import TrainerLimits
-    from rlexp.agents.board.task_player import TaskPlayer
-    from rlexp.commands.training_process import TaskTrainer, TrainingOptions
-    from rlexp.transport.opening import open_board
+    from rlexp.board.actor.joiner import Joiner, JoinOptions, Player, TaskPlayer, has_no_trainer
+    from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
+    from rlexp.board.servers import open_board
     from rlexp.user_code.trusted_code import TrustedCode
 
     member = _new_member(own_token)

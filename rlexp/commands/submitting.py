@@ -10,6 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
+from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
+from rlexp.board.messages.tokens import client_token
+from rlexp.board.servers.board import TaskStatus
 from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.completion import complete_file
@@ -33,9 +36,6 @@ from rlexp.machine import check_requirements
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.terminal.plans import print_notices
-from rlexp.transport.address import BOARD_VARIABLE, PASSWORD_VARIABLE
-from rlexp.transport.board import TaskStatus
-from rlexp.transport.tokens import client_token
 
 _CANCELLED: Final = "cancelled with rlexp cancel"
 EXIT_CODES: Final = {TaskStatus.ENDED: 0}
@@ -128,8 +128,8 @@ def submit(
             LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track)),
         )
     )
-    from rlexp.submission.submit import SubmitOptions, Submitter
-    from rlexp.submission.task_run import RunPlace
+    from rlexp.board.client.run import RunPlace
+    from rlexp.board.client.submit import SubmitOptions, Submitter
     from rlexp.terminal.submissions import choose_task_display
     from rlexp.user_code.trusted_code import TrustedCode
 
@@ -152,8 +152,8 @@ def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson =
     Tasks that are over are listed for a week.
     """
     address = required_board(url, insecure, "rlexp tasks redis://HOST:6379")
+    from rlexp.board.servers import open_board
     from rlexp.terminal.tasks import print_tasks, print_unreadable
-    from rlexp.transport.opening import open_board
 
     with closing(open_board(address)) as board:
         found = board.tasks()
@@ -169,8 +169,8 @@ def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> No
     if len(words) > 2:
         raise UsageError("rlexp cancel ends one task", "rlexp cancel URL ID")
     address = required_board(words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID")
+    from rlexp.board.servers import open_board
     from rlexp.terminal.tasks import print_cancelled, print_unreadable
-    from rlexp.transport.opening import open_board
 
     task_id = words[-1]
     with closing(open_board(address)) as board:

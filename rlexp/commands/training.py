@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlexp.board.messages.address import BoardAddress
 from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
 from rlexp.commands.checking import check_files
@@ -60,7 +61,6 @@ from rlexp.sessions.choose import OWN, Joining, choose
 from rlexp.sessions.fork_server import prepared
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.terminal.plans import print_notices
-from rlexp.transport.address import BoardAddress
 
 
 def run(

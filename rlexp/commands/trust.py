@@ -55,7 +55,7 @@ def ask_at_terminal(part: Part, file: ModuleFile) -> bool:
 
 def remember_ones_own(plan: Plan) -> None:
     """Remember the code and storages of files that this user trains; say it where that is not possible."""
-    from rlexp.tuning.board.handed_task import handed_task
+    from rlexp.board.messages.address import handed_task
     from rlexp.user_code.memory import remember_plan
 
     if handed_task() is not None:  # the file is a stranger's, whose parts were allowed on the call that joined

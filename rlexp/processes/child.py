@@ -23,6 +23,8 @@ from typing import IO, Any, Final
 
 import rlexp
 
+PARENT_VARIABLE: Final = "RLEXP_JOIN_PARENT"
+"""An environment variable of a process of ``rlexp join --processes``: the pid of the one with which it ends."""
 _PACKAGES: Final = str(Path(rlexp.__file__).parents[1])
 
 

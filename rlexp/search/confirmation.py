@@ -22,8 +22,7 @@ from rlexp.search.searchers import PlannedSearcher
 from rlexp.search.standings import Standings
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_scheduler import Milestones
-from rlexp.search.trial_source import Decision, Ending
-from rlexp.transport.address import BoardAddress
+from rlexp.search.trial_source import Decision, Ending, JoinPlace
 
 _UNFINISHED: Final = f".{CONFIRMATION_FOLDER}.writing"
 MakeSearch = Callable[[SearchState, Journal], Search]
@@ -76,7 +75,7 @@ class ConfirmedSearch:
         return self._now.milestones
 
     @property
-    def board(self) -> BoardAddress | None:
+    def board(self) -> JoinPlace | None:
         return None
 
     @property

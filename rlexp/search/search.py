@@ -22,8 +22,7 @@ from rlexp.search.ranking import Standing
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
-from rlexp.search.trial_source import CONTINUE, Decision, Ending
-from rlexp.transport.address import BoardAddress
+from rlexp.search.trial_source import CONTINUE, Decision, Ending, JoinPlace
 
 _LOSSES = ("info/learner/loss", "info/learner/total_loss")
 """Of agents with a Q-function, and of those with a policy and a value function."""
@@ -46,7 +45,7 @@ class Search:
             self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
         self.hang_timeout_s: float | None = search.hang_timeout_s
         self.reuses_processes = state.sweep.variants[0].reuse_actors
-        self.board: BoardAddress | None = None
+        self.board: JoinPlace | None = None
         self.milestones: Milestones | None = state.scheduler.milestones
         self._state = state
         self._sweep = state.sweep

@@ -14,7 +14,6 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Milestones, Verdict
-from rlexp.transport.address import BoardAddress
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,15 @@ _ROUNDING = 1e-4
 """Ray counts CPUs and GPUs in these parts."""
 
 
+class JoinPlace(Protocol):
+    """A board without its password; what else it is only those know who train."""
+
+    @property
+    def server(self) -> str:
+        """Its address."""
+        ...
+
+
 class TrialSource(Protocol):
     """Gives trials and decides on their results; called in one thread."""
 
@@ -68,8 +76,8 @@ class TrialSource(Protocol):
         """Whether a process may train one trial after another."""
 
     @property
-    def board(self) -> BoardAddress | None:
-        """Where actors can join the trial, without the password; None: nowhere."""
+    def board(self) -> JoinPlace | None:
+        """Where actors can join the trial; None: nowhere."""
 
     def next(self) -> Trial | None:
         """Return a trial to be started, or None where there is none at the moment."""
@@ -122,7 +130,7 @@ class FixedTrials:
         trials: Sequence[Trial],
         cpus: float = math.inf,
         gpus: float = math.inf,
-        board: BoardAddress | None = None,
+        board: JoinPlace | None = None,
     ) -> None:
         """``cpus`` and ``gpus`` are what all trials that run together may reserve; with ``board``, one trial."""
         self.board = board

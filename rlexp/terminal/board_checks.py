@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from rlexp.board.servers.access import ROLES
 from rlexp.line_width import columns_of, wrapped
 from rlexp.terminal.board_findings import Finding, Level
 from rlexp.terminal.lines import CYAN, GREEN, RED, YELLOW, painted, visible
-from rlexp.transport.boards.access import ROLES
 
 _COLOURS: Final = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.PROBLEM: RED, Level.UNKNOWN: CYAN}
 

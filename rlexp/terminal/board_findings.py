@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.servers.access import OLDEST
+from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
 from rlexp.number_format import duration, size
-from rlexp.transport.address import BoardAddress
-from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.transport.boards.access import OLDEST
-from rlexp.transport.probes.reach import Obstacle, Reach, ReachError
-from rlexp.transport.probes.redis_facts import RedisFacts
-from rlexp.transport.probes.speed import Speed
 
 _CERTIFICATE_S: Final = 14 * 86400.0
 _SLOW_S: Final = 0.3

@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlexp.board.servers.serving import RoleFiles
 from rlexp.number_format import size
 from rlexp.terminal.lines import aligned, visible
-from rlexp.transport.board_server.role_files import RoleFiles
 
 
 @dataclass(frozen=True)

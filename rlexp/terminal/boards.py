@@ -13,7 +13,7 @@ from rlexp.number_format import count, percent, score, short, size
 from rlexp.terminal.status_line import StatusLine
 
 if TYPE_CHECKING:
-    from rlexp.joined_actors.joined_actor import ActorFigures
+    from rlexp.board.actor.actor import ActorFigures
 
 _JSON_PERIOD_S: Final = 10.0
 

@@ -21,7 +21,7 @@ from rlexp.runs.secrets import masked
 from rlexp.terminal.lines import aligned, print_notice_list, visible
 
 if TYPE_CHECKING:
-    from rlexp.tuning.preflight import EnvReport
+    from rlexp.envs.registry import EnvReport
 
 
 _HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")

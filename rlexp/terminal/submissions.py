@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.config.keys.trial import Trial
 from rlexp.display import JsonDisplay, QuietDisplay
 from rlexp.display.trial_view import TrialView
@@ -15,7 +16,6 @@ from rlexp.runs.last_row import earlier_rewards, last_row
 from rlexp.runs.run_name import as_typed, derived_name
 from rlexp.runs.run_record import RunRecord, Status
 from rlexp.terminal.status_line import StatusLine
-from rlexp.transport.board import TaskStatus, TaskSummary
 
 TAKEN: Final = "●"
 FREE: Final = "○"

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.trainer.trial import AssignedTask, assigned_task
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.runs.checkpoints import starting_point
@@ -13,7 +15,6 @@ from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
-from rlexp.tuning.board.task import AssignedTask, assigned_task
 
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""
@@ -56,5 +57,5 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, ke
         deadline_s=min((deadline for deadline in deadlines if deadline is not None), default=None),
         milestones=source.milestones,
         keeper=keeper,
-        task=assigned_task(directory, trial, source.board),
+        task=assigned_task(directory, trial, source.board if isinstance(source.board, BoardAddress) else None),
     )

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlexp.board.trainer.trial import loopback_notices, with_board
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
 from rlexp.display import Display
@@ -22,7 +23,6 @@ from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.sessions.ray_environment import AUTH_MODE
 from rlexp.sessions.session import Session
 from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
-from rlexp.tuning.board.nodes import loopback_notices, with_board
 
 if TYPE_CHECKING:
     from rlexp.tuning.run import RunOptions

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
+from rlexp.envs.registry import EnvReport
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
 from rlexp.processes.child import ChildProcess, Message
@@ -27,22 +28,6 @@ _MODULE: Final = "rlexp.tuning.preflight_process"
 
 Places = Mapping[tuple[str, str], str]
 """The place in a file, ``pong.yaml:3:8``, at which an experiment (its name) has an env (its id)."""
-
-
-@dataclass(frozen=True)
-class EnvReport:
-    """An env that was made, reset, stepped and closed."""
-
-    env: str
-    observation_space: str
-    action_space: str
-    observation_shape: tuple[int, ...]
-    """Of what the agent sees."""
-    notices: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    """What is doubtful about it; it can be trained with."""
-    errors: tuple[Problem, ...] = ()
-    """Why it cannot be trained with, where whole episodes were played."""
 
 
 def try_envs(

@@ -8,6 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlexp.agents.restored_state import refuse_unloadable
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.trainer.trial import (
+    checked_board,
+    ended_with_parent,
+    record_task,
+    refuse_board_of_sweeps,
+    task_failure_reported,
+)
 from rlexp.checkpoint import newest_manifest
 from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
@@ -40,9 +48,6 @@ from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.sessions.choose import OWN, Joining
 from rlexp.trackers import Trackers
-from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board.handed_task import ended_with_parent
-from rlexp.tuning.board.task import checked_board, record_task, refuse_board_of_sweeps, task_failure_reported
 from rlexp.tuning.joining import make_session
 from rlexp.tuning.recorded_trials import has_ended, recorded_trials
 from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session

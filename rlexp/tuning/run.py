@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.trainer.trial import checked_board, ended_with_parent, record_task, task_failure_reported
 from rlexp.checkpoint import list_checkpoints
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
@@ -29,9 +31,6 @@ from rlexp.sessions.choose import OWN, Joining
 from rlexp.sessions.ray_environment import refuse_full_disk
 from rlexp.sessions.session import RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.trackers import Trackers
-from rlexp.transport.address import BoardAddress
-from rlexp.tuning.board.handed_task import ended_with_parent
-from rlexp.tuning.board.task import checked_board, record_task, task_failure_reported
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
 

@@ -16,6 +16,9 @@ from ray import tune
 
 from rlexp.agents.registry import agent_class
 from rlexp.agents.trial_callbacks import announce_checkpoint
+from rlexp.board.trainer.link import TaskReports, save_into
+from rlexp.board.trainer.seats import BoardSeats
+from rlexp.board.trainer.trial import board_link
 from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import AUTO
@@ -28,8 +31,6 @@ from rlexp.runs.videos import write_video
 from rlexp.task_pool import RayTaskPool
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.board.secrets import BoardSecrets
-from rlexp.tuning.board.task import board_link
-from rlexp.tuning.board.task_reports import TaskReports, save_into
 from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
 from rlexp.tuning.keeper_actor import files_of
 from rlexp.tuning.kept_errors import KeptErrors
@@ -40,7 +41,7 @@ from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
     from rlexp.agents.process_state import ProcessState
-    from rlexp.joined_actors.board_link import BoardLink
+    from rlexp.board.trainer.link import BoardLink
 
 STDERR = 2
 END_TIMEOUT_S = 10.0
@@ -180,7 +181,8 @@ class ExperimentTrainable(tune.Trainable):
         self._origin = RowOrigin(self._assignment.trial.name, row)
         self._files.write_phase(f"creating {processes_of(config)}")
         modules = self._assignment.modules
-        agent = make_agent(self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, modules, board)
+        seats = None if board is None else BoardSeats(board)
+        agent = make_agent(self._experiment.env, config, RayTaskPool(), config.seed, checkpoint, modules, seats)
         self._files.write_phase(TRAINING)
         return agent
 

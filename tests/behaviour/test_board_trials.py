@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
+from rlexp.board.messages.address import PASSWORD_VARIABLE, BoardAddress
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers import open_board
+from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
+from rlexp.board.trainer.link import RECOVERY, RESULT
+from rlexp.board.trainer.trial import AssignedTask
 from rlexp.checkpoint import iteration_of_packed, read_checkpoint, unpack_checkpoint
-from rlexp.joined_actors.task_records import RESULT
 from rlexp.runs.files import STOP_FILE
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
-from rlexp.transport.board import Board, Task, TaskStatus, TaskSummary
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.opening import open_board
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.board.secrets import BoardSecrets
-from rlexp.tuning.board.task import AssignedTask
-from rlexp.tuning.board.task_reports import RECOVERY
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 

@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.board.task_description import BoardTrial, SeatSpecs, describe_trial, read_description
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.workers import PlayedTrial
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Seat
+from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -24,7 +27,6 @@ from rlexp.models.user_torso import UserTorso
 from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import Array
-from rlexp.transport.board import Seat, Task
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.behaviour.learning_agents import make_apex, make_dqn, updates_of
 from tests.behaviour.ppo.ppo_agents import make_ppo
@@ -228,7 +230,7 @@ def test_joined_actors_play_with_it() -> None:
         {**custom(NORMALISED), "hiddens": [8], "num_workers": 0, "sample_batch_size": 20}
     )
     env_config = env_config_of(IDENTITY_ENV, config, NO_MODULES)
-    trial = BoardTrial(env_config, 3, *spaces_of(env_config))
+    trial = PlayedTrial(env_config, 3, *spaces_of(env_config))
     description = read_description(Task("t", "t", 2, describe_trial(config, trial)))
     assert isinstance(description.config, DQNConfig)
     assert [part.name for part in description.config.user_parts()] == [NORMALISED]
@@ -251,7 +253,7 @@ def test_actors_that_cannot_make_it_leave_the_task_out(
 ) -> None:
     config = ApexConfig.model_validate({**custom(named), "num_workers": 0})
     env_config = env_config_of(IDENTITY_ENV, config, NO_MODULES)
-    trial = BoardTrial(env_config, 3, *spaces_of(env_config))
+    trial = PlayedTrial(env_config, 3, *spaces_of(env_config))
     description = read_description(Task("t", "t", 2, describe_trial(config, trial)))
     if named == DENSE:
         monkeypatch.setitem(sys.modules, "torch", None)

@@ -12,28 +12,29 @@ import numpy as np
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.board.task_description import actor_settings, read_description
-from rlexp.agents.board.task_player import TaskPlayer
+from rlexp.board.actor import actor as joined_actor
+from rlexp.board.actor.actor import ActorFigures
+from rlexp.board.actor.joiner import TaskPlayer
+from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.messages.credentials import SharedKeys, TrainerKeys
+from rlexp.board.messages.envelope import Header, read_message
+from rlexp.board.messages.errors import BannedError
+from rlexp.board.messages.payloads import blob_name, open_weights, seal_fragment
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import JoinToken, MasterKey
+from rlexp.board.servers.board import Fenced, Seat
+from rlexp.board.task import actor_settings, read_description
+from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.seats import BoardSeats
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.errors import TrialError
-from rlexp.joined_actors import joined_actor
-from rlexp.joined_actors.board_link import BoardLink
-from rlexp.joined_actors.fragment_message import seal_fragment
-from rlexp.joined_actors.joined_actor import ActorFigures
-from rlexp.joined_actors.weights_feed import WeightsFeed
-from rlexp.joined_actors.weights_message import blob_name, open_weights
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import SampleBatch
-from rlexp.transport.board import Fenced, Seat, Task
-from rlexp.transport.board_errors import BannedError
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys, TrainerKeys
-from rlexp.transport.envelope import Header, read_message
-from rlexp.transport.tokens import JoinToken, MasterKey
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.behaviour.learning_agents import ONE_SHARD, STEPS, TINY, CountingPool
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
 KEYS = SharedKeys.of("", TASK)
@@ -86,7 +87,7 @@ def trial(board: MemoryBoard, keys: TrainerKeys = KEYS, **given: Any) -> Iterato
     """Provide an agent whose trial is on ``board``; ``given`` is under ``config.board``."""
     config = ApexConfig.model_validate({**TINY, "optimizer": ONE_SHARD, "board": {"lease_s": LONG_S, **given}})
     link = BoardLink(board, TASK, "a trial", "trainer", keys)
-    agent = ApexAgent("CartPole-v1", config, CountingPool(), 0, board=link)
+    agent = ApexAgent("CartPole-v1", config, CountingPool(), 0, board=BoardSeats(link))
     try:
         until(lambda: board.describe(TASK) is not None and board.tasks()[0].trainer is not None)
         yield agent

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from rlexp.board.messages.address import read_address
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import read_master, read_token
+from rlexp.board.servers import open_board
+from rlexp.board.servers.access import ROLES
 from rlexp.cli import app
 from rlexp.errors import UsageError
-from rlexp.transport.address import read_address
-from rlexp.transport.board import Task
-from rlexp.transport.boards.access import ROLES
-from rlexp.transport.opening import open_board
-from rlexp.transport.tokens import read_master, read_token
 from tests.brokers import RedisServer, running_redis
 
 TIMEOUT_S = 60

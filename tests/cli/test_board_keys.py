@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rlexp.board.messages.tokens import MASTER_VARIABLE, TOKEN_VARIABLE, parse_master, parse_token
 from rlexp.cli import app
 from rlexp.commands.board_keys import take_master, take_token
 from rlexp.errors import UsageError
-from rlexp.transport.tokens import MASTER_VARIABLE, TOKEN_VARIABLE, parse_master, parse_token
 
 
 def made(folder: Path, *words: str) -> str:

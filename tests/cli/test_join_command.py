@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Task
-from rlexp.transport.credentials import signed_task
-from rlexp.transport.opening import open_board
-from rlexp.transport.tokens import MasterKey
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.credentials import signed_task
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import MasterKey
+from rlexp.board.servers import open_board
 from tests.brokers import running_redis
 
 TIMEOUT_S = 150

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import rlexp
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers import open_board
 from rlexp.commands import submitting
 from rlexp.errors import RlexpError, UsageError
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Task
-from rlexp.transport.opening import open_board
 from tests.brokers import RedisServer, running_redis
 from tests.submitted_tasks import EXPERIMENT
 

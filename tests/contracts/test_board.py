@@ -8,19 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from rlexp.transport.blobs import CHUNK_BYTES
-from rlexp.transport.board import (
-    NOTHING_GOT,
-    Beat,
-    Board,
-    Fenced,
-    Lead,
-    News,
-    Seat,
-    Task,
-    TaskStatus,
-    TrainerBeat,
-)
+from rlexp.board.messages.payloads import CHUNK_BYTES
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.window import NOTHING_GOT
+from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TrainerBeat
 from tests.doubles.board_places import BoardPlace, MemoryPlace, RedisPlace
 
 Found = TypeVar("Found")

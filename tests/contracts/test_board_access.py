@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Beat, Board, Lead, News, Task, TaskStatus, TrainerBeat
-from rlexp.transport.board_errors import BannedError, BoardError, BoardLostError
-from rlexp.transport.boards import scripts
-from rlexp.transport.boards.access import ACTOR, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
-from rlexp.transport.carriers.redis import RedisConnection
-from rlexp.transport.opening import open_board
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.errors import BannedError, BoardError, BoardLostError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers import open_board, redis_scripts
+from rlexp.board.servers.access import ACTOR, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
+from rlexp.board.servers.board import Beat, Board, Lead, News, TaskStatus, TrainerBeat
+from rlexp.board.servers.redis_queue import RedisConnection
 from tests.brokers import RedisServer, running_redis
 
 TASK = Task("t1", "cartpole", 2, {"env": "CartPole-v1"})
@@ -228,8 +228,8 @@ def test_actor_waits_for_a_trainer_to_load_the_scripts(boards: Mapping[str, Boar
 
 
 def test_all_scripts_are_loaded() -> None:
-    programs = {value for name, value in vars(scripts).items() if isinstance(value, str) and name.isupper()}
-    assert {text for text in programs if "ARGV:" in text} == set(scripts.ALL)
+    programs = {value for name, value in vars(redis_scripts).items() if isinstance(value, str) and name.isupper()}
+    assert {text for text in programs if "ARGV:" in text} == set(redis_scripts.ALL)
 
 
 def test_rules_have_no_password_and_older_servers_can_read_them(server: RedisServer) -> None:

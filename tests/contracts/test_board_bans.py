@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.transport.board import Beat, Board, Fenced, Lead, News, Task, TrainerBeat
-from rlexp.transport.board_errors import BannedError
+from rlexp.board.messages.errors import BannedError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, TrainerBeat
 from tests.doubles.board_places import BoardPlace, MemoryPlace, RedisPlace
 
 TASK = Task("t1", "cartpole", 4)

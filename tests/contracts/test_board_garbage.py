@@ -7,13 +7,12 @@ from contextlib import suppress
 import pytest
 import redis
 
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Beat, Board, Lead, News, Seat, Task, TaskStatus, TrainerBeat
-from rlexp.transport.board_errors import BannedError
-from rlexp.transport.boards import redis as redis_board
-from rlexp.transport.opening import open_board
-from rlexp.transport.task_limits import MOST_SEATS
-from rlexp.transport.unreadable import UnreadableError
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.errors import BannedError, UnreadableError
+from rlexp.board.messages.tasks import MOST_SEATS, Task
+from rlexp.board.servers import open_board
+from rlexp.board.servers import redis as redis_board
+from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus, TrainerBeat
 from tests.brokers import RedisServer
 
 TASK = Task("t1", "cartpole", 3, {"protocol": 1, "env": "CartPole-v1"}, "cartpole: {}")

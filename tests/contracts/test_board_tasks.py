@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlexp.transport.board import Beat, Board, Fenced, Lead, News, Seat, Task, TaskStatus, TaskSummary, TrainerBeat
-from rlexp.transport.board_errors import BoardError
-from rlexp.transport.task_limits import KEPT_ROWS, MAX_ROW_BYTES
+from rlexp.board.messages.errors import BoardError
+from rlexp.board.messages.tasks import KEPT_ROWS, MAX_ROW_BYTES, Task
+from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TaskSummary, TrainerBeat
 from tests.doubles.board_places import BoardPlace, MemoryPlace, RedisPlace
 
 SUBMITTED = Task("t1", "cartpole", 1, file="cartpole:\n  env: CartPole-v1  # é\n")

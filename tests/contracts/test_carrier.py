@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from rlexp.transport.board import Task
-from rlexp.transport.carrier import Carrier
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Carrier
 from tests.doubles.board_places import MemoryPlace, QueuePlace, RedisPlace
 
 TASK = Task("t1", "cartpole", 1)

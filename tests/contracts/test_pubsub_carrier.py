@@ -12,9 +12,9 @@ pytest.importorskip("google.pubsub_v1", reason="google-cloud-pubsub is not insta
 
 import grpc
 
-from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.transport.carriers.pubsub import ACK_DEADLINE_S, MAX_BYTES, PubSubCarrier, batches
-from rlexp.transport.window import ReceiveWindow, SendWindow
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.window import ReceiveWindow, SendWindow
+from rlexp.board.servers.pubsub import ACK_DEADLINE_S, MAX_BYTES, PubSubCarrier, batches
 from tests.doubles.pubsub_server import PubSubServer, running_pubsub
 
 WAIT_S = 30.0

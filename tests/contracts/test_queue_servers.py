@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from rlexp.transport.address import QueueAddress, parse_queue_address
-from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.transport.carriers.reconnecting import ReconnectingCarrier
-from rlexp.transport.opening import open_queue
+from rlexp.board.messages.address import QueueAddress, parse_queue_address
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.servers import open_queue
+from rlexp.board.servers.carriers import ReconnectingCarrier
 from tests.queue_servers import LOGIN, Mosquitto, QueueServer, RabbitMQ, running_queue
 
 WAIT_S = 60.0

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 from annotated_types import Le
 
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.window import ReceiveWindow, SendWindow
+from rlexp.board.servers import open_board
+from rlexp.board.servers.board import Beat, Board, News, Seat, TaskStatus, TrainerBeat
 from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Beat, Board, News, Seat, Task, TaskStatus, TrainerBeat
-from rlexp.transport.board_errors import BoardError, BoardLostError
-from rlexp.transport.opening import open_board
-from rlexp.transport.window import ReceiveWindow, SendWindow
 from tests.brokers import RedisServer, running_redis
 
 TASK = Task("t1", "cartpole", 2)

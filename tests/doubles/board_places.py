@@ -3,12 +3,11 @@
 import secrets
 from typing import Protocol
 
-from rlexp.transport.address import parse_address, parse_queue_address
-from rlexp.transport.board import Board
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.carrier import Carrier
-from rlexp.transport.opening import open_board, open_queue
+from rlexp.board.messages.address import parse_address, parse_queue_address
+from rlexp.board.servers import open_board, open_queue
+from rlexp.board.servers.board import Board, Carrier
 from tests.brokers import RedisServer
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.queue_servers import QueueServer
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import redis
 
-from rlexp.transport.address import parse_address
-from rlexp.transport.carriers.redis import RedisConnection
+from rlexp.board.messages.address import parse_address
+from rlexp.board.servers.redis_queue import RedisConnection
 
 PAUSE_S = 0.005
 Words = tuple[bytes | str | int, ...]

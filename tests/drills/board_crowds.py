@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 from benchmarks.board_actors import measure
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Board, Seat, Task
-from rlexp.transport.opening import open_board
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers import open_board
+from rlexp.board.servers.board import Board, Seat
 from tests.brokers import running_redis
 from tests.drills.registry import drill
 from tests.drills.scene import Scene, check

@@ -10,21 +10,19 @@ import lz4.block
 import numpy as np
 import redis
 
-from rlexp.agents.board.task_description import SeatSpecs, read_description
+from rlexp.board.messages import envelope
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.credentials import ActorKeys, SharedKeys
+from rlexp.board.messages.envelope import Header
+from rlexp.board.messages.payloads import BlobHead, Newer, seal_fragment, seal_weights
+from rlexp.board.messages.tokens import parse_token
+from rlexp.board.servers import open_board
+from rlexp.board.servers.board import Seat
+from rlexp.board.task import SeatSpecs, read_description
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.joined_actors.fragment_message import seal_fragment
-from rlexp.joined_actors.weights_message import Newer, seal_weights
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
-from rlexp.transport import envelope
-from rlexp.transport.address import parse_address
-from rlexp.transport.blobs import BlobHead
-from rlexp.transport.board import Seat
-from rlexp.transport.credentials import ActorKeys, SharedKeys
-from rlexp.transport.envelope import Header
-from rlexp.transport.opening import open_board
-from rlexp.transport.tokens import parse_token
 from tests.drills.board_scene import BoardScene
 
 MAX_BYTES = 4 << 20

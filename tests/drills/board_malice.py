@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.transport.address import parse_address
-from rlexp.transport.board import Task
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.opening import open_board
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers import open_board
 from tests.drills.board_intruder import Eve, Touch
 from tests.drills.board_scene import board_scene, check_exact, finish, grown, learns, leave
 from tests.drills.registry import drill

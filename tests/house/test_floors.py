@@ -9,18 +9,17 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
-    "__init__": 13,
-    "api": 12,
-    "cli": 12,
-    "commands": 11,
+    "__init__": 14,
+    "api": 13,
+    "cli": 13,
+    "commands": 12,
+    "tuning": 11,
     "terminal": 10,
-    "submission": 9,
-    "tuning": 9,
+    "board": 9,
     "agents": 8,
-    "joined_actors": 7,
     "optimizers": 7,
+    "run_results": 7,
     "display": 6,
-    "run_results": 6,
     "trackers": 7,
     "rollout": 6,
     "sessions": 5,
@@ -35,7 +34,6 @@ FLOORS = {
     "metrics": 1,
     "processes": 1,
     "task_pool": 1,
-    "transport": 2,
     "user_code": 1,
     "config": 0,
     "sample_batch": 0,
@@ -66,6 +64,8 @@ FLOORS_OF_CONFIG = {
     "yaml": 0,
 }
 """The same within ``config``: a file's way from text to trials goes up."""
+FLOORS_OF_BOARD = {"trainer": 3, "actor": 3, "client": 4, "task": 2, "demands": 1, "servers": 1, "messages": 0}
+"""And within ``board``: a client plays as an actor does and reads what a trainer writes."""
 GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "number_format", "errors"} | {
     "files",
 }
@@ -73,36 +73,34 @@ GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "number_form
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.
 STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "sessions"}, {"rollout", "search"}]
-STRANGERS += [{"joined_actors", room} for room in ("replay", "runs", "sessions", "search", "display", "run_results")]
 
 LIBRARIES = {
     "ray.tune": {"tuning"},
     "ray": {"tuning", "sessions", "task_pool"},
     "torch": {"models", "agents"},
-    "gymnasium": {"envs", "models", "rollout", "agents", "callbacks"},
+    "gymnasium": {"envs", "models", "rollout", "agents", "board", "callbacks"},
     "typer": {"cli", "commands"},
     "yaml": {"config"},
-    "redis": {"transport"},
-    "cryptography": {"transport"},
-    "google": {"transport"},
-    "grpc": {"transport"},
-    "pika": {"transport"},
-    "paho": {"transport"},
-    "lz4": {"replay", "transport"},
+    "redis": {"board"},
+    "cryptography": {"board"},
+    "google": {"board"},
+    "grpc": {"board"},
+    "pika": {"board"},
+    "paho": {"board"},
+    "lz4": {"replay", "board"},
     "mlflow": {"trackers"},
     "wandb": {"trackers"},
     "onnx": {"agents"},
     "onnxruntime": {"agents"},
     "onnxscript": {"agents"},
 }
-KNOWN_TO_TRANSPORT = {"transport", "sample_batch", "errors", "files", "processes"}
 CLIENT_FILES = {
-    "redis": {"transport/boards/redis.py", "transport/carriers/redis.py"},
-    "pika": {"transport/carriers/amqp.py"},
-    "paho": {"transport/carriers/mqtt.py"},
-    "google": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
-    "grpc": {"transport/carriers/pubsub.py", "transport/carriers/pubsub_service.py"},
-    "cryptography": {"transport/signatures.py"},
+    "redis": {"board/servers/redis_queue.py"},
+    "pika": {"board/servers/amqp.py"},
+    "paho": {"board/servers/mqtt.py"},
+    "google": {"board/servers/pubsub.py"},
+    "grpc": {"board/servers/pubsub.py"},
+    "cryptography": {"board/messages/tokens.py"},
     "mlflow": {"trackers/mlflow_client.py"},
     "wandb": {"trackers/wandb_client.py"},
 }
@@ -168,14 +166,15 @@ def test_libraries_stay_in_their_rooms(library: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_transport_knows_bytes_and_rows_only() -> None:
-    wrong = [
-        f"{path.relative_to(PACKAGE.parent)}:{line}: transport must not import {module}"
-        for path, line, module in IMPORTS
-        if room_of(path) == "transport"
-        and module.startswith("rlexp.")
-        and module.split(".")[1] not in KNOWN_TO_TRANSPORT
-    ]
+def test_imports_within_board_go_down() -> None:
+    wrong = []
+    for path, line, module in IMPORTS:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[0] != "board" or not module.startswith("rlexp.board.") or len(parts) < 3:
+            continue
+        here, there = parts[1], module.split(".")[2]
+        if here != there and FLOORS_OF_BOARD[there] >= FLOORS_OF_BOARD[here]:
+            wrong.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {here} must not import {there}")
     assert not wrong, "\n".join(wrong)
 
 

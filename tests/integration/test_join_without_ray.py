@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.servers import open_board
+from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.seats import BoardSeats
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.joined_actors.board_link import BoardLink
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.address import parse_address
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.opening import open_board
 from tests.brokers import running_redis
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +112,7 @@ def test_actor_joins_a_task_to_its_end(tmp_path: Path) -> None:
     with running_redis(PASSWORD) as server:
         board = open_board(parse_address(server.url))
         link = BoardLink(board, TASK, "small", "trainer", SharedKeys.of(PASSWORD, TASK))
-        agent = ApexAgent("CartPole-v1", ApexConfig.model_validate(CONFIG), InlineTaskPool(), 1, board=link)
+        agent = ApexAgent("CartPole-v1", ApexConfig.model_validate(CONFIG), InlineTaskPool(), 1, board=BoardSeats(link))
         url = f"redis://127.0.0.1:{server.port}"
         command = [sys.executable, "-c", JOIN, " ".join(missing), url, "--once"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "RLEXP_BOARD_PASSWORD": PASSWORD}

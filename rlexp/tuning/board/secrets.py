@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.transport.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE
-from rlexp.transport.tokens import MASTER_VARIABLE
+from rlexp.board.messages.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE
+from rlexp.board.messages.tokens import MASTER_VARIABLE
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 
 _VARIABLES: Final = (PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, MASTER_VARIABLE)

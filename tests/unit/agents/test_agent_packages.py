@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.board.joinable import joinable_trial
-from rlexp.agents.board.submitted_task import TrainerLimits, training_obstacle
 from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class, policies_of
+from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
+from rlexp.board.client.run import task_on_board
+from rlexp.board.messages.tasks import Task
+from rlexp.board.task import joinable_trial
 from rlexp.commands import completion
 from rlexp.config.keys import agent_packages, entry_points
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
@@ -22,10 +24,8 @@ from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
 from rlexp.config.reference.key_completion import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, TrialError, UsageError
-from rlexp.submission.experiment_task import task_on_board
 from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
-from rlexp.transport.board import Task
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.agent_packages import AGENT, ENTRY, KEYS, install_agent
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rlexp.agents.board import joiner as joining
-from rlexp.agents.board.joiner import Joiner, JoinOptions, has_no_trainer
+from rlexp.board.actor import joiner as joining
+from rlexp.board.actor.joiner import Joiner, JoinOptions, has_no_trainer
+from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.messages.errors import Backoff, BoardLostError, UnreadableError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
 from rlexp.config.keys.user_modules import UserModules, UserPart
 from rlexp.errors import TrialError, UsageError
-from rlexp.joined_actors.outbox import SeatEnd
-from rlexp.transport.backoff import Backoff
-from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
-from rlexp.transport.board_errors import BoardLostError
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.unreadable import UnreadableError
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 
 LEASE_S = 1000.0
 

@@ -12,34 +12,30 @@ from typing import Any
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.board.board_workers import admission_rules, board_source
-from rlexp.agents.board.task_description import (
-    BoardTrial,
-    SeatSpecs,
-    actor_settings,
-    describe_trial,
-    read_description,
-)
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
+from rlexp.agents.workers import PlayedTrial
+from rlexp.board.actor.actor import JoinedActor
+from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Seat
+from rlexp.board.task import SeatSpecs, actor_settings, describe_trial, read_description
+from rlexp.board.trainer.admission import Admission
+from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.seats import BoardSeats, admission_rules, board_source
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
-from rlexp.joined_actors.admission import Admission
-from rlexp.joined_actors.board_link import BoardLink
-from rlexp.joined_actors.joined_actor import JoinedActor
-from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.models.q_network import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import WrittenRows
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.board import Seat, Task
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.envs import COUNTING_ENV, IMAGE_ENV
 
 TASK = "task-1"
@@ -70,9 +66,9 @@ def config_of(kind: type[DQNConfig] = ApexConfig, **changes: Any) -> DQNConfig:
     return kind.model_validate(SMALL | changes)
 
 
-def trial_of(env: str, config: DQNConfig | PPOConfig) -> BoardTrial:
+def trial_of(env: str, config: DQNConfig | PPOConfig) -> PlayedTrial:
     env_config = env_config_of(env, config, NO_MODULES)
-    return BoardTrial(env_config, 3, *spaces_of(env_config))
+    return PlayedTrial(env_config, 3, *spaces_of(env_config))
 
 
 def task_of(env: str, config: DQNConfig) -> Task:
@@ -176,7 +172,7 @@ def test_agent_learns_from_joined_actors(
 ) -> None:
     server = MemoryServer()
     link = BoardLink(MemoryBoard(server), TASK, "small", "trainer", KEYS)
-    agent = agent_class("CartPole-v1", config_of(kind), InlineTaskPool(), 1, board=link)
+    agent = agent_class("CartPole-v1", config_of(kind), InlineTaskPool(), 1, board=BoardSeats(link))
     ends: list[SeatEnd] = []
     actors = [threading.Thread(target=play, args=(server, index, ends), daemon=True) for index in range(2)]
     for thread in actors:
@@ -212,16 +208,16 @@ def test_actor_needs_neither_torch_nor_ray() -> None:
     code = """
 import sys
 sys.modules["torch"] = sys.modules["ray"] = None
-from rlexp.agents.board.task_description import SeatSpecs, describe_trial, read_description, BoardTrial
+from rlexp.board.task import SeatSpecs, describe_trial, read_description, PlayedTrial
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
-from rlexp.joined_actors.joined_actor import JoinedActor
+from rlexp.board.actor.actor import JoinedActor
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.transport.board import Seat, Task
+from rlexp.board.servers.board import Seat, Task
 config = ApexConfig.model_validate({"num_workers": 0})
 env = env_config_of("CartPole-v1", config, NO_MODULES)
-task = Task("t", "t", 1, describe_trial(config, BoardTrial(env, 1, *spaces_of(env))))
+task = Task("t", "t", 1, describe_trial(config, PlayedTrial(env, 1, *spaces_of(env))))
 RolloutWorker(SeatSpecs(read_description(task)).spec(Seat("t", 0, 1, "m", 15.0))).stop()
 assert not {name for name in sys.modules if name.split(".")[0] in ("torch", "ray") and sys.modules[name]}
 """

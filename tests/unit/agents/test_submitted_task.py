@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.board import submitted_task
-from rlexp.agents.board.submitted_task import TrainerLimits, training_obstacle
+from rlexp.board.actor import trainer
+from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
+from rlexp.board.messages.tasks import Task
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.config.yaml.writer import to_yaml
 from rlexp.machine import this_machine
-from rlexp.transport.board import Task
 from rlexp.user_code.trusted_code import TrustedCode
 
 ALL = TrainerLimits()
@@ -76,7 +76,7 @@ def test_env_that_was_allowed_may_have_its_arguments() -> None:
 
 def test_task_that_needs_more_than_is_allowed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     large = replace(this_machine(), cpus=64, memory_total=1 << 40)
-    monkeypatch.setattr(submitted_task, "this_machine", lambda: large)
+    monkeypatch.setattr(trainer, "this_machine", lambda: large)
     given = task({"num_workers": 8, "buffer_size": 10_000_000})
     assert training_obstacle(given, TrustedCode(), ALL) is None
     assert training_obstacle(given, TrustedCode(), TrainerLimits(cpus=32)) is None
@@ -85,7 +85,7 @@ def test_task_that_needs_more_than_is_allowed_is_left_alone(monkeypatch: pytest.
 
 
 def test_task_in_a_cluster_may_need_more_than_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitted_task, "this_machine", lambda: replace(this_machine(), cpus=2))
+    monkeypatch.setattr(trainer, "this_machine", lambda: replace(this_machine(), cpus=2))
     resources = {"custom_resources_per_worker": {"tpu": 1}}
     given = task({"num_workers": 64, "num_gpus": 1, "buffer_size": 10_000_000, **resources})
     assert training_obstacle(given, TrustedCode(), TrainerLimits(in_cluster=True)) is None
@@ -94,5 +94,5 @@ def test_task_in_a_cluster_may_need_more_than_this_machine_has(monkeypatch: pyte
 
 
 def test_limits_beyond_the_machine_do_not_enlarge_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitted_task, "this_machine", lambda: replace(this_machine(), cpus=2))
+    monkeypatch.setattr(trainer, "this_machine", lambda: replace(this_machine(), cpus=2))
     assert "CPUs" in why(task({"num_workers": 8}), limits=TrainerLimits(cpus=64))

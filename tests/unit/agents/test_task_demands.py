@@ -13,18 +13,14 @@ import psutil
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from rlexp.agents.board import task_description, task_player
-from rlexp.agents.board.joinable import joinable_trial
-from rlexp.agents.board.submitted_task import TrainerLimits, training_obstacle
-from rlexp.agents.board.task_demands import (
-    MOST,
-    actor_excess,
-    network_excess,
-    number_excess,
-    trainer_excess,
-)
-from rlexp.agents.board.task_description import BoardTrial, SeatSpecs, describe_trial, read_description
-from rlexp.agents.board.task_player import TaskPlayer
+from rlexp.agents.workers import PlayedTrial
+from rlexp.board import task as task_description
+from rlexp.board.actor import joiner
+from rlexp.board.actor.joiner import TaskPlayer
+from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
+from rlexp.board.demands import MOST, actor_excess, network_excess, number_excess, trainer_excess
+from rlexp.board.messages.tasks import Task
+from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_description
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.user_modules import NO_MODULES
@@ -33,9 +29,8 @@ from rlexp.config.yaml.writer import to_yaml
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.machine import Machine
-from rlexp.transport.board import Task
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
 from rlexp.user_code.trusted_code import TrustedCode
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 
 GIB = 1 << 30
 MACHINE = Machine(4, 0, 8 * GIB, 8 * GIB)
@@ -107,14 +102,14 @@ def submitted(config: dict[str, Any], **keys: Any) -> Task:
 def announced(config: dict[str, Any]) -> Task:
     own = DQNConfig()
     env_config = env_config_of(ENV, own, NO_MODULES)
-    description = describe_trial(own, BoardTrial(env_config, 3, *spaces_of(env_config)))
+    description = describe_trial(own, PlayedTrial(env_config, 3, *spaces_of(env_config)))
     return Task("t1", "small", 1, {**description, "agent": "APEX", "config": config})
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("submitted_task", "task_player", "task_description"):
-        monkeypatch.setattr(f"rlexp.agents.board.{module}.this_machine", lambda: MACHINE)
+    for module in ("actor.trainer", "actor.joiner", "task"):
+        monkeypatch.setattr(f"rlexp.board.{module}.this_machine", lambda: MACHINE)
 
 
 def why_not_trained(task: Task) -> str:
@@ -244,7 +239,7 @@ def test_env_with_many_different_bounds_is_within_the_limits() -> None:
     bounds = np.linspace(1.001, 7.77, 999)
     spaces = gym.spaces.Box(-bounds, bounds, dtype=np.float64), gym.spaces.Discrete(3)
     own = DQNConfig()
-    trial = BoardTrial(env_config_of(ENV, own, NO_MODULES), 3, *spaces)
+    trial = PlayedTrial(env_config_of(ENV, own, NO_MODULES), 3, *spaces)
     assert number_excess(describe_trial(own, trial)) is None
 
 
@@ -277,7 +272,7 @@ def test_actor_compares_what_its_env_shows(monkeypatch: pytest.MonkeyPatch) -> N
     SeatSpecs(read_description(task))
     little = Machine(1, 0, 10_000, 10_000)
     monkeypatch.setattr(task_description, "this_machine", lambda: little)
-    monkeypatch.setattr(task_player, "this_machine", lambda: little)
+    monkeypatch.setattr(joiner, "this_machine", lambda: little)
     with pytest.raises(TrialError, match=r"asks for too much: .*GiB"):
         SeatSpecs(read_description(task))
 

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from rlexp.board.messages.errors import Backoff
 from rlexp.commands import joined_processes
 from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_command, join_in_processes
 from rlexp.processes.child import own_environment
-from rlexp.transport.backoff import Backoff
 
 TIMEOUT_S = 30.0
 PLAYS = """

@@ -12,19 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.agents.board.submitted_task import TrainerLimits
-from rlexp.commands import training_process
-from rlexp.commands.training_process import TaskTrainer, TrainingOptions
+from rlexp.board.actor import trainer as training_process
+from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
+from rlexp.board.messages.address import TASK_VARIABLE, BoardAddress, HandedTask, handed_task
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import TaskStatus
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import TrialError, UsageError
-from rlexp.joined_actors.outbox import SeatEnd
 from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.run_record import RunRecord, TrialRecord
-from rlexp.transport.address import BoardAddress
-from rlexp.transport.board import Task, TaskStatus
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask, handed_task
 from rlexp.user_code.trusted_code import TrustedCode
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 
 TASK = Task("t1", "small", 1, file="small:\n  env: CartPole-v1\n")
 ADDRESS = BoardAddress("redis", "127.0.0.1", 6379, password="geheim")

@@ -13,19 +13,19 @@ import lz4.block
 import numpy as np
 import pytest
 
-from rlexp.joined_actors.board_state import BoardState
-from rlexp.joined_actors.fragment_message import seal_fragment
-from rlexp.joined_actors.inbox import MOST_WAITING, Inbox
-from rlexp.joined_actors.strikes import KEPT_REFUSALS
-from rlexp.joined_actors.weights_feed import WeightsFeed
-from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
+from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys
+from rlexp.board.messages.envelope import Header
+from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import MasterKey, TokenKeys
+from rlexp.board.servers.board import Lead, SeatHolder
+from rlexp.board.trainer.admission import KEPT_REFUSALS
+from rlexp.board.trainer.inbox import MOST_WAITING, Inbox
+from rlexp.board.trainer.link import BoardState
 from rlexp.sample_batch import SampleBatch
-from rlexp.transport.board import Lead, SeatHolder, Task
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys
-from rlexp.transport.envelope import Header
-from rlexp.transport.tokens import MasterKey, TokenKeys
 from tests.board_fragments import EPOCH, MAX_BYTES, TASK, first_numbers, inbox, info_of, rows_of, sealed
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.forged import Bomb
 
 MASTER = MasterKey(bytes(range(32)))

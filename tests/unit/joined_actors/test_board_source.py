@@ -10,24 +10,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlexp.board.actor.actor import ActorSettings, JoinedActor
+from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.payloads import blob_name
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.window import SendWindow
+from rlexp.board.servers.board import News, Seat, TaskStatus
+from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
+from rlexp.board.trainer.inbox import Inbox
+from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.source import FETCHED_BYTES_PER_S, BoardSource, BoardSourceConfig
+from rlexp.board.trainer.thread import BoardThread
 from rlexp.errors import TrialError
-from rlexp.joined_actors.admission import AdmissionRules, ColumnRule
-from rlexp.joined_actors.board_link import BoardLink
-from rlexp.joined_actors.board_source import FETCHED_BYTES_PER_S, BoardSource, BoardSourceConfig
-from rlexp.joined_actors.board_thread import BoardThread
-from rlexp.joined_actors.inbox import Inbox
-from rlexp.joined_actors.joined_actor import ActorSettings, JoinedActor
-from rlexp.joined_actors.outbox import Outbox, SeatEnd
-from rlexp.joined_actors.strikes import Strikes
-from rlexp.joined_actors.weights_feed import WeightsFeed
-from rlexp.joined_actors.weights_message import blob_name
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool
-from rlexp.transport.board import News, Seat, Task, TaskStatus
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.window import SendWindow
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENV_IDS
 from tests.rollout_settings import spec_of

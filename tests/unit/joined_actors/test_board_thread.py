@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.errors import BoardLostError
+from rlexp.board.messages.payloads import Newer, blob_name
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Fenced, Lead, News, TaskStatus, TaskSummary, TrainerBeat
+from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink, TaskRecords
+from rlexp.board.trainer.thread import BoardThread
 from rlexp.errors import TrialError
-from rlexp.joined_actors.board_link import LEASE_SLACK_S, BoardLink
-from rlexp.joined_actors.board_thread import BoardThread
-from rlexp.joined_actors.task_records import TaskRecords
-from rlexp.joined_actors.weights_message import Newer, blob_name
-from rlexp.transport.board import Fenced, Lead, News, Task, TaskStatus, TaskSummary, TrainerBeat
-from rlexp.transport.board_errors import BoardLostError
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 
 TASK = Task("t1", "counting", 2, {"env": "x"}, "counting: {}")
 LEASE_S = 15.0

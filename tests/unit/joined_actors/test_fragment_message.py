@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.joined_actors.fragment_message import open_fragment, seal_fragment
-from rlexp.joined_actors.weights_message import Newer, open_weights, seal_weights
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.envelope import Header, InvalidMessageError, read_message
+from rlexp.board.messages.payloads import Newer, open_fragment, open_weights, seal_fragment, seal_weights
 from rlexp.rollout.filters import Moments
 from rlexp.sample_batch import FrameRows, SampleBatch
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.envelope import Header, InvalidMessageError, read_message
 from tests.board_fragments import KEYS, MAX_BYTES, TASK, info_of, rows_of
 
 HEADER = Header(TASK, 0, 1, 0)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.joined_actors.inbox import Inbox
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.trainer.inbox import Inbox
 from rlexp.sample_batch import SampleBatch
-from rlexp.transport.credentials import SharedKeys
 from tests.board_fragments import EPOCH, TASK, first_numbers, inbox, rows_of, sealed, state_of
 
 HELD = state_of(EPOCH, EPOCH + 1)

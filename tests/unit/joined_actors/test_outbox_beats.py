@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from rlexp.joined_actors import outbox as outbox_module
-from rlexp.joined_actors.outbox import Outbox
-from rlexp.joined_actors.weights_feed import WeightsFeed
-from rlexp.joined_actors.weights_message import Newer, blob_name, seal_weights
-from rlexp.transport.board import NOTHING_GOT, Beat, Seat, TaskStatus
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.window import SendWindow
+from rlexp.board.actor import outbox as outbox_module
+from rlexp.board.actor.outbox import Outbox, WeightsFeed
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
+from rlexp.board.messages.window import NOTHING_GOT, SendWindow
+from rlexp.board.servers.board import Beat, Seat, TaskStatus
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
 KEYS = SharedKeys.of("", TASK)

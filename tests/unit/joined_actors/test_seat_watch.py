@@ -1,8 +1,8 @@
 """Who has joined, left or been lost, by the answers of the board."""
 
-from rlexp.joined_actors.board_state import BoardState
-from rlexp.joined_actors.seat_watch import SeatWatch
-from rlexp.transport.board import SeatHolder
+from rlexp.board.servers.board import SeatHolder
+from rlexp.board.trainer.link import BoardState
+from rlexp.board.trainer.source import SeatWatch
 
 
 def answer(num_beats: int, at_s: float, *holders: tuple[int, str, float]) -> BoardState:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlexp.joined_actors.weight_precision import WeightPrecision, widened
+from rlexp.board.messages.payloads import WeightPrecision, widened
 from rlexp.policy import Weights
 
 

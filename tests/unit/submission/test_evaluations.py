@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.agents.board.weights_player import WeightsPlayer
+from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.client.evaluations import EvaluationThread, WeightsPlayer
+from rlexp.board.client.run import SubmittedTask
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.payloads import Newer
 from rlexp.errors import TrialError
-from rlexp.joined_actors.weights_feed import WeightsFeed
-from rlexp.joined_actors.weights_message import Newer
 from rlexp.rollout.evaluation import PlayedEpisodes, ShouldStop, never
 from rlexp.rollout.filters import Moments
-from rlexp.submission.evaluations import EvaluationThread
-from rlexp.submission.experiment_task import SubmittedTask
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import SharedKeys
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.submitted_tasks import EXPERIMENT, KEY, ToldTrainer, submitted_task
 
 WAIT_S = 10.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.board.client.run import described, task_on_board
+from rlexp.board.messages.tasks import Task
 from rlexp.errors import TrialError, UsageError
-from rlexp.submission.experiment_task import described, task_on_board
-from rlexp.transport.board import Task
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.submitted_tasks import EXPERIMENT, submitted_task
 

@@ -10,25 +10,22 @@ from typing import Any
 
 import pytest
 
+from rlexp.board.client import submission
+from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun
+from rlexp.board.client.submission import Submission, TaskPlace, TaskWatch
+from rlexp.board.client.submit import SubmitOptions, Submitted, Submitter
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys, signed_task
+from rlexp.board.messages.errors import Backoff, BoardLostError
+from rlexp.board.messages.tokens import MasterKey
+from rlexp.board.servers import open_board
+from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import never
 from rlexp.runs.run_record import Status, read_run_record
-from rlexp.submission import submission
-from rlexp.submission.experiment_task import SubmittedTask
-from rlexp.submission.submission import Submission, TaskPlace
-from rlexp.submission.submit import SubmitOptions, Submitted, Submitter
-from rlexp.submission.task_run import RunPlace, TaskRun
-from rlexp.submission.task_watch import TaskWatch
 from rlexp.terminal.submissions import QuietTaskDisplay
-from rlexp.transport.address import BoardAddress
-from rlexp.transport.backoff import Backoff
-from rlexp.transport.board import Board, TaskStatus, TaskSummary
-from rlexp.transport.board_errors import BoardLostError
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.credentials import ActorKeys, SharedKeys, TrainerKeys, signed_task
-from rlexp.transport.opening import open_board
-from rlexp.transport.tokens import MasterKey
 from rlexp.user_code.trusted_code import TrustedCode
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
 
 MASTER = MasterKey(b"m" * 32)

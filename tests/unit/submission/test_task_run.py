@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, run_of_task
+from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.checkpoint import verify_checkpoint
 from rlexp.display import QuietDisplay
 from rlexp.errors import CheckpointError, UsageError
 from rlexp.runs.checkpoints import find_checkpoint
 from rlexp.runs.run_record import Status, read_run_record
-from rlexp.submission.experiment_task import SubmittedTask
-from rlexp.submission.task_run import RunPlace, TaskRun, run_of_task
-from rlexp.transport.board import TaskStatus, TaskSummary
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
 
 BOARD = "redis://board:6379"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.submission.experiment_task import SubmittedTask
-from rlexp.submission.task_notes import TaskNotes
-from rlexp.submission.task_watch import MOST_PAUSE_S, PATIENCE_S, TaskWatch, put
-from rlexp.transport.board import Board, Lead, Task, TaskStatus, TaskSummary
-from rlexp.transport.board_errors import BoardError
-from rlexp.transport.boards.memory import MemoryBoard, MemoryServer
-from rlexp.transport.unreadable import UnreadableError
+from rlexp.board.client.evaluations import TaskNotes
+from rlexp.board.client.run import SubmittedTask
+from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskWatch, put
+from rlexp.board.messages.errors import BoardError, UnreadableError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
+from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.submitted_tasks import ToldTrainer, result_row, submitted_task
 
 

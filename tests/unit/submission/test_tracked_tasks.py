@@ -8,11 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, task_on_board
 from rlexp.display.quiet import QuietDisplay
 from rlexp.runs.run_directory import load_recorded_plan
 from rlexp.runs.run_record import read_run_record
-from rlexp.submission.experiment_task import SubmittedTask, task_on_board
-from rlexp.submission.task_run import RunPlace, TaskRun
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.submitted_tasks import EXPERIMENT, submitted_task
 

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.errors import BoardLostError
+from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
 from rlexp.terminal.board_findings import Finding, Level, reach_findings, refused, server_findings, unreachable
-from rlexp.transport.address import parse_address
-from rlexp.transport.board_errors import BoardLostError
-from rlexp.transport.probes.reach import Obstacle, Reach, ReachError
-from rlexp.transport.probes.redis_facts import RedisFacts
-from rlexp.transport.probes.speed import Speed
 
 GIB = 1 << 30
 ABOUT = {"maxmemory": str(GIB), "used_memory": "1000000", "maxmemory_policy": "noeviction", "maxclients": "1000"}

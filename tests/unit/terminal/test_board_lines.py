@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlexp.joined_actors.joined_actor import ActorFigures
+from rlexp.board.actor.actor import ActorFigures
 from rlexp.terminal.boards import ActorDisplay, line_of
 
 FIGURES = ActorFigures(

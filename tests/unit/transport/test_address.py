@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.errors import UsageError
-from rlexp.transport.address import (
+from rlexp.board.messages.address import (
     BoardAddress,
     QueueAddress,
     parse_address,
@@ -16,6 +15,7 @@ from rlexp.transport.address import (
     read_queue_address,
     require_private,
 )
+from rlexp.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,6 @@ from rlexp.transport.address import (
         ("redis://:p%40ss@h", BoardAddress("redis", "h", 6379, password="p@ss")),
         ("rediss://u:p@[::1]:9", BoardAddress("rediss", "::1", 9, username="u", password="p")),
         ("rediss://h?ssl_ca_certs=/a/ca.pem", BoardAddress("rediss", "h", 6379, ca_file="/a/ca.pem")),
-        ("memory://m", BoardAddress("memory", "m")),
     ],
 )
 def test_addresses_are_read_and_written(text: str, address: BoardAddress) -> None:

@@ -1,4 +1,4 @@
-from rlexp.transport.backoff import LONGEST_S, Backoff
+from rlexp.board.messages.errors import LONGEST_S, Backoff
 
 
 def test_waits_double_up_to_a_bound_and_begin_anew() -> None:

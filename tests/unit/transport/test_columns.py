@@ -5,9 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlexp.board.messages.envelope import (
+    DTYPES,
+    Header,
+    InvalidMessageError,
+    Message,
+    pack_arrays,
+    pack_rows,
+    read_message,
+    seal,
+    unpack_arrays,
+    unpack_rows,
+)
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, OBS, Array, FrameRows, SampleBatch
-from rlexp.transport.columns import pack_arrays, pack_rows, unpack_arrays, unpack_rows
-from rlexp.transport.envelope import DTYPES, Header, InvalidMessageError, Message, read_message, seal
 
 KEY = bytes(32)
 HEADER = Header("t1", 0, 1, 0)

@@ -14,20 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.sample_batch import Column
-from rlexp.transport.columns import pack_arrays, unpack_arrays
-from rlexp.transport.credentials import message_key
-from rlexp.transport.envelope import (
+from rlexp.board.messages.credentials import message_key
+from rlexp.board.messages.envelope import (
     MAX_HEADER_BYTES,
     Header,
     InvalidMessageError,
     Message,
+    Parts,
     WrongVersionError,
+    pack_arrays,
     read_message,
     seal,
     unpack,
+    unpack_arrays,
 )
-from rlexp.transport.parts import Parts
+from rlexp.sample_batch import Column
 
 KEY = message_key(b"secret", "t1")
 LIMIT = 1 << 20

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlexp.errors import UsageError
-from rlexp.transport.board import Task
-from rlexp.transport.credentials import SharedKeys, accepts_task, signed_task
-from rlexp.transport.tokens import (
+from rlexp.board.messages.credentials import SharedKeys, accepts_task, signed_task
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import (
     MASTER_VARIABLE,
     TOKEN_VARIABLE,
     JoinToken,
@@ -23,6 +22,7 @@ from rlexp.transport.tokens import (
     read_token,
     trainer_keys,
 )
+from rlexp.errors import UsageError
 
 MASTER = MasterKey(bytes(range(32)))
 ALICE = MASTER.token("alice")
@@ -119,8 +119,7 @@ def test_tasks_with_and_without_tokens_do_not_mix() -> None:
 
 
 def test_missing_library_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rlexp.transport.signatures", None)
-    monkeypatch.delattr("rlexp.transport.signatures")
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
     needs: list[Callable[[], Any]] = [
         lambda: MASTER.token("alice"),
         lambda: trainer_keys(MASTER, "", "t1"),

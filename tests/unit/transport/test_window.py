@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.transport.board import NOTHING_GOT
-from rlexp.transport.window import LONGEST_STANDSTILL_S, STANDSTILL_S, ReceiveWindow, SendWindow
+from rlexp.board.messages.window import LONGEST_STANDSTILL_S, NOTHING_GOT, STANDSTILL_S, ReceiveWindow, SendWindow
 
 
 def message(number: int) -> bytes:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.board.messages.address import TASK_VARIABLE, HandedTask
 from rlexp.commands.trust import remember_ones_own, trusted_code
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import ResumeError, RlexpError, UsageError
-from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask
 from rlexp.user_code.classes import prepare_imports
 from rlexp.user_code.finding import module_file
 from rlexp.user_code.import_guard import GUARD

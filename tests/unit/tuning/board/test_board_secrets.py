@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.trainer.trial import AssignedTask
 from rlexp.display.quiet import QuietDisplay
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.transport.address import BoardAddress
 from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.board.secrets import BoardSecrets, hand_over_secrets
-from rlexp.tuning.board.task import AssignedTask
 from rlexp.tuning.cluster.trials import ClusterTrials
 from tests.unit.tuning.cluster_doubles import FakeNodes, make_trial, tune_trial
 

@@ -9,21 +9,13 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.board.joinable import new_task_id
-from rlexp.config.keys.trial import Trial
-from rlexp.config.load import load_plan
-from rlexp.config.yaml.writer import to_yaml
-from rlexp.display.quiet import QuietDisplay
-from rlexp.errors import UsageError
-from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError, Status, read_run_record
-from rlexp.transport.address import PASSWORD_VARIABLE, BoardAddress
-from rlexp.transport.board import Task
-from rlexp.transport.credentials import SharedKeys
-from rlexp.transport.opening import open_board
-from rlexp.transport.tokens import MASTER_VARIABLE, MasterKey
-from rlexp.tuning.board.handed_task import TASK_VARIABLE, HandedTask, handed_task
-from rlexp.tuning.board.task import (
+from rlexp.board.messages.address import PASSWORD_VARIABLE, TASK_VARIABLE, BoardAddress, HandedTask, handed_task
+from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import MASTER_VARIABLE, MasterKey
+from rlexp.board.servers import open_board
+from rlexp.board.task import new_task_id
+from rlexp.board.trainer.trial import (
     AssignedTask,
     assigned_task,
     board_link,
@@ -31,6 +23,13 @@ from rlexp.tuning.board.task import (
     record_task,
     task_failure_reported,
 )
+from rlexp.config.keys.trial import Trial
+from rlexp.config.load import load_plan
+from rlexp.config.yaml.writer import to_yaml
+from rlexp.display.quiet import QuietDisplay
+from rlexp.errors import UsageError
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import RecordedError, Status, read_run_record
 
 BOARD = BoardAddress("memory", "test-board-task")
 

@@ -1,0 +1,1 @@
+"""An actor of a board: looks for a task, plays it, or trains one that was submitted."""

@@ -1,0 +1,201 @@
+"""JoinedActor: plays one seat of a task, from its claim until the task ends, the seat is lost, or it is stopped."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
+from rlexp.board.messages.credentials import ActorKeys
+from rlexp.board.messages.envelope import Header
+from rlexp.board.messages.payloads import Shapes, seal_fragment
+from rlexp.board.messages.window import SendWindow
+from rlexp.board.servers.board import Board, Seat
+from rlexp.rollout.evaluation import ShouldStop
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.sample_batch import FrameRows, SampleBatch, WrittenRows
+
+DRAIN_S: Final = 10.0
+"""How long an actor that is stopped waits until the trainer has its last fragments."""
+LOOK_S: Final = 0.1
+"""How long it waits at once, before it looks whether it is to stop."""
+
+MakeWorker = Callable[[Seat], RolloutWorker]
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    """What a task says about how its actors send."""
+
+    keys: ActorKeys
+    """With which the task's messages are signed and verified."""
+    window: int
+    beat_s: float
+    max_weights_bytes: int
+    weights_shapes: Shapes | None = None
+    """Of the network that acts; None: they are not compared."""
+    patience_s: float = math.inf
+    """How long it keeps a seat of a task without a trainer."""
+
+
+@dataclass(frozen=True)
+class ActorFigures:
+    """How an actor has done so far."""
+
+    seat: int
+    num_env_steps: int
+    num_fragments: int
+    """Sent for the first time."""
+    num_sent_again: int
+    num_bytes: int
+    num_dropped: int
+    """Fragments that were thrown away, since another actor had the seat."""
+    num_waiting: int
+    """Fragments in the window: the trainer has not confirmed them."""
+    window: int
+    weights_version: int
+    wait_share: float
+    """Of the time since it began, the part without room in the window."""
+    seconds: float
+    is_connected: bool
+    mean_return: float | None
+    """Of the episodes that ended since the last report; None: none."""
+    weights_refusal: str = ""
+    """Why weights on the board were refused last; empty where none were."""
+
+
+Report = Callable[[ActorFigures], Any]
+
+
+class JoinedActor:
+    """Owns a worker and an outbox; used by one thread."""
+
+    def __init__(
+        self,
+        board: Board,
+        seat: Seat,
+        settings: ActorSettings,
+        make_worker: MakeWorker,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep ``seat``, which was claimed, from now on."""
+        self._seat, self._settings, self._clock = seat, settings, clock
+        self._feed = WeightsFeed(
+            board, seat.task_id, settings.keys, settings.max_weights_bytes, settings.weights_shapes
+        )
+        self._outbox = Outbox(
+            board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock, settings.patience_s
+        )
+        self._make_worker = make_worker
+        self._began_s = clock()
+        self._waited_s = 0.0
+        self._num_env_steps = 0
+        self._version: int | None = None
+        self._steps_of_all = 0
+        self._returns: list[float] = []
+
+    def run(self, should_stop: ShouldStop, report: Report) -> SeatEnd:
+        """Play until the end and return which one it was.
+
+        ``report`` is called after each fragment, while there is no room for one, and while the first weights are
+        refused. ``should_stop`` is asked at least once in LOOK_S and once per fragment. Raises what the env and the
+        board raise.
+        """
+        self._outbox.start()
+        try:
+            if self._wait_for_weights(should_stop, report):
+                worker = self._make_worker(self._seat)
+                try:
+                    self._play(worker, should_stop, report)
+                finally:
+                    worker.stop()
+            self._outbox.check()
+            if self._outbox.end is None:
+                self._outbox.drain(DRAIN_S)
+        finally:
+            self._outbox.close()
+        self._outbox.check()
+        return self._outbox.end or SeatEnd.STOPPED
+
+    def figures(self) -> ActorFigures:
+        """Return how it has done so far."""
+        window, seconds = self._outbox.window, max(self._clock() - self._began_s, 1e-9)
+        returns, self._returns = self._returns, []
+        return ActorFigures(
+            seat=self._seat.index,
+            num_env_steps=self._num_env_steps,
+            num_fragments=window.num_sent,
+            num_sent_again=window.num_sent_again,
+            num_bytes=self._outbox.num_bytes,
+            num_dropped=self._outbox.num_dropped,
+            num_waiting=window.num_kept,
+            window=window.size,
+            weights_version=-1 if self._version is None else self._version,
+            wait_share=self._waited_s / seconds,
+            seconds=seconds,
+            is_connected=self._outbox.is_connected,
+            mean_return=sum(returns) / len(returns) if returns else None,
+            weights_refusal=self._feed.refusal,
+        )
+
+    def _wait_for_weights(self, should_stop: ShouldStop, report: Report) -> bool:
+        while not self._feed.wait(LOOK_S):
+            if self._feed.refusal:
+                report(self.figures())
+            self._outbox.check()
+            if self._outbox.end is not None or should_stop():
+                return False
+        return True
+
+    def _play(self, worker: RolloutWorker, should_stop: ShouldStop, report: Report) -> None:
+        while self._outbox.end is None and not should_stop():
+            self._take_weights(worker)
+            rows, info = worker.sample(self._steps_of_all)
+            assert not isinstance(rows, WrittenRows)  # a joined actor shares no memory with replay
+            self._steps_of_all += info.num_env_steps
+            self._num_env_steps += info.num_env_steps
+            self._returns += info.episodes.returns.tolist()
+            if not self._send(partial(self._seal, rows, info), should_stop, report):
+                return
+            report(self.figures())
+
+    def _take_weights(self, worker: RolloutWorker) -> None:
+        newer = self._feed.newest(self._version)
+        if newer is None:
+            return
+        worker.set_weights(newer.version, newer.weights)
+        if newer.moments is not None:
+            worker.set_filter(newer.moments)
+        self._version = newer.version
+        self._steps_of_all = max(self._steps_of_all, newer.num_steps_sampled)
+
+    def _send(self, seal: Callable[[int], list[bytes]], should_stop: ShouldStop, report: Report) -> bool:
+        """Put a fragment into the window; return False where it ends before there is room."""
+        stop_by_s = None
+        while not self._put(seal):
+            if self._outbox.end is not None:
+                return False
+            if should_stop():
+                stop_by_s = self._clock() + DRAIN_S if stop_by_s is None else stop_by_s
+                if self._clock() > stop_by_s:
+                    return False
+            report(self.figures())
+        return True
+
+    def _put(self, seal: Callable[[int], list[bytes]]) -> bool:
+        started = self._clock()
+        try:
+            return self._outbox.put(seal, LOOK_S)
+        finally:
+            self._waited_s += self._clock() - started
+
+    def _seal(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> list[bytes]:
+        seat = self._seat
+        keys = self._settings.keys
+        header = Header(seat.task_id, seat.index, seat.epoch, number, actor=keys.actor)
+        return seal_fragment(header, rows, info, keys.key, self._outbox.max_message_bytes)

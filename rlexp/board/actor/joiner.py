@@ -1,0 +1,325 @@
+"""``rlexp join``: finds tasks on a board and plays or trains them, one after another, without torch or Ray.
+
+TaskPlayer: plays the tasks that an actor joins, and shows how it does. Neither torch nor Ray is imported here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+from zlib import crc32
+
+from rlexp.board.actor.actor import ActorFigures, JoinedActor
+from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.demands import actor_excess, number_excess
+from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.credentials import ActorKeys, accepts_task, task_signature
+from rlexp.board.messages.errors import Backoff, BannedError, BoardLostError, UnreadableError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
+from rlexp.board.servers.board import Board, Seat, TaskStatus, TaskSummary
+from rlexp.board.task import SeatSpecs, actor_settings, read_description
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.errors import TrialError, UsageError
+from rlexp.machine.hardware import this_machine
+from rlexp.rollout.evaluation import ShouldStop
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.user_code.trusted_code import Obstacle, TrustedCode
+
+LOOK_S: Final = 2.0
+"""Seconds between two looks for a free seat."""
+_NAP_S: Final = 0.2
+
+
+def has_free_seat(summary: TaskSummary) -> bool:
+    """Return whether an actor could play for a task."""
+    is_trained = summary.status is TaskStatus.RUNNING and summary.trainer is not None
+    return is_trained and summary.num_taken < summary.num_seats
+
+
+def has_no_trainer(summary: TaskSummary) -> bool:
+    """Return whether a submitted task waits for a trainer: its first one, or one that follows another."""
+    return summary.is_submitted and not summary.status.is_over and summary.trainer is None
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """Which tasks an actor joins, and for how long."""
+
+    task_id: str | None = None
+    """The only task that is joined; None: any."""
+    once: bool = False
+    """Whether it ends with the first task in which it has played."""
+    wants: Callable[[TaskSummary], bool] = has_free_seat
+    """Whether there may be something to do in a task."""
+    nothing: str = "no task has a free seat; waiting"
+    """What is reported where no task is wanted."""
+
+
+class Player(Protocol):
+    """Plays tasks, one at a time."""
+
+    def obstacle(self, task: Task) -> Obstacle | None:
+        """Return why the task may not be played here; None where it may."""
+        ...
+
+    def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
+        """Take a seat and return why it was left in the end; None where no seat is free any more.
+
+        Raises BoardError where the board refuses, and TrialError where the task cannot be played here.
+        """
+        ...
+
+
+class Joiner:
+    """Looks for tasks with a free seat until it is asked to stop; owned by one process, in its main thread."""
+
+    def __init__(
+        self,
+        board: Board,
+        member: str,
+        options: JoinOptions,
+        player: Player,
+        report: Callable[[str], None],
+        should_stop: ShouldStop,
+    ) -> None:
+        """``report`` is called with a sentence about what happens; ``member`` is unlike any other actor's."""
+        self._board = board
+        self._options = options
+        self._player = player
+        self._report = report
+        self._should_stop = should_stop
+        self._backoff = Backoff(crc32(member.encode()))
+        self._reported: set[str] = set()
+        self._unplayable: set[str] = set()
+        """Tasks that could not be played here."""
+
+    def run(self) -> None:
+        """Join one task after another; return once it is asked to stop, or with ``once`` after the first one.
+
+        A board that cannot be reached is tried again, for ever. Raises UsageError where the only task that may be
+        joined is not there, and what ends playing.
+        """
+        while not self._should_stop():
+            try:
+                task = self._free_task()
+                self._backoff.succeeded()
+                if task is not None and self._join(task) is SeatEnd.TASK_OVER and self._is_over(task):
+                    return
+            except BoardLostError as error:
+                wait_s = self._backoff.failed()
+                self._report(f"{error.message}; trying again in {wait_s:.0f} s")
+                self._sleep(wait_s)
+                continue
+            if task is None:
+                self._sleep(LOOK_S)
+
+    def _join(self, task: Task) -> SeatEnd | None:
+        self._reported.clear()
+        try:
+            end = self._player.play(task, self._should_stop)
+        except TrialError as error:
+            if self._options.once or self._options.task_id is not None:
+                raise
+            self._unplayable.add(task.id)
+            self._report(f"task {task.id} is left out from now on: {error.message}")
+            return None
+        if end is None:  # another actor was faster
+            self._sleep(_NAP_S)
+        return end
+
+    def _is_over(self, task: Task) -> bool:
+        """Return whether nothing is left to be done after ``task``."""
+        return self._options.once or task.id == self._options.task_id
+
+    def _free_task(self) -> Task | None:
+        """Return the oldest task that has a free seat and that this machine may play; None where there is none now."""
+        summaries = self._board.tasks()
+        for event in self._board.unreadable.drain_events():
+            self._report(event)
+        wanted = self._options.task_id
+        if wanted is not None:
+            summaries = [summary for summary in summaries if summary.id == wanted]
+            if not summaries or summaries[0].status.is_over:
+                how = "is over" if summaries else "is not on the board"
+                raise UsageError(f"task {wanted} {how}", "without --task, any task is joined")
+        for summary in summaries:
+            if summary.id in self._unplayable or not self._options.wants(summary):
+                continue
+            task = self._described(summary.id)
+            if task is not None and self._may_play(task):
+                return task
+        self._report_once(self._options.nothing)
+        return None
+
+    def _described(self, task_id: str) -> Task | None:
+        """Return a task, None where it is gone or, unless it is the only one wanted, cannot be read."""
+        try:
+            return self._board.describe(task_id)
+        except UnreadableError as error:
+            if self._options.task_id is not None:
+                raise
+            self._report_once(f"{error.message}; it is left out")
+            return None
+
+    def _may_play(self, task: Task) -> bool:
+        """Return whether nothing keeps this machine from it; raises UsageError where it is the only task wanted."""
+        obstacle = self._player.obstacle(task)
+        if obstacle is None:
+            return True
+        message = f"task {task.id} ({task.name}) {obstacle.message}"
+        if self._options.task_id is not None:
+            raise UsageError(message, obstacle.hint)
+        self._report_once(f"{message}: it is not joined; {obstacle.hint}")
+        return False
+
+    def _report_once(self, text: str) -> None:
+        """Report what stays true at each look, the first time."""
+        if text not in self._reported:
+            self._reported.add(text)
+            self._report(text)
+
+    def _sleep(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while not self._should_stop() and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _NAP_S))
+
+
+_HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
+_QUEUE_NAMES: Final = {
+    QUEUE_OF_BOARD: "the board itself",
+    "rabbitmq": "RabbitMQ",
+    "mqtt": "MQTT",
+    "pubsub": "Google Cloud Pub/Sub",
+}
+_QUEUE_HINTS: Final = {
+    QUEUE_OF_BOARD: "leave out --queue, or write --queue none where RLEXP_QUEUE is set",
+    "rabbitmq": "give the address that its trainer uses: --queue amqps://USER@HOST",
+    "mqtt": "give the address that its trainer uses: --queue mqtts://USER@HOST",
+    "pubsub": "give the topic that its trainer uses: --queue pubsub://PROJECT/TOPIC",
+}
+_LATE: Final = 10**12
+"""Env steps after which a schedule of ε has ended."""
+
+
+class ActorView(Protocol):
+    """Shows what an actor does."""
+
+    def note(self, text: str) -> None:
+        """Show an event."""
+        ...
+
+    def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
+        """Show that a seat was taken."""
+        ...
+
+    def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
+        """Show how the actor does; ``epsilon`` is None where it changes over time."""
+        ...
+
+    def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
+        """Show that the seat was left, with all that was done in it."""
+        ...
+
+
+class TaskPlayer:
+    """Claims seats of one board for one member; used by one thread."""
+
+    def __init__(
+        self,
+        board: Board,
+        member: str,
+        password: str,
+        trusted: TrustedCode,
+        view: ActorView,
+        token: JoinToken | None = None,
+    ) -> None:
+        """Without a ``token``, the keys of messages are derived from the board's ``password``."""
+        self._board, self._member, self._password = board, member, password
+        self._trusted, self._view, self._token = trusted, view, token
+        self._refusal = ""
+
+    def obstacle(self, task: Task) -> Obstacle | None:
+        """Return why the task may not be played here: it is not the trainer's, of another version, or foreign code."""
+        if not accepts_task(task, self._keys(task)):
+            return self._distrust(task)
+        excess = number_excess(task.description)
+        if excess is not None:
+            return _too_much(excess)
+        try:
+            description = read_description(task)
+        except TrialError as error:
+            return Obstacle(f"cannot be read: {error.message}", error.hint or "")
+        if description.queue != self._board.queue_kind:
+            return queue_obstacle(description.queue, self._board.queue_kind)
+        config = description.config
+        excess = actor_excess(config, this_machine().memory_total)
+        if excess is not None:
+            return _too_much(excess)
+        return self._trusted.obstacle(description.env, config.env_config, description.imports, config.user_parts())
+
+    def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
+        """Take a seat and return why it was left in the end; None where no seat is free any more.
+
+        Raises TrialError where the env is another one here, or fails.
+        """
+        description = read_description(task)
+        config = description.config
+        specs = SeatSpecs(description, self._trusted.modules)  # first: a seat is not held while envs are tried
+        try:
+            seat = self._board.claim(task.id, self._member, config.board.lease_s)
+        except BannedError as error:
+            raise TrialError(error.message, error.hint) from error
+        if seat is None:
+            return None
+        self._refusal = ""
+        self._view.on_seat(seat.index, task.num_seats, task.id, description.env)
+        settings = actor_settings(config, self._keys(task), specs.weights_shapes)
+        actor = JoinedActor(self._board, seat, settings, partial(_worker_of, specs))
+        end = actor.run(should_stop, partial(self._report, _constant_epsilon(config, specs, seat.index)))
+        self._view.on_left(actor.figures(), task.id, end.value)
+        return end
+
+    def _report(self, epsilon: float | None, figures: ActorFigures) -> None:
+        if figures.weights_refusal != self._refusal:
+            self._refusal = figures.weights_refusal
+            self._view.note(f"weights on the board are refused: {self._refusal}")
+        self._view.on_figures(figures, epsilon)
+
+    def _keys(self, task: Task) -> ActorKeys:
+        return actor_keys(self._token, self._password, task.id)
+
+    def _distrust(self, task: Task) -> Obstacle:
+        """Return why a task is not what its trainer announced, as far as can be known here."""
+        if self._token is None:
+            return Obstacle("takes only actors with a join token", _HOW_TO_GIVE_A_TOKEN)
+        if not task_signature(task):
+            return Obstacle("is not signed, and this actor has a token", "its trainer needs the master key: --keys")
+        return Obstacle("is not signed by the trainer of this actor's token", "ask the trainer for a token of its own")
+
+
+def _too_much(excess: str) -> Obstacle:
+    return Obstacle(f"asks for too much: {excess}", "its trainer has to ask for less")
+
+
+def queue_obstacle(wanted: str, given: str) -> Obstacle:
+    """Return why a task whose fragments go over ``wanted`` is not joined by an actor that has ``given``."""
+    hint = _QUEUE_HINTS.get(wanted, "install the same version of rlexp at both ends")
+    return Obstacle(f"sends its fragments over {_shown(wanted)}, and this actor over {_shown(given)}", hint)
+
+
+def _shown(queue: str) -> str:
+    return _QUEUE_NAMES.get(queue, "a queue that this rlexp does not know")
+
+
+def _worker_of(specs: SeatSpecs, seat: Seat) -> RolloutWorker:
+    return RolloutWorker(specs.spec(seat))
+
+
+def _constant_epsilon(config: DQNConfig, specs: SeatSpecs, seat: int) -> float | None:
+    """Return the ε of a seat, None where it changes over time or nothing explores."""
+    first, last = (specs.epsilon(seat, num_steps) for num_steps in (0, _LATE))
+    return first if config.explore and first == last else None

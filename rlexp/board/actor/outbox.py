@@ -1,0 +1,291 @@
+"""Outbox: the thread of a joined actor that sends fragments, keeps the seat, and fetches weights.
+
+WeightsFeed: the newest weights on the board, for one joined actor.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+from zlib import crc32
+
+from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.credentials import ActorKeys
+from rlexp.board.messages.envelope import InvalidMessageError
+from rlexp.board.messages.errors import Backoff, BoardLostError
+from rlexp.board.messages.payloads import Newer, Shapes, blob_name, check_form, open_weights
+from rlexp.board.messages.window import STANDSTILL_S, SendWindow
+from rlexp.board.servers.board import Beat, Board, Fenced, Seat, TaskStatus
+from rlexp.board.servers.carriers import ReconnectingCarrier
+
+
+class WeightsFeed:
+    """Fetched in the thread that talks with the board, taken in the one that plays."""
+
+    def __init__(
+        self, board: Board, task_id: str, keys: ActorKeys, max_bytes: int, shapes: Shapes | None = None
+    ) -> None:
+        """Refuse weights of more than ``max_bytes``, and others than those that the network of ``shapes`` has."""
+        self.num_refused = 0
+        self.refusal = ""
+        """Why weights were refused last."""
+        self._board, self._task_id, self._keys, self._max_bytes = board, task_id, keys, max_bytes
+        self._shapes = shapes
+        self._newest: Newer | None = None
+        self._changed = threading.Condition()
+
+    @property
+    def version(self) -> int:
+        """The version that was fetched last; -1 before the first one."""
+        newest = self._newest
+        return -1 if newest is None else newest.version
+
+    def fetch(self, version: int) -> None:
+        """Fetch ``version``, unless it is there; raises what the board raises. What is wrong is refused and counted."""
+        if version in (-1, self.version):
+            return
+        blob = self._board.get_blob(self._task_id, blob_name(version))
+        if blob is None:  # a newer one has replaced it
+            return
+        try:
+            newest = open_weights(blob, self._task_id, version, self._keys, self._max_bytes)
+            self._check(newest)
+        except InvalidMessageError as error:
+            self.num_refused += 1
+            self.refusal = str(error)
+            return
+        with self._changed:
+            self._newest = newest
+            self._changed.notify_all()
+
+    def newest(self, known: int | None) -> Newer | None:
+        """Return the newest weights, None where ``known`` is their version or none are there; never blocks."""
+        newest = self._newest
+        return None if newest is None or newest.version == known else newest
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether there are any weights, after ``timeout`` seconds at most."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._newest is not None, timeout)
+
+    def _check(self, newest: Newer) -> None:
+        """Raise InvalidMessageError for weights of another network, and for older ones that are shown again."""
+        before = self._newest
+        if before is not None and (newest.epoch, newest.version) <= (before.epoch, before.version):
+            raise InvalidMessageError("weights that are older than those before")
+        if self._shapes is not None:
+            check_form(newest.weights, self._shapes)
+
+
+SHORTEST_BEAT_S: Final = 0.02
+LONGEST_FULL_BEAT_S: Final = 1.0
+"""With half of the window unconfirmed a beat is due after SHORTEST_BEAT_S, then twice as late each, up to this."""
+UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
+"""With less of it, the next fragment's beat asks as well; without one, this is soon enough before any is sent again."""
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class SeatEnd(Enum):
+    """Why an actor leaves its seat."""
+
+    TASK_OVER = "the task is over"
+    FENCED = "another actor has the seat"
+    STOPPED = "it was stopped"
+    NO_TRAINER = "the task has no trainer any more"
+
+
+class Outbox:
+    """Owns an actor's window and its seat, which it gives back when it is closed."""
+
+    def __init__(
+        self,
+        board: Board,
+        seat: Seat,
+        window: SendWindow,
+        feed: WeightsFeed,
+        beat_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = math.inf,
+    ) -> None:
+        """Beat every ``beat_s`` at least, from ``start`` on; leave a task without a trainer after ``patience_s``."""
+        self.window = window
+        """To be read only, by others than this thread."""
+        self.num_bytes = 0
+        self.num_dropped = 0
+        """Fragments that were thrown away, since another actor had the seat."""
+        self.end: SeatEnd | None = None
+        """Why nothing can be sent any more."""
+        self.is_connected = False
+        self._board, self._seat, self._feed = board, seat, feed
+        self._queue = board.queue(seat.task_id)
+        self._beside: ReconnectingCarrier | None = None
+        """The queue, where it is another server's than the board's: otherwise fragments go with the beats."""
+        if board.queue_kind != QUEUE_OF_BOARD:
+            self._queue = self._beside = ReconnectingCarrier(self._queue, crc32(seat.member.encode()), clock=clock)
+        self._beat_s, self._clock = beat_s, clock
+        self._changed = threading.Condition()
+        self._error: Exception | None = None
+        self._closing = threading.Event()
+        self._patience_s = patience_s
+        self._led_s = clock()
+        self._last_beat_s = -beat_s
+        self._wait_s = SHORTEST_BEAT_S
+        self._round_trip_s = 0.0
+        self._is_queued = False
+        self._is_draining = False
+        self._thread = threading.Thread(target=self._run, name=f"seat-{seat.index}", daemon=True)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Of one message; larger fragments are sent in parts."""
+        return self._queue.max_bytes
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def put(self, seal: Callable[[int], list[bytes]], timeout: float) -> bool:
+        """Take the messages that ``seal`` makes of the next number; return False where no room comes in ``timeout``.
+
+        Raises what ended the thread.
+        """
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: self.window.has_room or self.end is not None or self._error is not None, timeout
+            )
+            self._raise_error()
+            if self.end is not None or not has_room:
+                return False
+            messages = seal(self.window.next_number)
+            self.window.put(messages)
+            self.num_bytes += sum(map(len, messages))
+            self._changed.notify_all()
+            return True
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything has."""
+        with self._changed:
+            self._raise_error()
+
+    def drain(self, timeout: float) -> bool:
+        """Return whether the trainer has everything, after ``timeout`` seconds at most."""
+        with self._changed:
+            self._is_draining = True
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: not self.window.num_kept or self.end is not None or self._error is not None, timeout
+            )
+
+    def close(self) -> None:
+        """End the thread and give the seat back; idempotent."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._work()
+            if self.end is not SeatEnd.FENCED:
+                self._board.release(self._seat)
+        except BoardLostError:
+            pass  # the seat's lease runs out by itself
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+        finally:
+            self._queue.close()
+
+    def _work(self) -> None:
+        backoff = Backoff(crc32(self._seat.member.encode()))
+        while not self._closing.is_set() and self.end is None:
+            try:
+                version = self._exchange()
+                self._feed.fetch(version)
+            except BoardLostError:
+                self.is_connected = False
+                self._closing.wait(backoff.failed())
+                continue
+            backoff.succeeded()
+            self._wait()
+
+    def _exchange(self) -> int:
+        """Send what the window allows, with a beat; return the version of the newest weights."""
+        started = self._clock()
+        messages = self._take(started)
+        if self._beside is None:
+            answer = self._board.beat(self._seat, messages)
+        else:
+            self._send(self._beside, messages)
+            answer = self._board.beat(self._seat)
+        now = self._clock()
+        with self._changed:
+            self._round_trip_s, self._last_beat_s = now - started, now
+            self.is_connected = self._beside is None or self._beside.lost is None
+            if isinstance(answer, Fenced):
+                self.num_dropped = self.window.clear()
+                self.end = SeatEnd.FENCED
+                self._changed.notify_all()
+                return -1
+            self._learn(answer, bool(messages), now)
+            return answer.weights_version
+
+    def _take(self, now: float) -> list[bytes]:
+        with self._changed:
+            if self._beside is not None and self._beside.is_waiting:
+                return []
+            return self.window.take(now, self._round_trip_s, is_queued=self._is_queued)
+
+    def _send(self, queue: ReconnectingCarrier, messages: list[bytes]) -> None:
+        """Send over a server beside the board; what was sent before it was found to be away may be lost as well."""
+        queue.send(messages)
+        if queue.lost is not None:
+            with self._changed:
+                self.window.repeat()
+
+    def _learn(self, answer: Beat, has_sent: bool, now: float) -> None:
+        before = self.window.got
+        self.window.acknowledge(answer.got, now)
+        self._is_queued = bool(answer.num_queued)
+        moved = has_sent or self.window.got > before
+        self._wait_s = SHORTEST_BEAT_S if moved else min(2 * self._wait_s, LONGEST_FULL_BEAT_S)
+        if answer.status is not None and answer.status.is_over:
+            self.end = SeatEnd.TASK_OVER
+        if answer.is_led:  # also where the board has lost its data: a trainer fills it again
+            self._led_s = now
+        elif self.end is None and now - self._led_s > self._patience_s:
+            self.end = SeatEnd.NO_TRAINER
+        if answer.status is TaskStatus.RUNNING and answer.weights_version == -1:
+            self._wait_s = min(self._wait_s, 10 * SHORTEST_BEAT_S)  # it is about to begin
+        self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Wait until there is something to send, or a beat is due."""
+        with self._changed:
+            was_draining = self._is_draining
+            is_away = self._beside is not None and self._beside.lost is not None
+            self._changed.wait_for(
+                lambda: (
+                    self._closing.is_set()
+                    or (not is_away and self.window.next_number > self.window.num_sent)
+                    or self._is_draining > was_draining
+                ),
+                max(self._last_beat_s + self._period_s() - self._clock(), 0.0),
+            )
+
+    def _period_s(self) -> float:
+        """Return how long after the last beat the next one is due: soon where somebody waits for its answer."""
+        kept = self.window.num_kept
+        if self._feed.version == -1 or 2 * kept > self.window.size or (kept and self._is_draining):
+            return min(self._wait_s, self._beat_s)
+        return min(UNCONFIRMED_BEAT_S, self._beat_s) if kept else self._beat_s

@@ -1,0 +1,311 @@
+"""``rlexp join --as trainer``: leads a submitted task, and trains it by a command of its own, which has the Ray.
+
+Whether a submitted task may be trained on this machine: what its experiment asks for, and what is allowed here.
+
+The experiment is a stranger's. It is read by the loader of experiment files, which makes nothing but checked keys of
+it; those that would reach files, servers or modules of this machine are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.demands import MOST_TRIALS, bytes_of_space, number_excess, trainer_excess
+from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, HandedTask
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Board, Lead
+from rlexp.config.keys.experiment import Experiment, required_cpus
+from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.envs.env_config import env_config_of
+from rlexp.envs.make import spaces_of
+from rlexp.errors import ConfigError, Problem, ResumeError, RlexpError, TrialError, UsageError
+from rlexp.files import read_regular
+from rlexp.machine.cluster import Cluster, Node
+from rlexp.machine.cluster_shortfalls import cluster_shortfalls
+from rlexp.machine.hardware import Machine, this_machine
+from rlexp.machine.replay_memory import bytes_per_transition
+from rlexp.machine.shortfalls import gib, shortfalls
+from rlexp.processes.child import PARENT_VARIABLE, Child, kill_child, own_environment, own_program, start_child
+from rlexp.processes.locks import RUN_FILE
+from rlexp.rollout.evaluation import ShouldStop
+from rlexp.runs.directories import numbered
+from rlexp.runs.run_name import derived_name
+from rlexp.runs.run_record import EXPERIMENT_FILE, read_run_record
+from rlexp.user_code.trusted_code import Obstacle, TrustedCode
+
+FILE_NAME: Final = "submitted.yaml"
+_LONGEST_MESSAGE: Final = 300
+_BESIDE_SPACES: Final = 32
+"""Bytes of a transition beside observations and actions: reward, discount, priority."""
+_UNLIMITED: Final = 1 << 62
+_WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
+
+
+@dataclass(frozen=True)
+class TrainerLimits:
+    """What tasks may use of this machine, or of a cluster."""
+
+    cpus: int | None = None
+    """None: all that this process may use."""
+    max_memory: int | None = None
+    """Bytes of replay. None: the machine's memory."""
+    in_cluster: bool = False
+    """Whether tasks are trained in a cluster; whether that has room is found out by the run itself."""
+
+
+def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
+    """Return why the task may not be trained here; None where it may.
+
+    Nothing that it names is imported or made.
+    """
+    if not task.file:
+        return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
+    try:
+        plan = _plan_of(task.file, trusted)
+    except ConfigError as error:
+        what = "; ".join(problem.message for problem in error.problems)[:_LONGEST_MESSAGE]
+        return Obstacle(f"cannot be read: {what}", "rlexp run --dry-run shows what is wrong with an experiment")
+    if plan.sweeps or len(plan.trials) != 1:
+        return Obstacle("is a sweep or has several variants", "submit one variant")
+    experiment = plan.trials[0].experiment
+    return next(_obstacles(experiment, trusted, limits), None)
+
+
+def _plan_of(text: str, trusted: TrustedCode) -> Plan:
+    with tempfile.TemporaryDirectory(prefix="rlexp-task-") as folder:
+        file = Path(folder, FILE_NAME)
+        file.write_text(text, encoding="utf-8")
+        modules = trusted.modules
+        options = LoadOptions(
+            modules.imports, module_folders=modules.folders, packaged_agents=False, most_trials=MOST_TRIALS
+        )
+        return load_plan([file], options=options)
+
+
+def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:
+    """Yield what keeps one experiment from being trained here."""
+    config = experiment.config
+    for key, reaches in (("restore", "a folder of this machine"), ("storage", "a server, with this machine's rights")):
+        if getattr(experiment, key) is not None:
+            yield Obstacle(f"names {reaches} with the key {key}", f"submit it without {key}")
+    arguments = {**config.env_config, **config.evaluation_config.env_config}
+    foreign = trusted.obstacle(experiment.env, arguments, (), experiment.config.user_parts())
+    if foreign is not None:
+        yield foreign
+    if config.board_obstacle is not None:
+        yield Obstacle(f"cannot be joined by actors: {config.board_obstacle}", "train it with rlexp run")
+    excess = number_excess(experiment.model_dump(mode="json"))
+    if excess is not None:
+        yield Obstacle(f"asks for too much: {excess}", "submit it with a lower number")
+    for problem in _shortfalls(experiment, limits):
+        yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
+    excess = _excess(experiment, limits)
+    if excess is not None:
+        yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
+    if limits.max_memory is not None:
+        yield from _too_much_replay(experiment, trusted, limits.max_memory)
+
+
+def _excess(experiment: Experiment, limits: TrainerLimits) -> str | None:
+    """Return what the experiment needs beyond what is reserved for it, or than there is memory for."""
+    if limits.in_cluster:
+        return trainer_excess(experiment.config, limits.cpus or required_cpus(experiment), _UNLIMITED)
+    machine = this_machine()
+    return trainer_excess(experiment.config, limits.cpus or machine.cpus, machine.memory_total)
+
+
+def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Problem]:
+    """Yield what the experiment needs beyond what it may use."""
+    if limits.in_cluster:
+        cpus, memory = limits.cpus or _UNLIMITED, limits.max_memory or _UNLIMITED
+        resources = dict.fromkeys(experiment.config.custom_resources_per_worker, float(_UNLIMITED))
+        return cluster_shortfalls(
+            experiment, Cluster((Node("", Machine(cpus, _UNLIMITED, memory, memory), resources),))
+        )
+    machine = this_machine()
+    allowed = replace(
+        machine,
+        cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
+        memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
+    )
+    return shortfalls(experiment, allowed)
+
+
+def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: int) -> Iterator[Obstacle]:
+    """Yield an obstacle where replay needs more than is allowed by the env's own spaces; the env is made."""
+    replay = experiment.config.replay
+    if replay is None or bytes_per_transition(experiment) is not None:
+        return
+    try:
+        observations, actions = spaces_of(env_config_of(experiment.env, experiment.config, trusted.modules))
+    except RlexpError as error:
+        yield Obstacle(f"plays an env that cannot be made here: {error.message}", error.hint or "")
+        return
+    needed = replay.capacity * (2 * bytes_of_space(observations) + bytes_of_space(actions) + _BESIDE_SPACES)
+    if needed > max_memory:
+        yield Obstacle(f"may need {gib(needed)} for replay, and {gib(max_memory)} are allowed", _WHAT_IS_ALLOWED)
+
+
+TASKS_FOLDER: Final = "tasks"
+"""Of the runs of tasks in OUT, apart from the runs of the user."""
+LEASE_S: Final = 15.0
+"""Of the lead until the process that trains has it."""
+START_S: Final = 180.0
+"""How long the lead is kept for a process that starts; then it must keep it itself."""
+END_TIMEOUT_S: Final = 60.0
+"""How long it may take to leave a checkpoint once it was asked to stop; then it is killed."""
+_MOST_JUDGED: Final = 1000
+_RENEW_S: Final = 3.0
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Where and how tasks are trained here."""
+
+    address: BoardAddress
+    out: Path
+    limits: TrainerLimits
+    words: Sequence[str] = ()
+    """Options that the command that trains is given too."""
+
+
+class TaskTrainer:
+    """A Player of submitted tasks, see :class:`~rlexp.board.actor.joiner.Player`; used by one thread."""
+
+    def __init__(
+        self, board: Board, member: str, trusted: TrustedCode, options: TrainingOptions, report: Callable[[str], None]
+    ) -> None:
+        """``report`` is called with a sentence about what happens."""
+        self._board, self._member, self._trusted, self._options = board, member, trusted, options
+        self._report = report
+        self._judged: dict[str, tuple[str, Obstacle | None]] = {}
+        """By the ids of tasks, their files and what keeps them from being trained here: they are looked at often."""
+        self._runs = options.out / TASKS_FOLDER
+        if (self._runs / RUN_FILE).exists():
+            raise UsageError(f"{self._runs} is a run, and runs of tasks belong there", "choose another --out")
+
+    def obstacle(self, task: Task) -> Obstacle | None:
+        """Return why the task may not be trained here; None where it may. Reading a file may take a second."""
+        if self._judged.get(task.id, (None, None))[0] != task.file:
+            if len(self._judged) >= _MOST_JUDGED:
+                self._judged.clear()
+            self._judged[task.id] = (task.file, training_obstacle(task, self._trusted, self._options.limits))
+        return self._judged[task.id][1]
+
+    def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
+        """Train the task until it ends; return None where another trainer was faster.
+
+        Raises TrialError where it failed, or cannot be trained here.
+        """
+        member = f"{self._member}-{secrets.token_hex(2)}"  # another one for each try: a former one of ours is fenced
+        lead = self._board.lead(task.id, member, LEASE_S)
+        if lead is None:
+            return None
+        folder = self._folder(task)
+        self._report(f"trains {task.id} ({task.name}) in {folder}")
+        with tempfile.TemporaryDirectory(prefix="rlexp-task-") as temporary:
+            file = Path(temporary, FILE_NAME)
+            file.write_text(task.file, encoding="utf-8")
+            code, is_stopped = self._train(lead, self._command(task, folder, file), should_stop)
+        if code == 0:
+            return SeatEnd.TASK_OVER
+        self._give_up(lead)
+        if is_stopped:
+            return SeatEnd.STOPPED
+        raise TrialError(f"the training of {task.id} ended with exit code {code}", f"its files are in {folder}")
+
+    def _folder(self, task: Task) -> Path:
+        """Return the run that this machine began for the task, or else a path that nothing has.
+
+        A stranger chooses the id: what is found by it is the task's only where its record says so.
+        """
+        paths = (self._runs / name for name in numbered(derived_name(task.id)))
+        server = self._options.address.server
+        return next(path for path in paths if not os.path.lexists(path) or _is_run_of(path, task, server))
+
+    def _command(self, task: Task, folder: Path, file: Path) -> list[str]:
+        """Return what trains the task: a run of its own, or the one that this machine began earlier."""
+        options, shown = self._options, self._options.address.without_passwords()
+        # The file is a stranger's: it does not decide what this machine's accounts send.
+        common = ["--board", str(shown), "--queue", str(shown.queue or NONE), "--track", "none", *options.words]
+        rlexp = own_program("rlexp")
+        imports = [word for module in self._trusted.modules.imports for word in ("--import", module)]
+        if folder.exists():  # what it names was allowed to this command, and is not remembered
+            envs = [word for env in sorted(self._trusted.envs) for word in ("--allow-env", env)]
+            classes = [word for name in sorted(self._trusted.classes) for word in ("--allow-class", name)]
+            return [*rlexp, "resume", str(folder), *imports, *envs, *classes, *common]
+        return [*rlexp, "run", str(file), "--out", str(folder.parent), "--name", folder.name, *imports, *common]
+
+    def _train(self, lead: Lead, command: Sequence[str], should_stop: ShouldStop) -> tuple[int, bool]:
+        """Run the command to its end; return its exit code, and whether it was asked to stop.
+
+        It has a group of its own: a terminal sends it no signals.
+        """
+        handed = HandedTask(lead.task_id, lead.epoch, os.getpid(), lead.member)
+        environment = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
+        environment = own_environment(environment) | {TASK_VARIABLE: handed.to_text()}
+        process = start_child(command, environment=environment)
+        try:
+            return _wait(process, _Renewal(self._board, lead), should_stop)
+        finally:
+            kill_child(process)
+
+    def _give_up(self, lead: Lead) -> None:
+        with suppress(BoardLostError):  # then its lease runs out
+            self._board.give_up(lead)
+
+
+def _is_run_of(path: Path, task: Task, server: str) -> bool:
+    """Return whether the run at ``path`` was begun for ``task``, on the board at ``server``, with the same file."""
+    if path.is_symlink():
+        return False
+    try:
+        begun = read_regular(path / EXPERIMENT_FILE).decode().splitlines()
+        trials = read_run_record(path).trials
+    except (ResumeError, OSError, ValueError):
+        return False
+    return begun == task.file.splitlines() and [(each.board, each.board_task) for each in trials] == [(server, task.id)]
+
+
+class _Renewal:
+    """Keeps the lead while the process starts that is to keep it itself."""
+
+    def __init__(self, board: Board, lead: Lead) -> None:
+        self._board, self._lead = board, lead
+        self._ends_s = time.monotonic() + START_S
+        self._due_s = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._due_s <= now < self._ends_s:
+            self._due_s = now + _RENEW_S
+            with suppress(BoardError):
+                self._board.lead(self._lead.task_id, self._lead.member, LEASE_S, self._lead.epoch)
+
+
+def _wait(process: Child, renew: _Renewal, should_stop: ShouldStop) -> tuple[int, bool]:
+    deadline_s: float | None = None
+    while process.poll() is None:
+        if should_stop() and deadline_s is None:
+            deadline_s = time.monotonic() + END_TIMEOUT_S
+            process.send_signal(signal.SIGINT)
+        if deadline_s is None:
+            renew()
+        elif time.monotonic() > deadline_s:
+            process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+    return process.returncode, deadline_s is not None

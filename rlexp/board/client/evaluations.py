@@ -1,0 +1,250 @@
+"""EvaluationThread: plays episodes with the newest weights on the board while a task is trained elsewhere.
+
+Plays evaluation episodes with weights that a trainer has put on a board, wherever it trains.
+
+Neither Ray is imported here nor, where the network is made of fully connected layers, torch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+
+from rlexp.agents.dqn.exploration import EpsilonGreedyPolicy
+from rlexp.agents.dqn.players import q_network_config
+from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.observation_filters import GROUP as FILTERS
+from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.messages.payloads import Newer
+from rlexp.board.servers.board import TaskStatus, TaskSummary
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_modules import UserModules
+from rlexp.envs.env_config import env_config_of
+from rlexp.envs.make import spaces_of
+from rlexp.errors import NotFiniteError, RlexpError, TrialError
+from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ShouldStop
+from rlexp.rollout.filters import Moments
+from rlexp.sample_batch import Array
+
+TIMEOUT_S: Final = 600.0
+"""Seconds of an evaluation, at most: an episode may have no end."""
+
+
+class WeightsPlayer:
+    """Owns the policy of one experiment, which plays with the weights that it is given; used by one thread."""
+
+    def __init__(self, experiment: Experiment, modules: UserModules) -> None:
+        """Make the env once, to see its spaces; raises EnvError where that fails."""
+        config = experiment.config
+        assert isinstance(config, DQNConfig)  # no other agents have actors that join
+        self._config = config
+        self._env_config = env_config_of(experiment.env, config, modules)
+        self._observation_space, action_space = spaces_of(self._env_config)
+        assert isinstance(action_space, gym.spaces.Discrete)
+        self._num_actions = int(action_space.n)
+        network = q_network_config(config, self._observation_space, action_space, modules)
+        self._policy = DQNPolicy(network)
+
+    def play(self, newer: Newer, num_episodes: int, should_stop: ShouldStop) -> PlayedEpisodes:
+        """Return whole episodes as ``evaluation_config`` has them: fewer where ``should_stop`` or TIMEOUT_S end them.
+
+        Raises TrialError where the policy cannot act with these weights, and what the env raises.
+        """
+        limits = EvaluationLimits(MAX_STEPS, TIMEOUT_S, should_stop)
+        seed = evaluation_seed(self._config.seed or 0, newer.version)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._policy.set_weights(newer.weights)
+                return self._evaluator(newer.moments).play(num_episodes, seed, limits)
+        except (KeyError, ValueError, RuntimeError, NotFiniteError) as error:
+            raise TrialError(f"weights {newer.version} cannot be evaluated: {error}") from error
+
+    def _evaluator(self, moments: Moments | None) -> Evaluator:
+        """Return what plays; observations are standardised by ``moments``, where the experiment has them."""
+        arrays = {} if moments is None else {FILTERS: _of_one_filter(moments)}
+        filters = ObservationFilters(self._config, self._observation_space, arrays, num_players=1)
+        return Evaluator(self._env_config, self._config.evaluation_config, filters, self._policy, self._exploring)
+
+    def _exploring(self, num_envs: int, seed: int) -> ActingPolicy:
+        epsilons = np.full(num_envs, self._config.evaluation_epsilon)
+        return EpsilonGreedyPolicy(self._policy, epsilons, self._num_actions, seed)
+
+
+def _of_one_filter(moments: Moments) -> dict[str, Array]:
+    return {
+        "count": np.array([moments.count]),
+        "mean": moments.mean[np.newaxis],
+        "squares": moments.squares[np.newaxis],
+    }
+
+
+PERIOD_S: Final = 60.0
+"""Seconds between the beginnings of two evaluations, at least."""
+STOP_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class BoardEvaluation:
+    """How the weights of one version did."""
+
+    version: int
+    """Learner updates behind the weights."""
+    figures: dict[str, Any]
+    """As under ``evaluation`` in a row of results."""
+
+
+class EvaluationThread:
+    """Owns a thread from its beginning until ``stop``; evaluates the newest version that was asked for."""
+
+    def __init__(
+        self,
+        player: WeightsPlayer,
+        feed: WeightsFeed,
+        num_episodes: int,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin at once; used by one other thread."""
+        self._player, self._feed, self._num_episodes = player, feed, num_episodes
+        self._period_s, self._clock = period_s, clock
+        self._changed = threading.Condition()
+        self._wanted = -1
+        self._evaluated = -1
+        self._is_last = False
+        self._stopping = threading.Event()
+        self._results: list[BoardEvaluation] = []
+        self._notes: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="evaluations", daemon=True)
+        self._thread.start()
+
+    def want(self, version: int) -> None:
+        """Evaluate ``version`` once the evaluation before is done and its period is over."""
+        with self._changed:
+            self._wanted = version
+            self._changed.notify_all()
+
+    def end_with(self, version: int) -> None:
+        """Evaluate ``version`` as the last one, as soon as the evaluation before is done; none where it was the one."""
+        with self._changed:
+            self._is_last = True
+            self._wanted = version
+            self._changed.notify_all()
+
+    def take(self) -> tuple[list[BoardEvaluation], list[str]]:
+        """Return what was evaluated since the last call, and what went wrong."""
+        with self._changed:
+            results, self._results = self._results, []
+            notes, self._notes = self._notes, []
+            return results, notes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last evaluation has ended."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End between two steps of an evaluation; a second call does nothing."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        due_s = self._clock()
+        while (newer := self._next(due_s)) is not None:
+            due_s = self._clock() + self._period_s
+            try:
+                self._evaluate(newer)
+            except Exception as error:  # what a user's env raises ends no training
+                self._note(f"no evaluation: {_in_words(error)}")
+
+    def _next(self, due_s: float) -> Newer | None:
+        """Wait for weights to evaluate and return them; None: there will be none."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_ready(due_s), self._seconds_until(due_s))
+                if self._stopping.is_set() or (self._is_last and self._wanted == self._evaluated):
+                    return None
+                if not self._is_ready(due_s):
+                    continue
+                self._evaluated = self._wanted
+            try:
+                self._feed.fetch(self._evaluated)
+            except RlexpError:
+                continue  # the board is away, which the thread that looks reports; the next version is tried
+            if self._feed.version == self._evaluated:
+                return self._feed.newest(None)
+
+    def _is_ready(self, due_s: float) -> bool:
+        if self._stopping.is_set():
+            return True
+        is_new = self._wanted != self._evaluated
+        return self._is_last or (is_new and self._clock() >= due_s)
+
+    def _seconds_until(self, due_s: float) -> float | None:
+        """Return how long to wait for a change: until ``due_s`` where there is something to evaluate."""
+        return None if self._wanted == self._evaluated else max(due_s - self._clock(), 0.0)
+
+    def _evaluate(self, newer: Newer) -> None:
+        played = self._player.play(newer, self._num_episodes, self._stopping.is_set)
+        if self._stopping.is_set():
+            return
+        if not played.is_complete:
+            self._note(f"only {played}")
+        if len(played.returns):
+            with self._changed:
+                self._results.append(BoardEvaluation(newer.version, evaluation_figures(played)))
+
+    def _note(self, text: str) -> None:
+        with self._changed:
+            self._notes.append(text)
+
+
+def _in_words(error: Exception) -> str:
+    return error.message if isinstance(error, RlexpError) else f"{type(error).__name__}: {error}"
+
+
+QUEUED_S: Final = 5.0
+"""Seconds after which it is said that no trainer has taken a task."""
+
+
+class TaskNotes:
+    """Compares each line of the list of tasks with the one before; owned by one submission."""
+
+    def __init__(self, board: str) -> None:
+        """``board`` is the address that a trainer joins, without its password."""
+        self._board = board
+        self._before: TaskSummary | None = None
+        self._waits_for_trainer = False
+
+    def of(self, now: TaskSummary) -> list[str]:
+        """Return what to say, a sentence each."""
+        before, self._before = self._before, now
+        return list(self._changes(before, now))
+
+    def _changes(self, before: TaskSummary | None, now: TaskSummary) -> Iterator[str]:
+        if now.status.is_over:
+            return
+        if now.trainer is not None:
+            self._waits_for_trainer = False
+            if before is None or before.trainer != now.trainer:
+                yield f"trainer {now.trainer} has taken it"
+            return
+        if before is not None and before.trainer is not None:
+            yield f"trainer {before.trainer} is gone"
+        is_new = now.status is TaskStatus.QUEUED and now.age_s < QUEUED_S
+        if not self._waits_for_trainer and not is_new:
+            self._waits_for_trainer = True
+            which = (
+                "no trainer has taken it yet; start one" if now.status is TaskStatus.QUEUED else "to go on, start one"
+            )
+            yield f"{which} with: rlexp join {self._board} --as trainer"

@@ -1,0 +1,159 @@
+"""Puts an experiment on a board as a task, or comes back to one, and waits for it: behind ``rlexp submit``.
+
+The notes of a submitter when something about its task changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.client.evaluations import EvaluationThread, WeightsPlayer
+from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, described, run_of_task, task_of, task_on_board
+from rlexp.board.client.submission import Submission, SubmissionDisplay, TaskPlace, TaskWatch, put
+from rlexp.board.demands import network_excess
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.credentials import ActorKeys
+from rlexp.board.messages.tasks import is_name
+from rlexp.board.messages.tokens import JoinToken, actor_keys
+from rlexp.board.servers import open_board
+from rlexp.board.servers.board import Board, TaskStatus
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.load import Plan
+from rlexp.errors import UsageError
+from rlexp.machine.hardware import this_machine
+from rlexp.trackers.trackers import Trackers
+from rlexp.user_code.trusted_code import TrustedCode
+
+ShouldStop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """What is done with a task beside its training."""
+
+    place: RunPlace
+    num_episodes: int | None = None
+    """Episodes of each evaluation meanwhile; None: there are none."""
+    waits: bool = True
+    token: JoinToken | None = None
+    """By which what the trainer has signed is verified; None: there are no tokens."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A task that was submitted, and what has become of it."""
+
+    task_id: str
+    directory: Path | None = None
+    """Its run; None where nobody waited, or there was no result."""
+    status: TaskStatus | None = None
+    """How it ended; None: it goes on."""
+    reason: str = ""
+    """Why it failed or was cancelled."""
+
+
+class Submitter:
+    """Puts tasks on one board, or comes back to them; used by one thread."""
+
+    def __init__(
+        self, address: BoardAddress, options: SubmitOptions, display: SubmissionDisplay, should_stop: ShouldStop
+    ) -> None:
+        """Wait for the end of a task, or until ``should_stop``."""
+        self._address = address
+        self._options = replace(options, place=replace(options.place, board=address.server))
+        self._display, self._should_stop = display, should_stop
+        self._shown = str(address.without_passwords())
+
+    def submit(self, plan: Plan) -> Submitted:
+        """Put the only trial of ``plan`` on the board.
+
+        Raises UsageError, with nothing created, where it cannot be submitted, and BoardError where the board refuses
+        or cannot be reached at first.
+        """
+        submitted, options = task_of(plan), self._options
+        player = self._player(submitted)
+        with closing(open_board(self._address)) as board:
+            board.tasks()  # before anything is created
+            if not options.waits:
+                put(board, submitted.task)
+                self._display.on_submitted(submitted.task.id)
+                return Submitted(submitted.task.id)
+            with (
+                Trackers.started((submitted.trial,), options.place.out, self._display) as trackers,
+                TaskRun.create(submitted, options.place, self._display, trackers) as run,
+            ):
+                try:
+                    put(board, submitted.task)
+                except BaseException:
+                    run.leave()
+                    raise
+                self._display.on_submitted(submitted.task.id)
+                return self._follow(submitted, board, run, player)
+
+    def attach(self, task_id: str, trusted: TrustedCode) -> Submitted:
+        """Wait for a task that was submitted before, in the run that was made for it, else in a new one.
+
+        Raises UsageError where it is not on the board, or names foreign code that ``trusted`` does not allow.
+        """
+        place = self._options.place
+        with closing(open_board(self._address)) as board:
+            found = board.describe(task_id) if is_name(task_id) else None
+            submitted = task_on_board(described(found, task_id), trusted)
+            player = self._player(submitted)
+            path = None if place.name is not None else run_of_task(place, task_id)
+            if path is None:
+                run = TaskRun.create(submitted, place, self._display)
+            else:
+                run = TaskRun.reopen(path, submitted, self._display)
+            with run:
+                return self._follow(submitted, board, run, player)
+
+    def _follow(self, submitted: SubmittedTask, board: Board, run: TaskRun, player: WeightsPlayer | None) -> Submitted:
+        task = submitted.task
+        keys = actor_keys(self._options.token, self._address.password, task.id)
+        place = TaskPlace(board, keys, self._shown)
+        watch = TaskWatch(board, task, run.last_row, time.monotonic)
+        with ExitStack() as stack:
+            evaluations = None if player is None else self._evaluations(player, submitted, keys, stack)
+            submission = Submission(place, watch, run, self._display, evaluations)
+            try:
+                summary = submission.wait(self._should_stop)
+            except BaseException as error:
+                run.leave()
+                if isinstance(error, KeyboardInterrupt):
+                    self._display.on_leave(task.id, self._shown)
+                raise
+        if summary is not None:
+            return Submitted(task.id, run.directory.path, summary.status, summary.reason)
+        directory = None if run.is_empty else run.directory.path
+        run.leave()
+        self._display.on_leave(task.id, self._shown)
+        return Submitted(task.id, directory)
+
+    def _player(self, submitted: SubmittedTask) -> WeightsPlayer | None:
+        if self._options.num_episodes is None or not self._options.waits:
+            return None
+        config = submitted.trial.experiment.config
+        assert isinstance(config, DQNConfig)  # no other agents have actors that join
+        excess = network_excess(config, this_machine().memory_total)
+        if excess is not None:
+            raise UsageError(f"it cannot be evaluated here: {excess}", "leave out --evaluate")
+        return WeightsPlayer(submitted.trial.experiment, submitted.plan.modules)
+
+    def _evaluations(
+        self, player: WeightsPlayer, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
+    ) -> EvaluationThread:
+        """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
+        keys_of_board = submitted.trial.experiment.config.board_keys
+        assert keys_of_board is not None
+        assert self._options.num_episodes is not None
+        board = stack.enter_context(closing(open_board(self._address)))
+        feed = WeightsFeed(board, submitted.task.id, keys, int(keys_of_board.max_weights_mb * 1e6))
+        thread = EvaluationThread(player, feed, self._options.num_episodes)
+        stack.callback(thread.stop)
+        return thread

@@ -1,0 +1,319 @@
+"""What a joined actor sends: the rows of a fragment and the report about it, as the messages of one number.
+
+The precision in which weights travel: float16 where the trial says so and their values allow it.
+
+What a trainer puts on the board for its actors: weights, moments of a filter, and the clock of schedules.
+
+Blobs, such as weights: what is too large for one value on a board, in chunks whose hash is checked.
+
+Blobs with the trainer's signature: checkpoints, for other trainers of the task and for its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+
+from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, weights_statement
+from rlexp.board.messages.envelope import (
+    Header,
+    InvalidMessageError,
+    Message,
+    pack_arrays,
+    pack_rows,
+    read_message,
+    rows_of,
+    seal,
+    unpack_arrays,
+)
+from rlexp.policy import Weights
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.filters import Moments
+from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.sample_batch import Array, FrameRows, SampleBatch
+
+_RETURNS: Final = ":returns"
+_LENGTHS: Final = ":lengths"
+_REPORTED: Final = ":reported"
+_MEAN: Final = ":observed_mean"
+_SQUARES: Final = ":observed_squares"
+_REPORT: Final = {_RETURNS: "float64", _LENGTHS: "int64", _REPORTED: "bool"}
+_MOMENTS: Final = (_MEAN, _SQUARES)
+_MOST_STEPS: Final = 1 << 40
+
+
+def seal_fragment(
+    header: Header, rows: SampleBatch | FrameRows, info: SampleInfo, key: bytes, max_bytes: int
+) -> list[bytes]:
+    """Return the messages of a fragment; ``header`` says where it comes from, and its number."""
+    columns, raw = pack_rows(rows)
+    more_columns, more_raw = pack_arrays(_report_arrays(info))
+    filled = Header(
+        task_id=header.task_id,
+        seat=header.seat,
+        epoch=header.epoch,
+        number=header.number,
+        weights_version=info.weights_version,
+        columns=(*columns, *more_columns),
+        info=_report(info),
+        actor=header.actor,
+    )
+    return seal(filled, raw + more_raw, key, max_bytes)
+
+
+def open_fragment(message: Message, worker_index: int) -> tuple[SampleBatch | FrameRows, SampleInfo]:
+    """Return the rows of a whole message, read-only, and the report, as that of ``worker_index``.
+
+    Raises InvalidMessageError where they have another form than :func:`seal_fragment` gives them.
+    """
+    arrays = unpack_arrays(message)
+    report = {name: arrays.pop(name, None) for name in (*_REPORT, *_MOMENTS)}
+    rows = rows_of(arrays)
+    info = message.header.info
+    return rows, SampleInfo(
+        worker_index=worker_index,
+        num_rows=rows.count,
+        num_env_steps=_count(info.get("env_steps")),
+        episodes=_episodes(report),
+        weights_version=message.header.weights_version,
+        time=_time(info.get("time")),
+        observed=_moments(info.get("observed"), report[_MEAN], report[_SQUARES]),
+    )
+
+
+def _report(info: SampleInfo) -> dict[str, Any]:
+    report: dict[str, Any] = {"env_steps": info.num_env_steps, "time": astuple(info.time)}
+    return report if info.observed is None else report | {"observed": info.observed.count}
+
+
+def _report_arrays(info: SampleInfo) -> dict[str, Array]:
+    episodes = info.episodes
+    values = (episodes.returns, episodes.lengths, episodes.reported)
+    arrays: dict[str, Array] = {
+        name: np.asarray(value, dtype) for (name, dtype), value in zip(_REPORT.items(), values, strict=True)
+    }
+    if info.observed is not None:
+        arrays |= {_MEAN: info.observed.mean, _SQUARES: info.observed.squares}
+    return arrays
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_STEPS:
+        raise InvalidMessageError("the number of env steps is none")
+    return value
+
+
+def _time(value: Any) -> SampleTime:
+    numbers = value if isinstance(value, list) else []
+    if len(numbers) != 4 or not all(isinstance(number, int | float) and 0 <= number < 1e9 for number in numbers):
+        raise InvalidMessageError("the times are none")
+    return SampleTime(*(float(number) for number in numbers))
+
+
+def _episodes(report: Mapping[str, Array | None]) -> Episodes:
+    arrays = [report[name] for name in _REPORT]
+    returns, lengths, reported = arrays
+    if returns is None or lengths is None or reported is None:
+        raise InvalidMessageError("the episodes are missing")
+    if any(array.dtype != dtype for array, dtype in zip((returns, lengths, reported), _REPORT.values(), strict=True)):
+        raise InvalidMessageError("the episodes have wrong dtypes")
+    if returns.ndim != 1 or not returns.shape == lengths.shape == reported.shape:
+        raise InvalidMessageError("the episodes have different numbers")
+    if not np.isfinite(returns).all() or (lengths < 1).any():
+        raise InvalidMessageError("an episode has no return or no length")
+    return Episodes(returns, lengths, reported)
+
+
+def _moments(count: Any, mean: Array | None, squares: Array | None) -> Moments | None:
+    if count is None and mean is None and squares is None:
+        return None
+    if (
+        mean is None
+        or squares is None
+        or mean.shape != squares.shape
+        or {mean.dtype, squares.dtype} != {np.dtype("f8")}
+    ):
+        raise InvalidMessageError("the moments are incomplete")
+    if not (np.isfinite(mean).all() and np.isfinite(squares).all() and (squares >= 0).all()):
+        raise InvalidMessageError("the moments are not finite")
+    return Moments(_count(count), mean, squares)
+
+
+FLOAT16: Final = "float16"
+_LARGEST: Final = float(np.finfo(np.float16).max)
+
+
+class WeightPrecision:
+    """Rounds weights before they are published; owned by the source of joined actors."""
+
+    def __init__(self, dtype: str) -> None:
+        """``dtype`` is what float32 arrays become: ``float32`` or ``float16``."""
+        self.dtype = dtype
+        self._kept: set[str] = set()
+        self._events: list[str] = []
+
+    def rounded(self, weights: Weights) -> Weights:
+        """Return ``weights`` to be sent. An array with a value beyond float16 stays float32: none becomes infinite."""
+        if self.dtype != FLOAT16:
+            return weights
+        return {name: self._rounded(name, np.asarray(array)) for name, array in weights.items()}
+
+    def drain_events(self) -> list[str]:
+        """Return which arrays stayed float32 since the last call; each is named once."""
+        events, self._events = self._events, []
+        return events
+
+    def _rounded(self, name: str, array: np.ndarray) -> np.ndarray:
+        if array.dtype != np.float32:
+            return array
+        with np.errstate(over="ignore"):
+            rounded = array.astype(np.float16)
+        if np.isfinite(rounded).all():
+            return rounded
+        if name not in self._kept:
+            self._kept.add(name)
+            why = f"it has values beyond {_LARGEST:,.0f}, the largest of float16"
+            self._events.append(f"weights {name} are sent to joined actors as float32: {why}")
+        return array
+
+
+def widened(weights: Weights) -> Weights:
+    """Return received weights as networks use them: float16 becomes float32."""
+    return {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in weights.items()}
+
+
+_FILTER_MEAN: Final = ":mean"
+_FILTER_SQUARES: Final = ":squares"
+_BLOB_BYTES: Final = 1 << 40
+"""A blob is one message, however long it is: boards cut it into chunks themselves."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of all parameters of a network, by name."""
+
+
+@dataclass(frozen=True)
+class Newer:
+    """What an actor acts with from its next fragment on."""
+
+    version: int
+    """Learner updates behind the weights."""
+    weights: Weights
+    moments: Moments | None
+    """By which observations are standardised; None: the filter stays as it is, if there is one."""
+    num_steps_sampled: int
+    """Env steps of all players together, when they were published."""
+    epoch: int = -1
+    """Of the trainer that published them; -1 before they are."""
+
+
+def blob_name(version: int) -> str:
+    """Return the name that the weights of ``version`` have on a board."""
+    return f"weights-{version}"
+
+
+def seal_weights(task_id: str, epoch: int, newer: Newer, keys: TrainerKeys) -> bytes:
+    """Return the blob of ``newer`` as the trainer of ``epoch`` puts it: a message, and with tokens its signature."""
+    arrays = {name: np.asarray(array) for name, array in newer.weights.items()}
+    info = {"steps": newer.num_steps_sampled}
+    if newer.moments is not None:
+        arrays |= {_FILTER_MEAN: newer.moments.mean, _FILTER_SQUARES: newer.moments.squares}
+        info["moments"] = newer.moments.count
+    columns, raw = pack_arrays(arrays)
+    header = Header(task_id, -1, epoch, newer.version, newer.version, columns, info)
+    (message,) = seal(header, raw, keys.published_key, _BLOB_BYTES)
+    return message + keys.sign(weights_statement(task_id, epoch, newer.version, message))
+
+
+def open_weights(blob: bytes, task_id: str, version: int, keys: ActorKeys, max_bytes: int) -> Newer:
+    """Return what :func:`seal_weights` was given, with the trainer's epoch; raises InvalidMessageError for all else."""
+    end = len(blob) - keys.num_signature_bytes
+    message = read_message(blob[:end], keys.published_key, max_bytes)
+    header = message.header
+    if not keys.accepts(weights_statement(task_id, header.epoch, version, blob[:end]), blob[end:]):
+        raise InvalidMessageError("the weights are not signed by the trainer of this actor's token")
+    if (header.task_id, header.seat, header.number, header.num_parts) != (task_id, -1, version, 1):
+        raise InvalidMessageError("weights of another task or version")
+    arrays = unpack_arrays(message)
+    mean, squares = arrays.pop(_FILTER_MEAN, None), arrays.pop(_FILTER_SQUARES, None)
+    steps, count = header.info.get("steps"), header.info.get("moments", 0)
+    if type(steps) is not int or type(count) is not int or min(steps, count) < 0:
+        raise InvalidMessageError("the weights come without a clock")
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise InvalidMessageError("weights that are not finite")
+    moments = None if mean is None or squares is None else Moments(count, mean, squares)
+    return Newer(version, widened(arrays), moments, steps, header.epoch)
+
+
+def check_form(weights: Weights, shapes: Shapes) -> None:
+    """Raise InvalidMessageError unless ``weights`` are floating-point numbers for a network of ``shapes``."""
+    if {name: array.shape for name, array in weights.items()} != shapes:
+        raise InvalidMessageError("weights of another network")
+    if any(array.dtype.kind != "f" or array.dtype.itemsize > np.float32().itemsize for array in weights.values()):
+        raise InvalidMessageError("weights of another dtype")
+
+
+CHUNK_BYTES: Final = 4 << 20
+MAX_BLOB_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class BlobHead:
+    """What is known of a blob before it is fetched."""
+
+    num_bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(content: bytes) -> BlobHead:
+        """Return the head of ``content``."""
+        return BlobHead(len(content), sha256(content).hexdigest())
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that it is kept in."""
+        return -(-self.num_bytes // CHUNK_BYTES)
+
+    def fits(self, content: bytes) -> bool:
+        """Return whether ``content`` is what was put."""
+        return BlobHead.of(content) == self
+
+    def to_text(self) -> str:
+        """Return what :meth:`parse` reads."""
+        return f"{self.num_bytes} {self.sha256}"
+
+    @staticmethod
+    def parse(text: str) -> BlobHead:
+        """Return the head that ``text`` says; raises ValueError where it says none, or of more than MAX_BLOB_BYTES."""
+        size, digest = text.split()
+        num_bytes = int(size)
+        if not 0 <= num_bytes <= MAX_BLOB_BYTES:
+            raise ValueError("a blob of a size that none has")
+        return BlobHead(num_bytes, digest)
+
+
+def chunks(content: bytes) -> Iterator[bytes]:
+    """Yield ``content`` in pieces of CHUNK_BYTES."""
+    for start in range(0, len(content), CHUNK_BYTES):
+        yield content[start : start + CHUNK_BYTES]
+
+
+def signed(content: bytes, task_id: str, name: str, keys: TrainerKeys) -> bytes:
+    """Return the blob ``name`` of a task with ``content``; without tokens they are the same."""
+    return content + keys.sign(_statement(content, task_id, name))
+
+
+def verified(blob: bytes, task_id: str, name: str, keys: ActorKeys | TrainerKeys) -> bytes:
+    """Return the content of a blob; raises InvalidMessageError where the trainer of ``keys`` has not made it."""
+    end = len(blob) - keys.num_signature_bytes
+    content = blob[: max(end, 0)]
+    if end < 0 or not keys.accepts(_statement(content, task_id, name), blob[end:]):
+        raise InvalidMessageError(f"the blob {name} is not signed by the task's trainer")
+    return content
+
+
+def _statement(content: bytes, task_id: str, name: str) -> bytes:
+    return f"rlexp blob 1\n{task_id}\n{name}\n{sha256(content).hexdigest()}".encode()

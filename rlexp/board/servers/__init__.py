@@ -1,0 +1,74 @@
+"""Opens the board and the queue at an address, with the client library that each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from rlexp.board.messages.address import BoardAddress, QueueAddress
+from rlexp.board.servers.board import Board, Carrier
+from rlexp.errors import UsageError
+
+OPENERS: Final[dict[str, Callable[[BoardAddress], Board]]] = {}
+"""Of further kinds of boards, by the scheme of their addresses."""
+_REDIS: Final = "redis"
+_MODULES: Final = {_REDIS: "redis", "rabbitmq": "pika", "mqtt": "paho.mqtt", "pubsub": "google.pubsub_v1"}
+"""Of client libraries, by the extra of rlexp that installs each."""
+_NAMES: Final = {"mqtt": "MQTT", "pubsub": "Google Cloud Pub/Sub", "rabbitmq": "RabbitMQ"}
+
+
+def open_board(address: BoardAddress) -> Board:
+    """Return a board, whose connections are made with its first calls; the caller closes it.
+
+    Raises UsageError where a client library is not installed.
+    """
+    if address.scheme in OPENERS:
+        return OPENERS[address.scheme](address)
+    try:
+        from rlexp.board.servers.redis import RedisBoard
+    except ModuleNotFoundError as error:
+        raise _not_installed("Redis", _REDIS) from error
+    if address.queue is None:
+        return RedisBoard(address)
+    require_client(address.queue)
+    return RedisBoard(address, partial(open_queue, address.queue))
+
+
+def open_queue(address: QueueAddress, task_id: str) -> Carrier:
+    """Return an end of a task's queue, which connects with its first call; the caller closes it."""
+    require_client(address)
+    if address.kind == "mqtt":
+        from rlexp.board.servers.mqtt import MqttCarrier
+
+        return MqttCarrier(address, task_id)
+    if address.kind == "pubsub":
+        from rlexp.board.servers.pubsub import PubSubCarrier
+
+        return PubSubCarrier(address.host, address.path, task_id)
+    from rlexp.board.servers.amqp import AmqpCarrier
+
+    return AmqpCarrier(address, task_id)
+
+
+def client_modules(address: BoardAddress) -> dict[str, str]:
+    """Return the modules that the ends of a board and its queue need, each with the extra of rlexp that has it."""
+    extras = [_REDIS] if address.queue is None else [_REDIS, address.queue.kind]
+    return {} if address.scheme in OPENERS else {_MODULES[extra]: extra for extra in extras}
+
+
+def require_client(address: QueueAddress) -> None:
+    """Raise UsageError where the client library of a queue is not installed."""
+    try:
+        if address.kind == "mqtt":
+            import rlexp.board.servers.mqtt
+        elif address.kind == "pubsub":
+            import rlexp.board.servers.pubsub
+        else:
+            import rlexp.board.servers.amqp  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise _not_installed(_NAMES[address.kind], address.kind) from error
+
+
+def _not_installed(name: str, extra: str) -> UsageError:
+    return UsageError(f"the client library of {name} is not installed", f"pip install 'rlexp[{extra}]'")

@@ -1,0 +1,140 @@
+"""A queue beside the board, whose server may be away while the board is there: beats must not wait for it.
+
+Carriers over servers with which a client library keeps a session: a connection, and a thread that serves it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError
+from rlexp.board.servers.board import Carrier, check_sizes
+
+
+class ReconnectingCarrier:
+    """A Carrier that loses messages while its server cannot be reached, instead of raising BoardLostError.
+
+    It tries again after 1, 2, 4 … 30 s. Used by one thread.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        seed: int,
+        patience_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Own ``carrier``; raise BoardError where its server is away for more than ``patience_s``."""
+        self.lost: BoardLostError | None = None
+        """Why messages are lost at present."""
+        self._carrier, self._patience_s, self._clock = carrier, patience_s, clock
+        self._backoff = Backoff(seed)
+        self._lost_s = 0.0
+        self._due_s = -math.inf
+
+    @property
+    def max_bytes(self) -> int:
+        return self._carrier.max_bytes
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is tried now."""
+        return self.lost is not None and self._clock() < self._due_s
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        if not self.is_waiting:
+            with self._watched():
+                self._carrier.send(messages)
+
+    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        if self.is_waiting:
+            time.sleep(max(min(timeout_s, self._due_s - self._clock()), 0.0))
+            return []
+        with self._watched():
+            return self._carrier.receive(limit, timeout_s)
+        return []
+
+    def close(self) -> None:
+        self._carrier.close()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except BoardLostError as error:
+            now = self._clock()
+            self._lost_s = now if self.lost is None else self._lost_s
+            self.lost, self._due_s = error, now + self._backoff.failed()
+            if now - self._lost_s > self._patience_s:
+                message = f"the queue was away for {self._patience_s:g} s: {error.message}"
+                raise BoardError(message, "rlexp resume continues the run once the queue is back") from error
+        else:
+            self.lost = None
+            self._backoff.succeeded()
+
+
+class Session(Protocol):
+    """One connection, used by one thread; after an error that ended it another one is opened."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection is of no use any more."""
+        ...
+
+    def check(self) -> None:
+        """Wait until it is connected; raises BoardError where it is not, or takes nothing now."""
+        ...
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Hand over ``messages``; an error is that of a later call."""
+        ...
+
+    def take(self, limit: int, timeout_s: float) -> list[bytes]:
+        """Return up to ``limit`` messages, after ``timeout_s`` at most; raises what ended it."""
+        ...
+
+    def close(self) -> None:
+        """End the connection, after what was handed over was sent."""
+        ...
+
+
+class SessionCarrier:
+    """A :class:`~rlexp.board.servers.board.Carrier` that opens a session with its first call, and after each error."""
+
+    def __init__(self, open_session: Callable[[], Session], max_bytes: int) -> None:
+        """Take messages of ``max_bytes`` at most."""
+        self._open_session = open_session
+        self._max_bytes = max_bytes
+        self._session: Session | None = None
+
+    @property
+    def max_bytes(self) -> int:
+        return self._max_bytes
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        check_sizes(messages, self._max_bytes)
+        self._connected().send(messages)
+
+    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        return self._connected().take(limit, timeout_s)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _connected(self) -> Session:
+        """Return the session, another one where the last one has ended; raises the error that ended it first."""
+        if self._session is None:
+            self._session = self._open_session()
+        try:
+            self._session.check()
+        except BoardError:
+            if self._session.has_ended:
+                self.close()
+            raise
+        return self._session

@@ -1,0 +1,265 @@
+"""Whether a server can be reached, and how its certificate is.
+
+How fast a server answers, how fast large messages go, and which size is too much for it.
+
+What a Redis or Valkey tells of itself, and what this user may do there.
+
+Asks a Redis or Valkey what it is, and what this user may do there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.servers.access import NEEDS, RULING_COMMANDS, needed_commands
+from rlexp.board.servers.redis_queue import RedisConnection
+
+_CONNECT_S: Final = 5.0
+
+
+class Obstacle(StrEnum):
+    """Why a server cannot be reached."""
+
+    NAME = "name"
+    """The host's name has no address."""
+    PORT = "port"
+    """Nothing listens there, or something between refuses."""
+    SILENCE = "silence"
+    """Nothing comes back."""
+    PLAIN = "plain"
+    """What listens there speaks no TLS."""
+    AUTHORITY = "authority"
+    """The certificate is of an authority that is not trusted here."""
+    HOST = "host"
+    """The certificate is another host's."""
+    TIME = "time"
+    """The certificate has expired, or is not valid yet, by the clock of this machine."""
+
+
+class ReachError(Exception):
+    """A server that cannot be reached."""
+
+    def __init__(self, obstacle: Obstacle, reason: str) -> None:
+        super().__init__(reason)
+        self.obstacle = obstacle
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A server that can be reached."""
+
+    peer: str
+    """Its address as a number."""
+    is_private: bool
+    """Whether that is an address of a private network, or this machine."""
+    connect_s: float
+    """Seconds until the connection stood, with TLS where it has it."""
+    tls_version: str = ""
+    """Such as ``TLSv1.3``; empty without TLS."""
+    certificate_left_s: float | None = None
+    """Seconds until its certificate ends."""
+
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether nothing leaves this machine."""
+        return ipaddress.ip_address(self.peer).is_loopback
+
+
+def reach(host: str, port: int, has_tls: bool, ca_file: str = "") -> Reach:
+    """Connect to a server once, and verify its certificate as clients do; raises ReachError."""
+    started_s = time.perf_counter()
+    connection = _connected(host, port)
+    with connection:
+        peer = str(connection.getpeername()[0]).partition("%")[0]
+        is_private = not ipaddress.ip_address(peer).is_global
+        if not has_tls:
+            return Reach(peer, is_private, time.perf_counter() - started_s)
+        with _encrypted(connection, host, ca_file) as encrypted:
+            connect_s = time.perf_counter() - started_s
+            return Reach(peer, is_private, connect_s, encrypted.version() or "", _left_s(encrypted))
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_connection((host, port), _CONNECT_S)
+    except socket.gaierror as error:
+        raise ReachError(Obstacle.NAME, f"{host}: {error.strerror}") from error
+    except TimeoutError as error:
+        raise ReachError(Obstacle.SILENCE, f"nothing comes back from {host}:{port}") from error
+    except OSError as error:
+        raise ReachError(Obstacle.PORT, f"{host}:{port}: {error.strerror}") from error
+
+
+def _encrypted(connection: socket.socket, host: str, ca_file: str) -> ssl.SSLSocket:
+    try:
+        return _context(ca_file).wrap_socket(connection, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise ReachError(_obstacle_of(error), f"the certificate: {error.verify_message}") from error
+    except OSError as error:  # also where the server waits for a command, and says nothing to the beginning of TLS
+        raise ReachError(Obstacle.PLAIN, f"no TLS: {getattr(error, 'reason', '') or type(error).__name__}") from error
+
+
+def _context(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise ReachError(Obstacle.AUTHORITY, f"{ca_file} cannot be read, or has no certificate in PEM") from error
+
+
+def _left_s(encrypted: ssl.SSLSocket) -> float | None:
+    certificate = encrypted.getpeercert() or {}
+    ends = certificate.get("notAfter")
+    return ssl.cert_time_to_seconds(ends) - time.time() if isinstance(ends, str) else None
+
+
+def _obstacle_of(error: ssl.SSLCertVerificationError) -> Obstacle:
+    """Return what is wrong with a certificate, by OpenSSL's number of the error."""
+    x509_v_err = {9: Obstacle.TIME, 10: Obstacle.TIME, 62: Obstacle.HOST, 64: Obstacle.HOST}
+    return x509_v_err.get(error.verify_code, Obstacle.AUTHORITY)
+
+
+NUM_ROUND_TRIPS: Final = 20
+_SIZES: Final = (64 << 10, 1 << 20, 4 << 20)
+_LONGEST_S: Final = 5.0
+"""A size that would take longer, by the one before it, is not tried."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured."""
+
+    round_trip_s: float
+    """The median of a few small messages, there and back."""
+    bytes_per_s: float | None
+    """Of the largest message that went through, both ways counted; None where none did."""
+    largest_bytes: int
+    """Of the messages that went through."""
+    refused_bytes: int | None = None
+    """Of the message that did not; None where all went through, or the connection was too slow to try."""
+    refusal: str = ""
+
+
+def measure(echo: Callable[[bytes], bytes]) -> Speed:
+    """Return how fast ``echo`` returns what it is given, and up to which size; raises BoardError for small messages."""
+    times = []
+    for _ in range(NUM_ROUND_TRIPS):
+        started_s = time.perf_counter()
+        echo(b"rlexp")
+        times.append(time.perf_counter() - started_s)
+    round_trip_s = statistics.median(times)
+    rate: float | None = None
+    largest = 0
+    for size in _SIZES:
+        if rate is not None and 2 * size / rate > _LONGEST_S:
+            break
+        content = os.urandom(size)
+        started_s = time.perf_counter()
+        try:
+            is_whole = echo(content) == content
+        except BoardError as error:
+            return Speed(round_trip_s, rate, largest, size, error.message)
+        if not is_whole:
+            return Speed(round_trip_s, rate, largest, size, "it came back changed")
+        elapsed_s = time.perf_counter() - started_s
+        rate, largest = 2 * size / max(elapsed_s - round_trip_s, 1e-6), size
+    return Speed(round_trip_s, rate, largest)
+
+
+@dataclass(frozen=True)
+class RedisFacts:
+    """What was found."""
+
+    server: str
+    """``redis`` or ``valkey``."""
+    version: tuple[int, ...]
+    mode: str
+    """``standalone``, ``cluster`` or ``sentinel``."""
+    role: str
+    """``master`` or ``replica``."""
+    user: str | None
+    """Whose password it is; None where the server does not say."""
+    missing: Mapping[str, Sequence[str]] | None
+    """By role, what this user may not do of what the role does; None where the server does not say."""
+    rules_server: bool
+    """Whether this user may erase the server or read its configuration."""
+    clock_offset_s: float
+    """Seconds that the server's clock is ahead of this machine's."""
+    speed: Speed
+    about: Mapping[str, str] | None
+    """The answers to INFO, by name; None where this user may not ask."""
+
+
+T = TypeVar("T")
+_SECTIONS: Final = ("memory", "persistence", "stats", "clients")
+
+
+def probe(address: BoardAddress) -> RedisFacts:
+    """Return what the server at ``address`` tells; raises BoardLostError and BoardError."""
+    with closing(RedisConnection(address)) as connection:
+        hello = _pairs(connection.call(b"HELLO"))
+        return RedisFacts(
+            server=hello.get("server", "redis"),
+            version=_version(hello.get("version", "")),
+            mode=hello.get("mode", "standalone"),
+            role=hello.get("role", "master"),
+            user=_if_allowed(lambda: str(connection.call(b"ACL", "WHOAMI").decode())),
+            missing=_if_allowed(lambda: _missing(connection)),
+            rules_server=bool(_if_allowed(lambda: any(connection.may(RULING_COMMANDS)))),
+            clock_offset_s=_clock_offset_s(connection),
+            speed=measure(lambda content: bytes(connection.call(b"PING", content))),
+            about=_if_allowed(lambda: _about(connection)),
+        )
+
+
+def _if_allowed(ask: Callable[[], T]) -> T | None:
+    """Return the answer to a question, None where the server refuses it; raises BoardLostError."""
+    try:
+        return ask()
+    except BoardLostError:
+        raise
+    except BoardError:
+        return None
+
+
+def _missing(connection: RedisConnection) -> dict[str, list[str]]:
+    return {
+        role: [need for need in needs if not all(connection.may(needed_commands(need)))]
+        for role, needs in NEEDS.items()
+    }
+
+
+def _clock_offset_s(connection: RedisConnection) -> float:
+    before_s = time.time()
+    seconds, micros = connection.call(b"TIME")
+    return int(seconds) + int(micros) / 1e6 - (before_s + time.time()) / 2
+
+
+def _about(connection: RedisConnection) -> dict[str, str]:
+    about: dict[str, str] = {}
+    for section in _SECTIONS:
+        text = connection.call(b"INFO", section).decode("utf-8", "replace")
+        about |= dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return about
+
+
+def _pairs(answer: Sequence[Any]) -> dict[str, str]:
+    """Return the names and texts of an answer that is a list of pairs."""
+    texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in answer]
+    return dict(zip(texts[::2], texts[1::2], strict=False))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())

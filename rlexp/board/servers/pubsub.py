@@ -1,0 +1,238 @@
+"""Google Cloud Pub/Sub as a queue: one topic for all tasks, and for each task a subscription of its trainer.
+
+Untried at Google: tested against a server of the same gRPC interface. What it may do, lose, repeat and reorder, is what
+any carrier may. Credentials are Google's default ones; ``PUBSUB_EMULATOR_HOST`` names an emulator instead.
+
+The service of Pub/Sub: its clients, and its errors as boards' users know them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import grpc
+from google.api_core import exceptions
+from google.auth import exceptions as auth_exceptions
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.servers.board import check_sizes
+
+EMULATOR_VARIABLE: Final = "PUBSUB_EMULATOR_HOST"
+_LOST: Final = (
+    exceptions.ServerError,
+    exceptions.TooManyRequests,
+    exceptions.Aborted,
+    exceptions.Cancelled,
+    auth_exceptions.TransportError,
+    OSError,
+)
+
+
+def connected_client(kind: Any) -> Any:
+    """Return a client of ``kind``: of the emulator, if one is named, or of Google, with the default credentials."""
+    emulator = os.environ.get(EMULATOR_VARIABLE)
+    if not emulator:
+        return kind()
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    return kind(transport=kind.get_transport_class("grpc")(channel=grpc.insecure_channel(emulator, options)))
+
+
+@contextmanager
+def translated_errors(topic: str) -> Iterator[None]:
+    """Raise BoardLostError for what may pass, and BoardError for what the user has to mend."""
+    try:
+        yield
+    except exceptions.NotFound as error:
+        name = topic.rpartition("/")[2]
+        raise BoardError(f"there is no {topic}", f"create it: gcloud pubsub topics create {name}") from error
+    except (exceptions.Forbidden, exceptions.Unauthorized) as error:
+        raise BoardError(
+            f"Pub/Sub does not allow these credentials to use {topic}",
+            "an actor needs roles/pubsub.publisher on the topic, a trainer roles/pubsub.editor in the project",
+        ) from error
+    except auth_exceptions.DefaultCredentialsError as error:
+        raise BoardError(
+            "there are no credentials for Pub/Sub",
+            "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS with a service account's file",
+        ) from error
+    except _LOST as error:
+        raise BoardLostError(f"Pub/Sub cannot be reached: {type(error).__name__}") from error
+    except (exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError) as error:
+        raise BoardError(f"Pub/Sub answers with an error: {type(error).__name__}") from error
+
+
+MAX_BYTES: Final = 9_000_000
+"""Of a message. A request of the service has 10 MB at most, and a message's attributes and lengths are a part of it."""
+_REQUEST_BYTES: Final = 9_500_000
+_REQUEST_MESSAGES: Final = 1000
+"""The service takes no more in one request."""
+_BUFFERED: Final = 64
+"""Messages that wait here for their receiver, at most; more wait at the service."""
+_ANSWER_S: Final = 10.0
+_PULL_S: Final = 20.0
+"""How long one request waits for messages; below ACK_DEADLINE_S."""
+ACK_DEADLINE_S: Final = 60
+"""What the trainer has not confirmed for so long is delivered again; it confirms what it has in its memory."""
+_RETENTION_S: Final = 600
+"""The shortest that the service allows: what is older would be sent again by its actor in any case."""
+_EXPIRES_S: Final = 86_400
+"""The shortest as well: what the trainer that died has left is gone after a day."""
+_JOIN_S: Final = 5.0
+
+
+class PubSubCarrier:
+    """A task's end of a topic; see :class:`~rlexp.board.servers.board.Carrier`. Owns its connections.
+
+    The end that receives owns the task's subscription: it is created with the first call of ``receive``, again where
+    it has been removed, and deleted with ``close``.
+    """
+
+    def __init__(self, project: str, topic: str, task_id: str) -> None:
+        """Connect with the first call."""
+        self._topic = f"projects/{project}/topics/{topic}"
+        self._task_id = task_id
+        self._lock = threading.Lock()
+        self._publisher: Any = None
+        self._reader: _Reader | None = None
+        self._is_closed = False
+
+    @property
+    def max_bytes(self) -> int:
+        return MAX_BYTES
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        check_sizes(messages, MAX_BYTES)
+        with translated_errors(self._topic):
+            publisher = self._connected_publisher()
+            for batch in batches(messages):
+                entries = [{"data": message, "attributes": {"task": self._task_id}} for message in batch]
+                request = {"topic": self._topic, "messages": entries}
+                publisher.publish(request=request, retry=None, timeout=_ANSWER_S)
+
+    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        if self._reader is None:
+            self._reader = _Reader(self._topic, self._task_id)
+        return self._reader.take(limit, timeout_s)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._reader is not None:
+            self._reader.close()
+        if self._publisher is not None:
+            self._publisher.transport.close()
+
+    def _connected_publisher(self) -> Any:
+        with self._lock:
+            if self._publisher is None:
+                self._publisher = connected_client(PublisherClient)
+            return self._publisher
+
+
+class _Reader:
+    """A thread that waits at the service for messages, so that ``receive`` can give up without losing any."""
+
+    def __init__(self, topic: str, task_id: str) -> None:
+        self._topic, self._task_id = topic, task_id
+        self._subscription = f"{topic.partition('/topics/')[0]}/subscriptions/rlexp-{task_id}"
+        self._changed = threading.Condition()
+        self._messages: deque[bytes] = deque()
+        self._error: BoardError | None = None
+        self._is_closing = False
+        with translated_errors(topic):
+            self._client = connected_client(SubscriberClient)
+            self._subscribe()
+        self._thread = threading.Thread(target=self._run, name="pubsub", daemon=True)
+        self._thread.start()
+
+    def take(self, limit: int, timeout_s: float) -> list[bytes]:
+        """Return up to ``limit`` messages; raises once each error that the thread has met."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._messages) or self._error is not None, timeout_s)
+            if self._error is not None and not self._messages:
+                error, self._error = self._error, None
+                self._changed.notify_all()  # it tries again now: the caller knows when to
+                raise error
+            taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Delete the subscription, and with it what waits in it."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        with suppress(exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError, OSError):
+            name = {"subscription": self._subscription}
+            self._client.delete_subscription(request=name, retry=None, timeout=_ANSWER_S)
+        self._client.transport.close()  # a request that waits for messages ends with it
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while (room := self._wait_for_room()) > 0:
+            try:
+                with translated_errors(self._topic):
+                    self._pull(room)
+            except BoardError as error:
+                with self._changed:
+                    self._error = None if self._is_closing else error
+                    self._changed.notify_all()
+
+    def _wait_for_room(self) -> int:
+        """Return how many messages may be fetched, 0 where the thread is to end."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_closing or (self._error is None and len(self._messages) < _BUFFERED)
+            )
+            return 0 if self._is_closing else _BUFFERED - len(self._messages)
+
+    def _pull(self, room: int) -> None:
+        request = {"subscription": self._subscription, "max_messages": room}
+        try:
+            answer = self._client.pull(request=request, retry=None, timeout=_PULL_S)
+        except exceptions.DeadlineExceeded:
+            return  # nothing has come
+        except exceptions.NotFound:
+            if not self._is_closing:
+                self._subscribe()
+            return
+        received = answer.received_messages
+        with self._changed:
+            self._messages.extend(each.message.data for each in received)
+            self._changed.notify_all()
+        if received:
+            acknowledged = {"subscription": self._subscription, "ack_ids": [each.ack_id for each in received]}
+            self._client.acknowledge(request=acknowledged, retry=None, timeout=_ANSWER_S)
+
+    def _subscribe(self) -> None:
+        request = {
+            "name": self._subscription,
+            "topic": self._topic,
+            "filter": f'attributes.task = "{self._task_id}"',
+            "ack_deadline_seconds": ACK_DEADLINE_S,
+            "message_retention_duration": {"seconds": _RETENTION_S},
+            "expiration_policy": {"ttl": {"seconds": _EXPIRES_S}},
+        }
+        with suppress(exceptions.AlreadyExists):
+            self._client.create_subscription(request=request, retry=None, timeout=_ANSWER_S)
+
+
+def batches(messages: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield ``messages`` as they fit into requests, in their order."""
+    batch: list[bytes] = []
+    num_bytes = 0
+    for message in messages:
+        if batch and (num_bytes + len(message) > _REQUEST_BYTES or len(batch) == _REQUEST_MESSAGES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(message)
+        num_bytes += len(message) + 200  # its attribute, and the lengths of both
+    if batch:
+        yield batch

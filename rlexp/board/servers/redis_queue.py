@@ -1,0 +1,224 @@
+"""Redis or Valkey as a queue: a list for each task. Also the connection that boards of that kind use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha1
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rlexp.board.messages.address import BoardAddress, tls_problem
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.servers.board import check_sizes
+
+Command = Sequence[bytes | str | int]
+"""Its name and arguments."""
+MAX_BYTES: Final = 4 << 20
+"""Of a message: far below what Redis takes, so that none keeps others waiting for long."""
+_CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 10.0
+_BLOCK_S: Final = 5.0
+"""A blocking call must end before the connection counts as lost."""
+
+
+class WrongTypeError(BoardError):
+    """A key holds another type than the command is for: somebody else has written there."""
+
+
+class RedisConnection:
+    """A pool of connections to one server, made as they are needed; its owner closes it.
+
+    The client library's own retries are off: they would hide a lost server for seconds.
+    """
+
+    def __init__(self, address: BoardAddress, scripts: Sequence[str] = ()) -> None:
+        """``scripts``: all that :meth:`run` is given; they are loaded together, also for those who may not load any."""
+        self._address = address
+        self._scripts = scripts
+        options: dict[str, Any] = {}
+        if address.scheme == "rediss":
+            options = {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
+            options |= {"ssl_ca_certs": address.ca_file} if address.ca_file else {}
+        self._client: Any = redis.Redis(
+            host=address.host,
+            port=address.port,
+            db=address.database,
+            username=address.username or None,
+            password=address.password or None,
+            protocol=2,
+            socket_connect_timeout=_CONNECT_S,
+            socket_timeout=_ANSWER_S,
+            retry=Retry(NoBackoff(), 0),
+            **options,
+        )
+
+    def call(self, *command: bytes | str | int) -> Any:
+        """Return the server's answer to a command, in bytes; raises BoardLostError and BoardError."""
+        with self._translated():
+            return self._client.execute_command(*command)
+
+    def call_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers to several commands that take one round trip; raises for the first that failed."""
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers: list[Any] = pipeline.execute()
+            return answers
+
+    def read_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers like ``call_all``; a WrongTypeError in place of that to a key of another type."""
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers = pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
+                    raise answer
+            return [WrongTypeError(str(each)) if isinstance(each, Exception) else each for each in answers]
+
+    def may(self, commands: Sequence[Sequence[str]]) -> list[bool]:
+        """Return for each command whether this user may run it; none is run. Raises BoardError where nobody can say."""
+        # The server checks the rights of what a transaction is to do before it is discarded; so first, whether it has
+        # transactions. Names are in bytes, or the client library would look for a command's own answer in b"QUEUED".
+        self.call_all([(b"MULTI",), (b"DISCARD",)])
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in (["MULTI"], *commands, ["DISCARD"]):
+                pipeline.execute_command(command[0].encode(), *command[1:])
+            _, *answers, _ = pipeline.execute(raise_on_error=False)
+            return [not isinstance(answer, redis.exceptions.NoPermissionError) for answer in answers]
+
+    def run(
+        self,
+        script: str,
+        keys: Sequence[str],
+        arguments: Command,
+        before: Sequence[Command] = (),
+    ) -> Any:
+        """Return what a Lua script returns; the commands ``before`` it take the same round trip.
+
+        One of these to a key of another type does nothing: as if it had been lost on its way.
+        """
+        with self._translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in before:
+                pipeline.execute_command(*command)
+            sha = sha1(script.encode(), usedforsecurity=False).hexdigest()
+            pipeline.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
+            *answers, result = pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
+                    raise answer
+            if isinstance(result, redis.exceptions.NoScriptError):
+                # A server forgets scripts when it restarts.
+                self.load_scripts()
+                return self._client.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+    def load_scripts(self) -> None:
+        """Give the server all scripts; raises BoardLostError where another user has to, as actors may not."""
+        with self._translated():
+            try:
+                self.call_all([("SCRIPT LOAD", script) for script in self._scripts])
+            except BoardError as error:
+                if not isinstance(error.__cause__, redis.exceptions.NoPermissionError):
+                    raise
+                message = f"the board {self._address} has not got the scripts of this rlexp yet; its trainer loads them"
+                raise BoardLostError(message, "the trainer and its actors need the same version of rlexp") from error
+
+    def close(self) -> None:
+        """Give up the connections; the second call does nothing."""
+        self._client.close()
+        self._client.connection_pool.disconnect()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+            raise BoardError(
+                f"the board {self._address} refuses the password or user name",
+                "set RLEXP_BOARD_PASSWORD, or give redis://USER:PASSWORD@HOST:PORT",
+            ) from error
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
+            if problem := tls_problem(self._address, error):
+                raise problem from error
+            message = f"the board {self._address} cannot be reached: {_short(error)}"
+            raise BoardLostError(message, "is it running? rlexp board check examines the way there") from error
+        except (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError) as error:
+            raise BoardLostError(f"the board {self._address} takes nothing now: {_short(error)}") from error
+        except redis.exceptions.NoPermissionError as error:
+            raise BoardError(
+                f"the board {self._address} does not allow this user to do that: {_short(error)}",
+                "the rights that each role needs are in docs/board.md",
+            ) from error
+        except redis.exceptions.RedisError as error:
+            if _is_of_wrong_type(error):
+                raise WrongTypeError(f"the board {self._address} has a key of another type: {_short(error)}") from error
+            raise BoardError(
+                f"the board {self._address} answers with an error: {_short(error)}", "it needs Redis 6.2 or Valkey"
+            ) from error
+
+
+class RedisCarrier:
+    """The list of one task; see :class:`~rlexp.board.servers.board.Carrier`. Its connection belongs to the board."""
+
+    def __init__(self, connection: RedisConnection, key: str) -> None:
+        self._connection = connection
+        self._key = key
+
+    @property
+    def max_bytes(self) -> int:
+        return MAX_BYTES
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        if messages:
+            with suppress(WrongTypeError):  # lost: they are sent again, and the receiver removes the key
+                self._connection.call(*self.push(messages))
+
+    def push(self, messages: Sequence[bytes]) -> tuple[bytes | str, ...]:
+        """Return the command that gives ``messages`` to the list."""
+        check_sizes(messages, MAX_BYTES)
+        return ("RPUSH", self._key, *messages)
+
+    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        try:
+            return self._receive(limit, timeout_s)
+        except WrongTypeError:  # nobody can send anything until it is gone
+            self._connection.call("UNLINK", self._key)
+            return []
+
+    def _receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        ends_at = time.monotonic() + timeout_s
+        messages: list[bytes] = self._connection.call("LPOP", self._key, limit) or []
+        while not messages and (left_s := ends_at - time.monotonic()) > 0:
+            first = self._connection.call("BLPOP", self._key, f"{max(min(left_s, _BLOCK_S), 0.001):.3f}")
+            if first and limit > 1:
+                messages = [first[1], *(self._connection.call("LPOP", self._key, limit - 1) or [])]
+            elif first:
+                messages = [first[1]]
+        return messages
+
+    def close(self) -> None:
+        """There is nothing to give up: see :meth:`RedisConnection.close`."""
+
+
+def _is_of_wrong_type(error: Exception) -> bool:
+    return isinstance(error, redis.exceptions.ResponseError) and "WRONGTYPE" in str(error)
+
+
+def _short(error: Exception) -> str:
+    """Return the reason of an error: the operating system's where it is one, else the first line."""
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,374 @@
+"""What the values of a Redis mean: each is read with its type and bounds, or counts as absent and is reported.
+
+Anybody with a role on the board may have written them. The scripts read leases, numbers and states by the same rules.
+
+The beginning of each script for Redis, in Lua: what the values of a board mean; see redis_values.py.
+
+The script with which a trainer keeps its task, makes its news known, and mends what others have written there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from rlexp.board.messages.errors import UnreadableError, UnreadableValues
+from rlexp.board.messages.tasks import MAX_DESCRIPTION_BYTES, MAX_ROW_BYTES, MOST_SEATS, Task, check_task
+from rlexp.board.servers.board import SeatHolder, TaskStatus, TaskSummary
+from rlexp.files import parse_json
+
+SUMMARY_FIELDS: Final = ("name", "status", "reason", "seats", "announced", "submitted", "weights")
+"""Of a task's hash, those that a list shows."""
+TASK_FIELDS: Final = ("name", "seats", "description", "file")
+"""Those that make a task; they stay as they were announced."""
+EPOCH_AHEAD_MS: Final = 10**10
+"""By how much an epoch may be ahead of the server's clock; higher ones are none, or nobody could get a higher one."""
+LONGEST_LEASE_MS: Final = 25 * 3600 * 1000
+"""An hour more than ``board.lease_s`` may have: the server's clock may have been set back since."""
+MOST_LEASE_BYTES: Final = 300
+_LARGEST: Final = 10**15
+_LARGEST_IN_JSON: Final = 2**64
+_MOST_NAME_BYTES: Final = 1000
+_MOST_REASON_BYTES: Final = 10_000
+_NUMBER: Final = re.compile(rb"-?[0-9]{1,16}")
+_LEASE: Final = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([ -~]*)")
+_NO_LEASE: Final = (0, 0, "")
+_Lease = tuple[int, int, str]
+"""When it ends, in ms of the server's clock, its epoch and its member."""
+T = TypeVar("T")
+
+
+class TaskValues:
+    """Reads the values of one task; what cannot be read is reported to ``unreadable``."""
+
+    def __init__(self, task_id: str, unreadable: UnreadableValues) -> None:
+        self.task_id = task_id
+        self._unreadable = unreadable
+
+    def read(self, name: str, value: Any, parse: Callable[[bytes], T], absent: T) -> T:
+        """Return what ``parse`` makes of a value; ``absent`` where it is None, or not what ``parse`` reads."""
+        if value is None:
+            return absent
+        try:
+            return parse(_bytes(value))
+        except ValueError:
+            self._unreadable.add(self.task_id, name)
+            return absent
+
+    def fields(self, name: str, value: Any) -> Mapping[bytes, bytes]:
+        """Return the fields of a hash; none where the key holds another type."""
+        if isinstance(value, Mapping):
+            return value
+        self._unreadable.add(self.task_id, name)
+        return {}
+
+
+def milliseconds(seconds: float) -> int:
+    """Return whole milliseconds, at least one."""
+    return max(math.ceil(seconds * 1000), 1)
+
+
+def holders(values: TaskValues, seats: Sequence[bytes], now_ms: int) -> tuple[SeatHolder, ...]:
+    """Return who holds or held the seats, by index; ``seats`` are indices and leases in turn."""
+    found = []
+    for field, value in zip(seats[::2], seats[1::2], strict=True):
+        index, lease = values.read("seats", field, _index, None), values.read("seats", value, _lease(now_ms), None)
+        if index is not None and lease is not None:
+            expires, epoch, member = lease
+            found.append(SeatHolder(index, epoch, member, max(expires - now_ms, 0) / 1000))
+    return tuple(sorted(found, key=lambda holder: holder.index))
+
+
+def numbered_rows(values: TaskValues, rows: Sequence[bytes]) -> list[tuple[int, str]]:
+    """Return result rows with their numbers."""
+    found = (values.read("rows", row, _numbered_row, None) for row in rows)
+    return [row for row in found if row is not None]
+
+
+def received_of(values: TaskValues, fields: Any) -> dict[tuple[int, int], int]:
+    """Return numbers by seat and epoch, from those by the text ``SEAT:EPOCH``."""
+    found = {}
+    for field, number in values.fields("got", fields).items():
+        place = values.read("got", field, _seat_and_epoch, None)
+        count = values.read("got", number, whole(-1), None)
+        if place is not None and count is not None:
+            found[place] = count
+    return found
+
+
+def summary(
+    values: TaskValues, task: Any, trainer: Any, seats: Any, figures: Any, *, now_ms: int
+) -> TaskSummary | None:
+    """Return a line of the list of tasks; ``task`` are its SUMMARY_FIELDS. None where there is no task.
+
+    A task that has a trainer is listed whatever others have written about it, as its trainer writes it again.
+    """
+    if not isinstance(task, Sequence):
+        values.fields("task", task)  # which reports it
+        task = [None] * len(SUMMARY_FIELDS)
+    given = dict(zip(SUMMARY_FIELDS, task, strict=True))
+    expires, _, member = values.read("trainer", trainer, _lease(now_ms), _NO_LEASE)
+    is_led = expires > now_ms
+    status = values.read("task status", given["status"], _status, None)
+    num_seats = values.read("task seats", given["seats"], whole(0, MOST_SEATS), None)
+    if not is_led and (status is None or num_seats is None):
+        if any(value is not None for value in task):
+            values.read("task seats" if num_seats is None else "task status", b"", _status, None)
+        return None
+    holds = [
+        values.read("seats", index, _index, MOST_SEATS)
+        for index, lease in values.fields("seats", seats).items()
+        if values.read("seats", lease, _lease(now_ms), _NO_LEASE)[0] > now_ms
+    ]
+    announced = values.read("task announced", given["announced"], whole(), now_ms)
+    return TaskSummary(
+        id=values.task_id,
+        name=values.read("task name", given["name"], text(_MOST_NAME_BYTES), values.task_id),
+        status=status or TaskStatus.RUNNING,
+        reason=values.read("task reason", given["reason"], text(_MOST_REASON_BYTES), ""),
+        num_seats=num_seats or 0,
+        taken=tuple(sorted(index for index in holds if index < (num_seats or 0))),
+        trainer=member if is_led else None,
+        age_s=max(now_ms - announced, 0) / 1000,
+        is_submitted=given["submitted"] == b"1",
+        figures=values.read("figures", figures, _object, {}),
+        weights_version=values.read("task weights", given["weights"], whole(-1), -1),
+    )
+
+
+def described(task_id: str, fields: Any) -> Task | None:
+    """Return a task of its TASK_FIELDS; None where it has none, and UnreadableError is raised where one is wrong."""
+    if not isinstance(fields, Sequence):
+        raise UnreadableError(task_id, "task")
+    if all(value is None for value in fields):
+        return None
+    name, seats, description, file = fields
+    readers: Sequence[tuple[str, Any, Callable[[bytes], Any]]] = (
+        ("name", name, text(_MOST_NAME_BYTES)),
+        ("seats", seats, whole(1, MOST_SEATS)),
+        ("description", description, _object),
+        ("file", file or b"", text(MAX_DESCRIPTION_BYTES)),
+    )
+    found = []
+    for key, value, parse in readers:
+        try:
+            found.append(parse(_bytes(value)))
+        except ValueError as error:
+            raise UnreadableError(task_id, f"task {key}") from error
+    try:
+        return check_task(Task(task_id, *found))
+    except ValueError as error:
+        raise UnreadableError(task_id, "task") from error
+
+
+def whole(low: int = 0, high: int = _LARGEST) -> Callable[[bytes], int]:
+    """Return what reads a whole number between two."""
+
+    def parse(value: bytes) -> int:
+        if not _NUMBER.fullmatch(value) or not low <= int(value) <= high:
+            raise ValueError("no whole number, or out of its range")
+        return int(value)
+
+    return parse
+
+
+def text(most_bytes: int) -> Callable[[bytes], str]:
+    """Return what reads UTF-8 of at most so many bytes."""
+
+    def parse(value: bytes) -> str:
+        if len(value) > most_bytes:
+            raise ValueError("too long")
+        return value.decode()
+
+    return parse
+
+
+_index: Final = whole(0, MOST_SEATS - 1)
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a key of another type")
+    return value
+
+
+def _status(value: bytes) -> TaskStatus:
+    return TaskStatus(text(_MOST_NAME_BYTES)(value))
+
+
+def _lease(now_ms: int) -> Callable[[bytes], _Lease]:
+    def parse(value: bytes) -> _Lease:
+        match = _LEASE.fullmatch(value) if len(value) <= MOST_LEASE_BYTES else None
+        if match is None:
+            raise ValueError("no lease")
+        expires, epoch = int(match[1]), int(match[2])
+        if expires > now_ms + LONGEST_LEASE_MS or epoch > now_ms + EPOCH_AHEAD_MS:
+            raise ValueError("a lease that no board gives")
+        return expires, epoch, match[3].decode()
+
+    return parse
+
+
+def _seat_and_epoch(field: bytes) -> tuple[int, int]:
+    seat, _, epoch = field.partition(b":")
+    return _index(seat), whole()(epoch)
+
+
+def _numbered_row(value: bytes) -> tuple[int, str]:
+    number, _, row = value.partition(b" ")
+    return whole()(number), text(MAX_ROW_BYTES)(row)
+
+
+def _object(value: bytes) -> Mapping[str, Any]:
+    """Return a JSON object whose numbers are finite and whose texts can be written."""
+    found = parse_json(text(MAX_DESCRIPTION_BYTES)(value))
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    _check_values(found)
+    return found
+
+
+def _check_values(content: Any) -> None:
+    """Raise ValueError for numbers and texts that JSON has and no reader is ready for."""
+    items = [content]
+    while items:
+        item = items.pop()
+        if isinstance(item, dict):
+            items += [*item, *item.values()]
+        elif isinstance(item, list):
+            items += item
+        elif isinstance(item, str):
+            item.encode()  # half of a pair of surrogates raises
+        elif isinstance(item, int | float) and not abs(item) < _LARGEST_IN_JSON:
+            raise ValueError("a number that is not finite, or too large")
+
+
+READING: Final = (
+    r"""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function text(number) return string.format('%.0f', number) end
+-- A key that holds another type counts as absent; any other error ends the script.
+local function tried(...)
+  local answer = redis.pcall(...)
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  if string.find(answer.err, 'WRONGTYPE', 1, true) then return nil end
+  return redis.call(...)
+end
+local function number(value)
+  if type(value) ~= 'string' or #value > 16 or not string.match(value, '^%-?%d+$') then return nil end
+  return tonumber(value)
+end
+local function epoch_of(value)
+  local found = number(value)
+  return found and found >= 0 and found <= now + EPOCH_AHEAD_MS and found or 0
+end
+local function lease(value)
+  if type(value) ~= 'string' or #value > LEASE_BYTES then return 0, 0, '', false end
+  local expires, epoch, member = string.match(value, '^(%d+) (%d+) ([\32-\126]*)$')
+  if not expires or #expires > 16 or #epoch > 16 then return 0, 0, '', false end
+  expires, epoch = tonumber(expires), tonumber(epoch)
+  if expires > now + LEASE_MS or epoch > now + EPOCH_AHEAD_MS then return 0, 0, '', false end
+  return expires, epoch, member, true
+end
+local STATUSES = {QUEUED = true, RUNNING = true, ENDED = true, FAILED = true, CANCELLED = true}
+local function status_of(value) return STATUSES[value] and value end
+local function seats_of(value)
+  local found = number(value)
+  return found and found >= 0 and found <= MOST_SEATS and found or 0
+end
+""".replace("EPOCH_AHEAD_MS", str(EPOCH_AHEAD_MS))
+    .replace("LEASE_MS", str(LONGEST_LEASE_MS))
+    .replace("LEASE_BYTES", str(MOST_LEASE_BYTES))
+    .replace("MOST_SEATS", str(MOST_SEATS))
+)
+"""The time, and what values are; each function returns what stands for absent where a value cannot be read."""
+
+LEADS: Final = """
+local _, leading, leader = lease(tried('GET', trainer_key))
+local leads = leading == tonumber(epoch) and leader == member
+"""
+"""Whether the caller leads the task; needs ``trainer_key``, ``epoch`` and ``member``."""
+
+_MOST_MENDED: Final = 20
+"""Names of what was removed or written again, of one call."""
+
+PUBLISH: Final = (
+    READING
+    + """
+-- KEYS: trainer, task, got, figures, seats, epochs, queue
+-- ARGV: epoch, member, lease in ms, seconds that keys are kept, weights, figures, name, seats, description, file,
+--   then seat, epoch, number of each got. Without a name (''), this trainer has not announced the task.
+-- Returns the status, the time, what is queued, the seats, and the names of what could not be read.
+local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
+local status = status_of(tried('HGET', KEYS[2], 'status'))
+local _, given = lease(tried('GET', trainer_key))
+-- Epochs only grow: a lower one is no other trainer's.
+if not status or given < tonumber(epoch) then return {'unknown'} end
+"""
+    + LEADS
+    + """
+if not leads then return {'fenced'} end
+local mended = {}
+local function mend(name) if #mended < MOST_MENDED then mended[#mended + 1] = string.sub(name, 1, 40) end end
+for name, i in pairs({got = 3, seats = 5, epochs = 6}) do
+  if tried('HGET', KEYS[i], '') == nil then redis.call('UNLINK', KEYS[i]) mend(name) end
+end
+if tried('LLEN', KEYS[7]) == nil then redis.call('UNLINK', KEYS[7]) mend('in:0') end
+
+local task = redis.call('HMGET', KEYS[2], 'name', 'seats', 'description', 'file', 'announced')
+if ARGV[7] ~= '' then
+  for i, field in ipairs({'name', 'seats', 'description', 'file'}) do
+    if task[i] ~= ARGV[6 + i] then redis.call('HSET', KEYS[2], field, ARGV[6 + i]) mend('task ' .. field) end
+  end
+  task[2] = ARGV[8]
+  if status == 'QUEUED' then
+    status = 'RUNNING'
+    redis.call('HSET', KEYS[2], 'status', status)
+  end
+end
+if (number(task[5]) or -1) < 0 then redis.call('HSET', KEYS[2], 'announced', text(now)) mend('task announced') end
+
+-- Each hash is read at once: there may be thousands of seats.
+local epochs, known, found = {}, {}, {}
+local fields = redis.call('HGETALL', KEYS[6])
+for i = 1, #fields, 2 do epochs[fields[i]] = epoch_of(fields[i + 1]) end
+local seats, num_seats = redis.call('HGETALL', KEYS[5]), seats_of(task[2])
+for i = 1, #seats, 2 do
+  local index, value = number(seats[i]), seats[i + 1]
+  local _, held, _, is_lease = lease(value)
+  if not is_lease or not index or tostring(index) ~= seats[i] or index < 0 or index >= num_seats then
+    redis.call('HDEL', KEYS[5], seats[i])
+    mend('seats ' .. seats[i])
+  else
+    found[#found + 1], found[#found + 2] = seats[i], value
+    if held > (epochs[seats[i]] or 0) then
+      redis.call('HSET', KEYS[6], seats[i], text(held))
+      epochs[seats[i]] = held
+    end
+  end
+end
+
+redis.call('SET', trainer_key, text(now + ARGV[3]) .. ' ' .. epoch .. ' ' .. member)
+redis.call('HSET', KEYS[2], 'weights', ARGV[5])
+redis.call('SET', KEYS[4], ARGV[6])
+fields = redis.call('HGETALL', KEYS[3])
+local newest = {}
+for i = 11, #ARGV, 3 do newest[ARGV[i]] = epochs[ARGV[i]] or 0 end
+for i = 1, #fields, 2 do
+  local seat, of = string.match(fields[i], '^(%d+):(%d+)$')
+  local superseded = seat and newest[seat] and epoch_of(of) < newest[seat]
+  known[fields[i]] = number(fields[i + 1])
+  if superseded or not seat or not known[fields[i]] then redis.call('HDEL', KEYS[3], fields[i]) end
+end
+for i = 11, #ARGV, 3 do
+  local field = ARGV[i] .. ':' .. ARGV[i + 1]
+  if newest[ARGV[i]] <= tonumber(ARGV[i + 1]) and tonumber(ARGV[i + 2]) > (known[field] or -1) then
+    redis.call('HSET', KEYS[3], field, ARGV[i + 2])
+  end
+end
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[4]) end
+return {status, text(now), redis.call('LLEN', KEYS[7]), found, mended}""".replace("MOST_MENDED", str(_MOST_MENDED))
+)

@@ -1,0 +1,277 @@
+"""What the trainer of a trial says of it on a board, and what a joined actor makes of that: a worker like the trial's.
+
+Neither torch nor Ray is imported here.
+
+Which trials actors can join over a board, and what their tasks are called there.
+
+The fingerprint of an env: the same on two machines where it plays the same way.
+
+The shapes of a Q-network's parameters, by their names: what weights must have before a network takes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from pydantic import ValidationError
+
+from rlexp.agents.dqn.players import DQNPlayers, q_network_config
+from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.workers import PlayedTrial, worker_spec
+from rlexp.board.actor.actor import ActorSettings
+from rlexp.board.demands import actor_excess, bytes_of_space, number_excess
+from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.credentials import ActorKeys
+from rlexp.board.messages.payloads import Shapes
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Seat
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.envs.env_config import EnvConfig, env_config_of
+from rlexp.envs.make import make_vector_env, spaces_of
+from rlexp.errors import TrialError, UsageError
+from rlexp.machine.hardware import this_machine
+from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.parameter_shapes import parameter_shapes
+from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.seeding import derive_seed
+
+NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"
+"""Why an agent of another package has no board."""
+_LONGEST_START: Final = 50
+_NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
+    """Return the only trial; raises UsageError where there are others, or actors cannot join it.
+
+    ``without`` says what its user does to train without a board.
+    """
+    if len(trials) != 1:
+        message = f"a board's task is one trial, and here are {len(trials)}"
+        raise UsageError(message, f"choose one of the variants with -o KEY=VALUE; or {without}")
+    experiment = trials[0].experiment
+    reason = experiment.config.board_obstacle
+    if experiment.run not in AGENTS:
+        reason = NOT_OURS
+    if reason is not None:
+        raise UsageError(f"actors cannot join {experiment.run} over a board: {reason}", without)
+    excess = number_excess(experiment.model_dump(mode="json"))
+    if excess is not None:
+        raise UsageError(f"the machines of others would not take the task: {excess}", f"lower it, or {without}")
+    return trials[0]
+
+
+def new_task_id(name: str) -> str:
+    """Return an id that no other task has, which begins with the name of an experiment."""
+    start = _NOT_IN_AN_ID.sub("_", name)[:_LONGEST_START].strip("_") or "task"
+    return f"{start}-{secrets.token_hex(4)}"
+
+
+NUM_STEPS = 32
+DECIMALS = 3
+"""Processors differ in the last digits of what they compute."""
+
+
+def env_fingerprint(config: EnvConfig) -> str:
+    """Return a hash of what one env shows and pays from ``reset(seed=0)`` on, by 32 actions that are always the same.
+
+    Envs that draw from other random streams than their own have another one each time.
+    """
+    vector = make_vector_env(config, 1)
+    try:
+        vector.single_action_space.seed(0)
+        seen = [vector.reset(seed=0)[0]]
+        digest = hashlib.sha256()
+        for _ in range(NUM_STEPS):
+            action = np.asarray([vector.single_action_space.sample()])
+            obs, rewards, terminated, truncated, _ = vector.step(action)
+            seen += [obs, rewards, terminated, truncated]
+        for array in seen:
+            digest.update(_rounded(np.asarray(array)).tobytes())
+        return digest.hexdigest()[:16]
+    finally:
+        vector.close()
+
+
+def _rounded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype.kind != "f":
+        return array
+    return array.astype(np.float64).round(DECIMALS) + 0.0  # without the sign of zeros
+
+
+PROTOCOL: Final = 1
+"""Of descriptions, and of what actors and trainers expect of each other."""
+
+_MOST_SHOWN: Final = 40
+"""Letters of what is no protocol."""
+_LONGEST_NAME: Final = 300
+"""Of an env or a module: both are shown."""
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """A trial as an actor reads it from a board; nothing of it was imported or made yet."""
+
+    agent: str
+    env: str
+    config: DQNConfig
+    imports: tuple[str, ...]
+    seed: int
+    spaces: str
+    fingerprint: str
+    queue: str = QUEUE_OF_BOARD
+    """Over what kind of server fragments go."""
+
+
+def describe_trial(config: CommonConfig, trial: PlayedTrial) -> dict[str, Any]:
+    """Return the description of a task, of JSON's own types."""
+    (agent,) = (name for name, experiment in AGENTS.items() if type(config) is _config_class(experiment))
+    return {
+        "protocol": PROTOCOL,
+        "agent": agent,
+        "env": trial.env_config.env,
+        "config": config.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        "imports": list(trial.env_config.modules.imports),
+        "seed": trial.seed,
+        "spaces": _text_of(trial.observation_space, trial.action_space),
+        "fingerprint": env_fingerprint(trial.env_config),
+    }
+
+
+def read_description(task: Task) -> TaskDescription:
+    """Return what ``task`` says; raises TrialError where another version of rlexp wrote it, or it makes no sense."""
+    given = task.description
+    found = given.get("protocol")
+    if type(found) is not int or found != PROTOCOL:
+        message = f"task {task.id} has protocol {str(found)[:_MOST_SHOWN]}; this rlexp has protocol {PROTOCOL}"
+        raise TrialError(message, "install the same version of rlexp at both ends")
+    try:
+        config = _config_class(AGENTS[given["agent"]]).model_validate(given["config"])
+        seed, env = given["seed"], given["env"]
+        queue = given.get("queue", QUEUE_OF_BOARD)
+        texts = (given["agent"], env, queue, given["spaces"], given["fingerprint"], *given["imports"])
+        if (
+            type(seed) is not int
+            or not isinstance(config, DQNConfig)
+            or not all(isinstance(text, str) for text in texts)
+            or any(len(name) > _LONGEST_NAME for name in (env, *given["imports"]))
+        ):
+            raise TypeError
+    except (KeyError, TypeError, ValidationError) as error:
+        message = f"task {task.id} cannot be played by this rlexp"
+        raise TrialError(message, "install the same version of rlexp at both ends") from error
+    return TaskDescription(
+        given["agent"], env, config, tuple(given["imports"]), seed, given["spaces"], given["fingerprint"], queue
+    )
+
+
+class SeatSpecs:
+    """Makes the specs of the seats of one task, on an actor's machine."""
+
+    def __init__(self, description: TaskDescription, modules: UserModules = NO_MODULES) -> None:
+        """Look at the env, which is made for it; raises TrialError where it is another one than the trainer's.
+
+        ``modules`` are those that the actor's user allows to be imported.
+        """
+        config = self.config = description.config
+        # Modules are never taken from the task: their names were compared with what is allowed.
+        made = env_config_of(description.env, config, modules)
+        self._env_config = replace(made, num_threads=max(int(config.num_cpus_per_worker), 1))
+        self._seed = description.seed
+        spaces = spaces_of(self._env_config)
+        if _text_of(*spaces) != description.spaces:
+            raise TrialError(
+                f"env {description.env} has other spaces here than at the trainer: {_text_of(*spaces)}, there"
+                f" {description.spaces}",
+                "install the same version of the env at both ends",
+            )
+        if env_fingerprint(self._env_config) != description.fingerprint:
+            raise TrialError(
+                f"env {description.env} plays in another way here than at the trainer",
+                "install the same versions of the env and of Gymnasium at both ends",
+            )
+        self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + config.board.actors)
+        network = q_network_config(config, *spaces, modules)
+        self.weights_shapes = _shapes_of(network)
+        """Of the weights that its players act with."""
+        row_bytes = sum(2 * bytes_of_space(space) for space in spaces)
+        num_weights = sum(math.prod(shape) for shape in self.weights_shapes.values())
+        excess = actor_excess(config, this_machine().memory_total, row_bytes, num_weights)
+        if excess is not None:
+            raise TrialError(f"the task asks for too much: {excess}", "its trainer has to ask for less")
+        self._players = DQNPlayers(config, network, config.board.actors)
+
+    def worker_index(self, seat: int) -> int:
+        """Return the index of a seat's worker: the trial's own workers come before."""
+        return self.config.num_workers + seat
+
+    def spec(self, seat: Seat) -> WorkerSpec:
+        """Return what the worker of ``seat`` is built from, with random streams of its own for each epoch."""
+        index = self.worker_index(seat.index)
+        seed = derive_seed(self._seed, "seat", seat.index, seat.epoch)
+        spec = worker_spec(
+            self.config, self._env_config, self._filters, self._players.parts, index, seed, self._num_threads
+        )
+        return replace(spec, rollout=replace(spec.rollout, fragment_length=self.config.joined_fragment_length))
+
+    def epsilon(self, seat: int, num_steps_sampled: int) -> float:
+        """Return the mean ε of a seat's envs once all players have sampled so many env steps."""
+        schedule = self._players.epsilon_schedule(self.worker_index(seat))
+        return float(schedule.epsilons(num_steps_sampled).mean())
+
+    @property
+    def _num_threads(self) -> int:
+        return self.config.num_threads_per_worker or 1
+
+
+def actor_settings(config: DQNConfig, keys: ActorKeys, shapes: Shapes | None = None) -> ActorSettings:
+    """Return how an actor of a task with ``config`` sends, and which weights it takes."""
+    board = config.board
+    return ActorSettings(
+        keys=keys,
+        window=board.window,
+        beat_s=board.beat_s,
+        patience_s=board.patience_s,
+        max_weights_bytes=int(board.max_weights_mb * 1e6),
+        weights_shapes=shapes,
+    )
+
+
+def _shapes_of(network: QNetworkConfig) -> Shapes:
+    """Return the shapes of a network's weights; raises TrialError where this machine cannot make it."""
+    try:
+        return parameter_shapes(network)
+    except UsageError as error:  # a torso of the user's own is missing here, or another one
+        raise TrialError(error.message, error.hint) from error
+    except ModuleNotFoundError as error:
+        message = f"its network is not made of fully connected layers alone, and needs {error.name}"
+        raise TrialError(f"{message}, which is not installed here", f"pip install {error.name}") from error
+
+
+def _config_class(experiment: Any) -> type[CommonConfig]:
+    found: type[CommonConfig] = experiment.model_fields["config"].annotation
+    return found
+
+
+def _text_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> str:
+    """Return two spaces as text that differs where they do; long bounds by their hash."""
+    texts = []
+    for space in (observation_space, action_space):
+        text = repr(space)
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if low is not None and high is not None:
+            text += " " + hashlib.sha256(low.tobytes() + high.tobytes()).hexdigest()[:12]
+        texts.append(text)
+    return " and ".join(texts)

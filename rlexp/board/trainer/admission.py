@@ -1,0 +1,234 @@
+"""Which fragments of joined actors are taken into replay: a machine that nobody here controls may send anything.
+
+Strikes: what was refused of whom, and which actors are banned from a task for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from rlexp.board.messages.envelope import Header
+from rlexp.board.servers.board import actor_of
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.sample_batch import FRAME_IDS_OF, Array, FrameRows, SampleBatch
+
+MOST_STEPS_PER_S: Final = 1_000_000.0
+"""Env steps of one actor per second, on average since it took its seat; no process steps envs so fast."""
+ALLOWANCE_S: Final = 60.0
+"""So many seconds' worth of steps may come at once: what waited while the network was away."""
+
+ROUNDING: Final = 1e-4
+"""By how much more a sum of limited rewards may be than its bound, in parts of it."""
+
+
+class RefusedError(Exception):
+    """A fragment that is not taken; the text says why in a few words, without anything that it contains."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnRule:
+    """What the values of a column must be; all of them are finite."""
+
+    kinds: str
+    """NumPy's letters for the kinds of dtypes: ``f``, ``i``, ``u``, ``b``."""
+    shape: tuple[int, ...]
+    """Of one row."""
+    low: Array | float | None = None
+    """The lowest value, for each element or for all; None: any."""
+    high: Array | float | None = None
+    one_of: Array | None = None
+    """The only values, in ascending order; None: any."""
+    itemsize: int | None = None
+    """Bytes of one element; None: any."""
+
+    def check(self, name: str, column: Array) -> None:
+        """Raise RefusedError where ``column [B, ...]`` does not keep the rule."""
+        if column.dtype.kind not in self.kinds or self.itemsize not in (None, column.dtype.itemsize):
+            raise RefusedError(f"{name} has another dtype")
+        if column.shape[1:] != self.shape:
+            raise RefusedError(f"{name} has another shape")
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            raise RefusedError(f"{name} is not finite")
+        if self.low is not None and (column < self.low).any():
+            raise RefusedError(f"{name} is below its lowest value")
+        if self.high is not None and (column > self.high).any():
+            raise RefusedError(f"{name} is above its highest value")
+        if self.one_of is not None and not _all_among(column, self.one_of):
+            raise RefusedError(f"{name} has a value that cannot be")
+
+
+@dataclass(frozen=True, eq=False)
+class AdmissionRules:
+    """What the fragments of one experiment are like."""
+
+    columns: Mapping[str, ColumnRule]
+    """Of all columns of whole rows, by name: no other may be there, and none may be missing."""
+    max_rows: int
+    """Of one fragment."""
+    max_env_steps: int
+    num_frames: int = 0
+    """Of how many frames an observation is made; 0: it is sent as a whole."""
+    frame_shape: tuple[int, ...] = ()
+    """Of one frame."""
+    moments_shape: tuple[int, ...] | None = None
+    """Of what a filter observes; None: there is no filter."""
+    max_abs_reward: float | None = None
+    """Of one env step, before it is limited for the learner; None: any."""
+
+
+class Admission:
+    """Checks what comes from one seat and epoch; owned by the inbox."""
+
+    def __init__(self, rules: AdmissionRules, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds that only grow."""
+        self._rules = rules
+        self._clock = clock
+        self._began_s = clock()
+        self._num_env_steps = 0
+        self._dtypes: dict[str, np.dtype[np.generic]] = {}
+
+    def check(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
+        """Raise RefusedError unless the fragment is one that a worker could have made."""
+        self._check_counts(rows, info)
+        self._check_rows(rows)
+        self._num_env_steps += info.num_env_steps
+
+    def _check_counts(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
+        rules = self._rules
+        if rows.count > rules.max_rows:
+            raise RefusedError(f"more than {rules.max_rows} rows")
+        if info.num_env_steps > rules.max_env_steps:
+            raise RefusedError(f"more than {rules.max_env_steps} env steps")
+        if len(info.episodes.returns) > max(info.num_env_steps, rows.count):
+            raise RefusedError("more episodes than steps")
+        self._check_returns(info)
+        if (info.observed is None) is not (rules.moments_shape is None):
+            raise RefusedError("moments of a filter that does not exist, or none of one that does")
+        if info.observed is not None and info.observed.mean.shape != rules.moments_shape:
+            raise RefusedError("moments of another shape")
+        if info.observed is not None and info.observed.count > rules.max_rows:
+            raise RefusedError("moments of more observations than it could make")
+        allowed = MOST_STEPS_PER_S * (ALLOWANCE_S + self._clock() - self._began_s)
+        if self._num_env_steps + info.num_env_steps > allowed:
+            raise RefusedError("more steps than any machine takes in that time")
+
+    def _check_returns(self, info: SampleInfo) -> None:
+        """Refuse returns that no episode has: they decide when a run stops, and which checkpoint is its best."""
+        limit, episodes = self._rules.max_abs_reward, info.episodes
+        if limit is not None and (np.abs(episodes.returns) > limit * episodes.lengths * (1 + ROUNDING)).any():
+            raise RefusedError("an episode has a return that cannot be")
+
+    def _check_rows(self, rows: SampleBatch | FrameRows) -> None:
+        if isinstance(rows, FrameRows) != bool(self._rules.num_frames):
+            raise RefusedError("observations are sent in another way")
+        columns = dict(self._rules.columns)
+        batch = rows.rows if isinstance(rows, FrameRows) else rows
+        if isinstance(rows, FrameRows):
+            self._check_frames(rows)
+            ids = ColumnRule("iu", (self._rules.num_frames,))
+            columns = {FRAME_IDS_OF.get(name, name): rule for name, rule in columns.items()}
+            columns |= {name: ids for name in FRAME_IDS_OF.values() if name in columns}
+        if set(batch) != columns.keys():
+            raise RefusedError("other columns than those of this experiment")
+        for name, rule in columns.items():
+            rule.check(name, batch[name])
+            # Replay has one dtype for a column: that of the first rows.
+            if self._dtypes.setdefault(name, batch[name].dtype) != batch[name].dtype:
+                raise RefusedError(f"{name} has another dtype than before")
+
+    def _check_frames(self, rows: FrameRows) -> None:
+        if rows.frames.shape[1:] != self._rules.frame_shape:
+            raise RefusedError("frames of another shape")
+        rule = self._rules.columns.get("obs")
+        if rule is not None:
+            ColumnRule(rule.kinds, self._rules.frame_shape, itemsize=rule.itemsize).check("frames", rows.frames)
+        if len(np.unique(rows.numbers)) < len(rows.numbers):
+            raise RefusedError("two frames have the same number")
+
+
+def _all_among(column: Array, values: Array) -> bool:
+    """Return whether each of ``column`` is one of ``values``, but for how numbers are rounded."""
+    places = np.searchsorted(values, column).clip(1, len(values) - 1) if len(values) > 1 else np.ones(len(column), int)
+    below, above = values[places - 1], values[np.minimum(places, len(values) - 1)]
+    nearest = np.minimum(np.abs(column - below), np.abs(column - above))
+    return bool((nearest <= 1e-5).all())
+
+
+KEPT_REFUSALS: Final = 20
+
+
+class Strikes:
+    """Counts invalid fragments by actor, whatever seats it has had; owned by the inbox."""
+
+    def __init__(self, max_strikes: int, refused_actors: Iterable[str] = ()) -> None:
+        """Ban an actor after ``max_strikes`` of them, and ``refused_actors`` from the beginning."""
+        self.num_refused = 0
+        self.last_refusal = ""
+        """Why a message was refused last."""
+        self._max_strikes = max_strikes
+        self._strikes: Counter[str] = Counter()
+        self._banned = dict.fromkeys(refused_actors)
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_REFUSALS)
+        self._events: list[str] = []
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """The ids of the actors that are banned, in the order in which they were; without tokens, their members."""
+        return tuple(self._banned)
+
+    def is_banned(self, member: str) -> bool:
+        """Return whether nothing more is taken of a member."""
+        return actor_of(member) in self._banned
+
+    def ban(self, actors: Iterable[str]) -> None:
+        """Ban ``actors`` too: those of an earlier process of the same task."""
+        self._banned |= dict.fromkeys(actors)
+
+    def refuse(self, why: str, header: Header | None = None) -> None:
+        """Count a message for which nobody is blamed: anyone may have sent it."""
+        self.num_refused += 1
+        self.last_refusal = why if header is None else f"seat {header.seat}: {why}"
+        self._kept.append({"why": why, **({} if header is None else _said(header))})
+
+    def strike(self, member: str, header: Header, why: str) -> None:
+        """Count an invalid fragment that ``member`` has sent; ban it where it was one too many."""
+        self.refuse(why, header)
+        actor = actor_of(member)
+        self._strikes[actor] += 1
+        if self._strikes[actor] == self._max_strikes and actor not in self._banned:
+            self._banned[actor] = None
+            self._events.append(
+                f"actor {actor} is banned after {self._max_strikes} invalid fragments; the last one: "
+                f"{self.last_refusal}"
+            )
+
+    def drain_events(self) -> list[str]:
+        """Return who was banned since the last call, a sentence each."""
+        events, self._events = self._events, []
+        return events
+
+    def drain_refusals(self) -> list[dict[str, Any]]:
+        """Return the newest messages that were refused since the last call, KEPT_REFUSALS at most."""
+        kept = list(self._kept)
+        self._kept.clear()
+        return kept
+
+
+def _said(header: Header) -> dict[str, Any]:
+    """Return what a header says, without texts that its sender has chosen."""
+    rows = next((column.shape[0] for column in header.columns if column.shape), 0)
+    return {
+        "actor": header.actor,
+        "seat": header.seat,
+        "epoch": header.epoch,
+        "number": header.number,
+        "weights_version": header.weights_version,
+        "rows": rows,
+        "bytes": header.raw_bytes,
+    }

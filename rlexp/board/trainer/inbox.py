@@ -1,0 +1,212 @@
+"""Inbox: turns the messages of a task's queue into fragments: each of them once, and none that is invalid."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlexp.board.messages.credentials import TrainerKeys
+from rlexp.board.messages.envelope import InvalidMessageError, Message, Parts, read_message_of_actor
+from rlexp.board.messages.payloads import open_fragment
+from rlexp.board.messages.window import ReceiveWindow
+from rlexp.board.servers.board import actor_of
+from rlexp.board.trainer.admission import Admission, AdmissionRules, RefusedError, Strikes
+from rlexp.board.trainer.link import BoardState
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.sample_batch import FrameRows, SampleBatch
+
+MOST_WAITING: Final = 1024
+"""Messages of seats that the board has not named yet; more are dropped, and come again."""
+
+Opened = tuple[SampleBatch | FrameRows, SampleInfo]
+
+
+@dataclass
+class _Sender:
+    """What the inbox knows of one seat and epoch."""
+
+    epoch: int
+    window: ReceiveWindow
+    admission: Admission
+    parts: Parts
+    """Of its own: an actor that begins many fragments and ends none displaces no other's."""
+
+
+class Inbox:
+    """Owns the receiving ends of the windows; used by one thread."""
+
+    def __init__(
+        self,
+        task_id: str,
+        keys: TrainerKeys,
+        rules: AdmissionRules,
+        strikes: Strikes,
+        num_seats: int,
+        first_index: int,
+        window: int,
+        max_fragment_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The fragments of seat i are reported as those of worker ``first_index + i``."""
+        self._task_id, self._keys, self._rules, self._strikes = task_id, keys, rules, strikes
+        self._num_seats, self._first_index, self._window_size = num_seats, first_index, window
+        self._max_bytes = max_fragment_bytes
+        self._clock = clock
+        self._senders: dict[int, _Sender] = {}
+        self._waiting: deque[tuple[int, Message]] = deque()
+        self._counts = dict.fromkeys(("fragments", "rows", "bytes", "repeated", "fenced", "lost"), 0)
+        self._has_skipped = False
+        self._events: list[str] = []
+        self._seen = dict(self._counts)
+        self._seen_s = clock()
+
+    @property
+    def num_waiting(self) -> int:
+        """Messages of seats and epochs that the board has not named yet."""
+        return len(self._waiting)
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """The actors of which nothing more is taken; see :class:`Strikes`."""
+        return self._strikes.banned
+
+    def open(self, messages: Iterable[bytes], state: BoardState) -> list[Opened]:
+        """Return the fragments that are new; what is wrong, comes again or is fenced is counted and left out."""
+        self._skip_received(state.received)
+        epochs = {holder.index: (holder.epoch, holder.member) for holder in state.seats}
+        waiting, self._waiting = self._waiting, deque()
+        opened = [self._open(message, epochs, beats, state) for beats, message in waiting]
+        for each in messages:
+            self._counts["bytes"] += len(each)
+            try:
+                message = read_message_of_actor(each, self._keys.key_of, self._max_bytes)
+                self._check_header(message)
+                opened.append(self._open(message, epochs, state.num_beats, state))
+            except InvalidMessageError as error:
+                self._strikes.refuse(str(error))
+        return [each for each in opened if each is not None]
+
+    def got(self) -> dict[tuple[int, int], int]:
+        """Return by seat and epoch how far its fragments were received without a gap."""
+        return {(seat, sender.epoch): sender.window.got for seat, sender in self._senders.items()}
+
+    def drain_events(self) -> list[str]:
+        """Return what happened since the last call, a sentence each."""
+        events, self._events = self._events, []
+        return events + self._strikes.drain_events()
+
+    def figures(self) -> dict[str, Any]:
+        """Return what came since the last call per second, and what was left out since the beginning."""
+        now, counts = self._clock(), self._counts
+        seconds = max(now - self._seen_s, 1e-9)
+        rates = {name: (counts[name] - self._seen[name]) / seconds for name in ("fragments", "rows", "bytes")}
+        self._seen, self._seen_s = dict(counts), now
+        return {
+            **{f"{name}_per_s": rate for name, rate in rates.items()},
+            **{f"num_{name}": count for name, count in counts.items()},
+            "num_refused": self._strikes.num_refused,
+            "last_refusal": self._strikes.last_refusal,
+            "refusals": self._strikes.drain_refusals(),
+            "banned": list(self._strikes.banned),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return how far each window is."""
+        windows = [
+            {"seat": seat, "epoch": sender.epoch, "window": sender.window.state()}
+            for seat, sender in sorted(self._senders.items())
+        ]
+        return {"task": self._task_id, "windows": windows, "banned": list(self._strikes.banned)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned, if it was the same task."""
+        if state["task"] != self._task_id:
+            return
+        self._strikes.ban(state.get("banned", ()))
+        for each in state["windows"]:
+            sender = self._new_sender(each["epoch"])
+            sender.window.load(each["window"])
+            self._senders[each["seat"]] = sender
+
+    def _check_header(self, message: Message) -> None:
+        header = message.header
+        if header.task_id != self._task_id or not 0 <= header.seat < self._num_seats:
+            raise InvalidMessageError("a fragment of another task or seat")
+
+    def _open(
+        self, message: Message, epochs: Mapping[int, tuple[int, str]], num_beats: int, state: BoardState
+    ) -> Opened | None:
+        """Return the fragment that ``message`` completes; it came when the board had answered ``num_beats`` times."""
+        seat, epoch = message.header.seat, message.header.epoch
+        named, member = epochs.get(seat, (-1, ""))
+        if epoch > named:
+            # The board has not named this holder yet. It may not exist; what its next answer does not name is dropped.
+            if state.num_beats <= num_beats + 1 and len(self._waiting) < MOST_WAITING:
+                self._waiting.append((num_beats, message))
+            return None
+        if epoch < named:
+            self._counts["fenced"] += 1
+            return None
+        if self._keys.has_tokens and actor_of(member) != message.header.actor:
+            self._strikes.refuse("sent by an actor that does not hold the seat", message.header)
+            return None
+        sender = self._senders.get(seat)
+        if sender is None or sender.epoch != epoch:
+            sender = self._senders[seat] = self._new_sender(epoch)
+        try:
+            whole = sender.parts.add(message)
+        except InvalidMessageError as error:
+            self._strikes.refuse(str(error), message.header)
+            return None
+        return None if whole is None else self._admit(sender, whole, member)
+
+    def _new_sender(self, epoch: int) -> _Sender:
+        admission = Admission(self._rules, self._clock)
+        return _Sender(epoch, ReceiveWindow(self._window_size), admission, Parts(4 * self._max_bytes))
+
+    def _admit(self, sender: _Sender, message: Message, member: str) -> Opened | None:
+        header, window = message.header, sender.window
+        self._skip_confirmed(window, header.number)
+        if not window.admit(header.number):
+            self._counts["repeated"] += 1
+            return None
+        window.settle(header.number)  # also if it is refused: it would be wrong again
+        if self._strikes.is_banned(member):
+            self._strikes.refuse("sent by a banned actor", header)
+            return None
+        try:
+            rows, info = open_fragment(message, self._first_index + header.seat)
+            sender.admission.check(rows, info)
+        except (InvalidMessageError, RefusedError) as error:
+            self._strikes.strike(member, header, str(error))
+            return None
+        self._counts["fragments"] += 1
+        self._counts["rows"] += rows.count
+        return rows, info
+
+    def _skip_confirmed(self, window: ReceiveWindow, number: int) -> None:
+        """Skip what the sender of ``number`` cannot have any more.
+
+        It sends at most a window's size beyond what a trainer has confirmed. So this matters only where that was an
+        earlier process, which confirmed more than the checkpoint knows of that this one began with.
+        """
+        self._counts["lost"] += window.advance(number - window.size)
+
+    def _skip_received(self, received: Mapping[tuple[int, int], int]) -> None:
+        """Skip, once, what a trainer before this one has confirmed: its senders do not have it any more."""
+        if self._has_skipped or not received:
+            return
+        self._has_skipped, before = True, self._counts["lost"]
+        for (seat, epoch), number in received.items():
+            sender = self._senders.get(seat)
+            if not 0 <= seat < self._num_seats or (sender is not None and sender.epoch > epoch):
+                continue
+            if sender is None or sender.epoch < epoch:
+                sender = self._senders[seat] = self._new_sender(epoch)
+            self._counts["lost"] += sender.window.advance(number)
+        if num_lost := self._counts["lost"] - before:
+            fragments = "fragment is" if num_lost == 1 else "fragments are"
+            self._events.append(f"{num_lost:,} {fragments} lost: an earlier trainer got them after its last checkpoint")

@@ -1,0 +1,315 @@
+"""BoardSource: the samples of actors that join a trial over a board, wherever they are.
+
+SeatWatch: who has joined, who has left, and whose lease has run out, by what the board answers.
+
+SourceGroup: a trial's own workers and its joined actors, as one source.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlexp.board.messages.payloads import Newer, WeightPrecision
+from rlexp.board.servers.board import SeatHolder
+from rlexp.board.trainer.inbox import Inbox
+from rlexp.board.trainer.link import BoardState
+from rlexp.board.trainer.thread import BoardThread
+from rlexp.errors import TrialError
+from rlexp.policy import Weights
+from rlexp.rollout.filters import Moments
+from rlexp.rollout.source import Sample, SampleSource
+from rlexp.task_pool.pool import TaskPool
+
+RELEASED_EARLIER_S: Final = 0.5
+"""A lease that ends so much before its time was given back."""
+
+
+class SeatWatch:
+    """Compares each answer of the board with the one before; owned by one source."""
+
+    def __init__(self) -> None:
+        self.num_lost = 0
+        """Leases that ran out."""
+        self.num_actors = 0
+        """Seats that were held when the board answered last."""
+        self._holders: dict[int, SeatHolder] = {}
+        self._events: list[str] = []
+        self._num_beats = 0
+        self._answered_s = 0.0
+
+    def learn(self, state: BoardState) -> None:
+        """Take the newest answer, unless it was taken before."""
+        if state.num_beats == self._num_beats:
+            return
+        elapsed_s = state.answered_s - self._answered_s
+        for holder in state.seats:
+            self._compare(self._holders.get(holder.index), holder, elapsed_s)
+        self._holders = {holder.index: holder for holder in state.seats}
+        self.num_actors = sum(holder.left_s > 0 for holder in state.seats)
+        self._num_beats, self._answered_s = state.num_beats, state.answered_s
+
+    def drain_events(self) -> list[str]:
+        """Return what happened since the last call, a sentence each."""
+        events, self._events = self._events, []
+        return events
+
+    def _compare(self, before: SeatHolder | None, now: SeatHolder, elapsed_s: float) -> None:
+        was_held = before is not None and before.left_s > 0
+        same = before is not None and (before.epoch, before.member) == (now.epoch, now.member)
+        if was_held and before is not None and not (same and now.left_s > 0):
+            self._left(before, elapsed_s)
+        if now.left_s > 0 and not (same and was_held):
+            self._events.append(f"actor {now.member} has joined: seat {now.index}")
+
+    def _left(self, holder: SeatHolder, elapsed_s: float) -> None:
+        if holder.left_s - elapsed_s > RELEASED_EARLIER_S:
+            self._events.append(f"actor {holder.member} has left seat {holder.index}")
+            return
+        self.num_lost += 1
+        self._events.append(f"actor {holder.member} is lost: no beat from seat {holder.index} within its lease")
+
+
+SAMPLES_PER_SEAT: Final = 4
+"""Fragments that one poll returns for each seat, at most: the learner is fed between two polls."""
+FETCHED_BYTES_PER_S: Final = 50e6
+"""What all actors together fetch of weights, at most: half of a 1 Gbit/s cable, of which fragments need the rest."""
+HOW_TO_JOIN: Final = "start actors with rlexp join and the board's address"
+
+
+@dataclass(frozen=True)
+class BoardSourceConfig:
+    """What the keys say about joined actors."""
+
+    num_seats: int
+    min_actors: int
+    """Seats that are taken before the first sample is returned."""
+    patience_s: float
+    weights_period_s: float
+    """Seconds between two versions, at least; see :attr:`BoardSource.weights_period_s`."""
+    weights_dtype: str = "float32"
+
+
+class BoardSource:
+    """A SampleSource whose workers are elsewhere, come and go, and are never asked for anything.
+
+    They send whenever their windows have room; what is not polled waits with them, so that nothing is dropped.
+    """
+
+    def __init__(
+        self,
+        pool: TaskPool,
+        thread: BoardThread,
+        inbox: Inbox,
+        config: BoardSourceConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin at once; the source owns ``thread``."""
+        self.num_weight_syncs = 0
+        self._pool = pool
+        self._thread = thread
+        self._inbox = inbox
+        self._config = config
+        self._clock = clock
+        self._watch = SeatWatch()
+        self._has_begun = config.min_actors == 0
+        self._alone_since_s = clock()
+        self._precision = WeightPrecision(config.weights_dtype)
+        self._moments: Moments | None = None
+        self._published_s = -math.inf
+        self._num_steps_sampled = 0
+        self._num_seen = 0
+        self._was_connected = False
+        thread.start()
+
+    @property
+    def num_worker_restarts(self) -> int:
+        """Leases that ran out."""
+        return self._watch.num_lost
+
+    num_in_flight = 0
+
+    @property
+    def has_waiting(self) -> bool:
+        return self._has_begun and self._thread.has_messages
+
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
+        self._num_steps_sampled = max(num_steps_sampled, self._num_steps_sampled)
+        self._watch.learn(self._thread.state)
+        self._check_actors()
+        limit = SAMPLES_PER_SEAT * self._config.num_seats if wanted is None else max(wanted, 0)
+        messages = self._thread.take(limit if self._has_begun else 0)
+        taken = self._inbox.open(messages, self._thread.state)
+        self._thread.put_got(self._inbox.got())
+        self._thread.put_banned(self._inbox.banned)
+        if self._inbox.num_waiting:
+            self._thread.ask_for_beat()
+        return [Sample(self._pool.keep(rows), info) for rows, info in taken]
+
+    def wait(self, timeout: float) -> bool:
+        """Return once a message has come since the last call, or a call of the pool has completed.
+
+        Messages that wait for a poll end no further wait: the optimizer may be unable to store their rows.
+        """
+        seen, self._num_seen = self._num_seen, self._thread.num_received
+        if self._num_seen > seen:
+            return True
+        if not self._pool.wait(timeout):
+            self._thread.wait(self._num_seen, timeout)
+        return True
+
+    @property
+    def weights_period_s(self) -> float:
+        """Seconds between two versions of the weights: longer where all actors together would fetch too much."""
+        fetched = self._thread.weights.num_bytes * self._watch.num_actors
+        return max(self._config.weights_period_s, fetched / FETCHED_BYTES_PER_S)
+
+    def weights_wanted(self) -> bool:
+        return self._clock() - self._published_s >= self.weights_period_s
+
+    def publish(self, version: int, weights: Weights) -> None:
+        """Send ``weights``; those that come too early, because a trial's own workers want them, are left out."""
+        if not self.weights_wanted():
+            return
+        self._published_s = self._clock()
+        self.num_weight_syncs += max(self._watch.num_actors, 1)
+        rounded = self._precision.rounded(weights)
+        self._thread.put_weights(Newer(version, rounded, self._moments, self._num_steps_sampled))
+
+    def set_filter(self, moments: Moments) -> None:
+        """Publish ``moments`` with the next weights."""
+        self._moments = moments
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "num_weight_syncs": self.num_weight_syncs,
+            "num_lost_leases": self._watch.num_lost,
+            "inbox": self._inbox.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.num_weight_syncs = state["num_weight_syncs"]
+        if "inbox" in state:
+            self._watch.num_lost = state["num_lost_leases"]
+            self._inbox.load(state["inbox"])
+
+    def drain_events(self) -> list[str]:
+        events = self._watch.drain_events() + self._inbox.drain_events() + self._precision.drain_events()
+        return self._connection_events() + events + self._thread.unreadable.drain_events()
+
+    def _connection_events(self) -> list[str]:
+        """Return that the board has been lost, or is back, since the last call."""
+        state, before = self._thread.state, self._was_connected
+        self._was_connected = state.is_connected
+        if before and not state.is_connected:
+            patience = f"{self._config.patience_s:g} s (board.patience_s)"
+            return [f"the board is away: actors wait, the learner goes on from replay; tried again for {patience}"]
+        if state.is_connected and not before and state.num_lost_connections:
+            return ["the board is back"]
+        return []
+
+    def figures(self) -> dict[str, Any]:
+        """Return how the actors and the board did since the last call, for the results."""
+        thread = self._thread
+        figures = {
+            "actors": self._watch.num_actors,
+            "seats": self._config.num_seats,
+            "num_lost_leases": self._watch.num_lost,
+            "num_lost_connections": thread.state.num_lost_connections,
+            "is_connected": thread.state.is_connected,
+            "num_unreadable": thread.unreadable.count,
+            "num_weights_published": thread.weights.num_published,
+            "weights_bytes": thread.weights.num_bytes,
+            "weights_period_s": self.weights_period_s,
+            **self._inbox.figures(),
+        }
+        thread.put_figures(figures)
+        return figures
+
+    def stop(self) -> None:
+        self._thread.stop()
+
+    def _check_actors(self) -> None:
+        """Let samples be returned from the first time on that enough actors are there; raise where none come."""
+        enough = self._watch.num_actors >= max(self._config.min_actors, 1)
+        now = self._clock()
+        if enough:
+            self._has_begun = True
+        if enough or self._has_begun:
+            self._alone_since_s = now
+        elif now - self._alone_since_s > self._config.patience_s:
+            wanted, found = self._config.min_actors, self._watch.num_actors
+            raise TrialError(
+                f"only {found} of {wanted} actors have joined in {self._config.patience_s:g} s (board.patience_s)",
+                HOW_TO_JOIN,
+            )
+
+
+class SourceGroup:
+    """A SampleSource of several, for optimizers that take whatever has arrived; owns them."""
+
+    def __init__(self, sources: Sequence[SampleSource]) -> None:
+        self.sources = tuple(sources)
+
+    @property
+    def num_weight_syncs(self) -> int:
+        return sum(source.num_weight_syncs for source in self.sources)
+
+    @property
+    def num_worker_restarts(self) -> int:
+        return sum(source.num_worker_restarts for source in self.sources)
+
+    @property
+    def num_in_flight(self) -> int:
+        return sum(source.num_in_flight for source in self.sources)
+
+    @property
+    def has_waiting(self) -> bool:
+        return any(source.has_waiting for source in self.sources)
+
+    def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
+        """Poll each; the first ones are asked for all that is ``wanted``."""
+        samples: list[Sample] = []
+        for source in self.sources:
+            samples += source.poll(num_steps_sampled, None if wanted is None else wanted - len(samples))
+        return samples
+
+    def wait(self, timeout: float) -> bool:
+        """Wait with an equal share of ``timeout`` for each, in turn, until something may have come to one."""
+        share_s = timeout / len(self.sources)
+        waits = [source.wait(share_s) for source in self.sources]
+        return any(waits)
+
+    def weights_wanted(self) -> bool:
+        return any(source.weights_wanted() for source in self.sources)
+
+    def publish(self, version: int, weights: Weights) -> None:
+        for source in self.sources:
+            source.publish(version, weights)
+
+    def set_filter(self, moments: Moments) -> None:
+        for source in self.sources:
+            source.set_filter(moments)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "num_weight_syncs": self.num_weight_syncs,
+            "sources": {type(source).__name__: source.state() for source in self.sources},
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of a group; that of another source is of no use."""
+        for source in self.sources:
+            own_state = state.get("sources", {}).get(type(source).__name__)
+            if own_state is not None:
+                source.load(own_state)
+
+    def drain_events(self) -> list[str]:
+        return [event for source in self.sources for event in source.drain_events()]
+
+    def stop(self) -> None:
+        for source in self.sources:
+            source.stop()

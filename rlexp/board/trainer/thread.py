@@ -1,0 +1,336 @@
+"""The trainer's connection with its board: a thread that takes messages from the queue and makes news known.
+
+PublishedWeights: the versions of a task's weights that are on its board.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from zlib import crc32
+
+from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.errors import Backoff, BoardLostError, UnreadableValues
+from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Carrier, Fenced, Lead, News, TaskStatus, TrainerBeat
+from rlexp.board.servers.carriers import ReconnectingCarrier
+from rlexp.board.trainer.link import BoardLink, BoardState
+from rlexp.errors import RlexpError, TrialError
+
+KEPT_VERSIONS: Final = 2
+"""An actor may still read those before the newest ones."""
+
+
+class PublishedWeights:
+    """Owned by the thread that talks with the board."""
+
+    def __init__(self, link: BoardLink) -> None:
+        self.num_published = 0
+        """Versions that were put there."""
+        self.num_bytes = 0
+        """Of the newest one."""
+        self._link = link
+        self._versions: deque[int] = deque()
+        self._newest: Newer | None = None
+
+    @property
+    def version(self) -> int:
+        """The newest one that is there; -1 before the first."""
+        return self._versions[-1] if self._versions else -1
+
+    def put(self, lead: Lead, newer: Newer) -> None:
+        """Put ``newer`` there, and remove what is older than KEPT_VERSIONS."""
+        self._newest = newer
+        blob = seal_weights(self._link.task_id, lead.epoch, newer, self._link.keys)
+        self._link.board.put_blob(lead, blob_name(newer.version), blob)
+        if newer.version not in self._versions:
+            self._versions.append(newer.version)
+        if len(self._versions) > KEPT_VERSIONS:
+            self._link.board.drop_blob(lead, blob_name(self._versions.popleft()))
+        self.num_published += 1
+        self.num_bytes = len(blob)
+
+    def put_again(self, lead: Lead) -> None:
+        """Put the newest ones there again: the board may have lost them."""
+        if self._newest is not None:
+            self.put(lead, self._newest)
+
+
+RECEIVE_TIMEOUT_S: Final = 0.05
+"""How long the thread waits for messages before it looks whether there are news."""
+NEWS_PERIOD_S: Final = 0.02
+"""Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
+STOP_TIMEOUT_S: Final = 10.0
+
+
+@dataclass
+class _Outgoing:
+    """What the thread is to make known; guarded by its lock."""
+
+    newer: Newer | None = None
+    got: dict[tuple[int, int], int] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    banned: tuple[str, ...] = ()
+    changed: bool = True
+
+
+class BoardThread:
+    """Announces a task and leads it, until it is stopped; the messages that it has taken wait for their owner."""
+
+    def __init__(
+        self,
+        link: BoardLink,
+        task: Task,
+        capacity: int,
+        beat_s: float,
+        lease_s: float,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take no message from the queue while ``capacity`` of them wait here; begins with ``start``."""
+        self.state = BoardState()
+        self.num_received = 0
+        """Messages that have come so far."""
+        self.weights = PublishedWeights(link)
+        """To be read only, by others than this thread."""
+        self._link, self._task = link, task
+        self._capacity = capacity
+        self._beat_s, self._lease_s, self._patience_s = beat_s, lease_s, patience_s
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._messages: deque[bytes] = deque()
+        self._outgoing = _Outgoing()
+        self._error: Exception | None = None
+        self._records = link.records
+        self._stopping = link.records.stopping
+        self._lead: Lead | None = None
+        self._began_s: float | None = None
+        self._banned: set[str] = set()
+        self._published_s = -1.0
+        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the board is reached in the thread."""
+        self._thread.start()
+
+    def take(self, limit: int) -> list[bytes]:
+        """Return up to ``limit`` messages; raises what ended the thread."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
+            self._lock.notify_all()
+            return taken
+
+    @property
+    def unreadable(self) -> UnreadableValues:
+        """What the board had that nobody can read."""
+        return self._link.board.unreadable
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether messages wait to be taken."""
+        return bool(self._messages)
+
+    def wait(self, num_received: int, timeout: float) -> bool:
+        """Return whether more than ``num_received`` messages have come so far, after ``timeout`` seconds at most."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self.num_received > num_received or self._error is not None, timeout)
+
+    def put_weights(self, newer: Newer) -> None:
+        """Publish ``newer``, in place of what was given before and has not been published yet."""
+        with self._lock:
+            self._outgoing.newer, self._outgoing.changed = newer, True
+
+    def put_got(self, got: Mapping[tuple[int, int], int]) -> None:
+        """Make known how far each seat's fragments were received; those of other epochs are forgotten."""
+        with self._lock:
+            if got != self._outgoing.got:
+                self._outgoing.got, self._outgoing.changed = dict(got), True
+
+    def put_figures(self, figures: Mapping[str, Any]) -> None:
+        """Make ``figures`` known with the next beat."""
+        with self._lock:
+            self._outgoing.figures = figures
+
+    def put_banned(self, actors: tuple[str, ...]) -> None:
+        """Ban ``actors`` on the board, again where it has lost its data."""
+        with self._lock:
+            if actors != self._outgoing.banned:
+                self._outgoing.banned, self._outgoing.changed = actors, True
+
+    def ask_for_beat(self) -> None:
+        """Ask the board who holds the seats, soon."""
+        with self._lock:
+            self._outgoing.changed = True
+
+    def stop(self) -> None:
+        """Say on the board that the task has ended, and end the thread; idempotent."""
+        self._stopping.set()
+        with self._lock:
+            self._lock.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        carrier: Carrier | None = None
+        try:
+            carrier = self._queue()
+            self._work(carrier)
+            if self._lead is not None:
+                self._publish_news()
+                self._end(self._lead)
+        except BoardLostError:
+            pass  # while it stops; otherwise _work handles it
+        except Exception as error:  # whatever ends the thread ends the trial
+            with self._lock:
+                self._error = error
+                self._lock.notify_all()
+        finally:
+            if carrier is not None:
+                carrier.close()
+            self._link.board.close()
+
+    def _queue(self) -> Carrier:
+        """Return the receiving end of the task's queue; without another server the lead must be kept nevertheless."""
+        carrier = self._link.board.queue(self._link.task_id)
+        if self._link.board.queue_kind == QUEUE_OF_BOARD:
+            return carrier
+        return ReconnectingCarrier(carrier, crc32(self._link.member.encode()), self._patience_s, self._clock)
+
+    def _work(self, carrier: Carrier) -> None:
+        """Receive and publish until the thread is stopped; raises what cannot be waited for."""
+        backoff, lost_s = Backoff(crc32(self._link.member.encode())), None
+        while not self._stopping.is_set():
+            try:
+                if (self._lead is None or not self.state.is_connected) and not self._begin():
+                    self._stopping.wait(self._beat_s)
+                    continue
+                self._publish_if_due()
+                self._put_rows()
+                self._receive(carrier)
+            except BoardLostError as error:
+                lost_s = self._clock() if lost_s is None else lost_s
+                self._lose_connection(error, lost_s)
+                self._stopping.wait(backoff.failed())
+            else:
+                lost_s = None
+                backoff.succeeded()
+
+    def _lose_connection(self, error: RlexpError, lost_s: float) -> None:
+        self.state = self.state.disconnected()
+        if self._clock() - lost_s > self._patience_s:
+            raise TrialError(
+                f"the board was away for {self._patience_s:g} s (board.patience_s): {error.message}",
+                "rlexp resume continues the run once the board is back",
+            )
+
+    def _begin(self) -> bool:
+        """Announce the task and take the lead, for the first time or again; return False where it is not free yet."""
+        board, link = self._link.board, self._link
+        board.announce(self._task, {holder.index: holder.epoch for holder in self.state.seats})
+        before = link.epoch if self._lead is None else self._lead.epoch
+        lead = board.lead(link.task_id, link.member, self._lease_s, before)
+        if lead is None:
+            self._wait_for_lead()
+            return False
+        if self._lead is None:
+            self.state = replace(self.state, received=board.received(link.task_id))
+        self._lead, self._began_s = lead, None
+        self._records.lead = lead
+        self._banned.clear()
+        self.weights.put_again(lead)
+        self._publish_news()
+        return True
+
+    def _wait_for_lead(self) -> None:
+        """Raise TrialError unless the lease of a trainer that has ended may still run out.
+
+        Nor where nobody else has the task: then it was deleted after it was announced, and is announced again.
+        """
+        now, task_id = self._clock(), self._link.task_id
+        self._began_s = now if self._began_s is None else self._began_s
+        task = next((task for task in self._link.board.tasks() if task.id == task_id), None)
+        if task is not None and task.status.is_over:
+            raise TrialError(f"task {task_id} is over on the board", "rlexp resume begins another task")
+        has_other = task is not None and task.trainer not in (None, self._link.member)
+        is_lost = self._lead is not None and has_other
+        if is_lost or now - self._began_s > self._lease_s + self._link.lead_wait_s:
+            raise TrialError(f"task {task_id} has another trainer on the board", "wait until it ends")
+
+    def _end(self, lead: Lead) -> None:
+        """Tell the board how the task ended, or that another trainer is to go on with it."""
+        while self._records.has_rows and self._put_rows():
+            pass
+        if self._records.status is TaskStatus.RUNNING:
+            self._link.board.give_up(lead)
+        else:
+            self._link.board.finish(lead, self._records.status, self._records.reason)
+
+    def _put_rows(self) -> bool:
+        """Put the next result rows there; return False where the lead is another's."""
+        rows = self._records.first_rows()
+        if not rows:
+            return True
+        assert self._lead is not None
+        is_put = self._link.board.put_rows(self._lead, rows)
+        self._records.drop_rows(len(rows) if is_put else 0)
+        return is_put
+
+    def _publish_if_due(self) -> None:
+        with self._lock:
+            newer, self._outgoing.newer = self._outgoing.newer, None
+            changed = self._outgoing.changed
+        since = self._clock() - self._published_s
+        if newer is not None:
+            assert self._lead is not None
+            self.weights.put(self._lead, newer)
+        elif since < (NEWS_PERIOD_S if changed else self._beat_s):
+            return
+        self._publish_news()
+
+    def _publish_news(self) -> None:
+        assert self._lead is not None
+        with self._lock:
+            outgoing = self._outgoing
+            outgoing.changed = False
+            banned = outgoing.banned
+            figures = {**outgoing.figures, **self._records.figures}
+            news = News(self.weights.version, dict(outgoing.got), figures)
+        for actor in banned:
+            if actor not in self._banned:
+                self._link.board.ban(self._lead, actor)
+                self._banned.add(actor)
+        self._published_s = self._clock()
+        answer = self._link.board.publish(self._lead, news)
+        if isinstance(answer, Fenced):
+            raise TrialError(
+                f"task {self._link.task_id} has another trainer now", "this one was away from the board for too long"
+            )
+        self._learn(answer)
+
+    def _learn(self, answer: TrainerBeat) -> None:
+        if answer.status is None:  # without data: all is announced again
+            self.state = self.state.disconnected()
+            return
+        self.state = self.state.after(answer, self._clock())
+        self._records.is_over = answer.status.is_over
+
+    def _receive(self, carrier: Carrier) -> None:
+        with self._lock:
+            room = self._capacity - len(self._messages)
+            if room <= 0:  # what is not taken waits with the actors, whose windows are then full
+                self._lock.wait_for(lambda: self._stopping.is_set() or len(self._messages) < self._capacity, 0.05)
+                return
+            timeout_s = NEWS_PERIOD_S if self._outgoing.changed else RECEIVE_TIMEOUT_S
+        messages = carrier.receive(room, timeout_s)
+        if messages:
+            with self._lock:
+                self._messages.extend(messages)
+                self.num_received += len(messages)
+                self._lock.notify_all()

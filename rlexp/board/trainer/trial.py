@@ -1,0 +1,284 @@
+"""The board of a run: refuses what actors cannot join, before anything is created; links a trial's process with it.
+
+What ``rlexp join --as trainer`` hands to the process that trains a submitted task, in its environment.
+
+What the nodes of a cluster need for a trial whose actors join over a board.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rlexp.board.messages.address import (
+    PASSWORD_VARIABLE,
+    QUEUE_PASSWORD_VARIABLE,
+    BoardAddress,
+    HandedTask,
+    ServerAddress,
+    handed_task,
+)
+from rlexp.board.messages.errors import BoardError
+from rlexp.board.messages.tokens import MASTER_VARIABLE, read_master, trainer_keys
+from rlexp.board.servers import client_modules, open_board
+from rlexp.board.servers.access import ACTOR, TRAINER
+from rlexp.board.servers.board import Board, TaskStatus
+from rlexp.board.task import joinable_trial, new_task_id
+from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink
+from rlexp.config.keys.trial import Trial
+from rlexp.display.display import Display
+from rlexp.errors import UsageError
+from rlexp.files import read_regular
+from rlexp.machine.cluster import Cluster
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import EXPERIMENT_FILE, Status
+from rlexp.sessions.cluster_report import REACH_HINT
+from rlexp.sessions.probe import Question
+
+_LOOK_S: Final = 0.5
+
+
+@contextmanager
+def ended_with_parent(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Ask this process to stop, as SIGTERM does, once the process that handed it a task has ended."""
+    task, done = handed_task(environment), threading.Event()
+    if task is None:
+        yield
+        return
+
+    def watch(parent: int) -> None:
+        while not done.wait(_LOOK_S):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watcher = threading.Thread(target=watch, args=(task.parent,), name="parent", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+_SIGNATURES = ("cryptography", "redis")
+"""What keys of a board need, and an extra of rlexp that has it."""
+
+
+def with_board(question: Question, board: BoardAddress | None, environment: Mapping[str, str] = os.environ) -> Question:
+    """Return a question that also asks each node for what the trainer's end of ``board`` needs there."""
+    if board is None:
+        return question
+    modules = client_modules(board)
+    if MASTER_VARIABLE in environment:
+        modules = dict([_SIGNATURES]) | modules
+    servers = dict(_servers(board))
+    hints = {module: f"pip install 'rlexp[{extra}]' on every node" for module, extra in modules.items()}
+    return replace(
+        question,
+        packages=(*question.packages, *modules),
+        servers={name: (server.host, server.port) for name, server in servers.items()},
+        files=tuple(dict.fromkeys(os.path.abspath(server.ca_file) for server in servers.values() if server.ca_file)),
+        hints={**hints, **{name: _hint(server) for name, server in servers.items()}},
+    )
+
+
+def loopback_notices(board: BoardAddress | None, cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence for each server that is another one for each node, as far as the address says."""
+    if board is None or all(node.is_driver or not (node.machine.cpus or node.machine.gpus) for node in cluster.nodes):
+        return
+    for name, server in _servers(board):
+        if server.is_loopback:
+            yield f"{name}: a node means itself by {server.host}; the trial finds its task only through a tunnel there"
+
+
+def _servers(board: BoardAddress) -> Iterator[tuple[str, ServerAddress]]:
+    """Yield what a connection is made to, by the name that messages have."""
+    shown = board.without_passwords()
+    yield f"the board at {replace(shown, queue=None)}", shown
+    if shown.queue is not None and shown.queue.kind != "pubsub":
+        yield f"the queue at {shown.queue}", shown.queue
+
+
+def _hint(server: ServerAddress) -> str:
+    if not server.is_loopback:
+        return REACH_HINT
+    return f"a node means itself by {server.host}: give an address of the server that every node reaches"
+
+
+_WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
+_LONGEST_REASON: Final = 500
+CUT_OFF_S: Final = 90.0
+"""How long a process may go on whose node was cut off: Ray on it ends a minute after it has lost the head."""
+
+
+@dataclass(frozen=True)
+class AssignedTask:
+    """The task that a trial is on a board."""
+
+    board: BoardAddress
+    """Without the password, which is in the environment."""
+    id: str
+    member: str = ""
+    """Who has the right to train it already; empty: nobody, the trial's process takes it."""
+    epoch: int = 0
+    """Of that right."""
+    file: str = ""
+    """The experiment of a submitted task."""
+    lead_wait_s: float = LEASE_SLACK_S
+    """How much longer than a lease its process waits for the right to train it."""
+
+    def of_successor(self) -> AssignedTask:
+        """Return what another process of the trial needs that begins while the one before may still be there.
+
+        It gets a right of its own, so that the board refuses what the other one writes.
+        """
+        return replace(self, member="", epoch=0, lead_wait_s=CUT_OFF_S)
+
+
+def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: Display) -> BoardAddress | None:
+    """Return the board without its password, and show how actors join the only trial; None without a board.
+
+    Raises UsageError where actors cannot join it, and BoardError where the board cannot be used.
+    """
+    if board is None:
+        if any("board" in trial.experiment.config.model_fields_set for trial in trials):
+            display.on_note(None, "config.board has no effect without --board")
+        return None
+    joinable_trial(trials, _WITHOUT)
+    with closing(open_board(board)) as opened:
+        opened.tasks()
+    config, has_tokens = trials[0].experiment.config, read_master() is not None
+    display.on_note(None, f"actors join with: {_how_to_join(board, has_tokens)}")
+    if board.username and not has_tokens:
+        display.on_note(None, f"without --keys, actors need the same password as user {board.username} has")
+    if config.board_keys is not None and config.board_keys.refused_actors and not has_tokens:
+        display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
+    return board.without_passwords()
+
+
+def _how_to_join(board: BoardAddress, has_tokens: bool) -> str:
+    """Return the command of an actor, and where its passwords are; a trainer's user is not that of an actor."""
+    shown = board.without_passwords()
+    if shown.username == TRAINER.name and has_tokens:
+        shown = replace(shown, username=ACTOR.name)
+    whose = f"that of user {shown.username}" if shown.username else "its password"
+    queue, of_queue = "", ""
+    if board.queue is not None:
+        queue = f" --queue {shown.queue}"
+        of_queue = f"; {QUEUE_PASSWORD_VARIABLE} has that of the queue" if board.queue.password else ""
+    by_token = " --token @FILE, each with a token of its own" if has_tokens else ""
+    by_password = f"; {PASSWORD_VARIABLE} has {whose}" if board.password else ""
+    return f"rlexp join {shown}{queue}{by_token}{by_password}{of_queue}"
+
+
+def refuse_board_of_sweeps(board: BoardAddress | None) -> None:
+    """Raise UsageError where a sweep is to have a board."""
+    if board is not None:
+        raise UsageError("actors cannot join a sweep over a board: a board's task is one trial", _WITHOUT)
+
+
+def record_task(
+    directory: RunDirectory,
+    trials: Sequence[Trial],
+    board: BoardAddress | None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Write down in the run which task its only trial is: a run that is resumed continues a task that is not over.
+
+    A task that was submitted has its id already. Raises BoardError where the board cannot be used.
+    """
+    if board is None:
+        return
+    (trial,) = trials
+    record, handed = directory.record.trial(trial.name), handed_task(environment)
+    if handed is not None:
+        record.board_task = handed.id
+    elif record.board_task is None or _is_over(board.with_passwords(environment), record.board_task):
+        record.board_task = new_task_id(trial.experiment.name)
+    record.board = board.server
+    directory.write()
+
+
+def assigned_task(
+    directory: RunDirectory, trial: Trial, board: BoardAddress | None, environment: Mapping[str, str] = os.environ
+) -> AssignedTask | None:
+    """Return what the process of ``trial`` needs to know of its task; None without a board."""
+    if board is None:
+        return None
+    task_id = directory.record.trial(trial.name).board_task
+    assert task_id is not None
+    handed = handed_task(environment)
+    if handed is None:
+        return AssignedTask(board, task_id)
+    text = read_regular(directory.path / EXPERIMENT_FILE).decode()
+    return AssignedTask(board, handed.id, handed.member, handed.epoch, text)
+
+
+def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, str] = os.environ) -> BoardLink | None:
+    """Return what links the process of a trial with its board; None without one. ``name`` is the experiment's."""
+    if task is None:
+        return None
+    address = task.board.with_passwords(environment)
+    member, epoch = (task.member, task.epoch) if task.member else (f"trainer-{secrets.token_hex(4)}", 0)
+    keys = trainer_keys(read_master(environment), address.password, task.id)
+    return BoardLink(open_board(address), task.id, name, member, keys, epoch, task.file, task.lead_wait_s)
+
+
+@contextmanager
+def task_failure_reported(
+    directory: RunDirectory,
+    trials: Sequence[Trial],
+    board: BoardAddress | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[None]:
+    """Report to the board, after the body, that the only trial has failed: only here is known which try is the last.
+
+    A process that was killed leaves its lease, which is waited for; another trainer's is respected.
+    """
+    try:
+        yield
+    finally:
+        if board is not None:
+            (trial,) = trials
+            record = directory.record.trial(trial.name)
+            if record.status is Status.ERROR and record.board_task is not None:
+                reason = record.error.summary if record.error else "the trial failed"
+                with suppress(BoardError), closing(open_board(board.with_passwords(environment))) as opened:
+                    _fail(
+                        opened, record.board_task, reason[:_LONGEST_REASON], _lease_s(trial), handed_task(environment)
+                    )
+
+
+def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: HandedTask | None) -> None:
+    """Let the task be FAILED, by the right that was handed to this run, or else by one of its own."""
+    member, epoch = (handed.member, handed.epoch) if handed else (f"driver-{secrets.token_hex(4)}", 0)
+    ends_at = time.monotonic() + lease_s + LEASE_SLACK_S
+    while not _is_over_on(board, task_id) and time.monotonic() < ends_at:
+        lead = board.lead(task_id, member, lease_s, epoch)
+        if lead is not None:
+            board.finish(lead, TaskStatus.FAILED, reason)
+            return
+        time.sleep(_LOOK_S)
+
+
+def _lease_s(trial: Trial) -> float:
+    keys = trial.experiment.config.board_keys
+    assert keys is not None  # checked_board has refused the others
+    return keys.lease_s
+
+
+def _is_over(board: BoardAddress, task_id: str) -> bool:
+    with closing(open_board(board)) as opened:
+        return _is_over_on(opened, task_id)
+
+
+def _is_over_on(board: Board, task_id: str) -> bool:
+    return any(task.id == task_id and task.status.is_over for task in board.tasks())
