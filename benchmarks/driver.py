@@ -31,13 +31,11 @@ from benchmarks.canned_parts import (
 from benchmarks.comparison import Column, Line, Table, conditions, options
 from rlexp.agents.apex.gatherers import renewed
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
-from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
-from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.rollout.fleet import Fleet, FleetLimits
-from rlexp.rollout.gathered_workers import GatheredWorkers
-from rlexp.rollout.gatherer import Gatherer, GathererConfig, GathererSpec
+from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.schedules import LinearSchedule
 from rlexp.task_pool import Actor, RayTaskPool, Resources

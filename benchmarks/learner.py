@@ -25,15 +25,14 @@ import numpy as np
 import torch
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
-from rlexp.agents.dqn.gradients import COLUMNS
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.loss import row_losses
+from rlexp.agents.dqn.loss import COLUMNS, row_losses
 from rlexp.agents.torch.device import Precision
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule

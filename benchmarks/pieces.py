@@ -19,8 +19,8 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.models import QNetworkConfig
-from rlexp.models.q_network import QNetwork
-from rlexp.rollout.n_step import NStep
+from rlexp.models.networks import QNetwork
+from rlexp.rollout.folds import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch

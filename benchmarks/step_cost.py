@@ -19,9 +19,8 @@ import numpy as np
 from benchmarks.canned_parts import BATCH_SIZE, CannedLearner, CannedShard, Load, canned_info
 from benchmarks.comparison import Column, Table, conditions, options
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
-from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
-from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers

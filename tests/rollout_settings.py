@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 from rlexp.envs import EnvConfig, make_vector_env
-from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.fleet import Fleet, FleetLimits
-from rlexp.rollout.n_step import NStep
+from rlexp.rollout.folds import Fold, NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy, RolloutConfig, WorkerSpec
 from rlexp.task_pool import Actor, TaskPool

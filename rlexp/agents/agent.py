@@ -8,22 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rlexp.agents.agent_evaluation import AgentEvaluation
-from rlexp.agents.evaluation_process import EvaluationProcess, EvaluatorParts
-from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds
-from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.evaluation_process import AgentEvaluation, EvaluationProcess, EvaluatorParts
+from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds, IterationReport, Progress, StallWatch
 from rlexp.agents.policies import Policies
-from rlexp.agents.restored_state import errors_of, load_learner, resumed_seed, rollout_fingerprint
-from rlexp.agents.result_row import IterationReport, Progress
-from rlexp.agents.stall_watch import StallWatch
-from rlexp.agents.trial_callbacks import end_iteration, trial_callbacks
 from rlexp.agents.workers import (
     JoinedActors,
     MakeSpec,
+    ObservationFilters,
     PlayedTrial,
     WorkerLinks,
     WorkerParts,
+    errors_of,
+    load_learner,
     place_workers,
+    resumed_seed,
+    rollout_fingerprint,
     worker_spec,
 )
 from rlexp.checkpoint import Checkpoint, write_checkpoint
@@ -36,6 +35,7 @@ from rlexp.policy import Learner, Weights
 from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
+from rlexp.rollout.user_callbacks import end_iteration, trial_callbacks
 from rlexp.sample_batch import Array
 from rlexp.task_pool import ActorLostError, TaskPool
 

@@ -1,4 +1,7 @@
-"""Evaluations in a process of their own, so that an env which ends its process, or hangs, does not end the trial."""
+"""Evaluations in a process of their own, so that an env which ends its process, or hangs, does not end the trial.
+
+AgentEvaluation: the evaluations of a trial while it trains, with the weights that its learner has by then.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,22 @@ from typing import Any, Concatenate, Final, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.evaluator import MAX_STEPS, Evaluator
-from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.policies import Policies
+from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.common import CommonConfig
-from rlexp.envs import EnvConfig, spaces_of
+from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.make import spaces_of
 from rlexp.errors import RlexpError, TrialError
 from rlexp.metrics.timers import RunningClock
 from rlexp.policy import Weights
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, Playing, ReportProgress, ShouldStop
 from rlexp.rollout.fleet_member import START_S, last_line
 from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks, callback_classes
-from rlexp.task_pool import Actor, ActorLostError, Ref, Resources, TaskPool
+from rlexp.sample_batch import Array
+from rlexp.seeding import derive_seed
+from rlexp.task_pool.pool import Actor, ActorLostError, Ref, Resources, TaskPool
 
 LOOK_S: Final = 0.1
 """Seconds between two looks at whether an evaluation must end."""
@@ -189,3 +195,66 @@ class EvaluationProcess:
             if raised is error and isinstance(error, RlexpError):
                 raise
             raise raised if isinstance(raised, RlexpError) else TrialError(last_line(error)) from error
+
+
+@dataclass(frozen=True)
+class AgentEvaluation:
+    """Owned by one agent."""
+
+    parts: EvaluatorParts
+    spaces: Spaces
+    filters: ObservationFilters
+    callbacks: UserCallbacks
+    seed: int
+    """Of the trial."""
+    get_weights: Callable[[], Weights]
+    """Returns the learner's weights as they are at that moment."""
+    add_event: Callable[[str], None]
+    """Takes a sentence for the user."""
+    process: EvaluationProcess | None
+    """Plays in place of this process; None: the envs of training are in this process too."""
+
+    def prepare(self, should_stop: ShouldStop) -> None:
+        """Start the process that ``play_apart`` needs, if any; raises TrialError where it dies."""
+        if self.process is not None:
+            self.process.prepare(should_stop)
+
+    def play_apart(
+        self, iteration: int, num_episodes: int, should_stop: ShouldStop, report: ReportProgress
+    ) -> PlayedEpisodes:
+        """Return the same episodes as ``play``, played where no env can end or stop this process."""
+        if self.process is None:
+            return self.play(iteration, num_episodes, should_stop, report)
+        what = self.get_weights(), self.filters, num_episodes, evaluation_seed(self.seed, iteration)
+        return self.process.play(*what, should_stop, report)
+
+    def play(
+        self, iteration: int, num_episodes: int, should_stop: ShouldStop, report: ReportProgress
+    ) -> PlayedEpisodes:
+        """Return the episodes of an evaluation after ``iteration``; see :meth:`Agent.evaluate`."""
+        limits = EvaluationLimits(MAX_STEPS, self.parts.config.evaluation_timeout_s, should_stop)
+        return self._evaluator().play(num_episodes, evaluation_seed(self.seed, iteration), limits, report)
+
+    def film(self, iteration: int) -> tuple[Iterator[Array], float]:
+        """Return the pictures of an episode after ``iteration``, and how many make a second."""
+        return self._evaluator().film(derive_seed(self.seed, "film", iteration))
+
+    def figures_when_due(self, iteration: int, should_stop: ShouldStop, report: ReportProgress) -> dict[str, Any]:
+        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration.
+
+        A stop that is requested cannot wait for it, and the episodes that end before are the short ones: no figures.
+        """
+        config = self.parts.config
+        interval = config.evaluation_interval
+        if not interval or iteration % interval or should_stop():
+            return {}
+        played = self.play(iteration, config.evaluation_num_episodes, should_stop, report)
+        if should_stop() and not played.is_complete:
+            return {}
+        if not played.is_complete:
+            self.add_event(f"{played}; set evaluation_config.horizon, or a longer evaluation_timeout_s")
+        return {"evaluation": evaluation_figures(played)}
+
+    def _evaluator(self) -> Evaluator:
+        """Return what evaluates the learner's weights as they are now."""
+        return self.parts.evaluator(self.spaces, self.get_weights(), self.filters, self.callbacks)

@@ -1,13 +1,26 @@
-"""One iteration of training: what it has done so far, and when it ends."""
+"""One iteration of training: what it has done so far, and when it ends.
+
+The row of results of one iteration, and its ``info``: how sampling and learning did.
+
+StallWatch: notices training that gets no new sample any more.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.optimizers.policy_optimizer import Counters
+from rlexp.config.keys.metric_names import OWN_METRICS
+from rlexp.errors import TrialError
+from rlexp.metrics.timers import RunningClock
+from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow, MetricWindows
+from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.fragment import SampleInfo, SampleTime
 
 
 @dataclass(frozen=True)
@@ -58,3 +71,177 @@ class Iteration:
         """Return whether it has the env steps and seconds that ``config`` asks for, and has done something."""
         steps, seconds = config.timesteps_per_iteration or 0, config.min_iter_time_s or 0.0
         return self.has_progress and self.sampled >= steps and self.elapsed_s >= seconds
+
+
+_LEARNING: Final = ("learner", "learning")
+"""The parts of ``learner_time_share`` in which an optimizer learns."""
+
+
+@dataclass(frozen=True)
+class IterationReport:
+    """Everything that the row of one iteration is computed from."""
+
+    elapsed_s: float
+    sampled: int
+    trained: int
+    counters: Counters
+    num_workers: int
+    infos: Sequence[SampleInfo]
+    figures: Figures
+    """Those of the agent and its optimizer."""
+
+    def row(self, progress: Progress) -> dict[str, Any]:
+        """Return the row of results of the iteration; ``progress`` counts it already."""
+        reported, all_episodes = progress.summaries()
+        return {
+            "training_iteration": progress.iteration,
+            "timesteps_total": self.counters.num_steps_sampled,
+            "timesteps_this_iter": self.sampled,
+            "time_total_s": progress.time_total_s,
+            "time_this_iter_s": self.elapsed_s,
+            "episodes_total": progress.episodes_total,
+            "episodes_this_iter": sum(len(info.episodes.returns) for info in self.infos),
+            "episode_reward_mean": reported.reward_mean,
+            "episode_reward_min": reported.reward_min,
+            "episode_reward_max": reported.reward_max,
+            "episode_reward_mean_all": all_episodes.reward_mean,
+            "episode_len_mean": reported.len_mean,
+            "policy_reward_mean": {},  # by policy, if there are several agents; there is one
+            "policy_reward_min": {},
+            "policy_reward_max": {},
+            "info": self.info(),
+            "timers": self.timers(),
+            **progress.own_metrics(),
+        }
+
+    def info(self) -> dict[str, Any]:
+        """Return all figures, under RLlib's names where it had them."""
+        seconds = max(self.elapsed_s, 1e-9)
+        worker_time_share = self._worker_time_share(seconds * self.num_workers)
+        learner: Mapping[str, Any] = self.figures.get("learner", {})
+        return {
+            "num_steps_sampled": self.counters.num_steps_sampled,
+            "num_steps_trained": self.counters.num_steps_trained,
+            "sample_throughput": self.sampled / seconds,
+            "train_throughput": self.trained / seconds,
+            "trained_per_sampled": self.trained / self.sampled if self.sampled else 0.0,
+            "worker_wait_share": worker_time_share["wait"],
+            "worker_time_share": worker_time_share,
+            **self.figures,
+            **({"learner": {**learner, "cur_lr": learner["lr"]}} if "lr" in learner else {}),
+        }
+
+    def timers(self) -> dict[str, float]:
+        """Return steps and rows per second of the time that was spent on them, as RLlib's group of this name."""
+        share: Mapping[str, float] = self.figures.get("learner_time_share", {})
+        busy = {
+            "sample_throughput": (self.sampled, share.get("workers", 1.0)),
+            "learn_throughput": (self.trained, sum(share.get(part, 0.0) for part in _LEARNING)),
+        }
+        return {name: count / max(part * self.elapsed_s, 1e-9) for name, (count, part) in busy.items() if part}
+
+    def _worker_time_share(self, seconds: float) -> dict[str, float]:
+        """Return what part of ``seconds``, those of all workers together, was spent on what."""
+        spent = SampleTime.sum(info.time for info in self.infos)
+        return {
+            "acting": spent.acting_s / seconds,
+            "stepping": spent.stepping_s / seconds,
+            "folding": spent.folding_s / seconds,
+            "wait": max(1.0 - spent.total_s / seconds, 0.0),
+        }
+
+
+class Progress:
+    """Counts what was done, and remembers the newest episodes; part of every checkpoint. Owned by one agent."""
+
+    def __init__(self, smoothing_episodes: int, own_metrics: Sequence[str] = ()) -> None:
+        """Begin now; results are taken over so many episodes. ``own_metrics`` are those known beforehand."""
+        self.iteration = 0
+        self.episodes_total = 0
+        self._all, self._reported = EpisodeWindow(smoothing_episodes), EpisodeWindow(smoothing_episodes)
+        self._own_metrics = MetricWindows(smoothing_episodes, own_metrics)
+        self._started_s = time.monotonic()
+        self._time_before_s = 0.0
+
+    @property
+    def time_total_s(self) -> float:
+        """Seconds since the beginning, without those between two processes."""
+        return self._time_before_s + time.monotonic() - self._started_s
+
+    def counters(self, optimizer: PolicyOptimizer, num_weight_syncs: int) -> dict[str, float]:
+        """Return the counters that are known at every step of the optimizer, by the names that they have in a row."""
+        steps = optimizer.counters
+        return {
+            "timesteps_total": steps.num_steps_sampled,
+            "time_total_s": self.time_total_s,
+            "episodes_total": self.episodes_total,
+            "info/num_steps_sampled": steps.num_steps_sampled,
+            "info/num_steps_trained": steps.num_steps_trained,
+            "info/num_updates": optimizer.num_updates,
+            "info/num_weight_syncs": num_weight_syncs,
+        }
+
+    def add(self, episodes: Episodes) -> None:
+        """Count episodes that ended."""
+        reported = episodes.reported
+        self.episodes_total += len(episodes.returns)
+        self._all.extend(episodes.returns, episodes.lengths)
+        self._reported.extend(episodes.returns[reported], episodes.lengths[reported])
+        self._own_metrics.extend(episodes.own_metrics)
+
+    def summaries(self) -> tuple[EpisodeSummary, EpisodeSummary]:
+        """Return the statistics of the newest episodes that are reported, and of the newest ones of all envs."""
+        return self._reported.summary(), self._all.summary()
+
+    def own_metrics(self) -> dict[str, dict[str, float]]:
+        """Return the row's part with the metrics of the user's callbacks; empty where there are none."""
+        summary = self._own_metrics.summary()
+        return {OWN_METRICS: summary} if summary else {}
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
+        return {
+            "iteration": self.iteration,
+            "time_total_s": self.time_total_s,
+            "episodes_total": self.episodes_total,
+            "episodes": {"reported": self._reported.state(), "everybody": self._all.state()},
+            "own_metrics": self._own_metrics.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; older checkpoints have no ``episodes``."""
+        self.iteration, self.episodes_total = state["iteration"], state["episodes_total"]
+        self._time_before_s = state["time_total_s"]
+        if "episodes" in state:
+            self._reported.load(state["episodes"]["reported"])
+            self._all.load(state["episodes"]["everybody"])
+        self._own_metrics.load(state.get("own_metrics", {}))
+
+
+STALL_TIMEOUT_S: Final = 600.0
+"""Training that gets no new sample for so long is given up: every worker hangs."""
+
+
+class StallWatch:
+    """Owned by one agent, which shows it what each step of its optimizer has brought."""
+
+    def __init__(self, *, is_patient: bool) -> None:
+        """``is_patient``: actors may join at any time, so nothing is given up."""
+        self._is_patient = is_patient
+        self._clock = RunningClock()
+        self._last_sample_s = math.inf
+
+    def begin(self) -> None:
+        """Count from now on: an iteration begins."""
+        self._last_sample_s = self._clock()
+
+    def look(self, infos: Sequence[SampleInfo]) -> None:
+        """Take note of the samples that have come; raises TrialError where none has for STALL_TIMEOUT_S."""
+        now = self._clock()
+        if infos:
+            self._last_sample_s = now
+        elif now - self._last_sample_s > STALL_TIMEOUT_S and not self._is_patient:
+            raise TrialError(
+                f"no worker delivered a sample for {STALL_TIMEOUT_S:.0f} s",
+                "the env hangs in reset or step, or sample_batch_size is far too large for it",
+            )

@@ -1,9 +1,13 @@
-"""Policies: how an algorithm acts outside of training: in evaluations, from checkpoints, in exports."""
+"""Policies: how an algorithm acts outside of training: in evaluations, from checkpoints, in exports.
+
+For an export it gives its network as torch has it, and what its policy computes, to check by. Nothing here loads torch.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import gymnasium as gym
@@ -13,9 +17,27 @@ from rlexp.config.keys.user_modules import NO_MODULES, UserModules
 from rlexp.errors import UsageError
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.sample_batch import Array
 
 if TYPE_CHECKING:
-    from rlexp.agents.export.exportable import Exportable
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """The greedy policy of one algorithm, twice."""
+
+    network: nn.Module
+    """Returns for what the policy sees ``[B, ...]`` its actions ``[B, ...]``, and then the arrays of ``output_names``.
+
+    The first of these arrays are what actions are chosen by.
+    """
+    output_names: tuple[str, ...]
+    outputs: Callable[[Array], tuple[Array, ...]]
+    """The same arrays as the policy computes them; raises NotFiniteError."""
+    choose: Callable[[Array], Array]
+    """Returns the policy's actions ``[B, ...]`` by the first of these arrays."""
+
 
 PlayedConfigT = TypeVar("PlayedConfigT", bound=CommonConfig)
 

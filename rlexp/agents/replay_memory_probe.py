@@ -18,7 +18,7 @@ from rlexp.machine import Machine
 from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import STORAGES
-from rlexp.rollout.n_step import NStep
+from rlexp.rollout.folds import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
 from rlexp.sample_batch import FRAME_IDS, MIN_FRAMED_BYTES, Array, FrameRows, SampleBatch, WrittenRows

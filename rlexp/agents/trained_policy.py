@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import policies_of
 from rlexp.envs import Env, EnvConfig, OwnSpaces, make_env, playable_config
 from rlexp.errors import CheckpointError, NotFiniteError, UsageError

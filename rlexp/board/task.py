@@ -24,8 +24,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from rlexp.agents.dqn.players import DQNPlayers, q_network_config
-from rlexp.agents.observation_filters import ObservationFilters
-from rlexp.agents.workers import PlayedTrial, worker_spec
+from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
 from rlexp.board.actor.actor import ActorSettings
 from rlexp.board.demands import actor_excess, bytes_of_space, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
@@ -42,8 +41,8 @@ from rlexp.envs.env_config import EnvConfig, env_config_of
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.machine.hardware import this_machine
+from rlexp.models.dense import parameter_shapes
 from rlexp.models.network_config import QNetworkConfig
-from rlexp.models.parameter_shapes import parameter_shapes
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
 

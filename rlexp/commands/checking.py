@@ -30,7 +30,7 @@ from rlexp.sessions.choose import Joining, choose
 from rlexp.terminal.plans import plan_as_json, print_checked, print_envs, print_notices, print_plan
 
 if TYPE_CHECKING:
-    from rlexp.envs.registry import EnvReport
+    from rlexp.terminal.plans import EnvReport
 
 
 def check(

@@ -56,7 +56,7 @@ def evaluate(
 
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     checkpoint = find_checkpoint(path, trusted)
-    from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to
+    from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint, film_checkpoint_to
 
     request = EvaluationRequest(episodes, seed, explore, timeout_s, trusted)
     film = None if video is None else film_checkpoint_to(video, checkpoint, request)

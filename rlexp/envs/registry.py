@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from rlexp.config.keys.entry_points import PackageEntry
 from rlexp.config.keys.env_ids import ENVPOOL, ONE_AGENT, brought_by, is_minatar, is_minigrid, is_of_ale, several_agents
 from rlexp.config.keys.env_packages import GROUP
-from rlexp.errors import Problem, UsageError
+from rlexp.errors import UsageError
 from rlexp.user_code import classes
 
 Env = gym.Env[Any, Any]
@@ -144,19 +143,3 @@ def _register_minatar_ids(env_id: str) -> None:
         raise UsageError(f"env {env_id} needs MinAtar: {error}", "pip install 'rlexp[minatar]'") from error
     finally:
         root.setLevel(level)
-
-
-@dataclass(frozen=True)
-class EnvReport:
-    """An env that was made, reset, stepped and closed."""
-
-    env: str
-    observation_space: str
-    action_space: str
-    observation_shape: tuple[int, ...]
-    """Of what the agent sees."""
-    notices: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    """What is doubtful about it; it can be trained with."""
-    errors: tuple[Problem, ...] = ()
-    """Why it cannot be trained with, where whole episodes were played."""

@@ -12,13 +12,10 @@ import numpy as np
 
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
-from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
-from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.pacing import DataPathConfig, Pacing, WeightPublisher
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
-from rlexp.optimizers.replay_shards import ReplayShards
-from rlexp.optimizers.store_calls import StoreCalls
-from rlexp.optimizers.weight_publisher import WeightPublisher
+from rlexp.optimizers.replay_shards import ReplayShards, StoreCalls
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never

@@ -1,4 +1,7 @@
-"""Where the replay shards are, whose turn it is, and what becomes of one whose process died."""
+"""Where the replay shards are, whose turn it is, and what becomes of one whose process died.
+
+StoreCalls: batches on their way into the replay shards, and which shard gets which.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rlexp.checkpoint.state_codec import LazyArray, join_state
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.replay.shard import ReplayShard, ShardStats
-from rlexp.task_pool import Actor, ActorLostError, Ref, TaskPool
+from rlexp.rollout.source import Sample
+from rlexp.task_pool.pool import Actor, ActorLostError, Lane, Ref, TaskPool
 
 R = TypeVar("R")
 
@@ -248,3 +254,34 @@ class ReplayShards:
         except ActorLostError as error:
             self.replace(shard, error)
             raise
+
+
+class StoreCalls:
+    """Deals batches to shards at random, each with an equal share of the depth: a silent one fills only its own."""
+
+    def __init__(self, pool: TaskPool, shards: ReplayShards, depth: int, rng: np.random.Generator) -> None:
+        """About ``depth`` calls are in flight at most."""
+        self.lane = Lane(pool)
+        self._shards = shards
+        self._share = -(-depth // len(shards))
+        self._rng = rng
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a shard takes more rows."""
+        return any(map(self._is_open, self._shards))
+
+    def store(self, sample: Sample) -> None:
+        """Send a batch with rows to the shard that it was written for, or to one that takes more."""
+        shard = self._any_shard() if sample.info.shard is None else self._shards[sample.info.shard]
+        self.lane.submit(shard, ReplayShard.add_batch, sample.batch)
+        self._shards.feed(shard)
+
+    def _any_shard(self) -> Actor[ReplayShard]:
+        shard = self._shards[int(self._rng.integers(len(self._shards)))]
+        if self._is_open(shard):
+            return shard
+        return min(filter(self._is_open, self._shards), key=self.lane.in_flight, default=shard)
+
+    def _is_open(self, shard: Actor[ReplayShard]) -> bool:
+        return self.lane.in_flight(shard) < self._share and not self._shards.is_silent(shard)

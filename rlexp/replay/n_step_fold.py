@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlexp.n_step_returns import n_step_returns
 from rlexp.replay.columns import ColumnForms, Columns, Form
-from rlexp.sample_batch import DISCOUNTS, Array, SampleBatch
+from rlexp.sample_batch import DISCOUNTS, Array, SampleBatch, n_step_returns
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Episodes as they are reported: whole, undiscounted and unclipped."""
+"""Episodes as they are reported: whole, undiscounted and unclipped.
+
+EpisodeHooks: calls the user's hooks for the episodes of one vector env, each once, and collects own metrics.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.callbacks import Callbacks, Episode, EpisodeEnd, EpisodeStart, EpisodeStep
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.rollout.user_callbacks import UserCallbacks, plain_copy
 from rlexp.sample_batch import Array
 
 
@@ -96,3 +102,242 @@ def _finished(over: Array, returns: Array, lengths: Array) -> Finished | None:
         return None
     envs = over.nonzero()[0]
     return Finished(envs, returns[envs], lengths[envs])
+
+
+Vector = VectorEnv[Any, Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class VectorStep:
+    """One step of the M envs of a vector env, as it was returned."""
+
+    resetting: Array
+    """Whether it was no env step but the reset between two episodes ``[M]``."""
+    obs: Array
+    """Observations after it ``[M, ...]``."""
+    actions: Array
+    """``[M, ...]``."""
+    rewards: Array
+    """``[M]``, not clipped."""
+    terminated: Array
+    """``[M]``."""
+    truncated: Array
+    """``[M]``."""
+    infos: Mapping[str, Any]
+
+
+@dataclass
+class _Running:
+    """An episode that has begun."""
+
+    episode: Episode
+    episode_return: float = 0.0
+    length: int = 0
+    last: VectorStep | None = None
+    """Its last step where only a part of it (a life) ended: the whole may be over with the reset that follows."""
+
+
+class EpisodeHooks:
+    """Owned by whoever steps the vector env: a recorder or an evaluation.
+
+    ``playing [M]`` says in which envs another episode may begin; its owner changes it.
+    """
+
+    def __init__(
+        self, callbacks: UserCallbacks, env: Vector, worker_index: int | None, reported: Array | None = None
+    ) -> None:
+        """``worker_index`` None is an evaluation. Own metrics count in envs that are ``reported [M]``; None: all."""
+        self._callbacks = callbacks
+        self._on_start = callbacks.hooks(Callbacks.on_episode_start)
+        self._on_step = callbacks.hooks(Callbacks.on_episode_step)
+        self._on_end = callbacks.hooks(Callbacks.on_episode_end)
+        self._worker_index = worker_index
+        self._envs = _sub_envs(env)
+        self._reported = np.ones(env.num_envs, bool) if reported is None else reported
+        self.playing: Array = np.ones(env.num_envs, bool)
+        self._running: list[_Running | None] = [None] * env.num_envs
+        self._num_begun = [0] * env.num_envs
+        self._first_reset: tuple[Array, Mapping[str, Any]] | None = None
+        self._metrics: dict[str, list[float]] = {}
+
+    def note_first_reset(self, obs: Array, infos: Mapping[str, Any]) -> None:
+        """Take what the first reset of all envs returned; the hooks are called by ``begin``."""
+        self._first_reset = obs, infos
+
+    def begin(self) -> None:
+        """Call the hooks of the first reset, before the first step; later calls do nothing."""
+        if self._first_reset is None:
+            return
+        (obs, infos), self._first_reset = self._first_reset, None
+        for index in range(len(self._running)):
+            self._start(index, obs, infos)
+
+    def after_step(self, step: VectorStep, finished: Finished | None) -> None:
+        """Call the hooks that belong to one step of the vector env; ``finished`` are the episodes that it ended."""
+        if self._is_of_no_interest(step, finished):
+            return
+        totals: dict[int, tuple[float, int]] = {}
+        if finished is not None:
+            rows = zip(finished.envs.tolist(), finished.returns.tolist(), finished.lengths.tolist(), strict=True)
+            totals = {index: (episode_return, length) for index, episode_return, length in rows}
+        for index, resets in enumerate(step.resetting.tolist()):
+            running = self._running[index]
+            if running is not None and not resets:
+                self._step(running, index, step)
+            if running is not None and index in totals:
+                self._end(running, index, step, totals[index])
+            if resets and self._running[index] is None:
+                self._start(index, step.obs, step.infos)
+
+    def drain_metrics(self) -> dict[str, Array]:
+        """Return the own metrics of the episodes that ended since the last call, by name; values ``[E]``."""
+        metrics, self._metrics = self._metrics, {}
+        return {name: np.array(values) for name, values in metrics.items()}
+
+    def state(self) -> dict[str, Any] | None:
+        """Return how far episodes are; None where their ``data`` cannot be written to a checkpoint."""
+        try:
+            episodes = [None if running is None else _state_of(running) for running in self._running]
+        except ValueError:
+            return None
+        return {"episodes": episodes, "num_begun": list(self._num_begun), **self.callbacks_state()}
+
+    def callbacks_state(self) -> dict[str, Any]:
+        """Return what ``load_callbacks`` needs of ``state``, which can always be written to a checkpoint."""
+        return {"callbacks": self._callbacks.state()}
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Continue the episodes of ``state``; those of other classes, or of none, have no hooks until they end."""
+        self._first_reset = None
+        if state is None or not self._callbacks.load(state["callbacks"]):
+            return
+        self._num_begun = list(state["num_begun"])
+        for index, episode in enumerate(state["episodes"]):
+            self._running[index] = None if episode is None else self._restored(index, episode)
+
+    def load_callbacks(self, state: Mapping[str, Any] | None) -> None:
+        """Let the objects continue from ``state``, but begin new episodes; objects of other classes begin anew."""
+        if state is not None:
+            self._callbacks.load(state["callbacks"])
+
+    def _is_of_no_interest(self, step: VectorStep, finished: Finished | None) -> bool:
+        if self._on_step or finished is not None:
+            return False
+        return not (np.count_nonzero(step.resetting) or np.count_nonzero(step.terminated))
+
+    def _start(self, index: int, obs: Array, infos: Mapping[str, Any]) -> None:
+        if not self.playing[index]:
+            return
+        number = self._num_begun[index]
+        self._num_begun[index] = number + 1
+        running = self._running[index] = _Running(self._episode(index, number))
+        if self._on_start:
+            start = EpisodeStart(episode=running.episode, obs=obs[index].copy(), info=info_of(infos, index, len(obs)))
+            for hook in self._on_start:
+                hook(start)
+
+    def _step(self, running: _Running, index: int, step: VectorStep) -> None:
+        running.episode_return += float(step.rewards[index])
+        running.length += 1
+        running.last = step if step.terminated[index] or step.truncated[index] else None
+        if self._on_step:
+            moment = EpisodeStep(
+                **_fields(running.episode, index, step), episode_return=running.episode_return, length=running.length
+            )
+            for hook in self._on_step:
+                hook(moment)
+
+    def _end(self, running: _Running, index: int, step: VectorStep, totals: tuple[float, int]) -> None:
+        self._running[index] = None
+        if self._on_end:
+            last = step if running.last is None else running.last
+            end = EpisodeEnd(**_fields(running.episode, index, last), episode_return=totals[0], length=totals[1])
+            for hook in self._on_end:
+                hook(end)
+        for name, value in self._callbacks.checked_metrics(running.episode.metrics, of_episode=True).items():
+            if self._reported[index]:
+                self._metrics.setdefault(name, []).append(value)
+
+    def _episode(self, index: int, number: int, **kept: Any) -> Episode:
+        return Episode(
+            worker_index=self._worker_index,
+            env_index=index,
+            number=number,
+            is_evaluation=self._worker_index is None,
+            env=self._envs[index],
+            **kept,
+        )
+
+    def _restored(self, index: int, state: Mapping[str, Any]) -> _Running:
+        episode = self._episode(index, state["number"], metrics=state["metrics"], data=state["data"])
+        return _Running(episode, state["episode_return"], state["length"])
+
+
+def make_episode_hooks(
+    callbacks: UserCallbacks, env: Vector, worker_index: int | None, reported: Array | None = None
+) -> EpisodeHooks | None:
+    """Return what calls the hooks of ``env``'s episodes; None where there are none, so that no step looks for any."""
+    hooks = (Callbacks.on_episode_start, Callbacks.on_episode_step, Callbacks.on_episode_end)
+    if not any(callbacks.hooks(hook) for hook in hooks):
+        return None
+    return EpisodeHooks(callbacks, env, worker_index, reported)
+
+
+def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
+    """Return the info of one env from those of a vector env: ``_key`` says which envs gave ``key``, all without it.
+
+    What has no entry for each env, such as a number, belongs to all of them and is returned as it is.
+    """
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        given: Any = infos.get(f"_{key}")
+        is_mask = key.startswith("_") and key[1:] in infos
+        if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
+            continue
+        if isinstance(values, Mapping):
+            info[key] = info_of(values, index, num_envs)
+        else:
+            info[key] = values[index] if _has_one_per_env(values, num_envs) else values
+    return info
+
+
+def _has_one_per_env(values: Any, num_envs: int) -> bool:
+    """Return whether ``values`` are an array or a list ``[M, ...]``."""
+    shape = getattr(values, "shape", None)
+    if isinstance(shape, tuple):
+        return shape[:1] == (num_envs,)
+    return isinstance(values, list | tuple) and len(values) == num_envs
+
+
+def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:
+    """Return what a hook is given of one env's step; copies, as a hook may change them."""
+    return {
+        "episode": episode,
+        "obs": step.obs[index].copy(),
+        "action": step.actions[index].copy(),
+        "reward": float(step.rewards[index]),
+        "terminated": bool(step.terminated[index]),
+        "truncated": bool(step.truncated[index]),
+        "info": info_of(step.infos, index, len(step.rewards)),
+    }
+
+
+def _state_of(running: _Running) -> dict[str, Any]:
+    """Return how far an episode is; ValueError where a checkpoint cannot hold its metrics or data."""
+    episode = running.episode
+    # NaN says that an episode has no such metric.
+    metrics = {name: value for name, value in episode.metrics.items() if not _is_nan(value)}
+    totals = {"episode_return": running.episode_return, "length": running.length}
+    own = {"metrics": plain_copy(metrics), "data": plain_copy(episode.data)}
+    return {"number": episode.number, **own, **totals}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def _sub_envs(vector: Any) -> tuple[Any, ...]:
+    """Return the envs of a vector env one by one; None for each where it has no such."""
+    while isinstance(vector, VectorWrapper):
+        vector = vector.env
+    return tuple(vector.envs) if isinstance(vector, SyncVectorEnv) else (None,) * vector.num_envs

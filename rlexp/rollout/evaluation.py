@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep
-from rlexp.rollout.episodes import EpisodeCounter, Finished
+from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Finished, VectorStep
 from rlexp.sample_batch import Array
 
 ShouldStop = Callable[[], bool]

@@ -17,10 +17,10 @@ from rlexp.rollout.fleet_member import (
     FleetLimits,
     FleetWords,
     Member,
+    NodeLosses,
     PlaceWorker,
     last_line,
 )
-from rlexp.rollout.node_losses import NodeLosses
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
 

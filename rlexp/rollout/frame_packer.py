@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.rollout.accumulators import refuse_too_much_waiting
+from rlexp.rollout.folds import refuse_too_much_waiting
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import FRAME_IDS_OF, OBS, Array, FrameRows, SampleBatch, num_frames
 

@@ -14,8 +14,7 @@ from gymnasium.vector import VectorEnv
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import TrialError
 from rlexp.policy import LiveWeights, Outputs, Policy, Weights
-from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep
-from rlexp.rollout.episodes import EpisodeCounter, Episodes
+from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment, SampleTime
 from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig

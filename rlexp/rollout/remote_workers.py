@@ -1,9 +1,15 @@
-"""The rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights."""
+"""The rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights.
+
+Turns: which of many workers is asked next.
+
+WeightSyncs: which of the workers that are sent weights are due for newer ones.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from rlexp.policy import Weights
@@ -12,10 +18,146 @@ from rlexp.rollout.fleet import Fleet
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
-from rlexp.rollout.turns import Turns
-from rlexp.rollout.weight_syncs import WeightSyncs
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
+from rlexp.task_pool.pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
+
+Worker = Actor[RolloutWorker]
+
+
+class Turns:
+    """Which worker is asked next: the one with the fewest calls in flight, then the one asked longest ago.
+
+    A heap, so that a turn costs the logarithm of the number of workers.
+    """
+
+    def __init__(self, queue_depth: int) -> None:
+        """No worker has more than ``queue_depth`` calls in flight."""
+        self.num_in_flight = 0
+        self._queue_depth = queue_depth
+        self._turn = 0
+        # Of each worker the calls in flight, the turn in which it was asked last, and a number that breaks ties.
+        self._entries: dict[Worker, tuple[int, int, int]] = {}
+        self._workers: dict[int, Worker] = {}
+        self._heap: list[tuple[int, int, int]] = []
+        self._num_added = 0
+
+    def add(self, worker: Worker) -> None:
+        """Let a new worker take turns."""
+        self._num_added += 1
+        self._workers[self._num_added] = worker
+        self._set(worker, (0, 0, self._num_added))
+
+    def remove(self, worker: Worker) -> None:
+        """Forget a worker, and its calls in flight."""
+        entry = self._entries.pop(worker, None)
+        if entry is not None:
+            self.num_in_flight -= entry[0]
+            del self._workers[entry[2]]
+
+    def next(self) -> Worker | None:
+        """Return the worker that is asked now, and count its call; None where every queue is full."""
+        while self._heap:
+            entry = heappop(self._heap)
+            worker = self._workers.get(entry[2])
+            if worker is None or self._entries[worker] != entry:
+                continue  # an entry from before
+            self._turn += 1
+            self.num_in_flight += 1
+            self._set(worker, (entry[0] + 1, self._turn, entry[2]))
+            return worker
+        return None
+
+    def ended(self, worker: Worker) -> None:
+        """Count a call of ``worker`` as no longer in flight."""
+        in_flight, turn, number = self._entries[worker]
+        self.num_in_flight -= 1
+        self._set(worker, (in_flight - 1, turn, number))
+
+    def in_flight(self, worker: Worker) -> int:
+        """Return how many calls of ``worker`` are in flight."""
+        return self._entries[worker][0]
+
+    def _set(self, worker: Worker, entry: tuple[int, int, int]) -> None:
+        self._entries[worker] = entry
+        if entry[0] < self._queue_depth:
+            heappush(self._heap, entry)
+        if len(self._heap) > 4 * len(self._entries) + 64:  # mostly entries from before
+            self._heap = [each for each in self._entries.values() if each[0] < self._queue_depth]
+            heapify(self._heap)
+
+
+class WeightSyncs:
+    """Which workers are due for newer weights: those that have sampled long enough with theirs."""
+
+    def __init__(self, max_delay: int) -> None:
+        """A worker is due once it has sampled ``max_delay`` env steps since its last weights."""
+        self._max_delay = max_delay
+        self._steps: dict[Worker, int] = {}
+        self._version_of: dict[Worker, int] = {}
+        self._due: dict[Worker, None] = {}
+        # Those that may be sent the newest weights: looked at once for each version, not at each step.
+        self._candidates: dict[Worker, None] = {}
+        self._reading: set[Worker] = set()
+
+    @property
+    def has_due(self) -> bool:
+        """Whether a worker has sampled for long enough."""
+        return bool(self._due)
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self._steps
+
+    def add(self, worker: Worker) -> None:
+        """Count what a worker without weights samples from now on."""
+        self._candidates[worker] = None
+        self._restart(worker)
+
+    def remove(self, worker: Worker) -> None:
+        """Forget a worker."""
+        self._steps.pop(worker, None)
+        self._version_of.pop(worker, None)
+        self._due.pop(worker, None)
+        self._candidates.pop(worker, None)
+        self._reading.discard(worker)
+
+    def reads(self, worker: Worker) -> None:
+        """Learn that ``worker`` reads weights from shared memory when it is due: it is sent none from now on."""
+        if worker not in self._reading:
+            self._reading.add(worker)
+            self._due.pop(worker, None)
+            self._candidates.pop(worker, None)
+
+    def sampled(self, worker: Worker, num_env_steps: int) -> None:
+        """Count env steps that ``worker`` has sampled."""
+        self._steps[worker] += num_env_steps
+        if self._steps[worker] >= self._max_delay:
+            self._due[worker] = self._candidates[worker] = None
+
+    def published(self) -> None:
+        """Learn that there are newer weights."""
+        self._candidates |= self._due
+
+    def lost(self, worker: Worker) -> None:
+        """Learn that weights did not reach ``worker``: it is sent some again."""
+        self._version_of.pop(worker, None)
+        if worker not in self._reading:
+            self._candidates[worker] = None
+
+    def take(self, version: int) -> list[Worker]:
+        """Return the workers to which weights of ``version`` are sent now, as if they had them."""
+        candidates, self._candidates = self._candidates, {}
+        taken = [worker for worker in candidates if self._version_of.get(worker, version - 1) < version]
+        for worker in taken:
+            self._version_of[worker] = version
+            self._restart(worker)
+        return taken
+
+    def _restart(self, worker: Worker) -> None:
+        self._steps[worker] = 0
+        if self._max_delay > 0:
+            self._due.pop(worker, None)
+        else:
+            self._due[worker] = None
 
 
 class RemoteWorkers:

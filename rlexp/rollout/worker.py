@@ -12,18 +12,11 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlexp.policy import Weights
-from rlexp.rollout.accumulators import (
-    Accumulator,
-    EpisodeAccumulator,
-    FragmentAccumulator,
-    refuse_unended_episodes,
-)
-from rlexp.rollout.episode_hooks import EpisodeHooks, make_episode_hooks
-from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.episodes import EpisodeHooks, Episodes, make_episode_hooks
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.rollout.folds import Accumulator, EpisodeAccumulator, FragmentAccumulator, refuse_unended_episodes
+from rlexp.rollout.fragment import SampleInfo, SampleTime, join_reports_of_worker, join_rows
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.joined_rows import join_reports_of_worker, join_rows
 from rlexp.rollout.recorder import ENV, FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 from gymnasium.vector import VectorEnv
 
 from rlexp.policy import Policy
-from rlexp.rollout.accumulators import Fold
 from rlexp.rollout.filters import Moments
+from rlexp.rollout.folds import Fold
 from rlexp.rollout.shared_weights import WeightsHandle
 from rlexp.rollout.user_callbacks import CallbackClasses
 from rlexp.sample_batch import SampleBatch, WrittenRows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from rlexp.terminal.lines import visible
 
 if TYPE_CHECKING:  # the agents import torch, which most commands do without
-    from rlexp.agents.checkpoint_player import Evaluation
+    from rlexp.agents.checkpoint import Evaluation
 
 _CLEAR_LINE: Final = "\r\x1b[K"
 

@@ -9,7 +9,7 @@ from rlexp.terminal.lines import visible
 
 if TYPE_CHECKING:  # the agents import torch, which most commands do without
     from rlexp.agents.export.export import Export
-    from rlexp.agents.export.verification import Form, Verification
+    from rlexp.agents.export.onnx import Form, Verification
 
 
 def print_export(export: Export, as_json: bool) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
@@ -14,20 +14,32 @@ from rlexp.config.plan import Plan
 from rlexp.config.space.alternatives import Alternatives
 from rlexp.config.space.domains import Domain
 from rlexp.config.variants.sweep import Sweep
-from rlexp.errors import RlexpError
+from rlexp.errors import Problem, RlexpError
 from rlexp.line_width import columns_of, wrapped
 from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut
 from rlexp.runs.secrets import masked
 from rlexp.terminal.lines import aligned, print_notice_list, visible
 
-if TYPE_CHECKING:
-    from rlexp.envs.registry import EnvReport
-
-
 _HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")
 _SHORTEST_NAME: Final = 18
 """Shorter ones are cut to their number."""
 _NUMBER: Final = len("00000-")
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """An env that was made, reset, stepped and closed."""
+
+    env: str
+    observation_space: str
+    action_space: str
+    observation_shape: tuple[int, ...]
+    """Of what the agent sees."""
+    notices: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """What is doubtful about it; it can be trained with."""
+    errors: tuple[Problem, ...] = ()
+    """Why it cannot be trained with, where whole episodes were played."""
 
 
 def print_notices(plan: Plan) -> None:

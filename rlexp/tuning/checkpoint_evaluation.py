@@ -103,7 +103,7 @@ class CheckpointEvaluation:
 
     def _play(self, limit_s: float) -> Mapping[str, Any] | None:
         """Return the figures of an evaluation, None where it was cut off or failed; the learner is held from now on."""
-        from rlexp.agents.evaluator import evaluation_figures  # it loads Gymnasium, and the command needs none
+        from rlexp.agents.evaluation import evaluation_figures  # it loads Gymnasium, and the command needs none
 
         def is_over() -> bool:
             return self._should_stop() or self._clock() >= end_s

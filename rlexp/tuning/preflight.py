@@ -16,11 +16,11 @@ from typing import Final
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_modules import UserModules
-from rlexp.envs.registry import EnvReport
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
 from rlexp.processes.child import ChildProcess, Message
 from rlexp.processes.family import SESSION, family_of, kill
+from rlexp.terminal.plans import EnvReport
 
 START_TIMEOUT_S: Final = 60.0
 """How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""

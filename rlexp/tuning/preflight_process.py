@@ -39,10 +39,10 @@ from rlexp.envs import (
     observation_shape,
     spaces_of,
 )
-from rlexp.envs.registry import EnvReport
 from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.machine import Machine
 from rlexp.processes.child import Message, Send, answer
+from rlexp.terminal.plans import EnvReport
 
 LARGE_IMAGE: Final = 128
 """Pixels of a side from which on the default convolutions are slow."""

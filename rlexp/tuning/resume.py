@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from rlexp.agents.restored_state import refuse_unloadable
+from rlexp.agents.workers import refuse_unloadable
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import (
     checked_board,

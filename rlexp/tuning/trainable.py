@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from rlexp.agents.registry import agent_class
-from rlexp.agents.trial_callbacks import announce_checkpoint
 from rlexp.board.trainer.link import TaskReports, save_into
 from rlexp.board.trainer.seats import BoardSeats
 from rlexp.board.trainer.trial import board_link
@@ -23,6 +22,7 @@ from rlexp.checkpoint import checkpoint_directory, read_checkpoint
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import AUTO
 from rlexp.processes.threads import few_collections
+from rlexp.rollout.user_callbacks import announce_checkpoint
 from rlexp.runs.files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING
@@ -40,7 +40,7 @@ from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
-    from rlexp.agents.process_state import ProcessState
+    from rlexp.agents.torch.process import ProcessState
     from rlexp.board.trainer.link import BoardLink
 
 STDERR = 2
@@ -188,7 +188,7 @@ class ExperimentTrainable(tune.Trainable):
 
     def _restore_process(self) -> None:
         """Let nothing of the trials before be left in the process, neither memory nor state."""
-        from rlexp.agents.process_state import ProcessState  # it loads torch
+        from rlexp.agents.torch.process import ProcessState  # it loads torch
 
         if self._process_state is None:
             self._process_state = ProcessState()

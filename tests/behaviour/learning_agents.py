@@ -18,7 +18,7 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.task_pool import Actor, Lane

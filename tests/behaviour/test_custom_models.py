@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
+from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
@@ -23,7 +23,7 @@ from rlexp.display.quiet import QuietDisplay
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import OBS
 from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning.resume import resume_run

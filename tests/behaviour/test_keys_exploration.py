@@ -13,7 +13,7 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.exploration import EpsilonGreedy, epsilon_ladder
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.task_pool import InlineTaskPool
 from tests.behaviour.rollout_agents import SMALL, make_agent, poll, weights_of

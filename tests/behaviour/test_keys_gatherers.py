@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.optimizers.weight_publisher import SENT_BYTES_PER_S, WeightPublisher
+from rlexp.optimizers.pacing import SENT_BYTES_PER_S, WeightPublisher
 from rlexp.policy import Weights
-from rlexp.rollout.gathered_workers import GatheredWorkers
+from rlexp.rollout.gatherer import GatheredWorkers
 from tests.behaviour.learning_agents import make_apex
 from tests.doubles.scripted import ScriptedSource
 

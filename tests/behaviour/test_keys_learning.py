@@ -11,7 +11,7 @@ import torch
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.errors import ResourceError
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.tuning.placement import placement
 from tests.behaviour.learning_agents import (

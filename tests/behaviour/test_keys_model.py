@@ -17,7 +17,7 @@ from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import UsageError
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.torch.device_batch import DeviceBatch
+from rlexp.agents.torch.device import DeviceBatch
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig

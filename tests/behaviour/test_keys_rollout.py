@@ -11,14 +11,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
+from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn import players
-from rlexp.agents.dqn.policies import DQNPolicies
-from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.dqn.players import DQNPolicies
+from rlexp.agents.workers import ObservationFilters
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
-from rlexp.rollout import accumulators
+from rlexp.rollout import folds
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.seeding import derive_seed
 from tests.behaviour.rollout_agents import (
@@ -107,7 +107,7 @@ def test_horizon_ends_the_episodes_that_are_waited_for() -> None:
 
 @pytest.mark.key("batch_mode")
 def test_steps_whose_episodes_never_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 10_000)
     with pytest.raises(TrialError, match="episodes that have not ended"):
         sample(1, ENDLESS_ENV, batch_mode="complete_episodes")
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
-from rlexp.agents.dqn.policies import DQNPolicies
+from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
+from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.config.load import load_plan
 from rlexp.errors import ConfigError
 from rlexp.policy import LearnResult

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlexp.agents.checkpoint_player import EvaluationRequest, film_checkpoint_to
+from rlexp.agents.checkpoint import EvaluationRequest, film_checkpoint_to
 from rlexp.checkpoint import write_checkpoint
 from rlexp.cli import app
 from rlexp.errors import RlexpError

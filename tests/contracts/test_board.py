@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from rlexp.board.messages.payloads import CHUNK_BYTES
+from rlexp.board.messages.blobs import CHUNK_BYTES
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TrainerBeat

@@ -9,10 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, VALUE_TARGETS, VF_PREDS, Advantages
-from rlexp.rollout.accumulators import Accumulator, EpisodeAccumulator, Fold, FragmentAccumulator
+from rlexp.rollout.folds import (
+    ADVANTAGES,
+    VALUE_TARGETS,
+    VF_PREDS,
+    Accumulator,
+    Advantages,
+    EpisodeAccumulator,
+    Fold,
+    FragmentAccumulator,
+    NStep,
+)
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from tests.doubles.folds import StepFold
 from tests.doubles.policies import without

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import IDLE_WAIT_S, LearnerOutput, LearnerRunner, LearnerThread
+from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import Learner
 from tests.doubles.scripted import TIMEOUT_S, ScriptedLearner, keyed_rows
 

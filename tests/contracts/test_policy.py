@@ -20,8 +20,7 @@ from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.models import QNetworkConfig
 from rlexp.models.action_distributions import actions_of
-from rlexp.models.actor_critic import ActorCritic
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import ActorCritic, QNetwork
 from rlexp.policy import Policy, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
 from tests.doubles.policies import NUM_ACTIONS, CountingPolicy, ScriptedPolicy, StepPolicy

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlexp.agents.dqn.exploration import EpsilonGreedy, PolicyExploration
-from rlexp.agents.ppo.advantages import VF_PREDS
 from rlexp.policy import Outputs, Weights
+from rlexp.rollout.folds import VF_PREDS
 from rlexp.sample_batch import NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch, new
 
 NUM_ACTIONS = 1000

@@ -43,7 +43,7 @@ class ProcessTaskPool:
     """A TaskPool that runs each object in a process, forked from a server that has imported torch."""
 
     def __init__(self) -> None:
-        CONTEXT.set_forkserver_preload(["rlexp.agents.ppo.learner_process"])
+        CONTEXT.set_forkserver_preload(["rlexp.agents.torch.learners"])
         self._places: dict[Actor[Any], Place] = {}
 
     def actors(self) -> list[Actor[Any]]:

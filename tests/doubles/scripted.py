@@ -13,9 +13,8 @@ from rlexp.replay.shard import ReplayConfig, ReplayShard
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.rollout.fragment import SampleInfo, SampleTime, join_infos
 from rlexp.rollout.gatherer import Gathered, GatheredInfo
-from rlexp.rollout.joined_rows import join_infos
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch
 from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref

@@ -12,9 +12,10 @@ import redis
 
 from rlexp.board.messages import envelope
 from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.blobs import BlobHead
 from rlexp.board.messages.credentials import ActorKeys, SharedKeys
 from rlexp.board.messages.envelope import Header
-from rlexp.board.messages.payloads import BlobHead, Newer, seal_fragment, seal_weights
+from rlexp.board.messages.payloads import Newer, seal_fragment, seal_weights
 from rlexp.board.messages.tokens import parse_token
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Seat

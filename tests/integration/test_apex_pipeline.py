@@ -19,9 +19,8 @@ import pytest
 from rlexp.agents.apex.gatherers import renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
-from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerThread
-from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import LearnResult, Weights
 from rlexp.replay import ReplayConfig, ReplayShard
@@ -29,9 +28,8 @@ from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
-from rlexp.rollout.gathered_workers import GatheredWorkers
-from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
-from rlexp.rollout.n_step import NStep
+from rlexp.rollout.folds import NStep
+from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample

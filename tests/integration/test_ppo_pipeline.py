@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, VALUE_TARGETS, VF_PREDS, Advantages
-from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
+from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS, VF_PREDS, Advantages
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker

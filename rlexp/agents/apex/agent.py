@@ -15,25 +15,23 @@ from rlexp.agents.dqn.learner import DQNLearner
 from rlexp.agents.iteration import Iteration
 from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
-from rlexp.agents.torch.learner_threads import LearnerThreads, trial_load
+from rlexp.agents.torch.process import LearnerThreads, trial_load
 from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.machine import available_cpus
 from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
-from rlexp.optimizers.data_path_config import DataPathConfig
-from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
-from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
+from rlexp.optimizers.policy_optimizer import Figures, InlineLearnerRunner, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.replay.rows import Rows
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.gathered_workers import GatheredWorkers
+from rlexp.rollout.gatherer import GatheredWorkers
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits
 from rlexp.sample_batch import num_frames

@@ -15,8 +15,7 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.metrics.timers import RunningClock
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
-from rlexp.rollout.gathered_workers import GatheredWorkers
-from rlexp.rollout.gatherer import Gatherer, GathererConfig, GathererSpec
+from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
 from rlexp.task_pool import Actor, TaskPool, TrialGroup

@@ -10,19 +10,16 @@ import torch
 
 from rlexp.agents.dqn.exploration import EpsilonSchedule
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.players import DQNPlayers, q_network_config
-from rlexp.agents.dqn.policies import DQNPolicies
+from rlexp.agents.dqn.players import DQNPlayers, DQNPolicies, q_network_config
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import emulation, learner_device
 from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models import QNetworkConfig
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
-from rlexp.optimizers.data_path_config import DataPathConfig
-from rlexp.optimizers.inline_learner import InlineLearnerRunner
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
-from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import Figures, ReplayOptimizer
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
+from rlexp.optimizers.policy_optimizer import Figures, InlineLearnerRunner, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner

@@ -1,28 +1,72 @@
-"""Stage 5 of the data path: one SGD step on a batch, and the target network."""
+"""Stage 5 of the data path: one SGD step on a batch, and the target network.
+
+What a DQN learner reports about an update, once its figures are there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.dense_gradient import MOST_PRODUCTS, DenseGradient
-from rlexp.agents.dqn.dense_network import is_dense
-from rlexp.agents.dqn.gradients import AutogradGradient
-from rlexp.agents.dqn.update import DQNUpdate, FigureReader, ReadyFigures
-from rlexp.agents.torch.device import Precision, continue_generator, use_precision
+from rlexp.agents.dqn.dense_loss import MOST_PRODUCTS, DenseGradient
+from rlexp.agents.dqn.loss import AutogradGradient
+from rlexp.agents.torch.device import LateNumbers, Precision, continue_generator, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.agents.torch.memory import keep_freed_memory
-from rlexp.agents.torch.staging import LateNumbers
-from rlexp.models import QNetworkConfig
-from rlexp.models.q_network import QNetwork
-from rlexp.models.weights import load_weights
+from rlexp.agents.torch.process import keep_freed_memory
+from rlexp.errors import TrialError
+from rlexp.models.dense_gradients import is_dense
+from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.networks import QNetwork
+from rlexp.models.torsos import load_weights
 from rlexp.policy import LearnResult, LiveWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
+
+
+class FigureReader(Protocol):
+    """The figures of an update, and its TD errors."""
+
+    def read(self) -> Sequence[Array]:
+        """Wait for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
+        ...
+
+
+class ReadyFigures:
+    """A FigureReader of what NumPy computed."""
+
+    def __init__(self, figures: Array, td_errors: Array) -> None:
+        self._arrays = figures, td_errors
+
+    def read(self) -> Sequence[Array]:
+        return self._arrays
+
+
+class DQNUpdate:
+    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
+
+    def __init__(self, number: int, lr: float, reader: FigureReader) -> None:
+        """Take what update ``number`` reports."""
+        self._number = number
+        self._lr = lr
+        self._reader = reader
+
+    def result(self) -> LearnResult:
+        figures, td_errors = self._reader.read()
+        loss, mean_q, mean_td_error, grad_norm = figures.tolist()
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            raise TrialError(
+                f"the loss is {loss:g} and its gradient {grad_norm:g} at update {self._number:,}",
+                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
+            )
+        stats = {"loss": loss, "mean_q": mean_q, "mean_td_error": mean_td_error, "grad_norm": grad_norm, "lr": self._lr}
+        return LearnResult(stats, td_errors)
+
 
 NUM_PENDING_ON_GPU = 2
 """Updates that are begun before the result of an earlier one is read: the GPU has work while its thread copies."""

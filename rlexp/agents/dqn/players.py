@@ -1,30 +1,63 @@
-"""What the players of the DQN family are made of, own workers and joined actors alike. No torch is imported here."""
+"""What the players of the DQN family are made of, own workers and joined actors alike. No torch is imported here.
+
+Which place of the ladder of ε each player has: a trial's own workers, and the seats of those who join it.
+
+The policies that play checkpoints of the DQN family. No torch is imported here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
 
 from rlexp.agents.dqn.exploration import (
     AnnealedEpsilon,
     ConstantEpsilon,
+    EpsilonGreedyPolicy,
     EpsilonSchedule,
     PolicyExploration,
     epsilon_ladder,
 )
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.dqn.rungs import rungs, rungs_of_envs
+from rlexp.agents.policies import Policies
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_modules import NO_MODULES, UserModules
-from rlexp.envs import is_byte_vector
-from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
-from rlexp.rollout.n_step import NStep
+from rlexp.envs.spaces import is_byte_vector
+from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
+from rlexp.policy import Policy, Weights
+from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.folds import NStep
 from rlexp.schedules import LinearSchedule
+
+if TYPE_CHECKING:
+    from rlexp.agents.policies import Exportable
+
+
+def rungs(num_players: int) -> tuple[int, ...]:
+    """Return the rung of each of ``num_players``, 0 to ``num_players - 1``, in van der Corput's order from the last on.
+
+    However many of the first players are there, they are spread over the whole ladder. The first player has the last
+    rung, on which is explored least: the episodes that are reported come from there.
+    """
+    num_bits = max(num_players - 1, 0).bit_length()
+    spread = [_reversed_bits(number, num_bits) for number in range(1 << num_bits)]
+    return tuple(num_players - 1 - number for number in spread if number < num_players)
+
+
+def rungs_of_envs(num_players: int, num_envs: int) -> tuple[tuple[int, ...], ...]:
+    """Return the rungs of each player's envs, on a ladder with one rung for every env of all players."""
+    return tuple(tuple(env * num_players + rung for env in range(num_envs)) for rung in rungs(num_players))
+
+
+def _reversed_bits(number: int, num_bits: int) -> int:
+    return sum(1 << (num_bits - 1 - bit) for bit in range(num_bits) if number >> bit & 1)
 
 
 @dataclass(frozen=True)
@@ -152,3 +185,45 @@ def q_network_config(
         head=head,
         sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
     )
+
+
+class DQNPolicies(Policies[DQNConfig]):
+    """The policies of DQN and APEX."""
+
+    @classmethod
+    def make_policy(
+        cls,
+        config: DQNConfig,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> DQNPolicy:
+        return DQNPolicy(q_network_config(config, observation_space, action_space, modules))
+
+    @classmethod
+    def exploring_player(
+        cls, config: DQNConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
+    ) -> ActingPolicy:
+        assert isinstance(action_space, gym.spaces.Discrete)
+        epsilons = np.full(num_envs, config.evaluation_epsilon)
+        return EpsilonGreedyPolicy(policy, epsilons, int(action_space.n), seed)
+
+    @classmethod
+    def exportable(
+        cls,
+        config: DQNConfig,
+        policy: Policy,
+        weights: Weights,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Exportable:
+        from rlexp.agents.dqn.torch_policy import exportable_q_network  # it loads torch
+
+        assert isinstance(policy, DQNPolicy)
+        network = q_network_config(config, observation_space, action_space, modules)
+        return exportable_q_network(network, policy, weights)
+
+    @classmethod
+    def evaluation_exploration(cls, config: DQNConfig) -> Mapping[str, float]:
+        return {"epsilon": config.evaluation_epsilon}

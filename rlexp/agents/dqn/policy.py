@@ -1,18 +1,216 @@
-"""The policy of the DQN family: acts on a Q-network's values, and explores by ε, by their softmax, or with noise."""
+"""The policy of the DQN family: acts on a Q-network's values, and explores by ε, by their softmax, or with noise.
+
+Categorical distributions of returns in NumPy, as ``loss.py`` has them in torch: for small networks.
+
+What a policy asks of a Q-network: arrays in, arrays out, whichever library computes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.agents.dqn.acting_network import NEW_Q_VALUES, Q_VALUES, make_acting_network
 from rlexp.agents.dqn.exploration import Explorer, PolicyExploration
 from rlexp.errors import NotFiniteError
-from rlexp.models import QNetworkConfig
-from rlexp.policy import Outputs, Weights
-from rlexp.sample_batch import NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch
+from rlexp.models.dense import NumpyQNetwork, has_numpy_form
+from rlexp.models.network_config import HeadConfig, QNetworkConfig
+from rlexp.policy import LiveWeights, Outputs, Weights
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, new
+
+
+class Atoms:
+    """The values on which the distributions of one network lie; everything is float32."""
+
+    support: Array
+    """``[K]``, evenly spaced."""
+
+    def __init__(self, head: HeadConfig) -> None:
+        self.support = np.linspace(head.v_min, head.v_max, head.num_atoms, dtype=np.float32)
+        self._last = np.float32(head.num_atoms - 1)
+        self._lowest = np.float32(head.v_min)
+        self._per_value = np.float32((head.num_atoms - 1) / (head.v_max - head.v_min)) if head.num_atoms > 1 else 0
+
+    def values(self, probabilities: Array) -> Array:
+        """Return the means ``[...]`` of distributions ``[..., K]``."""
+        # As one matrix: of a stack of small ones, NumPy would multiply each by itself.
+        values: Array = probabilities.reshape(-1, len(self.support)) @ self.support
+        return values.reshape(probabilities.shape[:-1])
+
+    def projected(self, p_t: Array, r_t: Array, discount_t: Array) -> Array:
+        """Return the distributions of ``r_t + discount_t z``, z ~ ``p_t [B, K]``, laid onto the support: ``[B, K]``.
+
+        Each shifted atom gives its probability to its two neighbours on the support (Bellemare et al. 2017, eq. 7).
+        """
+        position = r_t[:, None] + discount_t[:, None] * self.support
+        position -= self._lowest
+        position *= self._per_value
+        position = np.fmin(np.fmax(position, 0), self._last)  # which leave no NaN, that would be no index
+        lower = np.minimum(np.floor(position), self._last - 1)
+        position -= lower
+        upper_share = position * p_t
+        slots = lower.astype(np.intp)
+        slots += np.arange(0, p_t.size, p_t.shape[1])[:, None]
+        flat = slots.ravel()
+        projected = np.bincount(flat, (p_t - upper_share).ravel(), p_t.size)
+        flat += 1
+        projected += np.bincount(flat, upper_share.ravel(), p_t.size)
+        return projected.astype(np.float32).reshape(p_t.shape)
+
+    def cross_entropies(self, logits_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, logits_t: Array) -> Array:
+        """Return the cross-entropy ``[B]`` between each row's projected target distribution and the predicted one.
+
+        ``logits_* [B, A, K]``; the next action is the best one by ``logits_t`` themselves.
+        """
+        rows = np.arange(len(a_tm1))
+        p_t = softmax(logits_t)
+        chosen = p_t[rows, self.values(p_t).argmax(axis=1)]
+        target = self.projected(chosen, r_t, discount_t)
+        return cross_entropies(target, log_softmax(logits_tm1[rows, a_tm1]))
+
+
+def shifted_exponentials(logits: Array) -> tuple[Array, Array, Array]:
+    """Return ``logits [..., K]`` less the largest of each row, their exponentials, and the sums ``[..., 1]`` of those.
+
+    Quotients of the exponentials and their sums are the softmax, shifted logits less the logarithms of the sums are its
+    logarithm.
+    """
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    exponentials = np.exp(shifted)
+    return shifted, exponentials, np.add.reduce(exponentials, axis=-1, keepdims=True)
+
+
+def softmax(logits: Array) -> Array:
+    """Return the probabilities ``[..., K]`` of ``logits [..., K]``."""
+    _, exponentials, sums = shifted_exponentials(logits)
+    return np.asarray(exponentials / sums)
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return the logarithms ``[..., K]`` of the probabilities of ``logits [..., K]``."""
+    shifted, _, sums = shifted_exponentials(logits)
+    return np.asarray(shifted - np.log(sums))
+
+
+def cross_entropies(target: Array, log_p: Array) -> Array:
+    """Return ``-sum target log p`` ``[B]`` of distributions ``[B, K]``."""
+    entropies: Array = -np.einsum("bk,bk->b", target, log_p)
+    return entropies
+
+
+Q_VALUES = "q_values"
+"""The policy's output: action values ``[B, A]``, or logits ``[B, A, N]`` of their N atoms."""
+NEW_Q_VALUES = new(Q_VALUES)
+
+
+class ActingNetwork(Protocol):
+    """A copy of the Q-network that acts, on the CPU; a policy owns it."""
+
+    is_perturbed: bool
+    """Whether ``exploring_outputs`` are those of other weights than the learner's."""
+
+    def load(self, weights: Weights) -> None:
+        """Act with a copy of these weights from now on."""
+        ...
+
+    def outputs(self, obs: Array) -> Array:
+        """Return what the heads compute for ``obs [B, ...]``: Q_VALUES."""
+        ...
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        """Return the outputs to explore by, perturbed or not; envs ``resetting [B]`` start an episode.
+
+        ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
+        """
+        ...
+
+    def values(self, outputs: Array) -> Array:
+        """Return the action values ``[B, A]`` of outputs."""
+        ...
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
+        ...
+
+    def noise_state(self) -> dict[str, Any]:
+        """Return the noise that it explores with: arrays, and values for JSON, by name."""
+        ...
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        """Continue with the noise that ``noise_state`` returned; it has its weights already."""
+        ...
+
+
+class NumpyActingNetwork:
+    """An ActingNetwork of fully connected layers, which needs no torch in its process; noisy while it explores."""
+
+    is_perturbed = False
+
+    def __init__(self, config: QNetworkConfig, noise_seed: int | None = None) -> None:
+        """Draw the noise of noisy layers from ``noise_seed``; without it, they have none."""
+        self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
+        self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
+        self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
+        self._live: LiveWeights | None = None
+
+    def load(self, weights: Weights) -> None:
+        """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
+        if not isinstance(weights, LiveWeights):
+            self._live = None
+            self._network.load(weights)
+        elif weights is not self._live:
+            self._live = weights
+            self._network.share(weights)
+
+    def outputs(self, obs: Array) -> Array:
+        if self._noise_rng is not None:
+            self._network.resample_noise(self._noise_rng)
+        return self._network.outputs(obs)
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        return self.outputs(obs)
+
+    def values(self, outputs: Array) -> Array:
+        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        if self._atoms is None:
+            return absolute_td_errors(batch)
+        rows = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
+        return self._atoms.cross_entropies(batch[Q_VALUES], *rows, batch[NEW_Q_VALUES])
+
+    def noise_state(self) -> dict[str, Any]:
+        return {} if self._noise_rng is None else {"rng": self._noise_rng.bit_generator.state}
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        if self._noise_rng is not None and "rng" in state:  # older checkpoints have a state of torch's generator
+            self._noise_rng.bit_generator.state = state["rng"]
+
+
+def absolute_td_errors(batch: SampleBatch) -> Array:
+    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, of Q_VALUES and NEW_Q_VALUES ``[B, A]``."""
+    q_tm1 = np.take_along_axis(batch[Q_VALUES], batch[ACTIONS][:, None], axis=1)[:, 0]
+    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf)
+    errors: Array = np.abs(target - q_tm1)
+    return errors
+
+
+def make_acting_network(
+    config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None
+) -> ActingNetwork:
+    """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well.
+
+    ``num_threads`` is what its forward passes may use, in a process of its own; None leaves the process as
+    it is. More than one is worth it for networks that only torch can spread over them.
+    """
+    is_perturbed = exploration is not None and exploration.parameter_noise_stddev is not None
+    if has_numpy_form(config) and not is_perturbed and num_threads in {None, 1}:
+        is_noisy = exploration is not None and config.head.noisy
+        return NumpyActingNetwork(config, exploration.seed_of("noise") if exploration and is_noisy else None)
+    from rlexp.agents.dqn.torch_policy import TorchActingNetwork
+
+    return TorchActingNetwork(config, exploration, num_threads)
 
 
 class DQNPolicy:

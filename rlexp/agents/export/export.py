@@ -1,22 +1,65 @@
-"""Exports a checkpoint: reads it, makes the model, checks it, and only then writes the file."""
+"""Exports a checkpoint: reads it, makes the model, checks it, and only then writes the file.
+
+The observations that an exported policy is checked on: those of its own episodes, and any that its env may give.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
 
 from rlexp import __version__
-from rlexp.agents.evaluator import evaluation_env
-from rlexp.agents.export.observations import drawn_observations, played_observations
-from rlexp.agents.export.onnx_model import onnx_model
+from rlexp.agents.checkpoint import LoadedCheckpoint
+from rlexp.agents.evaluation import evaluation_env
+from rlexp.agents.export.onnx import Verification, Verifier, onnx_model, refuse_unplayed_actions
 from rlexp.agents.export.policy_graph import GreedyPolicy
-from rlexp.agents.export.verification import Verification, Verifier, refuse_unplayed_actions
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.make import make_vector_env
 from rlexp.files import replace_bytes
+from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.runs.trust import run_of
+from rlexp.sample_batch import Array
 from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
+
+LARGEST_DRAWN: Final = 1e3
+"""How far from 0: bounds may be those of the number type, and float32 networks overflow with such numbers."""
+_NUM_ENVS: Final = 4
+
+
+def played_observations(policy: ActingPolicy, config: EnvConfig, number: int, seed: int) -> Array:
+    """Return observations ``[number, ...]`` of episodes that ``policy`` plays."""
+    env = make_vector_env(config, _NUM_ENVS)
+    try:
+        obs, _ = env.reset(seed=seed)
+        steps = [np.array(obs)]
+        while len(steps) * _NUM_ENVS < number:
+            obs, *_ = env.step(policy.compute_actions(obs))
+            steps.append(np.array(obs))
+    finally:
+        env.close()
+    return np.concatenate(steps)[:number]
+
+
+def drawn_observations(space: gym.Space[Any], number: int, seed: int) -> Array:
+    """Return observations ``[number, ...]`` that are drawn from ``space``, which agents see and is a Box."""
+    assert isinstance(space, gym.spaces.Box)
+    low, high = _narrowed(space) if np.issubdtype(space.dtype, np.floating) else (space.low, space.high)
+    own = gym.spaces.Box(low, high, dtype=space.dtype.type, seed=seed)  # draws from ``space`` go on as they would
+    return np.stack([own.sample() for _ in range(number)])
+
+
+def _narrowed(space: gym.spaces.Box) -> tuple[Array, Array]:
+    """Return bounds that are at most LARGEST_DRAWN from the number nearest to 0; infinite ones stay as they are."""
+    nearest = np.clip(np.zeros_like(space.low), space.low, space.high)
+    low = np.where(np.isinf(space.low), space.low, np.maximum(space.low, nearest - LARGEST_DRAWN))
+    high = np.where(np.isinf(space.high), space.high, np.minimum(space.high, nearest + LARGEST_DRAWN))
+    return low.astype(space.dtype), high.astype(space.dtype)
+
 
 NUM_OBSERVATIONS: Final = 1000
 """On which a model is compared with its checkpoint, half of them from episodes."""

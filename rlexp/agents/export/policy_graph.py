@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlexp.agents.export.exportable import Exportable, torch_dtype
-from rlexp.agents.loaded_checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
+from rlexp.agents.checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
+from rlexp.agents.policies import Exportable
 from rlexp.agents.registry import policies_of
 from rlexp.envs import ActionBounds, EnvConfig, action_grid, is_continuous
 from rlexp.rollout.filters import LARGEST_DEVIATION, SMALLEST_SCALE, Moments
@@ -167,3 +167,8 @@ class GreedyPolicy:
     def actions_by(self, outputs: Array) -> Array:
         """Return what the env gets ``[B, ...]`` where these are the first of the outputs."""
         return self.env_actions.taken(self.exportable.choose(outputs))
+
+
+def torch_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
+    """Return the type of torch that is a type of NumPy."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -8,21 +8,19 @@ from functools import partial
 import torch
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.ppo.advantages import Advantages
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
-from rlexp.agents.ppo.learner_group import LearnerGroup
-from rlexp.agents.ppo.learner_process import LearnerSpec
-from rlexp.agents.ppo.policies import PPOPolicies, actor_critic_config
-from rlexp.agents.ppo.policy import PPOPolicy
-from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
+from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy, actor_critic_config
 from rlexp.agents.torch.device import learner_device
+from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
 from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
+from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import Learner
+from rlexp.rollout.folds import Advantages
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed

@@ -1,19 +1,31 @@
-"""The policy of PPO: draws actions from the distributions that an actor-critic network computes."""
+"""The policy of PPO: draws actions from the distributions that an actor-critic network computes.
+
+The policies that play checkpoints of PPO. No torch is imported here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.ppo.advantages import DIST_INPUTS, LOGP, VF_PREDS
+from rlexp.agents.policies import Policies
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
-from rlexp.models import ActorCriticConfig
-from rlexp.models.action_distributions import Actions
-from rlexp.models.numpy_actor_critic import NumpyActorCritic, can_be
-from rlexp.policy import Outputs, Weights
+from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
+from rlexp.models.dense import NumpyActorCritic, has_numpy_form
+from rlexp.models.network_config import ActorCriticConfig, torso_config_of
+from rlexp.policy import Outputs, Policy, Weights
+from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
 from rlexp.sample_batch import ACTIONS, Array, SampleBatch
+
+if TYPE_CHECKING:
+    from rlexp.agents.policies import Exportable
 
 
 class ActingActorCritic(Protocol):
@@ -99,8 +111,63 @@ class StochasticPlayer:
 
 def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> ActingActorCritic:
     """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well."""
-    if can_be(config) and num_threads in {None, 1}:
+    if has_numpy_form(config) and num_threads in {None, 1}:
         return NumpyActorCritic(config)
-    from rlexp.agents.ppo.torch_acting_network import TorchActingActorCritic
+    from rlexp.agents.ppo.torch_policy import TorchActingActorCritic
 
     return TorchActingActorCritic(config, num_threads)
+
+
+class PPOPolicies(Policies[PPOConfig]):
+    """The policies of PPO."""
+
+    @classmethod
+    def make_policy(
+        cls,
+        config: PPOConfig,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> PPOPolicy:
+        actions = actions_of(action_space)
+        return PPOPolicy(actor_critic_config(config, observation_space, actions, modules), actions)
+
+    @classmethod
+    def exploring_player(
+        cls, config: PPOConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
+    ) -> ActingPolicy:
+        assert isinstance(policy, PPOPolicy)
+        return StochasticPlayer(policy, seed)
+
+    @classmethod
+    def exportable(
+        cls,
+        config: PPOConfig,
+        policy: Policy,
+        weights: Weights,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> Exportable:
+        from rlexp.agents.ppo.torch_policy import exportable_actor_critic  # it loads torch
+
+        assert isinstance(policy, PPOPolicy)
+        actions = actions_of(action_space)
+        network = actor_critic_config(config, observation_space, actions, modules)
+        return exportable_actor_critic(network, actions, policy, weights)
+
+
+def actor_critic_config(
+    config: PPOConfig, observation_space: gym.Space[Any], actions: Actions, modules: UserModules = NO_MODULES
+) -> ActorCriticConfig:
+    """Return the shape of the network for an env's (checked) spaces; ``modules`` may be imported for it."""
+    assert observation_space.shape is not None
+    is_free = config.model.free_log_std and isinstance(actions, GaussianActions)
+    return ActorCriticConfig(
+        observation_shape=observation_space.shape,
+        num_inputs=actions.num_inputs,
+        num_free_log_std=actions.num_inputs // 2 if is_free else 0,
+        torso=torso_config_of(config, observation_space, modules),
+        shares_torso=config.model.vf_share_layers,
+        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
+    )

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.torch.device_batch import DeviceBatch
-from rlexp.agents.torch.staging import on_device
+from rlexp.agents.torch.device import DeviceBatch, on_device
 from rlexp.checkpoint.state_codec import AnyArray, LazyArray
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.replay.ring import RowRing

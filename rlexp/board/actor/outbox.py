@@ -15,8 +15,7 @@ from zlib import crc32
 
 from rlexp.board.messages.address import QUEUE_OF_BOARD
 from rlexp.board.messages.credentials import ActorKeys
-from rlexp.board.messages.envelope import InvalidMessageError
-from rlexp.board.messages.errors import Backoff, BoardLostError
+from rlexp.board.messages.errors import Backoff, BoardLostError, InvalidMessageError
 from rlexp.board.messages.payloads import Newer, Shapes, blob_name, check_form, open_weights
 from rlexp.board.messages.window import STANDSTILL_S, SendWindow
 from rlexp.board.servers.board import Beat, Board, Fenced, Seat, TaskStatus

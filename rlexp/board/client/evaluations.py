@@ -19,9 +19,9 @@ import numpy as np
 from rlexp.agents.dqn.exploration import EpsilonGreedyPolicy
 from rlexp.agents.dqn.players import q_network_config
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.evaluator import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
-from rlexp.agents.observation_filters import GROUP as FILTERS
-from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.workers import GROUP as FILTERS
+from rlexp.agents.workers import ObservationFilters
 from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.messages.payloads import Newer
 from rlexp.board.servers.board import TaskStatus, TaskSummary

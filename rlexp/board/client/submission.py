@@ -16,10 +16,9 @@ from zlib import crc32
 
 from rlexp.board.client.evaluations import EvaluationThread, TaskNotes
 from rlexp.board.client.run import TaskRun
+from rlexp.board.messages.blobs import verified
 from rlexp.board.messages.credentials import ActorKeys, accepts_task, task_signature
-from rlexp.board.messages.envelope import InvalidMessageError
-from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, UnreadableError
-from rlexp.board.messages.payloads import verified
+from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, InvalidMessageError, UnreadableError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.trainer.link import MOST_AT_ONCE, RESULT

@@ -23,6 +23,7 @@ from typing import Any, Final
 import lz4.block
 import numpy as np
 
+from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.files import parse_json, plain
 from rlexp.sample_batch import FRAME_IDS_OF, Array, Column, FrameRows, SampleBatch
 
@@ -43,10 +44,6 @@ _LARGEST_NUMBER: Final = 1 << 53
 
 KeyOf = Callable[[str], bytes | None]
 """Returns the key of an actor's messages by its id; None where nobody of this id may send any."""
-
-
-class InvalidMessageError(Exception):
-    """A message that is refused; its text says why in a few words, without anything that the message contains."""
 
 
 class WrongVersionError(InvalidMessageError):

@@ -1,9 +1,4 @@
-"""What others have written on a board and nobody can read: it is left out, counted, and named once.
-
-How long to wait before a server is tried again.
-
-The errors of boards and queues that a user can meet.
-"""
+"""The errors of boards and queues, what nobody can read there, and how long to wait before a server is tried again."""
 
 from __future__ import annotations
 
@@ -98,3 +93,7 @@ class UnreadableValues:
 
 def _shown(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])
+
+
+class InvalidMessageError(Exception):
+    """A message that is refused; its text says why in a few words, without anything that the message contains."""

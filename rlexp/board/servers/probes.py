@@ -1,11 +1,4 @@
-"""Whether a server can be reached, and how its certificate is.
-
-How fast a server answers, how fast large messages go, and which size is too much for it.
-
-What a Redis or Valkey tells of itself, and what this user may do there.
-
-Asks a Redis or Valkey what it is, and what this user may do there.
-"""
+"""What ``rlexp board check`` asks: can a server be reached, its certificate, its speed, and what a Redis tells."""
 
 from __future__ import annotations
 
@@ -19,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.servers.access import NEEDS, RULING_COMMANDS, needed_commands
-from rlexp.board.servers.redis_queue import RedisConnection
+
+if TYPE_CHECKING:
+    from rlexp.board.servers.redis_queue import RedisConnection
 
 _CONNECT_S: Final = 5.0
 
@@ -208,6 +203,8 @@ _SECTIONS: Final = ("memory", "persistence", "stats", "clients")
 
 def probe(address: BoardAddress) -> RedisFacts:
     """Return what the server at ``address`` tells; raises BoardLostError and BoardError."""
+    from rlexp.board.servers.redis_queue import RedisConnection  # whether the server can be reached is asked without it
+
     with closing(RedisConnection(address)) as connection:
         hello = _pairs(connection.call(b"HELLO"))
         return RedisFacts(

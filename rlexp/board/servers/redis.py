@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.blobs import BlobHead, chunks
 from rlexp.board.messages.errors import BannedError, BoardError, UnreadableError, UnreadableValues
-from rlexp.board.messages.payloads import BlobHead, chunks
 from rlexp.board.messages.tasks import KEPT_ROWS, KEPT_S, Task, check_name, check_rows, check_task, is_name
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers import redis_scripts

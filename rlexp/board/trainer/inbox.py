@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlexp.board.messages.credentials import TrainerKeys
-from rlexp.board.messages.envelope import InvalidMessageError, Message, Parts, read_message_of_actor
+from rlexp.board.messages.envelope import Message, Parts, read_message_of_actor
+from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.board.messages.payloads import open_fragment
 from rlexp.board.messages.window import ReceiveWindow
 from rlexp.board.servers.board import actor_of

@@ -201,6 +201,6 @@ class ApexExperiment(Experiment):
     """An experiment with Ape-X."""
 
     AGENT: ClassVar[str] = "rlexp.agents.apex.agent:ApexAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
+    POLICIES: ClassVar[str] = "rlexp.agents.dqn.players:DQNPolicies"
     run: Literal["APEX"]
     config: ApexConfig = defaults_of(ApexConfig)

@@ -209,6 +209,6 @@ class DQNExperiment(Experiment):
     """An experiment with DQN."""
 
     AGENT: ClassVar[str] = "rlexp.agents.dqn.agent:DQNAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.dqn.policies:DQNPolicies"
+    POLICIES: ClassVar[str] = "rlexp.agents.dqn.players:DQNPolicies"
     run: Literal["DQN"]
     config: DQNConfig = defaults_of(DQNConfig)

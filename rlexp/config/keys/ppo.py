@@ -133,6 +133,6 @@ class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
     AGENT: ClassVar[str] = "rlexp.agents.ppo.agent:PPOAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.ppo.policies:PPOPolicies"
+    POLICIES: ClassVar[str] = "rlexp.agents.ppo.policy:PPOPolicies"
     run: Literal["PPO"]
     config: PPOConfig = defaults_of(PPOConfig)

@@ -14,12 +14,12 @@ from gymnasium.spaces import Box
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, VALUE_TARGETS, VF_PREDS
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.agents.ppo.loss import surrogate_losses
+from rlexp.agents.ppo.learner import surrogate_losses
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.networks import ActorCritic
+from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, VALUE_TARGETS, VF_PREDS
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.task_pool import TaskPool

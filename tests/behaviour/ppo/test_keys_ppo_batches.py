@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.ppo.advantages import DIST_INPUTS
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.ppo import PPOExperiment
+from rlexp.rollout.folds import DIST_INPUTS
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from rlexp.task_pool import Resources
 from rlexp.tuning.placement import placement

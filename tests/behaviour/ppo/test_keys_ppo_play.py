@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.ppo.advantages import DIST_INPUTS, VF_PREDS
 from rlexp.agents.ppo.agent import PPOAgent
+from rlexp.rollout.folds import DIST_INPUTS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from tests.behaviour.learning_agents import updates_of
 from tests.behaviour.ppo.ppo_agents import ECHO_ENV, EchoEnv, make_ppo, network_of, sample_ppo

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
+from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from tests.behaviour.learning_agents import updates_of
 from tests.behaviour.ppo.ppo_agents import (

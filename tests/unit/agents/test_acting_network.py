@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.dqn.acting_network import (
+from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
+from rlexp.agents.dqn.loss import row_losses
+from rlexp.agents.dqn.policy import (
     NEW_Q_VALUES,
     Q_VALUES,
     ActingNetwork,
+    DQNPolicy,
     NumpyActingNetwork,
     absolute_td_errors,
     make_acting_network,
 )
-from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
-from rlexp.agents.dqn.loss import row_losses
-from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.models import QNetworkConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, SampleBatch, new
 from tests.unit.agents.batches import NETWORK, make_batch
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class, policies_of
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.client.run import task_on_board
@@ -176,7 +176,7 @@ def test_an_agent_that_says_itself_how_it_acts_is_refused(install: Install, tmp_
         agent_class(trial.experiment)
 
 
-@pytest.mark.parametrize("policies", ["None", "TwiceLearner", "'rlexp.agents.dqn.policies:DQNPolicies'"])
+@pytest.mark.parametrize("policies", ["None", "TwiceLearner", "'rlexp.agents.dqn.players:DQNPolicies'"])
 def test_an_agent_must_have_policies(install: Install, tmp_path: Path, policies: str) -> None:
     install(agent=f"{AGENT}\n    POLICIES = {policies}\n")
     (trial,) = load("", tmp_path).trials
@@ -208,10 +208,10 @@ def test_policies_of_an_experiment_must_be_some(install: Install, tmp_path: Path
 
 
 def test_evaluations_and_checkpoints_have_the_same_policies(install: Install, tmp_path: Path) -> None:
-    own = "\n\nfrom rlexp.agents.dqn.policies import DQNPolicies\n\n\nclass Own(DQNPolicies):\n    pass\n"
+    own = "\n\nfrom rlexp.agents.dqn.players import DQNPolicies\n\n\nclass Own(DQNPolicies):\n    pass\n"
     install(agent=AGENT + own, keys=keys_with_policies("twice_dqn.agent:Own"))
     (trial,) = load("", tmp_path).trials
-    message = "has the POLICIES twice_dqn.agent:Own, but .*TwiceDQNAgent has rlexp.agents.dqn.policies:DQNPolicies"
+    message = "has the POLICIES twice_dqn.agent:Own, but .*TwiceDQNAgent has rlexp.agents.dqn.players:DQNPolicies"
     with pytest.raises(UsageError, match=message):
         agent_class(trial.experiment)
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 import torch
 
-from rlexp.agents.torch.memory import keep_freed_memory
+from rlexp.agents.torch.process import keep_freed_memory
 
 NUM_BYTES = 40 << 20
 """More than glibc ever keeps by itself."""

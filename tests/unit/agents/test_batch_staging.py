@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.torch.staging import BatchStaging
+from rlexp.agents.torch.device import BatchStaging
 from rlexp.sample_batch import ACTIONS, OBS, SampleBatch
 from tests.unit.agents.batches import make_batch, read_only
 

@@ -30,7 +30,7 @@ from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_modules import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import WrittenRows

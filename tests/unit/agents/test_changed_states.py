@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.restored_state import check_counters
+from rlexp.agents.workers import check_counters
 from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.errors import CheckpointError
 from tests.behaviour.rollout_agents import make_agent

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.dqn.learner import DQNLearner
-from rlexp.agents.dqn.update import DQNUpdate
-from rlexp.agents.torch.staging import BatchStaging
+from rlexp.agents.dqn.learner import DQNLearner, DQNUpdate
+from rlexp.agents.torch.device import BatchStaging
 from rlexp.sample_batch import OBS, Array
 from tests.unit.agents.batches import make_batch, make_learner
 from tests.unit.agents.test_device_frames import new_learner, observations, played, replay_shard

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from rlexp.agents.dqn import learner as learner_module
-from rlexp.agents.dqn.dense_gradient import DenseGradient
-from rlexp.agents.dqn.dense_network import is_dense
-from rlexp.agents.dqn.gradients import AutogradGradient
+from rlexp.agents.dqn.dense_loss import DenseGradient
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
+from rlexp.agents.dqn.loss import AutogradGradient
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.errors import TrialError
 from rlexp.models import HeadConfig, QNetworkConfig
+from rlexp.models.dense_gradients import is_dense
 from rlexp.models.network_config import TorsoConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.torch.device_batch import DeviceBatch
+from rlexp.agents.torch.device import DeviceBatch
 from rlexp.agents.torch.device_frames import DeviceFrameStorage, check_frames_fit, device_rows
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import CheckpointError, ResourceError

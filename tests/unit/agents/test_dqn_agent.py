@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents import stall_watch
+from rlexp.agents import iteration
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.dqn.policies import DQNPolicies
+from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
@@ -200,7 +200,7 @@ def test_the_error_of_an_env_surfaces() -> None:
 
 def test_training_without_samples_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_agent(ENDLESS_ENV)
-    monkeypatch.setattr(stall_watch, "STALL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(iteration, "STALL_TIMEOUT_S", 0.0)
     monkeypatch.setattr(agent.optimizer, "step", lambda should_stop: None)
     with pytest.raises(TrialError, match="no worker delivered a sample"):
         agent.train()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlexp.agents.dqn.loss import cross_entropies, huber, row_losses, td_errors
 from rlexp.models import QNetworkConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS
 from tests.unit.agents.batches import NETWORK, make_batch
 

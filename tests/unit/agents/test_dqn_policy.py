@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.dqn.acting_network import make_acting_network
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.loss import td_errors
-from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.models.q_network import QNetwork
+from rlexp.agents.dqn.policy import DQNPolicy, make_acting_network
+from rlexp.models.networks import QNetwork
 from rlexp.policy import Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
 from tests.unit.agents.batches import NETWORK, make_batch, make_learner, read_only

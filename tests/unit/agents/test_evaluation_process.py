@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents import evaluation_process, evaluator
+from rlexp.agents import evaluation as evaluator
+from rlexp.agents import evaluation_process
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent

@@ -10,12 +10,11 @@ import torch
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.loss import row_losses
-from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.agents.torch.subnormals import SubnormalsAsZero, are_zero
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters, SubnormalsAsZero, are_zero
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.policy import Weights
 from rlexp.sample_batch import IMPORTANCE_WEIGHTS, NEW_OBS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule

@@ -13,14 +13,15 @@ import torch
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.ppo import learner as ppo_learner
 from rlexp.agents.torch.device import (
+    LateNumbers,
     Precision,
     continue_generator,
     emulation,
     free_device_bytes,
     learner_device,
+    on_device,
     use_precision,
 )
-from rlexp.agents.torch.staging import LateNumbers, on_device
 from rlexp.sample_batch import Array
 from rlexp.schedules import PiecewiseSchedule
 from tests.unit.agents.batches import NETWORK, make_batch, make_learner

@@ -11,7 +11,7 @@ import torch
 
 from rlexp.agents.apex import agent as apex_agent
 from rlexp.agents.dqn.learner import DQNLearner
-from rlexp.agents.torch.learner_threads import LearnerThreads, TrialLoad
+from rlexp.agents.torch.process import LearnerThreads, TrialLoad
 from rlexp.sample_batch import SampleBatch
 from tests.unit.agents.batches import make_batch, make_learner
 from tests.unit.agents.test_apex_agent import make_agent

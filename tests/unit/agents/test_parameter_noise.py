@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 from torch import Tensor
 
-from rlexp.agents.dqn.parameter_noise import (
+from rlexp.agents.dqn.torch_policy import (
     ADAPTATION_FACTOR,
     ADAPTATION_INTERVAL,
     ParameterNoise,
     divergence,
     divergence_of_epsilon,
 )
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import OBS, Array
 from tests.unit.agents.batches import NETWORK, make_batch
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.process_state import ProcessState
+from rlexp.agents.torch.process import ProcessState
 
 
 @pytest.fixture

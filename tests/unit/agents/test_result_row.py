@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from rlexp.agents.result_row import IterationReport, Progress
+from rlexp.agents.iteration import IterationReport, Progress
 from rlexp.optimizers.policy_optimizer import Counters
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime

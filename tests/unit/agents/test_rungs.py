@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlexp.agents.dqn.rungs import rungs, rungs_of_envs
+from rlexp.agents.dqn.players import rungs, rungs_of_envs
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8, 13, 100])

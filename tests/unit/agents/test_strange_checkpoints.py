@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlexp import load_policy
-from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint
+from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.checkpoint import read_checkpoint
 from rlexp.checkpoint.array_file import read_arrays, write_arrays
 from rlexp.errors import CheckpointError, ResumeError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rlexp
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.envs import make_vector_env
 from rlexp.errors import CheckpointError, ResumeError, UsageError

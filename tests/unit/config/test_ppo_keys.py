@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlexp.agents.restored_state import rollout_fingerprint
+from rlexp.agents.workers import rollout_fingerprint
 from rlexp.config.keys.capabilities import LearnerProcesses
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig

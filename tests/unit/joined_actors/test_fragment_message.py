@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rlexp.board.messages.credentials import SharedKeys
-from rlexp.board.messages.envelope import Header, InvalidMessageError, read_message
+from rlexp.board.messages.envelope import Header, read_message
+from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.board.messages.payloads import Newer, open_fragment, open_weights, seal_fragment, seal_weights
 from rlexp.rollout.filters import Moments
 from rlexp.sample_batch import FrameRows, SampleBatch

@@ -13,9 +13,8 @@ from torch import nn
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import ActorCriticConfig, torso_config_of
-from rlexp.models.actor_critic import ActorCritic
-from rlexp.models.numpy_actor_critic import NumpyActorCritic, can_be
-from rlexp.models.numpy_layers import ACTIVATIONS
+from rlexp.models.dense import ACTIVATIONS, NumpyActorCritic, has_numpy_form
+from rlexp.models.networks import ActorCritic
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 
 NUM_INPUTS = 4
@@ -103,7 +102,7 @@ def test_numpy_leaves_observations_alone_and_sees_any_number_type() -> None:
 
 def test_images_have_no_numpy_form() -> None:
     config = replace(config_of(), observation_shape=(84, 84, 4))
-    assert not can_be(config)
+    assert not has_numpy_form(config)
     with pytest.raises(ValueError, match="NumPy form"):
         NumpyActorCritic(config)
 

@@ -5,13 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.models.layer_products import (
-    MIN_WEIGHTS_FOR_TORCH,
-    LayerProducts,
-    NumpyProducts,
-    TorchProducts,
-    products_of,
-)
+from rlexp.models.dense_gradients import MIN_WEIGHTS_FOR_TORCH, LayerProducts, NumpyProducts, TorchProducts, products_of
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int, int]

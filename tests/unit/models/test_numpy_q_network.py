@@ -12,9 +12,8 @@ import torch
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
-from rlexp.models.numpy_layers import ACTIVATIONS
-from rlexp.models.numpy_q_network import NumpyQNetwork, can_be
-from rlexp.models.q_network import QNetwork
+from rlexp.models.dense import ACTIVATIONS, NumpyQNetwork, has_numpy_form
+from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 from tests.networks import PLAIN_HEAD
 
@@ -179,6 +178,6 @@ def test_draws_other_noise_each_time() -> None:
 
 def test_refuses_what_only_torch_can_do() -> None:
     images = dataclasses.replace(config_of(), observation_shape=(84, 84, 4))
-    assert not can_be(images)
+    assert not has_numpy_form(images)
     with pytest.raises(ValueError, match="NumPy form"):
         NumpyQNetwork(images)

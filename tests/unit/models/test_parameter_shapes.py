@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from rlexp.models.dense import has_numpy_form, parameter_shapes
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, TorsoConfig
-from rlexp.models.numpy_q_network import can_be
-from rlexp.models.parameter_shapes import parameter_shapes
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 
 TORSO = TorsoConfig((16, 8), "tanh", None, "relu", (4,), "relu", True)
 HEAD = HeadConfig((6, 5), dueling=True, noisy=False, sigma0=0.5, num_atoms=1, v_min=-10.0, v_max=10.0)
@@ -31,6 +30,6 @@ BARE = replace(TORSO, fcnet_hiddens=(), post_fcnet_hiddens=())
     ids=["dueling", "plain", "no-hiddens", "no-torso", "noisy", "atoms", "image"],
 )
 def test_shapes_are_those_of_the_network(config: QNetworkConfig, is_numpy: bool) -> None:
-    assert can_be(config) is is_numpy
+    assert has_numpy_form(config) is is_numpy
     parameters = QNetwork(config).state_dict()
     assert parameter_shapes(config) == {name: tuple(tensor.shape) for name, tensor in parameters.items()}

@@ -9,7 +9,7 @@ import torch
 
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.models import HeadConfig, QNetworkConfig, TorsoConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 
 NATURE = ((32, (8, 8), 4), (64, (4, 4), 2), (64, (3, 3), 1))
 """Mnih et al. 2015."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, TorsoConfig, torso_config_of
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import ACTIVATIONS, VectorTorso, mlp
 from tests.networks import PLAIN_HEAD
 

@@ -17,12 +17,10 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_modules import UserModules
 from rlexp.errors import TrialError, UsageError
 from rlexp.models import CustomTorso, QNetworkConfig, TorsoConfig, torso_config_of
-from rlexp.models.numpy_q_network import can_be
-from rlexp.models.parameter_shapes import parameter_shapes
-from rlexp.models.q_network import QNetwork
-from rlexp.models.torsos import make_torso
+from rlexp.models.dense import has_numpy_form, parameter_shapes
+from rlexp.models.networks import QNetwork
+from rlexp.models.torsos import load_weights, make_torso, named_weights
 from rlexp.models.user_torso import UserTorso
-from rlexp.models.weights import load_weights, named_weights
 from tests.networks import PLAIN_HEAD
 from tests.user_torsos import DENSE, NORMALISED, Dense
 
@@ -164,7 +162,7 @@ def test_config_is_sent_between_processes_and_has_no_numpy_form() -> None:
     sent = pickle.loads(pickle.dumps(config))  # noqa: S301  # ours
     assert isinstance(sent.torso.custom, CustomTorso)
     assert sent.torso.custom.user_class.name == DENSE
-    assert not can_be(sent)
+    assert not has_numpy_form(sent)
 
 
 @pytest.mark.parametrize("named", [DENSE, NORMALISED, PROJECTED])

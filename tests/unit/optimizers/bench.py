@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
-from rlexp.optimizers.data_path_config import DataPathConfig
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
-from rlexp.optimizers.pacing import Pacing
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay.shard import ReplayShard
 from rlexp.schedules import LinearSchedule

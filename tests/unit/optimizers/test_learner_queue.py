@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from rlexp.optimizers.learner_queue import PendingUpdates
-from rlexp.optimizers.learner_thread import LearnerOutput, LearnerThread
+from rlexp.optimizers.learner_thread import LearnerOutput, LearnerThread, PendingUpdates
 from rlexp.policy import LearnResult, PipelinedLearner
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import OBS, SampleBatch

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
+from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.remote_workers import RemoteWorkers

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.replay import NStepConfig, NStepFold
+from rlexp.rollout.folds import NStep
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 
 COLUMNS = {

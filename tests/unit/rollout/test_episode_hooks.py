@@ -17,9 +17,8 @@ from rlexp.config.keys.user_modules import UserPart
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.envs.env_config import FrameConfig
 from rlexp.errors import CallbackError, UsageError
-from rlexp.rollout import episode_hooks
-from rlexp.rollout.episode_hooks import EpisodeHooks, VectorStep, info_of, make_episode_hooks
-from rlexp.rollout.episodes import EpisodeCounter, Episodes
+from rlexp.rollout import episodes as episode_hooks
+from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep, info_of, make_episode_hooks
 from rlexp.rollout.evaluation import EvaluationLimits, play_episodes, played_to_end
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks

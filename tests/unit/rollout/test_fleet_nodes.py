@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.errors import TrialError
-from rlexp.rollout.fleet_member import FAILURES_IN_WINDOW, START_S, SUSPECTED_S
-from rlexp.rollout.node_losses import NodeLosses
+from rlexp.rollout.fleet_member import FAILURES_IN_WINDOW, START_S, SUSPECTED_S, NodeLosses
 from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState
 from tests.unit.rollout.test_fleet import DIES, TIMEOUT_S, Bench, FakeWorker, FragilePool
 

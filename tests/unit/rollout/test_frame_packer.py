@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
-from rlexp.rollout import accumulators
-from rlexp.rollout.accumulators import (
+from rlexp.rollout import folds
+from rlexp.rollout.folds import (
     Accumulator,
     EpisodeAccumulator,
     Fold,
     FragmentAccumulator,
+    NStep,
     refuse_unended_episodes,
 )
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch
 from tests.doubles.folds import StepFold
 
@@ -194,7 +194,7 @@ def test_frame_packer_forgets_old_frames(fold: Fold) -> None:
 
 
 def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
     recorder, packer, accumulator = (
         Recorder(1),
         FramePacker(1, refuse_unended_episodes),
@@ -210,7 +210,7 @@ def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.Monke
 
 
 def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulators, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
     recorder, packer = Recorder(1), FramePacker(1, refuse_large_fragment)
     with pytest.raises(TrialError, match="for one fragment") as caught:
         packer.pack(recorder.record(150))

@@ -15,9 +15,8 @@ from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.errors import TrialError
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
-from rlexp.rollout.gathered_workers import GatheredWorkers
-from rlexp.rollout.gatherer import GatheredInfo, Gatherer, GathererConfig, GathererSpec
-from rlexp.rollout.joined_rows import join_rows
+from rlexp.rollout.fragment import join_rows
+from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
 from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
 from tests.doubles.policies import CountingPolicy, StepPolicy

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.rollout.accumulators import FragmentAccumulator
+from rlexp.rollout.folds import FragmentAccumulator, NStep
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.n_step import NStep
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
 
 OUTPUT = "output"

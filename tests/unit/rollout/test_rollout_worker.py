@@ -14,8 +14,8 @@ import pytest
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.errors import EnvError
 from rlexp.policy import Outputs
+from rlexp.rollout.folds import NStep
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.n_step import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy
 from rlexp.sample_batch import (

@@ -12,8 +12,8 @@ import pytest
 
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
+from rlexp.rollout.folds import NStep
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.n_step import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.worker import RolloutWorker

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlexp.policy import Outputs, Policy
-from rlexp.rollout.accumulators import Fold
+from rlexp.rollout.folds import Fold
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy
 from rlexp.sample_batch import NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new

@@ -14,14 +14,13 @@ from gymnasium.spaces import Discrete
 
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.ppo.advantages import Advantages
 from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models import ActorCriticConfig, QNetworkConfig, torso_config_of
 from rlexp.models.action_distributions import actions_of
-from rlexp.models.actor_critic import ActorCritic
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import ActorCritic, QNetwork
 from rlexp.policy import Weights
+from rlexp.rollout.folds import Advantages
 from rlexp.rollout.worker_spec import WorkerSpec
 from tests.networks import PLAIN_HEAD
 from tests.rollout_settings import spec_of

@@ -11,7 +11,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from rlexp.agents.checkpoint_player import EvaluationRequest, film_checkpoint, film_checkpoint_to
+from rlexp.agents.checkpoint import EvaluationRequest, film_checkpoint, film_checkpoint_to
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.envs import GAME_OVER, EnvConfig, FrameConfig, make_filmed_env

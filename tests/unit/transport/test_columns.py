@@ -8,7 +8,6 @@ import pytest
 from rlexp.board.messages.envelope import (
     DTYPES,
     Header,
-    InvalidMessageError,
     Message,
     pack_arrays,
     pack_rows,
@@ -17,6 +16,7 @@ from rlexp.board.messages.envelope import (
     unpack_arrays,
     unpack_rows,
 )
+from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, OBS, Array, FrameRows, SampleBatch
 
 KEY = bytes(32)

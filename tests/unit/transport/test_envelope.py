@@ -18,7 +18,6 @@ from rlexp.board.messages.credentials import message_key
 from rlexp.board.messages.envelope import (
     MAX_HEADER_BYTES,
     Header,
-    InvalidMessageError,
     Message,
     Parts,
     WrongVersionError,
@@ -28,6 +27,7 @@ from rlexp.board.messages.envelope import (
     unpack,
     unpack_arrays,
 )
+from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.sample_batch import Column
 
 KEY = message_key(b"secret", "t1")

@@ -19,11 +19,11 @@ from gymnasium.spaces import Box
 
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.writer import to_yaml
-from rlexp.envs.registry import EnvReport
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
 from rlexp.processes.child import Message
 from rlexp.processes.family import has_ended
+from rlexp.terminal.plans import EnvReport
 from rlexp.tuning import preflight
 from rlexp.tuning.preflight import try_envs
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
+from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class
 from rlexp.config.keys.agents import AGENTS
 from tests.behaviour import learning_agents

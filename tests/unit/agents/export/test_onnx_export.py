@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from rlexp import __version__
-from rlexp.agents.export.export import NUM_OBSERVATIONS
-from rlexp.agents.export.observations import drawn_observations
-from rlexp.agents.export.onnx_model import ExportError, onnx_model
+from rlexp.agents.checkpoint import LoadedCheckpoint
+from rlexp.agents.export.export import NUM_OBSERVATIONS, drawn_observations
+from rlexp.agents.export.onnx import ExportError, Verifier, onnx_model
 from rlexp.agents.export.policy_graph import GreedyPolicy
-from rlexp.agents.export.verification import Verifier
-from rlexp.agents.loaded_checkpoint import LoadedCheckpoint
 from rlexp.cli import app
 from tests.unit.agents.export.checkpoints import MATCHING_ENV, saved_checkpoint
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.export.observations import LARGEST_DRAWN, drawn_observations, played_observations
-from rlexp.agents.export.onnx_model import ExportError
+from rlexp.agents.export.export import LARGEST_DRAWN, drawn_observations, played_observations
+from rlexp.agents.export.onnx import ExportError, refuse_unplayed_actions
 from rlexp.agents.export.policy_graph import EnvActions, GreedyPolicy
-from rlexp.agents.export.verification import refuse_unplayed_actions
 from rlexp.envs import make_vector_env
 from rlexp.policy import Policy
 from rlexp.sample_batch import Array

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.config.keys.dqn import DQNConfig
@@ -16,6 +15,7 @@ from rlexp.config.keys.model import ModelConfig
 from rlexp.models import ActorCriticConfig, torso_config_of
 from rlexp.models.action_distributions import actions_of
 from rlexp.policy import Weights
+from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 

@@ -13,8 +13,7 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from rlexp.agents.ppo.learner import ALONE, PPOLearner, Shard
-from rlexp.agents.ppo.learner_group import LearnerGroup
-from rlexp.agents.ppo.learner_process import LearnerProcess, LearnerSpec
+from rlexp.agents.torch.learners import LearnerGroup, LearnerProcess, LearnerSpec
 from rlexp.models.action_distributions import actions_of
 from rlexp.sample_batch import Array
 from rlexp.task_pool import Actor, Resources

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, DIST_INPUTS, VALUE_TARGETS, VF_PREDS, Advantages
-from rlexp.rollout.accumulators import EpisodeAccumulator, FragmentAccumulator
+from rlexp.rollout.folds import (
+    ADVANTAGES,
+    DIST_INPUTS,
+    VALUE_TARGETS,
+    VF_PREDS,
+    Advantages,
+    EpisodeAccumulator,
+    FragmentAccumulator,
+)
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import ACTIONS, OBS, SampleBatch
 from tests.unit.rollout.test_n_step import (

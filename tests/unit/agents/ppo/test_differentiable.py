@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlexp.agents.ppo.differentiable import (
+from rlexp.agents.ppo.dense_network import (
     AutogradNetwork,
     DifferentiableNetwork,
     LayeredNetwork,
@@ -17,7 +17,7 @@ from rlexp.agents.ppo.differentiable import (
 )
 from rlexp.agents.torch.flat_adam import FlatParameters
 from rlexp.models import ActorCriticConfig, TorsoConfig
-from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.networks import ActorCritic
 
 TORSO = TorsoConfig((16, 8), "tanh", None, "relu", (), "relu", zero_mean=False)
 NETWORK = ActorCriticConfig((5,), num_inputs=6, num_free_log_std=0, torso=TORSO, shares_torso=False)

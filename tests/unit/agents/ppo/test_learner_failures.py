@@ -11,11 +11,11 @@ import numpy as np
 import psutil
 import pytest
 
-from rlexp.agents.ppo import learner_group, learner_process
-from rlexp.agents.ppo.advantages import ADVANTAGES
-from rlexp.agents.ppo.learner_group import LearnerGroup
-from rlexp.agents.ppo.learner_process import LearnerProcess, PeerUnreachedError
+from rlexp.agents.torch import learners
+from rlexp.agents.torch import learners as learner_process
+from rlexp.agents.torch.learners import LearnerGroup, LearnerProcess, PeerUnreachedError
 from rlexp.errors import TrialError
+from rlexp.rollout.folds import ADVANTAGES
 from rlexp.sample_batch import ACTIONS
 from rlexp.task_pool import Actor, InlineTaskPool, OwnNode
 from tests.doubles.process_pool import ProcessTaskPool
@@ -51,7 +51,7 @@ def test_a_learner_killed_while_it_learns_ends_all_with_the_cause(rank: int) -> 
 
 
 def test_a_learner_that_hangs_ends_all_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_group, "GRACE_S", 1.0)
+    monkeypatch.setattr(learners, "GRACE_S", 1.0)
     with running(replace(learner_spec(num_sgd_iter=ENDLESS), peer_timeout_s=1.0)) as group:
         started_s = time.monotonic()
         timer = group.signal_while_learning(0, signal.SIGSTOP)
@@ -99,7 +99,7 @@ def test_a_state_of_another_form_raises_what_one_learner_raises() -> None:
 def test_learners_that_cannot_connect_name_the_addresses() -> None:
     hanging, failing = (Actor[LearnerProcess](f"learner-{rank}", None, is_here=False) for rank in (0, 1))
     error = PeerUnreachedError("it cannot connect to the others: refused; its own address is 10.0.0.3 (eth0)")
-    failure = learner_group._first_cause({failing: error}, [hanging])
+    failure = learners._first_cause({failing: error}, [hanging])
     assert isinstance(failure, TrialError)
     assert failure.message == f"learner 1 failed: {error.message}"
     assert "GLOO_SOCKET_IFNAME" in str(failure.hint)

@@ -14,7 +14,7 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from rlexp.agents.ppo.learner import Shard
-from rlexp.agents.ppo.learner_process import LearnerSpec
+from rlexp.agents.torch.learners import LearnerSpec
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlexp.agents.checkpoint_player import EvaluationRequest, evaluate_checkpoint, film_checkpoint
+from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint, film_checkpoint
 from rlexp.cli import app
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from tests.envs import FILMED_ENV, IDENTITY_ENV

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.ppo.advantages import ADVANTAGES, VALUE_TARGETS
 from rlexp.agents.ppo.learner import PPOLearner, Rows
 from rlexp.errors import TrialError
 from rlexp.policy import Weights
+from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 from tests.unit.agents.ppo.batches import NUMBERS, make_batch, make_learner

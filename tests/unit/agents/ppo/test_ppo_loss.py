@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rlexp.agents.ppo.loss import adapted_kl_coeff, explained_variance, surrogate_losses, value_losses
+from rlexp.agents.ppo.learner import adapted_kl_coeff, explained_variance, surrogate_losses, value_losses
 
 
 def tensors(*columns: float) -> list[torch.Tensor]:

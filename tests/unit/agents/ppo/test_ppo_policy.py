@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlexp.agents.ppo.advantages import DIST_INPUTS, LOGP, VF_PREDS
 from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import actions_of
+from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from tests.unit.agents.ppo.batches import CHOICES, NUMBERS, make_learner, network_config
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 
-from rlexp.agents.ppo.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
+from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import FRAME_IDS, OBS, FrameRows, SampleBatch

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.agents.dqn.atoms import Atoms, cross_entropies, shifted_exponentials, softmax
-from rlexp.agents.dqn.dense_network import DenseNetwork, Noise
+from rlexp.agents.dqn.policy import Atoms, cross_entropies, shifted_exponentials, softmax
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.models.dense_gradients import DenseNetwork, Noise
 from rlexp.models.network_config import QNetworkConfig
-from rlexp.models.q_network import QNetwork
+from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 
 MOST_PRODUCTS: Final = 15_000_000

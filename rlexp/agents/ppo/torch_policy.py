@@ -1,4 +1,7 @@
-"""The policy of PPO as an export has it: the most likely action, what its distribution is made of, and the value."""
+"""The policy of PPO as an export has it: the most likely action, what its distribution is made of, and the value.
+
+The network of PPO that acts in torch: on images, or with several threads.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlexp.agents.export.exportable import Exportable, torch_dtype
-from rlexp.agents.ppo.advantages import DIST_INPUTS, VF_PREDS
+from rlexp.agents.export.policy_graph import torch_dtype
+from rlexp.agents.policies import Exportable
 from rlexp.agents.ppo.policy import PPOPolicy
-from rlexp.models import ActorCriticConfig
+from rlexp.agents.torch.device import as_tensor
 from rlexp.models.action_distributions import Actions, CategoricalActions
-from rlexp.models.actor_critic import ActorCritic
-from rlexp.models.weights import load_arrays
+from rlexp.models.network_config import ActorCriticConfig
+from rlexp.models.networks import ActorCritic
+from rlexp.models.torsos import load_arrays
 from rlexp.policy import Weights
+from rlexp.rollout.folds import DIST_INPUTS, VF_PREDS
 from rlexp.sample_batch import Array
 
 
@@ -59,3 +64,21 @@ def exportable_actor_critic(
 
     names = ("distribution_inputs", "values")
     return Exportable(GreedyActorCritic(network, actions).eval(), names, outputs, actions.most_likely)
+
+
+class TorchActingActorCritic:
+    """An ActingActorCritic that can be any network."""
+
+    def __init__(self, config: ActorCriticConfig, num_threads: int | None) -> None:
+        """``num_threads`` is for this whole process; None leaves it as it is."""
+        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
+            torch.set_num_threads(num_threads)
+        self._network = ActorCritic(config).eval()
+
+    def load(self, weights: Weights) -> None:
+        load_arrays(self._network, weights)
+
+    @torch.inference_mode()
+    def outputs(self, obs: Array) -> tuple[Array, Array]:
+        inputs, values = self._network(as_tensor(obs))
+        return inputs.numpy(), values.numpy()

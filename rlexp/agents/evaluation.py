@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlexp.agents.observation_filters import ObservationFilters
+from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.config.keys.metric_names import OWN_METRICS
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
 from rlexp.errors import TrialError
 from rlexp.metrics.windows import summarised
-from rlexp.rollout.episode_hooks import make_episode_hooks
+from rlexp.rollout.episodes import make_episode_hooks
 from rlexp.rollout.evaluation import (
     ActingPolicy,
     EvaluationLimits,

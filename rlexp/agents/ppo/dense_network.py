@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from rlexp.models.actor_critic import ActorCritic
+from rlexp.models.networks import ActorCritic
 from rlexp.models.torsos import VectorTorso
 
 

@@ -1,13 +1,70 @@
-"""How many threads a learner on a CPU computes with: more where workers that wait for it leave cores idle."""
+"""How many threads a learner on a CPU computes with: more where workers that wait for it leave cores idle.
+
+What envs and libraries can change for a whole process, so that a process can train one trial after another.
+
+The memory that a learner's process keeps, so that no update has to get it from the system again.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import random
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from rlexp.optimizers.async_replay_optimizer import BUSY_WAIT_SHARE
 from rlexp.rollout.fragment import SampleInfo
+
+
+class ProcessState:
+    """Owns the state that a process had when this was made; a trial's process makes one before its first agent.
+
+    State in modules of the user's own is not part of it: only a new process imports them anew.
+    """
+
+    def __init__(self) -> None:
+        self._folder = os.getcwd()
+        self._environment = dict(os.environ)
+        self._numpy_errors = np.geterr()
+        self._dtype = torch.get_default_dtype()
+        self._num_threads = torch.get_num_threads()
+        self._has_gradients = torch.is_grad_enabled()
+        self._is_deterministic = torch.are_deterministic_algorithms_enabled()
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+
+    def restore(self) -> None:
+        """Set all of it as it was; the generators of Python, NumPy and PyTorch get new seeds, as in a new process."""
+        os.chdir(self._folder)
+        self._restore_environment()
+        self._warnings.__exit__(None, None, None)
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        np.seterr(**self._numpy_errors)
+        torch.set_default_dtype(self._dtype)
+        torch.set_num_threads(self._num_threads)
+        torch.set_grad_enabled(self._has_gradients)
+        if torch.are_deterministic_algorithms_enabled() != self._is_deterministic:  # the next call imports a compiler
+            torch.use_deterministic_algorithms(self._is_deterministic)
+        random.seed()
+        np.random.seed()
+        torch.seed()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+    def _restore_environment(self) -> None:
+        for name in os.environ.keys() - self._environment.keys():
+            del os.environ[name]
+        for name, value in self._environment.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
 
 WINDOW_S = 5.0
 """Time over which a load is averaged before it decides, at least."""
@@ -115,3 +172,27 @@ class LearnerThreads:
         has_core = self._num_cores - self.number - busy_workers >= FREE_CORES
         is_long = load.learning_s >= LONG_UPDATE_S * max(load.num_updates, 1.0)
         return int(learner_is_busy and workers_wait_share >= IDLE_WAIT_SHARE and has_core and is_long)
+
+
+# Names and numbers of glibc's <malloc.h>.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+LARGEST_BLOCK = 1 << 28
+"""Bytes of the largest block that is kept: more than any tensor of an update."""
+LARGEST_BLOCK_OF_OLD = 1 << 25
+"""What an older glibc, which refuses the other, allows at most."""
+MOST_KEPT = 1 << 30
+"""Bytes that are kept at most, all blocks together."""
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep freed memory, as much as an update takes; does nothing where there is no glibc.
+
+    glibc returns large blocks to the system. It then gets them back page by page, each one cleared first: for
+    convolutions over 512 stacks of Atari frames that is more than half the time of an update.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    if any(mallopt(M_MMAP_THRESHOLD, size) for size in (LARGEST_BLOCK, LARGEST_BLOCK_OF_OLD)):
+        mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+        mallopt(M_ARENA_MAX, 1)  # the heaps of a thread of its own are small, and returned whatever the thresholds say

@@ -1,0 +1,240 @@
+"""Parameter noise: exploration with a perturbed copy of the Q-network, about as much of it as with ε.
+
+The policy of the DQN family as an export has it: the action of the highest value, and the values.
+
+The acting network in torch: convolutions, torsos of the user's own, noise on weights, and several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlexp.agents.dqn.exploration import PolicyExploration
+from rlexp.agents.dqn.loss import cross_entropies
+from rlexp.agents.dqn.policy import NEW_Q_VALUES, Q_VALUES, DQNPolicy, absolute_td_errors
+from rlexp.agents.policies import Exportable
+from rlexp.agents.torch.device import as_tensor
+from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.networks import QNetwork
+from rlexp.models.torsos import load_arrays
+from rlexp.policy import Weights
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch
+
+
+class GreedyQNetwork(nn.Module):
+    """Maps what the policy sees ``[B, ...]`` to actions ``[B]`` and action values ``[B, A]``.
+
+    The values of distributions are their means; noisy layers have their mean weights.
+    """
+
+    def __init__(self, network: QNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions and values."""
+        values: Tensor = self.network(seen)
+        return values.argmax(dim=1), values
+
+
+def exportable_q_network(config: QNetworkConfig, policy: DQNPolicy, weights: Weights) -> Exportable:
+    """Return what ``policy`` with ``weights`` is exported as."""
+    network = QNetwork(config)
+    load_arrays(network, weights)
+
+    def choose(values: Array) -> Array:
+        actions: Array = values.argmax(axis=1)
+        return actions
+
+    return Exportable(GreedyQNetwork(network).eval(), ("q_values",), lambda seen: (policy.action_values(seen),), choose)
+
+
+ADAPTATION_FACTOR = 1.01
+"""By what the deviation grows, or shrinks, at a time (Plappert et al. 2018, appendix C)."""
+ADAPTATION_INTERVAL = 10
+"""Acting steps behind each change of the deviation: it can halve within 700 steps, so that it keeps up with ε, and the
+unperturbed values of so many steps cost one forward pass."""
+
+
+class ParameterNoise:
+    """Owns the copy of a worker's network that explores, and the deviation of the noise on its weights.
+
+    Every weight carries Gaussian noise of one deviation (Plappert et al. 2018, section 3). One draw serves
+    all envs of a worker. It lasts for an episode of the first of them, so that what is tried is tried
+    consistently; weights that arrive meanwhile get the same noise. The deviation starts at ``stddev``
+    and adapts until the copy acts about as differently from the network as ε-greedy acting would. ε's
+    random actions are taken all the same, as in RLlib; the paper explores by the noise alone.
+
+    The caller, who acts with ``network``, decides when to ``redraw``, ``perturb``, ``record`` and ``adapt``.
+    """
+
+    def __init__(self, unperturbed: QNetwork, stddev: float, seed: int) -> None:
+        """Perturb a copy of ``unperturbed``, whose weights may change in place before a ``perturb``."""
+        self.network = deepcopy(unperturbed).requires_grad_(False)
+        self.stddev = stddev
+        self._unperturbed = unperturbed
+        self._noise = [torch.empty_like(weight) for weight in self.network.parameters()]
+        self._generator = torch.Generator().manual_seed(seed)
+        self._steps: list[tuple[Array, Tensor]] = []
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Perturb by fresh noise."""
+        for noise in self._noise:
+            noise.normal_(generator=self._generator)
+        self.perturb()
+
+    @torch.no_grad()
+    def perturb(self) -> None:
+        """Perturb the weights as they are now, by the noise of the last ``redraw``."""
+        weights, perturbed = self._unperturbed.parameters(), self.network.parameters()
+        for weight, noise, copy in zip(weights, self._noise, perturbed, strict=True):
+            torch.add(weight, noise, alpha=self.stddev, out=copy)
+        for buffer, own in zip(self._unperturbed.buffers(), self.network.buffers(), strict=True):
+            own.copy_(buffer)
+
+    def record(self, obs: Array, values: Tensor) -> None:
+        """Remember a step that was acted on: observations ``[B, ...]`` and the copy's values ``[B, A]`` of them."""
+        self._steps.append((obs.copy(), values))
+
+    def wants_to_adapt(self) -> bool:
+        """Return whether enough steps were recorded."""
+        return len(self._steps) >= ADAPTATION_INTERVAL
+
+    def recorded_obs(self) -> Array:
+        """Return the observations ``[N, ...]`` recorded since the deviation changed."""
+        return np.concatenate([obs for obs, _ in self._steps])
+
+    def adapt(self, values: Tensor, epsilons: Array) -> None:
+        """Change the deviation by one step, up or down, towards the divergence that ``epsilons [M]`` have on average.
+
+        ``values [N, A]`` are the unperturbed network's of ``recorded_obs``.
+        """
+        distance = divergence(values, torch.cat([perturbed for _, perturbed in self._steps]))
+        wanted = float(divergence_of_epsilon(epsilons, values.shape[1]).mean())
+        self.stddev *= ADAPTATION_FACTOR if distance <= wanted else 1 / ADAPTATION_FACTOR
+        self._steps.clear()
+        self.perturb()
+
+    def state(self) -> dict[str, Any]:
+        """Return the noise, its deviation, the steps recorded, and what the next draws come of."""
+        return {
+            "stddev": self.stddev,
+            "generator": self._generator.get_state().numpy(),
+            "noise": [noise.numpy() for noise in self._noise],
+            "obs": [obs for obs, _ in self._steps],
+            "values": [values.numpy() for _, values in self._steps],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned, with the weights as they are now."""
+        self.stddev = state["stddev"]
+        self._generator.set_state(torch.from_numpy(state["generator"]))
+        for noise, saved in zip(self._noise, state["noise"], strict=True):
+            noise.copy_(torch.from_numpy(saved))  # into its own layout, which the next draws follow
+        self._steps = list(zip(state["obs"], map(torch.from_numpy, state["values"]), strict=True))
+        self.perturb()
+
+
+def divergence(values: Tensor, perturbed: Tensor) -> float:
+    """Return KL(softmax(``values [N, A]``) || softmax(``perturbed [N, A]``)), the mean of the rows."""
+    log_p, log_q = values.log_softmax(dim=1), perturbed.log_softmax(dim=1)
+    return float((log_p.exp() * (log_p - log_q)).sum(dim=1).mean())
+
+
+def divergence_of_epsilon(epsilons: Array, num_actions: int) -> Array:
+    """Return -log(1 - ε + ε / |A|) for ``epsilons [M]``: how far ε-greedy is from greedy (appendix C.1)."""
+    divergences: Array = -np.log(1 - epsilons + epsilons / num_actions)
+    return divergences
+
+
+class TorchActingNetwork:
+    """An ActingNetwork that can be any Q-network, noisy while it explores."""
+
+    def __init__(self, config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None) -> None:
+        """Without ``exploration`` there is no noise; ``num_threads`` is for this whole process."""
+        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
+            torch.set_num_threads(num_threads)
+        self._network = QNetwork(config).train(exploration is not None)
+        self._network.torso.eval()  # noise in layers explores; what drops out or normalises batches does not
+        self._layer_noise = _layer_noise(config, exploration)
+        self._parameter_noise = _parameter_noise(self._network, exploration)
+        self.is_perturbed = self._parameter_noise is not None
+
+    def load(self, weights: Weights) -> None:
+        load_arrays(self._network, weights)
+        if self._parameter_noise is not None:
+            self._parameter_noise.perturb()
+
+    def outputs(self, obs: Array) -> Array:
+        return self._array(self._outputs(self._network, obs))
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        noise = self._parameter_noise
+        if noise is None:
+            return self.outputs(obs)
+        if resetting[0]:
+            noise.redraw()
+        outputs = self._outputs(noise.network, obs)
+        noise.record(obs, self._network.values(outputs))
+        if noise.wants_to_adapt():
+            unperturbed = self._outputs(self._network, noise.recorded_obs())
+            noise.adapt(self._network.values(unperturbed), epsilons)
+        return self._array(outputs)
+
+    def values(self, outputs: Array) -> Array:
+        if self._network.num_atoms == 1:
+            return outputs
+        values: Array = self._network.values(torch.from_numpy(outputs)).numpy()
+        return values
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        if self._network.num_atoms == 1:
+            return absolute_td_errors(batch)
+        logits_tm1, logits_t = as_tensor(batch[Q_VALUES]), as_tensor(batch[NEW_Q_VALUES])
+        a_tm1, r_t, discount_t = (as_tensor(batch[name]) for name in (ACTIONS, REWARDS, DISCOUNTS))
+        errors: Array = cross_entropies(
+            logits_tm1, a_tm1, r_t, discount_t, logits_t, self._network.values(logits_t), self._network.support
+        ).numpy()
+        return errors
+
+    def noise_state(self) -> dict[str, Any]:
+        layers, parameters = self._layer_noise, self._parameter_noise
+        return {
+            "layers": None if layers is None else layers.get_state().numpy(),
+            "parameters": None if parameters is None else parameters.state(),
+        }
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        if self._layer_noise is not None:
+            self._layer_noise.set_state(torch.from_numpy(state["layers"]))
+        if self._parameter_noise is not None:
+            self._parameter_noise.load(state["parameters"])
+
+    @torch.inference_mode()
+    def _outputs(self, network: QNetwork, obs: Array) -> Tensor:
+        if self._layer_noise is not None:
+            network.resample_noise(self._layer_noise)
+        return network.outputs(as_tensor(obs))
+
+    def _array(self, outputs: Tensor) -> Array:
+        array: Array = outputs.numpy()
+        return array[:, :, 0] if self._network.num_atoms == 1 else array
+
+
+def _layer_noise(config: QNetworkConfig, exploration: PolicyExploration | None) -> torch.Generator | None:
+    if exploration is None or not config.head.noisy:
+        return None
+    return torch.Generator().manual_seed(exploration.seed_of("noise"))
+
+
+def _parameter_noise(network: QNetwork, exploration: PolicyExploration | None) -> ParameterNoise | None:
+    if exploration is None or exploration.parameter_noise_stddev is None:
+        return None
+    return ParameterNoise(network, exploration.parameter_noise_stddev, exploration.seed_of("noise"))

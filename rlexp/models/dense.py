@@ -1,0 +1,375 @@
+"""The Q-network of fully connected layers in NumPy, for acting.
+
+Fully connected layers in NumPy, for acting: on a few rows, torch would be mostly overhead.
+
+The actor-critic network of fully connected layers in NumPy, for acting.
+
+The shapes of a Q-network's parameters, by their names: what weights must have before a network takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain, pairwise, repeat
+from typing import Protocol
+
+import numpy as np
+
+from rlexp.models.network_config import BYTE_CENTER, ActorCriticConfig, QNetworkConfig, TorsoConfig
+from rlexp.sample_batch import Array
+
+Activation = Callable[[Array], Array]
+"""Maps an array ``[B, N]``, which it may overwrite, to one of the same shape."""
+
+
+class Layer(Protocol):
+    """One layer of a network."""
+
+    def apply(self, x: Array) -> Array:
+        """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, and leave ``x`` as it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A layer ``x @ weight + bias``, then ``activation``."""
+
+    weight: Array
+    """``[fan_in, fan_out]``."""
+    bias: Array
+    """``[fan_out]``."""
+    activation: Activation
+
+    def apply(self, x: Array) -> Array:
+        y: Array = x @ self.weight
+        y += self.bias
+        return self.activation(y)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyLayer:
+    """A linear layer with factorised noise on its weights (Fortunato et al. 2018, section 3), then ``activation``.
+
+    On a few rows it takes less to compute with the noise on input and output than to perturb the weights by it.
+    """
+
+    mean: Linear
+    """What acts without noise."""
+    deviation: Linear
+    """By what the noise is multiplied, weight by weight."""
+    noise_in: Array
+    """``[fan_in]``, which its owner draws."""
+    noise_out: Array
+    """``[fan_out]``."""
+
+    def apply(self, x: Array) -> Array:
+        noise = (x * self.noise_in) @ self.deviation.weight
+        noise += self.deviation.bias
+        noise *= self.noise_out
+        y: Array = x @ self.mean.weight
+        y += self.mean.bias
+        y += noise
+        return self.mean.activation(y)
+
+
+def forward(layers: Iterable[Layer], obs: Array) -> Array:
+    """Return what ``layers`` compute (float32 ``[B, K]``) of observations ``[B, N]``."""
+    x = obs.astype(np.float32, copy=False)
+    for layer in layers:
+        x = layer.apply(x)
+    return x
+
+
+def torso_activations(config: TorsoConfig) -> tuple[Activation, ...]:
+    """Return the activation behind each layer of a torso for vectors."""
+    return (
+        *repeat(ACTIVATIONS[config.fcnet_activation], len(config.fcnet_hiddens)),
+        *repeat(ACTIVATIONS[config.post_fcnet_activation], len(config.post_fcnet_hiddens)),
+    )
+
+
+def layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
+    """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation."""
+    for index, activation in enumerate(activations):
+        name = f"{prefix}.{2 * index}"
+        yield Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), activation)
+
+
+def live_layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
+    """Yield what ``layers_of`` does, but of the weights where they are: who changes them changes the layers."""
+    for index, activation in enumerate(activations):
+        name = f"{prefix}.{2 * index}"
+        yield Linear(weights[f"{name}.weight"].T, weights[f"{name}.bias"], activation)
+
+
+def centered_bytes(obs: Array) -> Array:
+    """Return (x - 128) / 128 of bytes x, float32."""
+    return np.asarray((obs.astype(np.float32, copy=False) - np.float32(BYTE_CENTER)) / np.float32(BYTE_CENTER))
+
+
+def with_centered_bytes(layer: Linear) -> Linear:
+    """Return a layer that computes of bytes x what ``layer`` computes of (x - 128) / 128."""
+    return Linear(layer.weight / BYTE_CENTER, layer.bias - layer.weight.sum(axis=0), layer.activation)
+
+
+def side_by_side(a: Linear, b: Linear, share_input: bool) -> Linear:
+    """Return two layers as one, which computes both outputs: of one input or, behind such a layer, of both halves."""
+    bias = np.concatenate([a.bias, b.bias])
+    if share_input:
+        return Linear(np.concatenate([a.weight, b.weight], axis=1), bias, a.activation)
+    zeros_a = np.zeros((len(a.weight), b.weight.shape[1]), a.weight.dtype)
+    zeros_b = np.zeros((len(b.weight), a.weight.shape[1]), b.weight.dtype)
+    return Linear(np.block([[a.weight, zeros_a], [zeros_b, b.weight]]), bias, a.activation)
+
+
+def relu(x: Array) -> Array:
+    """Return ``max(x, 0)``."""
+    return np.maximum(x, 0, out=x)
+
+
+def identity(x: Array) -> Array:
+    """Return ``x``."""
+    return x
+
+
+def _tanh(x: Array) -> Array:
+    tanh: Array = np.tanh(x, out=x)
+    return tanh
+
+
+def _elu(x: Array) -> Array:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def _swish(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # exp(-x) is infinite only where x / (1 + exp(-x)) is 0
+        swish: Array = x / (1 + np.exp(-x))
+    return swish
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "tanh": _tanh,
+    "relu": relu,
+    "elu": _elu,
+    "swish": _swish,
+    "linear": identity,
+}
+
+
+def has_numpy_form(config: QNetworkConfig | ActorCriticConfig) -> bool:
+    """Return whether a network can be computed in NumPy: of our own layers for vectors."""
+    return config.torso.custom is None and len(config.observation_shape) == 1
+
+
+class NumpyActorCritic:
+    """Maps observations to what an ``ActorCritic`` of the same weights computes for them, but for rounding.
+
+    Both torsos are computed side by side, so that they take no more calls than one.
+    """
+
+    def __init__(self, config: ActorCriticConfig) -> None:
+        """Take the shape of the network; raises ValueError for one that ``has_numpy_form`` denies."""
+        if not has_numpy_form(config):
+            raise ValueError("only fully connected networks have a NumPy form")
+        self._config = config
+        self._layers: tuple[Linear, ...]  # not before ``load``
+        self._log_std: Array | None = None
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        """Copy the weights of an ``ActorCritic``, by the names of its ``state_dict``."""
+        activations = torso_activations(self._config.torso)
+        layers = [*layers_of(weights, "policy_torso", activations)]
+        policy, value = (_head(weights, name) for name in ("policy_head", "value_head"))
+        if self._config.shares_torso:
+            layers.append(side_by_side(policy, value, share_input=True))
+        else:
+            layers = [
+                side_by_side(a, b, share_input=index == 0)
+                for index, (a, b) in enumerate(
+                    zip([*layers, policy], [*layers_of(weights, "value_torso", activations), value], strict=True)
+                )
+            ]
+        first, *others = layers
+        self._layers = (with_centered_bytes(first) if self._config.sees_byte_vectors else first, *others)
+        self._log_std = weights["log_std"].copy() if self._config.num_free_log_std else None
+
+    def outputs(self, obs: Array) -> tuple[Array, Array]:
+        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]`` (float32) of ``obs [B, N]``."""
+        both = forward(self._layers, obs)
+        inputs, values = both[:, :-1], both[:, -1]
+        if self._log_std is not None:
+            log_std = np.broadcast_to(self._log_std, (len(inputs), len(self._log_std)))
+            inputs = np.concatenate([inputs, log_std], axis=1)
+        return inputs, values
+
+
+def _head(weights: Mapping[str, Array], name: str) -> Linear:
+    return Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), identity)
+
+
+class NumpyQNetwork:
+    """Maps observations to what a ``QNetwork`` of the same weights computes for them, but for rounding.
+
+    Both heads and the sum that dueling makes of them (Wang et al. 2016, equation 9) are linear maps side
+    by side, so ``load`` folds them into one layer each: the heads cost no more calls than a plain one would.
+    Noisy heads, and all that ``share`` reads in place, stay apart.
+    """
+
+    def __init__(self, config: QNetworkConfig, is_noisy: bool = False) -> None:
+        """Take the shape of the network; raises ValueError for one that ``has_numpy_form`` denies.
+
+        Where it ``is_noisy``, the noise of the last ``resample_noise`` acts in its noisy head, else none.
+        """
+        if not has_numpy_form(config):
+            raise ValueError("only fully connected networks have a NumPy form")
+        self._config = config
+        self._torso_activations = torso_activations(config.torso)
+        self._head_activations = (*repeat(relu, len(config.head.hiddens)), identity)
+        self._noise = _Noise(config) if is_noisy and config.head.noisy else None
+        self._layers: tuple[Layer, ...]  # not before ``load``: without layers, an observation would be its own output
+        self._advantage: tuple[Layer, ...] = ()
+        self._value: tuple[Layer, ...] = ()
+        self._centers_obs = False
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        """Copy the weights of a ``QNetwork``, by the names of its ``state_dict``."""
+        if self._noise is not None:
+            self.share({name: weight.copy() for name, weight in weights.items()})
+            return
+        weights = _means(weights)
+        torso = layers_of(weights, "torso", self._torso_activations)
+        head = tuple(layers_of(weights, "advantage_head", self._head_activations))
+        if self._config.head.dueling:
+            value = tuple(layers_of(weights, "value_head", self._head_activations))
+            head = tuple(_dueling(head, value, self._config.num_actions))
+        first, *others = chain(torso, head)
+        self._layers = (with_centered_bytes(first) if self._config.sees_byte_vectors else first, *others)
+        self._advantage = self._value = ()
+        self._centers_obs = False
+
+    def share(self, weights: Mapping[str, Array]) -> None:
+        """Read ``weights`` where they are from now on, also when their owner changes them; names as for ``load``."""
+        self._layers = tuple(live_layers_of(_means(weights), "torso", self._torso_activations))
+        self._advantage = self._live_head(weights, "advantage_head")
+        self._value = self._live_head(weights, "value_head") if self._config.head.dueling else ()
+        self._centers_obs = self._config.sees_byte_vectors
+
+    def resample_noise(self, rng: np.random.Generator) -> None:
+        """Draw fresh noise for every noisy layer; nothing where it is not noisy."""
+        if self._noise is not None:
+            self._noise.resample(rng)
+
+    def outputs(self, obs: Array) -> Array:
+        """Return float32 action values ``[B, A]`` of ``obs [B, N]``, or logits ``[B, A, K]`` of their K atoms."""
+        if self._centers_obs:
+            obs = centered_bytes(obs)
+        outputs = forward(self._layers, obs)
+        if self._advantage:
+            outputs = self._joined_heads(outputs)
+        num_atoms = self._config.head.num_atoms
+        return outputs if num_atoms == 1 else outputs.reshape(len(obs), self._config.num_actions, num_atoms)
+
+    def _joined_heads(self, features: Array) -> Array:
+        """Return ``V + A - mean A`` ``[B, A * K]`` of ``features [B, F]``, or A alone without dueling."""
+        advantage = forward(self._advantage, features)
+        if not self._value:
+            return advantage
+        per_action = advantage.reshape(len(features), self._config.num_actions, -1)
+        level = forward(self._value, features)
+        level -= np.add.reduce(per_action, axis=1) / np.float32(self._config.num_actions)
+        per_action += level[:, None]
+        return advantage
+
+    def _live_head(self, weights: Mapping[str, Array], part: str) -> tuple[Layer, ...]:
+        means = live_layers_of(_means(weights), part, self._head_activations)
+        if self._noise is None:
+            return tuple(means)
+        linear = (identity,) * len(self._head_activations)
+        deviations = live_layers_of(_deviations(weights), part, linear)
+        noise = self._noise.of(part)
+        parts = zip(means, deviations, noise, strict=True)
+        return tuple(NoisyLayer(mean, deviation, *each) for mean, deviation, each in parts)
+
+
+class _Noise:
+    """Owns the noise of all noisy layers, in one array, so that one call draws it."""
+
+    def __init__(self, config: QNetworkConfig) -> None:
+        shapes = {part: list(pairwise(sizes)) for part, sizes in head_sizes(config).items()}
+        lengths = [length for pairs in shapes.values() for pair in pairs for length in pair]
+        self._values = np.zeros(sum(lengths), np.float32)
+        views = iter(np.split(self._values, np.cumsum(lengths)[:-1]))
+        self._parts = {part: [(next(views), next(views)) for _ in pairs] for part, pairs in shapes.items()}
+
+    def of(self, part: str) -> list[tuple[Array, Array]]:
+        """Return the noise of input and output of each layer of a head."""
+        return self._parts[part]
+
+    def resample(self, rng: np.random.Generator) -> None:
+        """Draw ``sign(x) sqrt(|x|)``, x from a standard normal distribution."""
+        drawn = rng.standard_normal(len(self._values), np.float32)
+        np.sqrt(np.abs(drawn), out=self._values)
+        np.copysign(self._values, drawn, out=self._values)
+
+
+def head_sizes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
+    """Return, by the name of each head of one that ``has_numpy_form``, the sizes of its input and of its layers."""
+    torso, head = config.torso, config.head
+    features = (*config.observation_shape, *torso.fcnet_hiddens, *torso.post_fcnet_hiddens)[-1]
+    sizes = {"advantage_head": (features, *head.hiddens, config.num_actions * head.num_atoms)}
+    return sizes | ({"value_head": (features, *head.hiddens, head.num_atoms)} if head.dueling else {})
+
+
+def _means(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the weights that act without noise, by the names that they have where no layer is noisy."""
+    return {name.removesuffix("_mu"): array for name, array in weights.items() if not name.endswith("_sigma")}
+
+
+def _deviations(weights: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removesuffix("_sigma"): array for name, array in weights.items() if name.endswith("_sigma")}
+
+
+def _dueling(advantage: Sequence[Linear], value: Sequence[Linear], num_actions: int) -> Iterator[Linear]:
+    """Yield layers that compute ``V + A - mean A``, atom by atom, from the layers of both heads."""
+    *hidden, (last_a, last_v) = zip(advantage, value, strict=True)
+    for index, (a, v) in enumerate(hidden):
+        yield side_by_side(a, v, share_input=index == 0)
+    weight = _without_mean(last_a.weight, num_actions)
+    value_weight = np.tile(last_v.weight, num_actions)
+    folded = np.concatenate([weight, value_weight]) if hidden else weight + value_weight
+    bias = _without_mean(last_a.bias[None], num_actions)[0] + np.tile(last_v.bias, num_actions)
+    yield Linear(folded, bias, last_a.activation)
+
+
+def _without_mean(columns: Array, num_actions: int) -> Array:
+    """Return ``columns [N, A * K]`` less the mean of each atom's over all actions."""
+    per_action = columns.reshape(len(columns), num_actions, -1)
+    centered: Array = (per_action - per_action.mean(axis=1, keepdims=True)).reshape(columns.shape)
+    return centered
+
+
+def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each parameter; only networks that NumPy cannot compute need torch for that."""
+    if has_numpy_form(config):
+        return dict(_linear_shapes(config))
+    import torch
+
+    from rlexp.models.networks import QNetwork
+    from rlexp.models.torsos import named_weights
+
+    # Without memory for them; but code of the user's own may read numbers.
+    with torch.device("meta") if config.torso.custom is None else nullcontext():
+        return {name: tuple(weight.shape) for name, weight in named_weights(QNetwork(config)).items()}
+
+
+def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the parameters of fully connected layers; between two of them lies one without parameters."""
+    torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
+    for part, sizes in {"torso": torso, **head_sizes(config)}.items():
+        is_noisy = config.head.noisy and part != "torso"
+        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            for suffix in ("_mu", "_sigma") if is_noisy else ("",):
+                yield f"{part}.{2 * index}.weight{suffix}", (fan_out, fan_in)
+                yield f"{part}.{2 * index}.bias{suffix}", (fan_out,)

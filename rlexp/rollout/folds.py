@@ -1,0 +1,288 @@
+"""Turns a worker's fragments into rows: as soon as they are complete, or whole episodes only (``batch_mode``).
+
+Advantages: a fold for agents that learn a policy and a value function from their newest steps.
+
+n-step transitions: a fold for agents that bootstrap from Q-values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlexp.errors import TrialError
+from rlexp.rollout.fragment import Fragment
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, n_step_returns, new
+
+DIST_INPUTS = "dist_inputs"
+"""The policy's output: the inputs ``[B, K]`` of the distribution that an action was drawn from."""
+VF_PREDS = "vf_preds"
+"""The policy's output: the value ``[B]`` of an observation."""
+LOGP = "logp"
+"""The logarithm of the probability with which an action was drawn, ``[B]``."""
+ADVANTAGES = "advantages"
+"""How much better an action was than the policy is on average, ``[B]``; not normalised."""
+VALUE_TARGETS = "value_targets"
+"""What the value function learns, ``[B]``."""
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """A Fold that estimates advantages, with the values that the policy computed when it acted."""
+
+    gamma: float
+    lambda_: float
+    """GAE's parameter; 1 without GAE."""
+    uses_gae: bool
+    """Whether the targets of the value function are those of GAE; else they are the returns."""
+    uses_critic: bool
+    """Whether values are subtracted from returns, and stand for what is not known of them."""
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
+        """Return one row for each valid step ``t < num_starts``.
+
+        With ``delta = r + gamma V(next) - V``, ADVANTAGES is the sum of ``(gamma lambda)^k delta_{t+k}`` to the end of
+        the episode or to step ``num_starts`` (Schulman et al. 2016, equation 16), and VALUE_TARGETS is
+        ``ADVANTAGES + V``. V(next) is 0 where the episode terminated, and the value of its true last observation where
+        it was truncated. With lambda = 1 that is the discounted return minus V.
+        """
+        values = stream.outputs[VF_PREDS][: num_starts + 1].astype(np.float32, copy=False)
+        if not self.uses_critic:
+            values = np.zeros_like(values)
+        advantages = self._advantages(stream, values, num_starts)
+        valid = stream.valid[:num_starts]
+        columns = {
+            OBS: stream.obs[:num_starts][valid],
+            ACTIONS: stream.actions[:num_starts][valid],
+            ADVANTAGES: advantages[valid],
+            VALUE_TARGETS: (advantages + values[:-1])[valid],
+        }
+        outputs = {name: output[:num_starts][valid] for name, output in stream.outputs.items()}
+        return SampleBatch({**columns, **outputs})
+
+    def _advantages(self, stream: Fragment, values: Array, num_starts: int) -> Array:
+        """Return the sums ``[num_starts, M]``; those of steps that are not valid mean nothing."""
+        gamma, decay = np.float32(self.gamma), np.float32(self.gamma * (self.lambda_ if self.uses_gae else 1.0))
+        terminated, truncated = stream.terminated[:num_starts], stream.truncated[:num_starts]
+        deltas = stream.rewards[:num_starts] + gamma * np.where(terminated, 0, values[1:]) - values[:-1]
+        decays = decay * ~(terminated | truncated)
+        advantages = np.empty_like(deltas)
+        following = np.zeros_like(values[0])
+        for step in range(num_starts - 1, -1, -1):
+            following = deltas[step] + decays[step] * following
+            advantages[step] = following
+        return advantages
+
+
+MAX_WAITING_BYTES = 2**31
+"""Observations that may wait in a worker."""
+
+
+class Fold(Protocol):
+    """Computes an algorithm's rows from a stream of steps: n-step transitions, advantages. Has no state."""
+
+    @property
+    def lookahead(self) -> int:
+        """Steps of the stream after the last start that rows need, unless their episodes end before.
+
+        A row may depend on all steps up to there. If it depends on more than the ``lookahead`` steps after its own
+        start, as an advantage does, its numbers depend on where the stream was cut.
+        """
+        ...
+
+    def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
+        """Return the rows that start at steps ``0 .. num_starts - 1`` of every env, in time-major order.
+
+        Steps that are not ``valid`` have no row, and nothing behind step ``num_starts + lookahead`` matters.
+        """
+        ...
+
+
+class Accumulator(Protocol):
+    """Holds the steps that wait until rows can be folded from them; owned by one worker."""
+
+    def push(self, fragment: Fragment) -> SampleBatch | None:
+        """Return the rows that may be sent now; None: more fragments are needed first."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return the steps that wait."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned, as a new accumulator."""
+        ...
+
+
+class FragmentAccumulator:
+    """An Accumulator that returns each row as soon as it is complete.
+
+    The steps at a fragment's end whose rows need later ones wait for the next fragment, so that no row is
+    folded short at a border, none is lost and none appears twice.
+    """
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._waiting: Fragment | None = None
+
+    def push(self, fragment: Fragment) -> SampleBatch:
+        """Return at most ``T * M`` rows (none at first, if the fold looks further ahead than T steps)."""
+        if self._fold.lookahead == 0:
+            return self._fold.rows(fragment, fragment.num_steps)
+        stream = fragment if self._waiting is None else self._waiting.followed_by(fragment)
+        num_starts = max(stream.num_steps - self._fold.lookahead, 0)
+        self._waiting = stream.since(num_starts)
+        return self._fold.rows(stream, num_starts)
+
+    def state(self) -> dict[str, Any]:
+        return {"waiting": None if self._waiting is None else self._waiting.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._waiting = None if state["waiting"] is None else Fragment(**state["waiting"])
+
+
+class EpisodeAccumulator:
+    """An Accumulator that returns the rows of whole episodes.
+
+    The stream of all envs waits together and each env has its own cut, behind its last ended episode.
+    The steps before it are sent as soon as they are ``min_steps`` of all envs together; the rest waits,
+    at most an episode per env (which ``horizon`` bounds) and a fragment. Every episode is sent once.
+    """
+
+    def __init__(self, fold: Fold, min_steps: int) -> None:
+        self._fold = fold
+        self._min_steps = min_steps
+        self._waiting: list[Fragment] = []
+        self._waiting_bytes = 0
+        self._finished_steps = 0
+        self._open_steps: Array = np.zeros(1, np.int64)
+
+    def push(self, fragment: Fragment) -> SampleBatch | None:
+        """Return the rows of all ended episodes, or None while they are fewer than ``min_steps`` steps.
+
+        Raises TrialError when more than MAX_WAITING_BYTES wait.
+        """
+        self._waiting.append(fragment)
+        self._count(fragment)
+        batch = self._send() if self._finished_steps >= self._min_steps else None
+        refuse_unended_episodes(self._waiting_bytes)
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        return {"waiting": [fragment.state() for fragment in self._waiting]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._waiting = [Fragment(**fragment) for fragment in state["waiting"]]
+        for fragment in self._waiting:
+            self._count(fragment)
+
+    def _count(self, fragment: Fragment) -> None:
+        finished, ended = before_last_end(fragment)
+        num_finished = np.count_nonzero(fragment.valid & finished, axis=0)
+        num_open = np.count_nonzero(fragment.valid & ~finished, axis=0)
+        self._finished_steps += int(num_finished.sum() + np.where(ended, self._open_steps, 0).sum())
+        self._open_steps = np.where(ended, 0, self._open_steps) + num_open
+        self._waiting_bytes += fragment.obs.nbytes
+
+    def _send(self) -> SampleBatch:
+        stream = Fragment.join(self._waiting)
+        finished, _ = before_last_end(stream)
+        per_env = np.count_nonzero(finished, axis=0)
+        sent = replace(stream, valid=stream.valid & finished)
+        rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
+        self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.obs.nbytes, 0
+        return self._fold.rows(sent, int(per_env.max()))
+
+
+def refuse_unended_episodes(num_bytes: int) -> None:
+    """Raise TrialError where observations that wait for the end of their episode take too many bytes."""
+    refuse_too_much_waiting(
+        num_bytes,
+        "of episodes that have not ended (batch_mode: complete_episodes)",
+        "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
+    )
+
+
+def refuse_too_much_waiting(num_bytes: int, what: str, hint: str) -> None:
+    """Raise TrialError where observations that a worker has not sent yet take more than MAX_WAITING_BYTES."""
+    if num_bytes > MAX_WAITING_BYTES:
+        raise TrialError(f"a rollout worker holds {num_bytes / 1e9:.1f} GB of observations {what}", hint)
+
+
+def before_last_end(fragment: Fragment) -> tuple[Array, Array]:
+    """Return which steps ``[T, M]`` are up to their env's last end of an episode, and which envs ``[M]`` have one."""
+    ends = fragment.terminated | fragment.truncated
+    finished: Array = np.logical_or.accumulate(ends[::-1])[::-1]
+    return finished, finished[0]
+
+
+@dataclass(frozen=True)
+class NStep:
+    """A Fold that sums up the rewards of up to ``n_step`` steps; the learner bootstraps from the last one."""
+
+    n_step: int
+    gamma: float
+
+    @property
+    def lookahead(self) -> int:
+        return self.n_step - 1
+
+    def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
+        """Return one row for each valid step ``t < num_starts``.
+
+        A row that folds m <= n steps (fewer where the episode ends) has
+        REWARDS = sum_{k<m} gamma^k r_{t+k}, NEW_OBS = the observation after step t + m - 1, and
+        DISCOUNTS = gamma^m, or 0 where the episode terminated: the loss bootstraps with
+        ``REWARDS + DISCOUNTS * q(NEW_OBS)``. Truncation bootstraps (Pardo et al. 2018); the folded return is
+        equation 2 of Horgan et al. (2018) with the true number of steps. Each output of the policy is a column
+        under its name for OBS, and under ``new(name)`` for NEW_OBS.
+        """
+        returns, num_folded, bootstraps = n_step_returns(stream, num_starts, self.n_step, self.gamma)
+        if self._is_unbroken(stream, num_starts):
+            return self._unbroken_rows(stream, returns)
+        steps, envs = np.nonzero(stream.valid[:num_starts])
+        folded = num_folded[steps, envs]
+        ends = steps + folded
+        columns = {
+            OBS: stream.obs[steps, envs],
+            ACTIONS: stream.actions[steps, envs],
+            REWARDS: returns[steps, envs],
+            DISCOUNTS: np.where(bootstraps[steps, envs], self.gamma**folded, 0.0).astype(np.float32),
+            NEW_OBS: stream.obs[ends, envs],
+        }
+        for name, output in stream.outputs.items():
+            columns |= {name: output[steps, envs], new(name): output[ends, envs]}
+        return SampleBatch(columns)
+
+    def _is_unbroken(self, stream: Fragment, num_starts: int) -> bool:
+        """Return whether each of the first steps has a row, and each row folds ``n_step`` steps without an end."""
+        if num_starts == 0 or num_starts + self.lookahead > stream.num_steps:
+            return False
+        if np.count_nonzero(stream.terminated) or np.count_nonzero(stream.truncated):
+            return False
+        return bool(np.count_nonzero(stream.valid[:num_starts]) == num_starts * stream.valid.shape[1])
+
+    def _unbroken_rows(self, stream: Fragment, returns: Array) -> SampleBatch:
+        """Return what ``rows`` does of such steps: neighbours in the stream, so views of it instead of copies."""
+        num_starts, count = len(returns), returns.size
+
+        def starts(column: Array, first: int = 0) -> Array:
+            return column[first : first + num_starts].reshape(count, *column.shape[2:])
+
+        columns = {
+            OBS: starts(stream.obs),
+            ACTIONS: starts(stream.actions),
+            REWARDS: returns.reshape(count),
+            DISCOUNTS: np.full(count, self.gamma**self.n_step, np.float32),
+            NEW_OBS: starts(stream.obs, self.n_step),
+        }
+        for name, output in stream.outputs.items():
+            columns |= {name: starts(output), new(name): starts(output, self.n_step)}
+        return SampleBatch(columns)
