@@ -36,7 +36,7 @@ from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import board_source
 from rlexp.board.trainer.source import BoardSource
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.sample_batch import SampleBatch
 from rlexp.task_pool import InlineTaskPool

@@ -16,7 +16,7 @@ from rlexp.agents.dqn.players import q_network_config
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.models import QNetworkConfig
 from rlexp.models.networks import QNetwork

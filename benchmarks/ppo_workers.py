@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.comparison import Column, Table, conditions, options
 from benchmarks.processes import run_experiment, unwind_on_sigterm
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 
 STEP_S = 0.005
 GOAL = 150.0

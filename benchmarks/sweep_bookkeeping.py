@@ -26,8 +26,8 @@ from unittest.mock import patch
 from benchmarks.comparison import Column, Table, conditions, options
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.config.variants.sweep import Sweep
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.sweep import Sweep
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status

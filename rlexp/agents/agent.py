@@ -28,7 +28,7 @@ from rlexp.agents.workers import (
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Weights

@@ -24,7 +24,7 @@ from rlexp.agents.workers import ObservationFilters
 from rlexp.checkpoint.contents import MANIFEST, Checkpoint, read_checkpoint
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.rllib_compat.table import renamed_keys
+from rlexp.config.rllib.names import renamed_keys
 from rlexp.envs.env_config import EnvConfig, env_config_of
 from rlexp.envs.make import spaces_of
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError, UsageError

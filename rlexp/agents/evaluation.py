@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
-from rlexp.config.keys.metric_names import OWN_METRICS
+from rlexp.config.keys.metrics import OWN_METRICS
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
 from rlexp.errors import TrialError
 from rlexp.metrics.windows import summarised

@@ -19,8 +19,8 @@ import numpy as np
 from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import ObservationFilters
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.trial import bundles_of
 from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.make import spaces_of
 from rlexp.errors import RlexpError, TrialError

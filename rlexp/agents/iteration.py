@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.metric_names import OWN_METRICS
+from rlexp.config.keys.metrics import OWN_METRICS
 from rlexp.errors import TrialError
 from rlexp.metrics.timers import RunningClock
 from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow, MetricWindows

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from rlexp.agents.agent import Agent, CheckpointArrays
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
-from rlexp.config.keys.capabilities import MOST_CHECKPOINTED_BYTES
+from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.policy_optimizer import ReplayOptimizer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import gymnasium as gym
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import UsageError
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy

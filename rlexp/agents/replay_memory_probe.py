@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rlexp.config.keys.capabilities import ReplayNeeds
+from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env, spaces_of
 from rlexp.errors import ResourceError, UsageError

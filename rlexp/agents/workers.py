@@ -19,10 +19,10 @@ import gymnasium as gym
 import numpy as np
 
 from rlexp.checkpoint.contents import Checkpoint, Manifest, read_state
-from rlexp.config.keys.bundles import Bundles, bundles_of
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import has_game_frames
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.trial import Bundles, bundles_of
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.make import make_vector_env
 from rlexp.errors import CheckpointError, ResourceError, UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.api.request import Source
-from rlexp.config.keys.user_modules import with_current_folder
+from rlexp.config.keys.user_code import with_current_folder
 from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.errors import ConfigError
 

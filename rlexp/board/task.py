@@ -36,7 +36,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.env_config import EnvConfig, env_config_of
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.errors import TrialError, UsageError

@@ -23,7 +23,7 @@ from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.joined_processes import JoinedProcesses, join_command, join_in_processes
 from rlexp.commands.numbers import MOST, whole
 from rlexp.commands.output_options import AsJsonLines, Debug
-from rlexp.config.keys.user_modules import UserModules, with_current_folder
+from rlexp.config.keys.user_code import UserModules, with_current_folder
 from rlexp.errors import UsageError
 from rlexp.processes.child import PARENT_VARIABLE
 from rlexp.processes.signals import DrainRequest

@@ -9,14 +9,20 @@ from types import MappingProxyType
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
 from rlexp.config.keys.key_table import KeyName
+from rlexp.config.keys.search import SchedulerConfig
 from rlexp.config.keys.tracking import TRACKERS
-from rlexp.config.keys.trial_schedulers import SchedulerConfig
 from rlexp.config.reference import hints
-from rlexp.config.rllib_compat.ages import Age, leave_out_ignored, use_defaults
-from rlexp.config.rllib_compat.dating import Dating, dated, report_stale_keys, report_undecided
-from rlexp.config.rllib_compat.layout import arranged, proper_path
-from rlexp.config.rllib_compat.literals import read_yaml_1_1_words
-from rlexp.config.rllib_compat.names import agent_name, current_path, old_keys_beside_config, use_current_names
+from rlexp.config.rllib.ages import Age, leave_out_ignored, use_defaults
+from rlexp.config.rllib.dating import Dating, dated, report_stale_keys, report_undecided
+from rlexp.config.rllib.names import (
+    agent_name,
+    arranged,
+    current_path,
+    old_keys_beside_config,
+    proper_path,
+    read_yaml_1_1_words,
+    use_current_names,
+)
 from rlexp.config.space.grid import GRID, SEARCH, TRACK
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key

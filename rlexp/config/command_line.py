@@ -12,7 +12,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import UsageError
 
 Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]

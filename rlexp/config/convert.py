@@ -9,9 +9,9 @@ from typing import Any
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import Axis, line_of, replaced
 from rlexp.config.translation import Translation, node_of
-from rlexp.config.variants.axes import data_of
+from rlexp.config.variants import data_of
 from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 
 _INDENT = "  "
 _FLOW_WIDTH = 100

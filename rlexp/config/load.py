@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlexp.config.command_line import LoadOptions, parse_overrides
-from rlexp.config.keys.user_modules import UserModules, folders_for
-from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of
+from rlexp.config.keys.user_code import UserModules, folders_for
+from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_of, without_repetitions
 from rlexp.config.plan import Plan, planned, resolved_yaml
-from rlexp.config.repetitions import without_repetitions
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
 from rlexp.config.yaml.python_values import ExperimentDict
-from rlexp.config.yaml.text import read_text
+from rlexp.config.yaml.reader import read_text
 from rlexp.errors import ConfigError
 
 __all__ = ["LoadOptions", "Plan", "load_plan", "resolved_yaml"]

@@ -12,14 +12,14 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart
+from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.space.grid import SEARCH, TRACK
-from rlexp.config.variants.axes import resolved, varied_values, without_section
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
+from rlexp.config.variants import resolved, varied_values, without_section
 from rlexp.config.yaml.nodes import Finding, Node
 from rlexp.config.yaml.python_values import ExperimentDict
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
 _SWEEP_HINT = "use rlexp sweep FILE; it writes a best.yaml for rlexp run"

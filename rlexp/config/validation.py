@@ -14,13 +14,12 @@ from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
-from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
-from rlexp.config.rllib_compat.table import old_groups
+from rlexp.config.rllib.names import old_groups
 from rlexp.config.space.samplers import GRID
-from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted, shown, written
-from rlexp.config.yaml.scalars import BOOLEAN_WORDS, FLOAT, INTEGER
-from rlexp.config.yaml.text import with_space
+from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
+from rlexp.config.yaml.reader import with_space
 
 _KEY_MARK = "[key]"
 """What pydantic appends to the path when the key of a mapping is wrong, not its value."""

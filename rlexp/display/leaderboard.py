@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from rlexp.config.keys.trial_schedulers import TimeAttribute
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.line_width import wrapped
 from rlexp.number_format import (
     MISSING,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from rlexp.config.keys.capabilities import FactLine
+from rlexp.config.keys.common import FactLine
 from rlexp.display.trial_view import Overall, TrialView, goal_text, open_ends, time_left
 from rlexp.number_format import (
     MISSING,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from rlexp.config.keys.metric_names import GROWING_METRICS
+from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.config.keys.trial import Trial
 from rlexp.number_format import duration, exact, is_known
 from rlexp.runs.row_columns import ITERATION, flatten

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import VectorActionWrapper, VectorEnv
 from numpy.typing import NDArray
 
-from rlexp.config.keys.capabilities import ActionScaling
+from rlexp.config.keys.common import ActionScaling
 from rlexp.errors import UsageError
 
 Array = NDArray[Any]

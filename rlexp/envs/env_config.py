@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlexp.config.keys.capabilities import ActionScaling, PlayableActions
-from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.common import ActionScaling, CommonConfig, PlayableActions
 from rlexp.config.keys.env_ids import has_game_frames, is_atari
 from rlexp.config.keys.model import ATARI_DIM
-from rlexp.config.keys.user_class import UserClass
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules, modules_of
+from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules, modules_of
 
 ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})

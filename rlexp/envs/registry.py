@@ -12,9 +12,17 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlexp.config.keys.entry_points import PackageEntry
-from rlexp.config.keys.env_ids import ENVPOOL, ONE_AGENT, brought_by, is_minatar, is_minigrid, is_of_ale, several_agents
-from rlexp.config.keys.env_packages import GROUP
+from rlexp.config.keys.env_ids import (
+    ENVPOOL,
+    GROUP,
+    ONE_AGENT,
+    PackageEntry,
+    brought_by,
+    is_minatar,
+    is_minigrid,
+    is_of_ale,
+    several_agents,
+)
 from rlexp.errors import UsageError
 from rlexp.user_code import classes
 

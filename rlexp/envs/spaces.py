@@ -13,7 +13,7 @@ from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
 
-from rlexp.config.keys.capabilities import PlayableActions
+from rlexp.config.keys.common import PlayableActions
 from rlexp.envs.actions import is_continuous
 from rlexp.envs.env_config import EnvConfig
 from rlexp.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import gymnasium as gym
 
-from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_code import UserClass
 from rlexp.envs.checked_env import CheckedEnv, env_error
 from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.preprocessor import PreprocessedObservations, Preprocessor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from rlexp.config.keys.bundles import Amounts, Bundles, bundles_of
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import Amounts, Bundles, bundles_of
 from rlexp.errors import Problem
 from rlexp.machine.changes import SHARD_CPUS, changed
 from rlexp.machine.cluster import Cluster, Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlexp.config.keys.capabilities import ReplayNeeds
+from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.env_ids import has_game_frames
 from rlexp.config.keys.experiment import Experiment
 

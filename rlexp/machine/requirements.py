@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, package_of, several_agents
 from rlexp.config.keys.tracking import TrackerName
-from rlexp.config.keys.user_modules import UserModules, modules_of
+from rlexp.config.keys.user_code import UserModules, modules_of
 from rlexp.config.plan import Plan
 from rlexp.errors import ConfigError, Problem
 from rlexp.user_code.classes import WHERE_MODULES_ARE

@@ -37,7 +37,7 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
     most = min((math.floor(available / needed) for available, needed in shares if needed), default=cluster.cpus)
     if not cluster.is_joined:
         return most
-    from rlexp.config.keys.bundles import bundles_of
+    from rlexp.config.keys.trial import bundles_of
     from rlexp.machine.cluster_shortfalls import node_amounts
     from rlexp.machine.packing import packs, together
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
-from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.errors import ResourceError
 from rlexp.machine.cluster import Cluster
 from rlexp.machine.packing import together

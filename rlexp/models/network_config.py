@@ -10,8 +10,7 @@ import numpy as np
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import ConvFilter
-from rlexp.config.keys.user_class import UserClass
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""

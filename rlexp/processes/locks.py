@@ -14,12 +14,13 @@ import time
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
-
-from filelock import BaseFileLock, FileLock, Timeout
+from typing import TYPE_CHECKING, Final, Self
 
 from rlexp.errors import ResumeError
 from rlexp.files import read_json, refuse_other_than_file
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 RUN_FILE: Final = "run.json"
 """The record of a run: a directory that has it is one."""
@@ -96,6 +97,8 @@ def _is_locked(path: Path) -> bool:
 
 
 def _locked_file(run_directory: Path) -> BaseFileLock:
+    from filelock import FileLock, Timeout  # who only lists runs takes no lock
+
     # thread_local would let only the thread that took the lock give it back, and say nothing to the others.
     lock = FileLock(run_directory / LOCK_FILE, timeout=_TRIES_FOR_S, poll_interval=_TRY_AGAIN_S, thread_local=False)
     try:

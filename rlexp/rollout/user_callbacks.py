@@ -18,8 +18,8 @@ import numpy as np
 
 from rlexp.callbacks import Callbacks, IterationEnd, SavedCheckpoint
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.metric_names import OWN_METRIC_NAME, OWN_METRICS
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart
+from rlexp.config.keys.metrics import OWN_METRIC_NAME, OWN_METRICS
+from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart
 from rlexp.errors import CallbackError, UsageError
 from rlexp.metrics.windows import MOST_METRICS
 from rlexp.user_code.classes import find_class, prepare_imports

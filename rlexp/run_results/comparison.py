@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.config.keys.metric_names import current_metric
+from rlexp.config.keys.metrics import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.number_format import digits_for

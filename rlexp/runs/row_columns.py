@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rlexp.config.keys.metric_names import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
+from rlexp.config.keys.metrics import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
 from rlexp.files import plain
 
 ITERATION: Final = "training_iteration"

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from rlexp.checkpoint import list_checkpoints
 from rlexp.checkpoint.trial import iteration_of
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.files import replace_json, replace_text, sync

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.errors import ResumeError
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal

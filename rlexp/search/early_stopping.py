@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.sample_batch import Array
 from rlexp.search.trial_scheduler import CONTINUE, Judgement, Milestones, Report, TrialScheduler, Verdict
 

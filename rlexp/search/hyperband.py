@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any
 
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.search.early_stopping import Rung
 from rlexp.search.trial_scheduler import CONTINUE, PAUSE, Judgement, Milestones, Report, TrialScheduler, Verdict
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlexp.config.keys.optuna import OptunaConfig
+from rlexp.config.keys.search import OptunaConfig
 from rlexp.config.space.domains import Range
 from rlexp.config.space.grid import SEARCH
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.nodes import shown
 from rlexp.errors import ConfigError, Problem, UsageError
 from rlexp.search.optuna_space import suggested_point

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from rlexp.config.space.distinct import identity
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
-from rlexp.config.variants.tried_points import TriedPoints
+from rlexp.config.space.points import TriedPoints, identity
+from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.search.optuna_sampler import make_sampler
 from rlexp.search.optuna_space import parameters_of, suggested_point

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from rlexp.config.space.alternatives import Alternatives
-from rlexp.config.space.distinct import identity
 from rlexp.config.space.domains import Domain, Listed, Range
-from rlexp.config.variants.space import Point
+from rlexp.config.space.points import Alternatives, identity
+from rlexp.config.sweep import Point
 from rlexp.config.yaml.nodes import KeyPath, dotted
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pathlib import PurePath
 from random import Random
 from typing import Any
 
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Point, Sweep
 from rlexp.search.trial_scheduler import (
     EXPLOIT,
     PAUSE,

@@ -15,10 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.config.keys.search import SearchConfig
+from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.trial_schedulers import TimeAttribute
-from rlexp.config.variants.space import Point
+from rlexp.config.sweep import Point
 from rlexp.metrics.statistics import (
     FINAL_SHARE,
     bootstrap_interval,

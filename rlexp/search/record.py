@@ -25,8 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Point, Sweep
 from rlexp.files import plain, replace_json, replace_text, to_json
 from rlexp.number_format import count
 from rlexp.runs.run_record import now

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.space import Point
+from rlexp.config.sweep import Point
 from rlexp.errors import ConfigError
 from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.runs.row_columns import flatten

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Point, Sweep
 from rlexp.search.optuna_sampler import require_sampler
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.outcome import Outcome

@@ -9,7 +9,7 @@ from importlib import import_module
 from statistics import fmean
 from typing import Any
 
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.search.trial_scheduler import CONTINUE, PAUSE, YIELD, Judgement, Milestones, Report, TrialScheduler, Verdict
 
 

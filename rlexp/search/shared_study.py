@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError, Problem, UsageError
 from rlexp.files import plain
 from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences

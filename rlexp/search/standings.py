@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.config.keys.search import SearchConfig
+from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.trial_schedulers import TimeAttribute
 from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number
 from rlexp.search.ranking import (

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.trial_schedulers import TimeAttribute
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.row_columns import flatten
 from rlexp.runs.run_record import RecordedError, Status, known_number

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
 
-from rlexp.config.keys.trial_schedulers import TimeAttribute
-from rlexp.config.variants.space import Point
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.keys.search import TimeAttribute
+from rlexp.config.sweep import Point, Sweep
 
 
 class Verdict(Enum):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.errors import ResourceError
 from rlexp.processes.child import ChildProcess, Message
 from rlexp.sessions.choose import AUTO

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rlexp.config.keys.env_ids import package_of
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import UsageError
 from rlexp.sessions.ray_environment import environment_of_workers
 from rlexp.user_code.finding import find_module

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, experiment_class, find_agent
-from rlexp.config.keys.env_packages import provided_names
+from rlexp.config.keys.env_ids import provided_names
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.reference.explain import (
     KeyReference,

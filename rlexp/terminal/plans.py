@@ -11,9 +11,9 @@ from typing import Any, Final
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
 from rlexp.config.plan import Plan
-from rlexp.config.space.alternatives import Alternatives
 from rlexp.config.space.domains import Domain
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.space.points import Alternatives
+from rlexp.config.sweep import Sweep
 from rlexp.errors import Problem, RlexpError
 from rlexp.line_width import columns_of, wrapped
 from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import AssignedTask, assigned_task
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.runs.checkpoints import starting_point
 from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ray import tune
 
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import bundles_of
 
 
 def placement(experiment: Experiment) -> tune.PlacementGroupFactory:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.machine import Machine
 from rlexp.processes.child import ChildProcess, Message

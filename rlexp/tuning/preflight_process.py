@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
 from rlexp.config.keys.agents import experiment_class
-from rlexp.config.keys.capabilities import MOST_CHECKPOINTED_BYTES
+from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.model import CUSTOM_MODEL
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import (
     EPISODES,
     Env,

@@ -20,7 +20,7 @@ from rlexp.checkpoint import newest_manifest
 from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.display import Display
 from rlexp.errors import ResumeError
 from rlexp.files import plain

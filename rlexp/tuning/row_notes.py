@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.metric_names import EVALUATION_METRICS, is_own_metric
+from rlexp.config.keys.metrics import EVALUATION_METRICS, is_own_metric
 from rlexp.runs.row_columns import flatten
 
 STEPS_OF_AN_ENV: Final = 5000

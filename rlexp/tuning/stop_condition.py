@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlexp.agents.iteration import IterationBounds
-from rlexp.config.keys.metric_names import GROWING_METRICS
-from rlexp.config.keys.trial_schedulers import TimeAttribute
+from rlexp.config.keys.metrics import GROWING_METRICS
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.number_format import exact, score
 from rlexp.runs.row_columns import flatten
 from rlexp.search.trial_scheduler import Milestones

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import only_sweep
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.display import Display
 from rlexp.machine import Cluster
 from rlexp.machine.room import number_that_fit

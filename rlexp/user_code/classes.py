@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ResumeError, UsageError
 from rlexp.user_code.import_guard import GUARD
 

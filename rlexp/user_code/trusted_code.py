@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rlexp.config.keys.env_ids import brought_by
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules, UserPart, modules_of, with_current_folder
+from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart, modules_of, with_current_folder
 from rlexp.errors import ResumeError, UsageError
 from rlexp.user_code.finding import ModuleFile, is_installed_file, module_file
 from rlexp.user_code.import_guard import GUARD

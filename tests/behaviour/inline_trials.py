@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.task_pool import InlineTaskPool

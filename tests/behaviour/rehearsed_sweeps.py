@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.files import to_json
 from rlexp.machine import this_machine

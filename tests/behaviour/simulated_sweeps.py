@@ -16,8 +16,8 @@ import numpy as np
 from rlexp.checkpoint import checkpoint_directory, newest_checkpoint, read_checkpoint, write_checkpoint
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.config.variants.sweep import Sweep
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.sweep import Sweep
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.runs.recorders import JsonRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status

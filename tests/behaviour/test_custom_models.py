@@ -20,7 +20,7 @@ from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.models.user_torso import UserTorso

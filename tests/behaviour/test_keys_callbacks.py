@@ -17,7 +17,7 @@ from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import CallbackError, ConfigError
 from rlexp.metrics.windows import MOST_METRICS
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder

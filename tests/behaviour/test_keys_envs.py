@@ -18,7 +18,7 @@ from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.user_modules import UserModules, folders_for
+from rlexp.config.keys.user_code import UserModules, folders_for
 from rlexp.display.quiet import QuietDisplay
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResumeError
 from rlexp.machine import available_cpus
 from rlexp.runs.checkpoints import keep_best

@@ -14,7 +14,7 @@ from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import q_network_config
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import UsageError
 from rlexp.models.networks import QNetwork

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.trial import bundles_of
 from rlexp.errors import TrialError
 from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
 from rlexp.tuning.placement import placement

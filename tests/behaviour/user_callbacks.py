@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStart, EpisodeStep, IterationEnd, SavedCheckpoint
-from rlexp.config.keys.user_modules import UserPart
+from rlexp.config.keys.user_code import UserPart
 from rlexp.rollout.user_callbacks import CallbackClasses
 
 MODULE = "tests.behaviour.user_callbacks"

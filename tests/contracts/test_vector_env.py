@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_code import UserClass
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.envs.env_config import FrameConfig
 from tests.envs import COUNTING_ENV, COUNTING_VECTOR_ENV, episode_length, episode_terminates

@@ -20,7 +20,7 @@ from rlexp.board.messages.tokens import parse_token
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Seat
 from rlexp.board.task import SeatSpecs, read_description
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch

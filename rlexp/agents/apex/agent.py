@@ -18,7 +18,7 @@ from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.torch.process import LearnerThreads, trial_load
 from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.bundles import bundles_of
+from rlexp.config.keys.trial import bundles_of
 from rlexp.machine import available_cpus
 from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard

@@ -12,7 +12,7 @@ from typing import Any
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.workers import MakeSpec, worker_resources
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.bundles import bundles_of
+from rlexp.config.keys.trial import bundles_of
 from rlexp.metrics.timers import RunningClock
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec

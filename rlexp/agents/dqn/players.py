@@ -28,7 +28,7 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.policy import Policy, Weights

@@ -13,8 +13,8 @@ from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy, actor_critic_config
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
 from rlexp.agents.workers import WorkerLinks, WorkerParts
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.trial import bundles_of
 from rlexp.models import ActorCriticConfig
 from rlexp.models.action_distributions import actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlexp.agents.policies import Policies
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of

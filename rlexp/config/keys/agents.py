@@ -1,15 +1,73 @@
-"""The agents: our own, a line each and a file with its keys, and those that installed packages bring."""
+"""The agents: our own, a line each and a file with its keys, and those that installed packages bring.
+
+Agents that installed packages bring by entry points of the group ``rlexp.agents``.
+
+The name of an entry point is what ``run`` names, in any case; its value is the class of the agent's experiments::
+
+    [project.entry-points."rlexp.agents"]
+    CQL = "my_cql.keys:CQLExperiment"
+
+It is imported once a file names it, and only from packages that are installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
+from typing import Final, Literal, get_args, get_origin
 
-from rlexp.config.keys.agent_packages import experiment_of, packaged_agents
 from rlexp.config.keys.apex import ApexExperiment
+from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNExperiment
+from rlexp.config.keys.env_ids import PackageEntry, entry_points
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.ppo import PPOExperiment
+from rlexp.errors import UsageError
+
+GROUP: Final = "rlexp.agents"
+
+
+def packaged_agents() -> Mapping[str, PackageEntry]:
+    """Return the agents of all packages that are installed, by name in capital letters."""
+    return entry_points(GROUP, str.upper)
+
+
+@cache
+def experiment_of(agent: PackageEntry) -> type[Experiment]:
+    """Import the class of an agent's experiments; raises UsageError where a package has none that can be used."""
+    from importlib.metadata import EntryPoint
+
+    if len(agent.packages) > 1:
+        message = f"agent {agent.name} is in several packages: {', '.join(agent.packages)}"
+        raise UsageError(message, f"pip uninstall all but one: {' or '.join(agent.packages)}")
+    known_as = f"agent {agent.name} of the package {agent.package}"
+    hint = f"its entry point {agent.name} = {agent.value} must name a class derived from rlexp's Experiment"
+    try:
+        found = EntryPoint(agent.name, agent.value, GROUP).load()
+    except Exception as error:  # the code of a package may raise anything
+        message = f"{known_as} cannot be imported: {type(error).__name__}: {error}"
+        raise UsageError(message, f"pip install --upgrade {agent.package}, or ask its authors") from error
+    if not isinstance(found, type) or not issubclass(found, Experiment):
+        raise UsageError(f"{known_as}: {agent.value} is not a subclass of Experiment", hint)
+    problem = _problem(found, agent.name)
+    if problem is not None:
+        raise UsageError(f"{known_as}: {problem}", hint)
+    return found
+
+
+def _problem(experiment: type[Experiment], name: str) -> str | None:
+    """Return what is wrong with a class of experiments, None where nothing is."""
+    run, config = (experiment.model_fields[key].annotation for key in ("run", "config"))
+    if get_origin(run) is not Literal or get_args(run) != (name,):
+        return f'{experiment.__name__} must have the field run: Literal["{name}"]'
+    module, colon, agent_class = str(getattr(experiment, "AGENT", "")).partition(":")
+    if not (module and colon and agent_class):
+        return f"{experiment.__name__} must have AGENT: package.module:Class of what trains it"
+    if not isinstance(config, type) or not issubclass(config, CommonConfig):
+        return f"the field config of {experiment.__name__} must be a class of keys derived from CommonConfig"
+    return None
+
 
 AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
     {

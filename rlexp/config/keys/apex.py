@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from rlexp.config.keys.capabilities import ReplayNeeds
+from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.dqn_keys import OptimizerConfig
 from rlexp.config.keys.experiment import Experiment

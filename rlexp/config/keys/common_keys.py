@@ -22,7 +22,7 @@ from rlexp.config.keys.fields import (
     defaults_of,
 )
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.user_class import UserClass, UserClasses
+from rlexp.config.keys.user_code import UserClass, UserClasses
 from rlexp.seeding import LARGEST_SEED
 
 

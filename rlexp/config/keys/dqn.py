@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.capabilities import Caution, FactLine, PlayableActions, ReplayNeeds
-from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.common import Caution, CommonConfig, FactLine, PlayableActions, ReplayNeeds
 from rlexp.config.keys.dqn_keys import DQNKeys
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment

@@ -1,15 +1,99 @@
-"""Ids of environments: those that exist, the current ids of old ones, and what they need; nothing is imported."""
+"""Ids of environments: those that exist, the current ids of old ones, and what they need; nothing is imported.
+
+Entry points of installed packages, by which they bring agents and envs; nothing of a package is imported here.
+
+Envs that installed packages bring by entry points of the group ``rlexp.envs``; nothing of them is imported here.
+
+The name of an entry point is an env's id, or the namespace in front of the slash of several ids::
+
+    [project.entry-points."rlexp.envs"]
+    Maze-v0 = "maze.envs:MazeEnv"         # a class: env: Maze-v0
+    maze = "maze.envs:register_envs"      # a function that registers envs with Gymnasium: env: maze/Large-v0
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
-from rlexp.config.keys.entry_points import PackageEntry
-from rlexp.config.keys.env_packages import provided_names, provider_of
+INSTALLED_IN: tuple[str, ...] = tuple(path for path in sys.path if path not in ("", str(Path.cwd())))
+"""Where packages are looked for: without the folders of experiments and runs, which come to ``sys.path`` later."""
+
+
+@dataclass(frozen=True)
+class PackageEntry:
+    """An entry point, and who brings it."""
+
+    name: str
+    """As its package spells it."""
+    value: str
+    """``package.module:attribute``."""
+    packages: tuple[str, ...]
+    """The packages that have an entry point of this name, as pip shows them; the first in the path is first, and this
+    is its entry point."""
+
+    @property
+    def package(self) -> str:
+        """The package that it is of."""
+        return self.packages[0]
+
+    @property
+    def module(self) -> str:
+        """The module that has it."""
+        return self.value.partition(":")[0]
+
+
+def entry_points(group: str, key_of: Callable[[str], str] = str) -> Mapping[str, PackageEntry]:
+    """Return the entry points that installed packages have in a group, by what ``key_of`` makes of their names."""
+    return _entry_points(INSTALLED_IN, group, key_of)
+
+
+@cache
+def _entry_points(path: tuple[str, ...], group: str, key_of: Callable[[str], str]) -> Mapping[str, PackageEntry]:
+    from importlib.metadata import distributions  # takes longer to import than all keys
+
+    found: dict[str, PackageEntry] = {}
+    seen: set[str] = set()
+    for distribution in distributions(path=list(path)):
+        package = distribution.metadata["Name"]
+        if package is None or _as_pip_compares(package) in seen:  # the first in the path is the one that is imported
+            continue
+        seen.add(_as_pip_compares(package))
+        for entry in distribution.entry_points.select(group=group):
+            first = found.get(key_of(entry.name), PackageEntry(entry.name, entry.value, ()))
+            found[key_of(entry.name)] = PackageEntry(first.name, first.value, (*first.packages, package))
+    return MappingProxyType(found)
+
+
+def _as_pip_compares(package: str) -> str:
+    """Return the same name for all spellings of a package: ``my-cql`` for My_CQL and my.cql."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+GROUP: Final = "rlexp.envs"
+
+
+def provider_of(env: str) -> PackageEntry | None:
+    """Return the entry point of an id that is neither Gymnasium's nor a class; None where no package has one."""
+    found = _providers()
+    return found.get(env) or found.get(env.partition("/")[0] if "/" in env else "")
+
+
+def provided_names() -> tuple[str, ...]:
+    """Return what installed packages bring, for messages: ids, and namespaces as ``maze/...``."""
+    return tuple(sorted(_providers()))
+
+
+def _providers() -> Mapping[str, PackageEntry]:
+    return entry_points(GROUP)
+
 
 _GYMNASIUM_IDS = """
 Acrobot-v1 Ant-v4 Ant-v5 BipedalWalker-v3 BipedalWalkerHardcore-v3 Blackjack-v1 CarRacing-v3 CartPole-v0

@@ -27,17 +27,11 @@ from rlexp.config.keys.fields import (
     Whole,
     defaults_of,
 )
-from rlexp.config.keys.metric_names import (
-    AGENT_METRICS,
-    EVALUATION_METRICS,
-    is_known,
-    is_own_metric,
-    may_be_negative,
-)
+from rlexp.config.keys.metrics import AGENT_METRICS, EVALUATION_METRICS, is_known, is_own_metric, may_be_negative
 from rlexp.config.keys.model import misfit
 from rlexp.config.keys.search import SearchConfig, known_metric
 from rlexp.config.keys.tracking import TrackConfig
-from rlexp.config.keys.user_modules import modules_of
+from rlexp.config.keys.user_code import modules_of
 
 _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 _STORAGE = re.compile(r"[a-z][a-z0-9]*://[^\s\x00-\x1f]+")

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from rlexp.config.keys.agents import AGENTS, experiment_class
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import LARGEST_COUNT, RLEXP_ONLY, Expects, KeyGroup
-from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_code import UserClass
 
 KeyName = tuple[str, ...]
 """A key's place in an experiment: ``("config", "model", "fcnet_hiddens")``."""

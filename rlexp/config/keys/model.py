@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from rlexp.config.keys.fields import ConvFilter, ConvFilters, Count, KeyGroup, LayerSizes
-from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_code import UserClass
 
 ATARI_DIM = 84
 """Side in pixels of scaled Atari frames, as in Mnih et al. 2015."""

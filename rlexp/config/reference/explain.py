@@ -12,11 +12,10 @@ from typing import Any, Final
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import Key, KeyName, flat_keys_of_optimizer, key_table
-from rlexp.config.keys.metric_names import KNOWN_METRICS, STOP_METRICS, current_metric
+from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, STOP_METRICS, current_metric
 from rlexp.config.keys.search import SCHEDULERS
-from rlexp.config.reference.metric_meanings import METRICS
-from rlexp.config.rllib_compat.table import Absent, absent_keys, computed_keys, old_groups, renamed_keys
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.rllib.names import Absent, absent_keys, computed_keys, old_groups, renamed_keys
+from rlexp.config.yaml.reader import to_yaml
 
 _LIKENESS = 0.6
 

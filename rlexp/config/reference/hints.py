@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 from rlexp.config.keys.agents import AGENTS, agents_of_packages
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
-from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.keys.metrics import KNOWN_METRICS
 from rlexp.config.space.samplers import GRID, SAMPLERS
 from rlexp.config.yaml.nodes import dotted, shown_key
-from rlexp.config.yaml.text import with_space
+from rlexp.config.yaml.reader import with_space
 
 _LIKENESS = 0.6
 """How alike two words must be (difflib's ratio) for one to be offered in place of the other."""

@@ -10,9 +10,8 @@ from typing import Final
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import Key, key_table
-from rlexp.config.keys.metric_names import STOP_METRICS
+from rlexp.config.keys.metrics import METRICS, STOP_METRICS
 from rlexp.config.reference.explain import key_references, named_values
-from rlexp.config.reference.metric_meanings import METRICS
 
 _CHOICES: Final = re.compile(r"one of (.+)")
 _SEPARATORS: Final = re.compile(r", | or ")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.reference.explain import KeyReference, key_references, shown_default
-from rlexp.config.rllib_compat.ages import changed_defaults, kept_defaults
-from rlexp.config.rllib_compat.table import absent_keys
+from rlexp.config.rllib.ages import changed_defaults, kept_defaults
+from rlexp.config.rllib.names import absent_keys
 
 BEHAVIOUR_TESTS = Path("tests/behaviour")
 """Where each key has a test that fails if the key is ignored, marked ``@pytest.mark.key("name", ...)``."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.yaml.nodes import Finding, Node, Place, Scalar
-from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, YamlText
-from rlexp.config.yaml.scalars import MAX_DIGITS
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar
+from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, YamlText, to_yaml
 
 SOURCE: Final = "experiments"
 """What messages call the dict: the parameter of ``rlexp.run`` and ``rlexp.load``."""

@@ -1,21 +1,166 @@
 """YAML text to nodes: 1.2 scalars, duplicate keys found, every value's line and column, limits against bombs.
 
 Pure Python on purpose: libyaml's C loader crashes the process on deep nesting.
+
+The text of a file before it is parsed, and YAML's syntax errors in words that help.
 """
 
 from __future__ import annotations
 
+import codecs
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from yaml.reader import Reader
 
-from rlexp.config.yaml import text as yaml_text
-from rlexp.config.yaml.nodes import Finding, Node, Place, Scalar, shown, shown_key
-from rlexp.config.yaml.scalars import ScalarError, read_plain, read_tagged
-from rlexp.config.yaml.text import Locate, UnreadableError
+from rlexp.config.yaml.nodes import (
+    FLOAT,
+    INTEGER,
+    UNDERSCORED,
+    Finding,
+    Node,
+    Place,
+    Scalar,
+    ScalarError,
+    read_plain,
+    read_tagged,
+    shown,
+    shown_key,
+)
+from rlexp.files import open_regular
+
+Locate = Callable[[int, int], Place]
+"""Makes a place of a line and a column, both from 1."""
+
+MAX_BYTES = 256 * 1024
+"""Size of a file: more than ten times the largest experiment file that was ever published."""
+
+_BYTE_ORDER_MARK = "\ufeff"
+_INDENTATION = re.compile(r"[\t ]*")
+_NO_SPACE = re.compile(r"\s*(?P<key>[A-Za-z_][\w./-]*):(?P<value>[^\s:].*)")
+_BETTER_WORDS = {
+    "mapping values are not allowed here": "unexpected colon; check the indentation, or quote the string",
+    "expected <block end>": "the indentation of this line matches none of the lines above",
+    "could not find expected ':'": "a key without a colon",
+    "found undefined alias": "an alias (*name) without an anchor (&name)",
+    "but found another document": "a second document starts here; a file can have only one",
+    "found unexpected end of stream": "a quote or a bracket is not closed",
+}
+
+
+class UnreadableError(Exception):
+    """The text cannot be read at all; holds the one finding that says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+def read_text(path: Path, name: str) -> str:
+    """Return a file's text, without a byte-order mark; raises UnreadableError."""
+    try:
+        with path.open("rb") if _is_of_the_shell(path) else open_regular(path, None) as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise UnreadableError(Finding(Place(name), "path does not exist", _hint_of_missing(path))) from error
+    except (OSError, ValueError) as error:
+        if os.path.isdir(path):
+            raise UnreadableError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}")) from error
+    if len(data) > MAX_BYTES:
+        message = f"is larger than {MAX_BYTES // 1024} KiB, too large for an experiment file"
+        raise UnreadableError(Finding(Place(name), message))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableError(Finding(Place(name), "is UTF-16 text", "save it as UTF-8"))
+    return _decode(data.removeprefix(codecs.BOM_UTF8), name)
+
+
+def _is_of_the_shell(path: Path) -> bool:
+    """Return whether this is how shells name the output of another program: ``<(program)`` and ``/dev/stdin``."""
+    return path.parts[:3] == ("/", "dev", "fd") or path == Path("/dev/stdin")
+
+
+def _hint_of_missing(path: Path) -> str | None:
+    """Return the hint for a name of no file that may be a value of ``-o``, behind a space."""
+    return None if path.suffix in (".yaml", ".yml") else "-o KEY=VALUE is one word, without spaces around ="
+
+
+def _file_to_name(directory: Path, name: str) -> str:
+    """Return the hint for a directory that was given in place of a file."""
+    try:
+        first = min(path.name for path in directory.glob("*.y*ml"))
+    except (OSError, ValueError):  # it cannot be listed, or has none
+        first = "experiment.yaml"
+    return f"name a file, for example {Path(name) / first}; rlexp resume DIR resumes a run, rlexp ls DIR lists runs"
+
+
+def _decode(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line, column = position(data[: error.start].decode(), error.start)
+        message = f"byte 0x{data[error.start]:02x} is not valid UTF-8"
+        raise UnreadableError(Finding(Place(name, line, column), message, "save the file as UTF-8")) from error
+
+
+def refuse_unprintable(text: str, locate: Locate) -> None:
+    """Raise UnreadableError at the first character that YAML forbids: NUL, escape and their like."""
+    # PyYAML's own pattern, which allows byte-order marks: another one takes milliseconds to compile.
+    match = Reader.NON_PRINTABLE.search(text.replace(_BYTE_ORDER_MARK, "\0"))
+    if match:
+        message = f"character U+{ord(text[match.start()]):04X} is not allowed in YAML"
+        raise UnreadableError(Finding(locate(*position(text, match.start())), message))
+
+
+def position(text: str, index: int) -> tuple[int, int]:
+    """Return line and column, both from 1, of the character at ``index``."""
+    lines = (text[:index] + "|").splitlines()
+    return len(lines), len(lines[-1])
+
+
+def explain(error: yaml.MarkedYAMLError, text: str, locate: Locate) -> Finding:
+    """Return PyYAML's error with its place, in clearer words where we have some."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    tab = _tab_near(text, line)
+    if tab:
+        return Finding(locate(*tab), "a tab is used for indentation", "indent with spaces")
+    for number, text_of_line in _lines_near(text, line):
+        spaced = with_space(text_of_line)
+        if spaced:
+            column = len(text_of_line) - len(text_of_line.lstrip()) + 1
+            return Finding(locate(number, column), "not valid YAML: no space after a colon", f"write {spaced}")
+    problem = str(error.problem or error.context or "unreadable")
+    better = (words for start, words in _BETTER_WORDS.items() if problem.startswith(start))
+    hint = f"{error.context} from line {error.context_mark.line + 1}" if error.context and error.context_mark else None
+    return Finding(locate(line, column), f"not valid YAML: {next(better, problem)}", hint)
+
+
+def with_space(text: str) -> str | None:
+    """Return ``key: value`` for ``key:value``; None for any other text."""
+    found = _NO_SPACE.fullmatch(text)
+    return f"{found['key']}: {found['value'].strip()}" if found else None
+
+
+def _tab_near(text: str, line: int) -> tuple[int, int] | None:
+    """Return line and column of a tab in the indentation of the line, or of the one before."""
+    for number, text_of_line in _lines_near(text, line):
+        indentation = _INDENTATION.match(text_of_line)
+        if indentation and "\t" in indentation.group():
+            return number, indentation.group().index("\t") + 1
+    return None
+
+
+def _lines_near(text: str, line: int) -> Iterator[tuple[int, str]]:
+    """Yield the line of an error and the one before, which may be its cause, with their numbers."""
+    lines = text.splitlines()
+    yield from ((number, lines[number - 1]) for number in (line, line - 1) if 1 <= number <= len(lines))
+
 
 MAX_DEPTH = 32
 """Levels of nesting, of the text and again with its aliases expanded; experiment files need about 8."""
@@ -47,7 +192,7 @@ class YamlText(NamedTuple):
 def read_file(path: Path, name: str) -> YamlText:
     """Read an experiment file, a mapping at its top; ``name`` is the path as its user wrote it. Raises nothing."""
     try:
-        text = yaml_text.read_text(path, name)
+        text = read_text(path, name)
     except UnreadableError as error:
         return YamlText(None, (error.finding,))
     found = parse(text, lambda line, column: Place(name, line, column))
@@ -66,7 +211,7 @@ def parse(text: str, locate: Locate) -> YamlText:
     """Read YAML text. Raises nothing."""
     builder = _NodeBuilder(locate)
     try:
-        yaml_text.refuse_unprintable(text, locate)
+        refuse_unprintable(text, locate)
         root = _compose(text, locate)
         node = builder.build(root) if root else None
     except UnreadableError as error:
@@ -79,7 +224,7 @@ def _compose(text: str, locate: Locate) -> yaml.Node | None:
     try:
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        raise UnreadableError(yaml_text.explain(error, text, locate)) from error
+        raise UnreadableError(explain(error, text, locate)) from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # a code point or a %YAML version beyond all bounds
         mark = loader.get_mark()
         message = "not valid YAML: a number is too large"
@@ -222,3 +367,27 @@ def _text(node: yaml.ScalarNode) -> str:
     if _SURROGATE.search(text):
         raise ScalarError("\\ud800 to \\udfff are not characters")
     return text
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Return a mapping as YAML, in its order; lists on one line."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no aliases, and quotes by YAML 1.2 as well as by PyYAML's 1.1."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _on_one_line(dumper: yaml.SafeDumper, items: Sequence[Any]) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
+
+
+_Dumper.add_representer(list, _on_one_line)
+_Dumper.add_representer(tuple, _on_one_line)
+for _tag, _pattern in (("int", INTEGER), ("float", FLOAT), ("int", UNDERSCORED)):
+    _Dumper.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern.pattern})$"), list("-+.0123456789")
+    )

@@ -11,8 +11,7 @@ from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.checkpoint import list_checkpoints
-from rlexp.config.keys.bundles import bundles_of
-from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.display import Display
 from rlexp.runs.files import MOVE_FILE
 from rlexp.runs.run_directory import RunDirectory

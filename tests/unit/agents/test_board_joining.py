@@ -13,7 +13,7 @@ from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.messages.errors import Backoff, BoardLostError, UnreadableError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
-from rlexp.config.keys.user_modules import UserModules, UserPart
+from rlexp.config.keys.user_code import UserModules, UserPart
 from rlexp.errors import TrialError, UsageError
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 from tests.doubles.memory_board import MemoryBoard, MemoryServer

@@ -27,7 +27,7 @@ from rlexp.board.trainer.seats import BoardSeats, admission_rules, board_source
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.models.networks import QNetwork
@@ -210,7 +210,7 @@ import sys
 sys.modules["torch"] = sys.modules["ray"] = None
 from rlexp.board.task import SeatSpecs, describe_trial, read_description, PlayedTrial
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.rollout.worker import RolloutWorker

@@ -12,7 +12,7 @@ import pytest
 from rlexp.agents.agent import Agent
 from rlexp.agents.iteration import IterationBounds
 from rlexp.checkpoint import read_checkpoint
-from rlexp.config.keys.metric_names import GROWING_METRICS
+from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.runs.row_columns import flatten
 from tests.behaviour.learning_agents import MAKERS, STEPS, both_agents, make_dqn

@@ -23,9 +23,9 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_description
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.config.load import load_plan
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.machine import Machine

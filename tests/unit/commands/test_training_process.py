@@ -18,7 +18,7 @@ from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOption
 from rlexp.board.messages.address import TASK_VARIABLE, BoardAddress, HandedTask, handed_task
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import TaskStatus
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.run_record import RunRecord, TrialRecord

@@ -9,14 +9,8 @@ import pytest
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table, rlexp_only_keys
 from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
-from rlexp.config.rllib_compat.ages import (
-    Age,
-    changed_defaults,
-    dated_values,
-    ignored_keys,
-    spellings,
-)
-from rlexp.config.rllib_compat.dating import dated
+from rlexp.config.rllib.ages import Age, changed_defaults, dated_values, ignored_keys, spellings
+from rlexp.config.rllib.dating import dated
 from rlexp.config.yaml.nodes import Place, written
 from rlexp.config.yaml.reader import parse
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
-from rlexp.config.space.alternatives import Alternative, Alternatives
 from rlexp.config.space.domains import Listed, Normal, Range
+from rlexp.config.space.points import Alternative, Alternatives
 from rlexp.errors import ConfigError
 from rlexp.terminal.plans import print_plan
 

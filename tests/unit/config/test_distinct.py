@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from rlexp.config.space.alternatives import Alternative, Alternatives
-from rlexp.config.space.distinct import every_value, identity, is_continuous, number_of_values
 from rlexp.config.space.domains import Domain, Listed, Normal, Range
+from rlexp.config.space.points import Alternative, Alternatives, every_value, identity, is_continuous, number_of_values
 
 LAYER = Range("randint", (3, 6), 3, 5, step=1)
 LAYERS = Alternatives(

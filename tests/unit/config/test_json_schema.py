@@ -10,8 +10,7 @@ import pytest
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.load import converted_file
 from rlexp.config.reference import json_schema
-from rlexp.config.reference.json_schema import experiment_schema
-from rlexp.config.reference.shared_definitions import with_shared_definitions
+from rlexp.config.reference.json_schema import experiment_schema, with_shared_definitions
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Place
 

@@ -6,8 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlexp.agents.workers import rollout_fingerprint
-from rlexp.config.keys.capabilities import LearnerProcesses
-from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.common import CommonConfig, LearnerProcesses
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.key_table import key_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.user_class import UserClass
+from rlexp.config.keys.user_code import UserClass
 from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ConfigError
 

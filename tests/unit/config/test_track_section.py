@@ -13,7 +13,7 @@ from rlexp.commands.options import Tracking, track_flags
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
 from rlexp.config.reference.json_schema import experiment_schema
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, UsageError
 from rlexp.machine import check_requirements, requirements
 

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import expectation
-from rlexp.config.keys.user_class import UserClass, UserClasses
+from rlexp.config.keys.user_code import UserClass, UserClasses
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.nodes import shown
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.config.yaml.nodes import Finding, Place
-from rlexp.config.yaml.reader import YamlText, parse, read_file
-from rlexp.config.yaml.text import MAX_BYTES
+from rlexp.config.yaml.reader import MAX_BYTES, YamlText, parse, read_file
 
 
 def read(text: str) -> YamlText:

@@ -5,10 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.config.yaml.nodes import Place
-from rlexp.config.yaml.reader import parse
-from rlexp.config.yaml.scalars import BOOLEAN_WORDS, UNDERSCORED
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.nodes import BOOLEAN_WORDS, UNDERSCORED, Place
+from rlexp.config.yaml.reader import parse, to_yaml
 
 TRICKY = [
     "",

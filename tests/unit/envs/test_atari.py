@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import (
     GAME_OVER,
     GAME_SCORE,

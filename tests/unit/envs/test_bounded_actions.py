@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.keys.capabilities import ActionScaling
-from rlexp.config.keys.user_modules import NO_MODULES
+from rlexp.config.keys.common import ActionScaling
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs import EnvConfig, env_config_of, make_filmed_env, make_vector_env
 from rlexp.envs.actions import bound_actions
 from tests.envs import COUNTING_ENV

@@ -9,9 +9,9 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from rlexp.config.keys import entry_points
+from rlexp.config.keys import env_ids as entry_points
 from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import EnvConfig, make_env, make_vector_env, registry
 from rlexp.errors import UsageError
 from rlexp.terminal.explanations import print_explanation

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import (
     GAME_OVER,
     GAME_SCORE,

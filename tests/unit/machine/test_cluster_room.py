@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.config.keys.bundles import bundles_of
 from rlexp.config.keys.experiment import required_cpus, required_gpus
+from rlexp.config.keys.trial import bundles_of
 from rlexp.errors import ResourceError
 from rlexp.machine import Cluster, check_fits
 from rlexp.machine.fit import fitted

@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.config.command_line import LoadOptions
 from rlexp.config.load import load_plan
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError
 from rlexp.machine import check_requirements
 from rlexp.user_code.finding import find_module

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import TrialError, UsageError
 from rlexp.models import CustomTorso, QNetworkConfig, TorsoConfig, torso_config_of
 from rlexp.models.dense import has_numpy_form, parameter_shapes

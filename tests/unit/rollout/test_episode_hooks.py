@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStep
-from rlexp.config.keys.user_modules import UserPart
+from rlexp.config.keys.user_code import UserPart
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.envs.env_config import FrameConfig
 from rlexp.errors import CallbackError, UsageError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
 
 STEPS_PER_ROW = 100

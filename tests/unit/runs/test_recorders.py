@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.plugins.hparams import metadata
 
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.metric_names import AGENT_METRICS, STOP_METRICS
+from rlexp.config.keys.metrics import AGENT_METRICS, STOP_METRICS
 from rlexp.runs.recorders import CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder
 from rlexp.runs.row_columns import COLUMNS, flatten
 

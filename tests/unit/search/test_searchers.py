@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.variants.sweep import Sweep
+from rlexp.config.sweep import Sweep
 from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.search.optuna_sampler import require_sampler

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.config.keys.user_modules import NO_MODULES, UserModules
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import UsageError
 from rlexp.sessions import user_code
 from rlexp.sessions.user_code import runtime_env, sent_modules

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.metric_names import KNOWN_METRICS
+from rlexp.config.keys.metrics import KNOWN_METRICS
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values

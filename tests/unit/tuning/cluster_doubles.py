@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.cluster.ray_nodes import Bundle, RayNode
 

@@ -18,7 +18,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from rlexp.config.load import load_plan
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.machine import Machine
 from rlexp.processes.child import Message

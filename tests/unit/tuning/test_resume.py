@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError

@@ -20,7 +20,7 @@ from rlexp.board.messages.address import TASK_VARIABLE, HandedTask
 from rlexp.commands.trust import remember_ones_own, trusted_code
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import ResumeError, RlexpError, UsageError
 from rlexp.user_code.classes import prepare_imports

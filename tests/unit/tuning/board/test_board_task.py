@@ -25,7 +25,7 @@ from rlexp.board.trainer.trial import (
 )
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
-from rlexp.config.yaml.writer import to_yaml
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import UsageError
 from rlexp.runs.run_directory import RunDirectory

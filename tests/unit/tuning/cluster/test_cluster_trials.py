@@ -12,7 +12,7 @@ import pytest
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.keys.user_modules import UserModules
+from rlexp.config.keys.user_code import UserModules
 from rlexp.display import PlainDisplay
 from rlexp.processes.signals import StopRequest
 from rlexp.runs.files import ERROR_FILE, MOVE_FILE

@@ -12,8 +12,7 @@ from typing import Any
 
 from rlexp.config.keys.env_ids import current_env, has_images
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
-from rlexp.config.rllib_compat.names import choices_of, leave_out
-from rlexp.config.rllib_compat.table import Absent
+from rlexp.config.rllib.names import Absent, choices_of, leave_out
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import dotted, written
 

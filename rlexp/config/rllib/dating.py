@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rlexp.config.keys.env_ids import current_env, has_discrete_actions
 from rlexp.config.keys.key_table import KeyName, key_table, rlexp_only_keys
-from rlexp.config.rllib_compat.ages import (
+from rlexp.config.rllib.ages import (
     Age,
     ChangedDefault,
     changed_defaults,
@@ -22,8 +22,7 @@ from rlexp.config.rllib_compat.ages import (
     spellings,
     unused_if_stale,
 )
-from rlexp.config.rllib_compat.names import choices_of
-from rlexp.config.rllib_compat.table import absent_keys
+from rlexp.config.rllib.names import absent_keys, choices_of
 from rlexp.config.space.samplers import GRID
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, dotted, shown_key, written

@@ -1,0 +1,241 @@
+"""Groups of RLlib that stand for flat keys: the classes of replay and of optimizers, CPUs and GPUs of trials.
+
+RLlib's ``custom_model``, a name that code had registered, and its arguments, in today's form.
+
+Keys of RLlib about learners: how many there are, their GPUs, and sizes that count for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rlexp.config.keys.agents import built_in_base
+from rlexp.config.keys.key_table import key_table
+from rlexp.config.translation import Translation
+from rlexp.config.yaml.nodes import Node, shown, shown_key, written
+
+_KEY: Final = "config.model.custom_model"
+_ARGUMENTS: Final = ("config.model.custom_model_config", "config.model.custom_options")
+_NOT_REGISTERED: Final = (
+    "write package.module:Class: a torch.nn.Module that has num_features, and maps observations to features"
+)
+
+
+def custom_model(translation: Translation) -> None:
+    """Give a class its arguments from beside it; refuse a name of RLlib's ModelCatalog, which no file defines."""
+    node = translation.find(_KEY)
+    if node is not None and isinstance(node.value, str) and node.value and ":" not in node.value:
+        translation.take(_KEY)
+        message = f"{_KEY}: {shown_key(node.value)} is a name that a program registered in RLlib, not a class"
+        translation.problem(node, message, _NOT_REGISTERED)
+    elif node is not None and not node.value:
+        translation.take(_KEY)
+    for key in _ARGUMENTS:
+        given = translation.take(key)
+        if given is not None and given.value:
+            _give(translation, key, given)
+
+
+def _give(translation: Translation, key: str, arguments: Node) -> None:
+    """Write the ``arguments`` that ``key`` has below the class that they are for."""
+    node = translation.find(_KEY)
+    if node is None:
+        translation.notice(arguments, f"{key} has no effect here: there is no {_KEY}")
+    elif not isinstance(node.value, str):
+        message = f"{_KEY} already has arguments, so {key} cannot give others"
+        translation.problem(arguments, message, f"leave {key} out")
+    elif not arguments.entries():
+        translation.problem(arguments, f"{key} must be a mapping, got {written(arguments.plain())}")
+    else:
+        translation.put(_KEY, node.with_value({node.value: arguments}), node)
+        translation.notice(arguments, f"{key} is below {_KEY}: {node.value} now")
+
+
+_BUFFERS = {
+    "MultiAgentPrioritizedReplayBuffer": True,
+    "PrioritizedReplayBuffer": True,
+    "PrioritizedEpisodeReplayBuffer": True,
+    "MultiAgentPrioritizedEpisodeReplayBuffer": True,
+    "MultiAgentReplayBuffer": False,
+    "ReplayBuffer": False,
+    "EpisodeReplayBuffer": False,
+    "MultiAgentEpisodeReplayBuffer": False,
+}
+_RECOMMENDED = ("MultiAgentPrioritizedReplayBuffer", "MultiAgentReplayBuffer")
+_WITH_FLAG = ("LocalReplayBuffer",)
+"""Classes that were uniform or prioritized, depending on ``prioritized_replay``."""
+_FLAG_DECIDES = "prioritized_replay decides how replay samples"
+
+_OPTIMIZERS = {
+    "AsyncReplayOptimizer": "APEX",
+    "AsyncSamplesOptimizer": "APEX",
+    "ApexOptimizer": "APEX",
+    "SyncReplayOptimizer": "DQN",
+    "LocalSyncReplayOptimizer": "DQN",
+}
+
+
+def replay_buffer_type(translation: Translation) -> None:
+    """``replay_buffer_config.type`` stands for ``prioritized_replay``."""
+    node = translation.take("config.replay_buffer_config.type")
+    if node is None:
+        return
+    kind = str(node.value).rpartition(".")[2]
+    if kind in _WITH_FLAG:
+        translation.notice(node, f"config.replay_buffer_config.type has no effect here: with {kind}, {_FLAG_DECIDES}")
+        return
+    if kind not in _BUFFERS:
+        message = f"config.replay_buffer_config.type: rlexp does not support {written(node.plain())}"
+        translation.problem(node, message, f"use {' or '.join(_RECOMMENDED)}")
+        return
+    translation.put_instead(
+        node, f"config.replay_buffer_config.type: {kind}", "config.prioritized_replay", _BUFFERS[kind]
+    )
+
+
+def optimizer_class(translation: Translation) -> None:
+    """``optimizer_class`` must be the agent's own."""
+    node = translation.take("config.optimizer_class")
+    if node is None:
+        return
+    agent = _OPTIMIZERS.get(str(node.value))
+    if agent is None:
+        translation.problem(node, f"config.optimizer_class: rlexp does not support {written(node.plain())}")
+    elif agent != built_in_base(translation.run):
+        message = f"config.optimizer_class: {node.value} is the optimizer of {agent}, but run is {translation.run}"
+        translation.problem(node, message, f"write run: {agent}, or leave optimizer_class out")
+    else:
+        translation.notice(node, f"config.optimizer_class has no effect here: {agent} has only this one")
+
+
+def worker_resources(translation: Translation) -> None:
+    """``worker_resources`` and ``use_gpu_for_workers`` stand for CPUs and GPUs per worker."""
+    resources = translation.take("config.worker_resources")
+    for name, amount in (resources.entries() if resources else {}).items():
+        translation.put_instead(amount, f"config.worker_resources.{name}", f"config.{name}_per_worker", amount.plain())
+    use_gpu = translation.take("config.use_gpu_for_workers")
+    if use_gpu is not None:
+        translation.put_instead(
+            use_gpu, "config.use_gpu_for_workers", "config.num_gpus_per_worker", int(bool(use_gpu.value))
+        )
+
+
+def trial_resources(translation: Translation) -> None:
+    """Give the CPUs and GPUs of a trial to its driver and, in equal shares, to its workers."""
+    for name in ("resources_per_trial", "trial_resources", "resources"):
+        node = translation.take(name)
+        if node is None or node.value is None:
+            continue
+        asked = {key: child.plain() for key, child in node.entries().items() if child.value is not None}
+        if not node.entries() or not all(isinstance(amount, int | float) for amount in asked.values()):
+            message = f"{name} must be a mapping of numbers: cpu, gpu, extra_cpu, extra_gpu"
+            translation.problem(node, message, f"write {name}: {{cpu: 1, extra_cpu: 4}}, or leave it out")
+            continue
+        for unit in ("cpu", "gpu"):
+            _share_out(translation, node, name, unit, asked)
+
+
+def _share_out(translation: Translation, node: Node, name: str, unit: str, asked: Mapping[str, Any]) -> None:
+    total, limit = asked.get(unit), asked.get(f"driver_{unit}_limit")
+    extra = asked.get(f"extra_{unit}", 0) if limit is None else (total or 0) - limit
+    driver = "num_cpus_for_driver" if unit == "cpu" else "num_gpus"
+    if total is not None:
+        translation.put_instead(node, f"{name}.{unit}", f"config.{driver}", total if limit is None else limit)
+    workers = translation.value("config.num_workers")
+    workers = workers if isinstance(workers, int) else key_table(translation.run)["config", "num_workers"].default
+    if extra and workers:
+        translation.put_instead(node, f"{name}.extra_{unit}", f"config.num_{unit}s_per_worker", extra / workers)
+
+
+_NUMBER = "config.num_learners"
+_KEEP_ONE = "keep one of them"
+
+_FOR_EACH = {
+    "train_batch_size_per_learner": "train_batch_size",
+    "minibatch_size": "sgd_minibatch_size",
+    "num_gpus_per_learner": "num_gpus",
+    "num_gpus_per_learner_worker": "num_gpus",
+}
+"""Keys that count for one learner, and those of all learners together."""
+
+
+def sizes_for_each(translation: Translation) -> None:
+    """Multiply batch sizes and GPUs of one learner by the number of learners: ours are of all together."""
+    table = key_table(translation.run)
+    _driver_as_learner(translation)
+    learners = translation.value(_NUMBER)
+    for old, new in _FOR_EACH.items():
+        node = translation.find(f"config.{old}")
+        if node is None or ("config", new) not in table:
+            continue
+        if isinstance(learners, int) and learners > 1 and isinstance(node.value, int | float):
+            translation.take(f"config.{old}")
+            each = f"config.{old}: {written(node.value)} for each of {learners} learners"
+            _use_whole(translation, node, each, f"config.{new}", node.value * learners)
+        else:
+            translation.move(("config", old), ("config", new))
+
+
+def _use_whole(translation: Translation, node: Node, each: str, key: str, whole: float) -> None:
+    """Set a key to what all learners have together, unless the command line sets it; refuse a second, other value."""
+    given, message = translation.find(key), f"{each} is {key}: {written(whole)}"
+    if given is None or given.value is None or not node.place.line:
+        translation.put(key, whole, node)
+    elif not given.place.line:
+        return
+    elif given.value != whole:
+        translation.problem(node, f"{message}, but this is {shown(given.plain())} at {given.key_place}", _KEEP_ONE)
+        return
+    translation.notice(node, f"{message} now")
+
+
+def _driver_as_learner(translation: Translation) -> None:
+    """Read RLlib's 0 learners, where the driver learns: it is one learner here."""
+    node = translation.find(_NUMBER)
+    if node is not None and node.value == 0 and not isinstance(node.value, bool):
+        translation.put(_NUMBER, 1, node)
+        translation.notice(node, f"{_NUMBER}: 0 is 1 here: a single learner is in the process of the driver")
+
+
+def learner_per_gpu(translation: Translation) -> None:
+    """Give each GPU a learner where a file does not say how many there are: RLlib split minibatches among GPUs."""
+    gpus = translation.find("config.num_gpus")
+    if gpus is None or tuple(_NUMBER.split(".")) not in key_table(translation.run):
+        return
+    if isinstance(gpus.value, int | float) and gpus.value > 1 and float(gpus.value).is_integer():
+        number = int(gpus.value)
+        if translation.put_unless_given(_NUMBER, number, gpus):
+            message = f"{_NUMBER} is {number} as well: each GPU has a learner, and they share each minibatch"
+            translation.notice(gpus, f"config.num_gpus is {number}, so {message}")
+
+
+def learner_gpu(translation: Translation) -> None:
+    """``gpu``, ``gpu_fraction`` and ``devices`` stand for ``num_gpus``; with ``_fake_gpus`` there is none."""
+    fraction = translation.take("config.gpu_fraction")
+    gpu = translation.take("config.gpu")
+    if gpu is not None and isinstance(gpu.value, bool):
+        translation.put_instead(
+            gpu, "config.gpu", "config.num_gpus", (fraction.value if fraction else 1) if gpu.value else 0
+        )
+    elif gpu is not None:
+        translation.problem(gpu, f"config.gpu must be true or false, got {shown(gpu.plain())}")
+    elif fraction is not None:
+        translation.notice(fraction, "config.gpu_fraction has no effect without gpu: true")
+    devices = translation.take("config.devices")
+    if devices is not None:
+        listed = devices.plain() if isinstance(devices.value, tuple) else [devices.value]
+        translation.put_instead(
+            devices, "config.devices", "config.num_gpus", sum("gpu" in str(device) for device in listed)
+        )
+    _fake_gpus(translation)
+
+
+def _fake_gpus(translation: Translation) -> None:
+    """``_fake_gpus`` simulated the GPUs of ``num_gpus`` on CPUs: the learner uses the CPU, and reserves no GPU."""
+    fake = translation.take("config._fake_gpus")
+    if fake is None or not fake.value:
+        return
+    gpus = translation.take("config.num_gpus")
+    left_out = f", and num_gpus: {written(gpus.plain())} is left out" if gpus is not None else ""
+    translation.notice(fake, f"config._fake_gpus: the learner uses the CPU{left_out}")

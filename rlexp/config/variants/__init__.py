@@ -1,1 +1,0 @@
-"""The variants of an experiment: the points of its grid or search space, each validated."""
