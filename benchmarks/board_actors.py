@@ -35,11 +35,11 @@ from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import board_source
 from rlexp.board.trainer.source import BoardSource
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.sample_batch import SampleBatch
-from rlexp.task_pool import InlineTaskPool
 from tests.brokers import running_redis
 
 ENV = "CartPole-v1"

@@ -10,11 +10,11 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+from rlexp.cluster.room import Cluster, check_fits, this_machine
+from rlexp.cluster.room.fit import fitted
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import RlexpError
-from rlexp.machine import Cluster, check_fits, this_machine
-from rlexp.machine.fit import fitted
 
 ACCEPTED, REFUSED = "accepted", "refused"
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")

@@ -30,6 +30,7 @@ from benchmarks.canned_parts import (
 )
 from benchmarks.comparison import Column, Line, Table, conditions, options
 from rlexp.agents.apex.gatherers import renewed
+from rlexp.cluster.pool import Actor, RayTaskPool, Resources
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
@@ -38,7 +39,6 @@ from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import Actor, RayTaskPool, Resources
 
 NUM_SHARDS, QUEUE_DEPTH, SYNC_DELAY = 4, 2, 400
 WARM_UP_S = 4.0

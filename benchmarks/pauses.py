@@ -15,7 +15,7 @@ from types import TracebackType
 import psutil
 
 from benchmarks.comparison import Work
-from rlexp.sessions.ray_environment import set_ray_environment
+from rlexp.cluster.environment import set_ray_environment
 
 RUNNING_S = 1.0
 """How long a run goes on between two pauses."""

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from rlexp.sessions.ray_environment import set_ray_environment
+from rlexp.cluster.environment import set_ray_environment
 
 P = ParamSpec("P")
 R = TypeVar("R")

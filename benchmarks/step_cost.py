@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.canned_parts import BATCH_SIZE, CannedLearner, CannedShard, Load, canned_info
 from benchmarks.comparison import Column, Table, conditions, options
+from rlexp.cluster.pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
@@ -25,7 +26,6 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, Ref
 
 PACE = 0.695
 """Fragments a second of each worker in the paper."""

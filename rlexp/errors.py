@@ -9,7 +9,7 @@
     │   └── CheckpointError      a checkpoint that is missing or of another format
     │       └── DamagedCheckpointError
     ├── ResourceError (4)        this machine or cluster cannot hold the experiment
-    ├── RayStoppedError (5)      Ray was lost while trials ran (in ``rlexp.sessions.session``)
+    ├── RayStoppedError (5)      Ray was lost while trials ran (in ``rlexp.cluster.session``)
     └── TrialError (1)           a trial failed while it ran
         ├── EnvError             its env raised, or returned something that Gymnasium does not allow
         ├── CallbackError        its callbacks raised, or reported a metric that is no number

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from rlexp.sessions.fork_server import ForkServer
-from rlexp.sessions.own import OwnRay
-from rlexp.sessions.ray_environment import set_ray_environment
+from rlexp.board.servers import OPENERS
+from rlexp.cluster.environment import set_ray_environment
+from rlexp.cluster.own import OwnRay
+from rlexp.cluster.quick_start.fork_server import ForkServer
 from tests.brokers import RedisServer, running_redis
+from tests.doubles.memory_board import open_memory_board
 from tests.queue_servers import Mosquitto, QueueServer, RabbitMQ, running_queue
 
 # A shell starts a command in the background without Ctrl-C, and so all that tests start and then interrupt.
@@ -19,6 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Before any test module imports ray, which reads its environment then.
 set_ray_environment(debug=False)
 
+
+OPENERS["memory"] = open_memory_board
 
 # Of property tests that do not say how many examples they need; `make test-properties` takes many.
 settings.register_profile("make test", max_examples=40, deadline=None)  # the first one may import torch

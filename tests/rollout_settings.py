@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rlexp.cluster.pool import Actor, TaskPool
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import Fold, NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy, RolloutConfig, WorkerSpec
-from rlexp.task_pool import Actor, TaskPool
 
 PLAIN = RolloutConfig(
     fragment_length=10,

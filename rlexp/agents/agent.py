@@ -27,6 +27,7 @@ from rlexp.agents.workers import (
 )
 from rlexp.checkpoint import Checkpoint, write_checkpoint
 from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
+from rlexp.cluster.pool import ActorLostError, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs import env_config_of, spaces_of
@@ -37,7 +38,6 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.user_callbacks import end_iteration, trial_callbacks
 from rlexp.sample_batch import Array
-from rlexp.task_pool import ActorLostError, TaskPool
 
 STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""

@@ -19,6 +19,7 @@ import numpy as np
 from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import ObservationFilters
+from rlexp.cluster.pool.pool import Actor, ActorLostError, Ref, Resources, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.envs.env_config import EnvConfig
@@ -31,7 +32,6 @@ from rlexp.rollout.fleet_member import START_S, last_line
 from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks, callback_classes
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
-from rlexp.task_pool.pool import Actor, ActorLostError, Ref, Resources, TaskPool
 
 LOOK_S: Final = 0.1
 """Seconds between two looks at whether an evaluation must end."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from rlexp.cluster.room import Machine
+from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig, make_vector_env, spaces_of
 from rlexp.errors import ResourceError, UsageError
-from rlexp.machine import Machine
-from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import STORAGES
 from rlexp.rollout.folds import NStep

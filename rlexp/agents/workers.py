@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlexp.checkpoint.contents import Checkpoint, Manifest, read_state
+from rlexp.cluster.pool.pool import Actor, Resources, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import has_game_frames
 from rlexp.config.keys.trial import Bundles, bundles_of
@@ -51,7 +52,6 @@ from rlexp.rollout.worker_spec import (
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
-from rlexp.task_pool.pool import Actor, Resources, TaskPool
 
 GROUP = "filters"
 """The group of a checkpoint's arrays that holds them."""

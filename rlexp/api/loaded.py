@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.api.experiment_sources import files_of, module_folders
+from rlexp.cluster.room import check_requirements
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.errors import Notice
-from rlexp.machine import check_requirements
 
 
 @dataclass(frozen=True)

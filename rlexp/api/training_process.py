@@ -17,14 +17,14 @@ from pathlib import Path
 
 from rlexp.api.reported_errors import described
 from rlexp.api.request import TrainingRequest
+from rlexp.cluster.quick_start.fork_server import prepared
+from rlexp.cluster.session import Joining, choose
 from rlexp.commands.options import load_options
 from rlexp.commands.training import RunFlags, Trained, train_plan
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.plan import only_sweep
 from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.errors import RlexpError
-from rlexp.sessions.choose import Joining, choose
-from rlexp.sessions.fork_server import prepared
 from rlexp.user_code.trusted_code import TrustedCode
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
+from rlexp.cluster.room.shortfalls import gib
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.fields import AUTO
-from rlexp.machine.shortfalls import gib
 
 ANY: Final = 10**12
 """The most of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""

@@ -32,6 +32,7 @@ from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.payloads import Shapes
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat
+from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -40,7 +41,6 @@ from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.env_config import EnvConfig, env_config_of
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.errors import TrialError, UsageError
-from rlexp.machine.hardware import this_machine
 from rlexp.models.dense import parameter_shapes
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.rollout.worker_spec import WorkerSpec

@@ -26,10 +26,10 @@ from rlexp.board.servers.serving import (
     default_folder,
     write_role_files,
 )
+from rlexp.cluster.room import this_machine
 from rlexp.commands.numbers import whole
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import RlexpError, UsageError
-from rlexp.machine import this_machine
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.board_servers import ServedBoard, print_served
 from rlexp.terminal.output_streams import outlive_readers

@@ -22,9 +22,9 @@ from rlexp.board.messages.address import (
     require_private,
 )
 from rlexp.board.servers import require_client
+from rlexp.cluster.session import OWN, Joining
 from rlexp.errors import UsageError
-from rlexp.runs.secrets import has_secrets
-from rlexp.sessions.choose import OWN, Joining
+from rlexp.text import has_secrets
 
 _ADD_BOARD: Final = "add --board redis://HOST"
 BoardUrl = Annotated[

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlexp.cluster.room import check_fits, check_requirements, this_machine
+from rlexp.cluster.session import Joining, choose
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import (
     Address,
@@ -25,8 +27,6 @@ from rlexp.commands.options import (
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.errors import ConfigError, RlexpError
-from rlexp.machine import check_fits, check_requirements, this_machine
-from rlexp.sessions.choose import Joining, choose
 from rlexp.terminal.plans import plan_as_json, print_checked, print_envs, print_notices, print_plan
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from rlexp.cluster.room import this_machine
+from rlexp.cluster.session import ADDRESS_OPTION, choose
 from rlexp.commands.output_options import AsJson, Debug
 from rlexp.errors import UsageError
-from rlexp.machine import this_machine
 from rlexp.processes.family import find_leftovers
-from rlexp.sessions.choose import ADDRESS_OPTION, choose
 from rlexp.terminal.cluster_condition import print_nodes
 from rlexp.terminal.condition import print_condition
 
@@ -48,7 +48,7 @@ def doctor(
 
 def _examine(address: str, as_json: bool) -> None:
     """Print the nodes of a cluster; raises ResourceError where one of them cannot run experiments."""
-    from rlexp.sessions.probe import Question, probe_cluster
+    from rlexp.cluster.probe import Question, probe_cluster
 
     report = probe_cluster(address, Question(out=Path(os.environ.get("RLEXP_OUT", "results"))))
     print_nodes(report, as_json)

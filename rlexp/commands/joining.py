@@ -18,6 +18,8 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
 from rlexp.board.messages.tokens import JoinToken
+from rlexp.cluster.environment import LOCAL
+from rlexp.cluster.session import choose, seconds_of
 from rlexp.commands.board_keys import MasterOption, TokenOption, take_master, take_token
 from rlexp.commands.boards import Insecure, QueueUrl, required_board
 from rlexp.commands.joined_processes import JoinedProcesses, join_command, join_in_processes
@@ -27,8 +29,6 @@ from rlexp.config.keys.user_code import UserModules, with_current_folder
 from rlexp.errors import UsageError
 from rlexp.processes.child import PARENT_VARIABLE
 from rlexp.processes.signals import DrainRequest
-from rlexp.sessions.choose import choose, seconds_of
-from rlexp.sessions.ray_environment import LOCAL
 from rlexp.terminal.output_streams import outlive_readers
 
 _INTERRUPTED: Final = 130

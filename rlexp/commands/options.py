@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rlexp.cluster.room import Cluster, this_machine
+from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.completion import complete_file, complete_override
 from rlexp.commands.numbers import real, whole
 from rlexp.commands.override_words import OVERRIDE_OPTION, as_given
@@ -17,9 +19,7 @@ from rlexp.config.command_line import Adjust, Flag, LoadOptions
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.errors import UsageError
-from rlexp.machine import Cluster, this_machine
 from rlexp.seeding import LARGEST_SEED
-from rlexp.sessions.choose import OWN, Joining
 
 Files = Annotated[
     list[Path],
@@ -108,7 +108,7 @@ def load_options(
 
 
 def _fitting(cluster: Cluster) -> Adjust:
-    from rlexp.machine.fit import fitted  # with the packing of clusters, for --fit only
+    from rlexp.cluster.room.fit import fitted  # with the packing of clusters, for --fit only
 
     return partial(fitted, cluster=cluster)
 
@@ -121,7 +121,7 @@ def room_of(joining: Joining) -> Cluster:
 @cache
 def _nodes_at(address: str) -> Cluster:
     """Return the nodes of a cluster as they were when they were first asked, which takes seconds."""
-    from rlexp.sessions.probe import probe_cluster
+    from rlexp.cluster.probe import probe_cluster
 
     return probe_cluster(address).cluster
 

@@ -13,6 +13,7 @@ import typer
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.tokens import client_token
 from rlexp.board.servers.board import TaskStatus
+from rlexp.cluster.room import check_requirements
 from rlexp.commands.board_keys import TokenOption, take_token
 from rlexp.commands.boards import Insecure, required_board
 from rlexp.commands.completion import complete_file
@@ -32,7 +33,6 @@ from rlexp.commands.output_options import AsJson, AsJsonLines, Debug, Quiet
 from rlexp.commands.trust import remember_ones_own
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
-from rlexp.machine import check_requirements
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.terminal.plans import print_notices

@@ -13,6 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from rlexp.board.messages.address import BoardAddress
+from rlexp.cluster.quick_start.fork_server import prepared
+from rlexp.cluster.room import Cluster, check_fits, check_requirements, this_machine
+from rlexp.cluster.session import OWN, Joining, choose
 from rlexp.commands.board_keys import MasterOption, take_master
 from rlexp.commands.boards import BoardUrl, Insecure, NoBoard, QueueUrl, chosen_board, refuse_board
 from rlexp.commands.checking import check_files
@@ -56,9 +59,6 @@ from rlexp.commands.trust import (
 from rlexp.config.command_line import experiment_text
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
-from rlexp.machine import Cluster, check_fits, check_requirements, this_machine
-from rlexp.sessions.choose import OWN, Joining, choose
-from rlexp.sessions.fork_server import prepared
 from rlexp.terminal.output_streams import outlive_readers
 from rlexp.terminal.plans import print_notices
 
@@ -293,8 +293,7 @@ def train_plan(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -
         # Again in rlexp.tuning, but only after what is slow to import.
         check_fits(plan.everything, Cluster.of(this_machine()))
     from rlexp.display import choose_display
-    from rlexp.tuning.run import RunOptions, run_plan
-    from rlexp.tuning.sweep import run_sweep
+    from rlexp.tuning.run import RunOptions, run_plan, run_sweep
 
     command = sys.argv if flags.command is None else flags.command
     options = RunOptions(flags.out, flags.name, flags.overwrite, flags.debug, command, flags.joining, flags.board)

@@ -11,8 +11,11 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.config.keys.search import TimeAttribute
-from rlexp.line_width import wrapped
-from rlexp.number_format import (
+from rlexp.runs.run_record import Status
+from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
+from rlexp.search.standings import Standings
+from rlexp.search.sweep_summary import summary_of
+from rlexp.text import (
     MISSING,
     count,
     duration,
@@ -23,11 +26,8 @@ from rlexp.number_format import (
     score,
     score_at,
     value_words,
+    wrapped,
 )
-from rlexp.runs.run_record import Status
-from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
-from rlexp.search.standings import Standings
-from rlexp.search.sweep_summary import summary_of
 
 _HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
 _EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status", "configuration")

@@ -18,10 +18,10 @@ from rlexp.display.leaderboard import leaderboard
 from rlexp.display.panel import picture
 from rlexp.display.quiet import STOPPING, QuietDisplay
 from rlexp.display.trial_view import OverallProgress, TrialView
-from rlexp.number_format import duration, middle_cut, one_line
 from rlexp.runs.last_row import earlier_rewards
 from rlexp.runs.run_name import as_typed, derived_name
 from rlexp.runs.run_record import RunRecord, Status
+from rlexp.text import duration, middle_cut, one_line
 
 _PERIOD_S: Final = 0.2
 

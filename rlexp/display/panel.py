@@ -12,7 +12,8 @@ from rich.text import Text
 
 from rlexp.config.keys.common import FactLine
 from rlexp.display.trial_view import Overall, TrialView, goal_text, open_ends, time_left
-from rlexp.number_format import (
+from rlexp.runs.run_record import Status
+from rlexp.text import (
     MISSING,
     bar,
     count,
@@ -29,7 +30,6 @@ from rlexp.number_format import (
     size,
     sparkline,
 )
-from rlexp.runs.run_record import Status
 
 _BAR_WIDTH: Final = 12
 _WIDEST_BLOCK: Final = 100

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from rlexp.config.keys.trial import Trial
 from rlexp.display.quiet import STOPPING, QuietDisplay
 from rlexp.display.trial_view import TrialView, goal_text, time_left
-from rlexp.number_format import count, exact, one_line, percent, score
 from rlexp.runs.run_record import Status
+from rlexp.text import count, exact, one_line, percent, score
 
 
 class PlainDisplay(QuietDisplay):

@@ -12,9 +12,9 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import standings_as_json
 from rlexp.display.summary import summary_lines
 from rlexp.files import to_json
-from rlexp.line_width import columns_of
 from rlexp.runs.run_record import RunRecord, Status
 from rlexp.search.standings import Standings
+from rlexp.text import columns_of
 
 STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends them at once"
 

@@ -9,12 +9,11 @@ from typing import Final
 
 from rlexp.checkpoint import list_checkpoints
 from rlexp.display.leaderboard import leaderboard_lines
-from rlexp.line_width import wrapped
-from rlexp.number_format import count, duration, first_of, middle_cut, one_line, score
 from rlexp.runs.run_name import as_typed
 from rlexp.runs.run_record import RunRecord, Status, TrialRecord
 from rlexp.search.record import BEST_FILE
 from rlexp.search.standings import Standings
+from rlexp.text import count, duration, first_of, middle_cut, one_line, score, wrapped
 
 _HEADER: Final = ("", "status", "iter", "env steps", "time", "reward", "best", "trial")
 _LEFT_ALIGNED: Final = frozenset({0, 1})

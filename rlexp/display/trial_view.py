@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.config.keys.trial import Trial
-from rlexp.number_format import duration, exact, is_known
 from rlexp.runs.row_columns import ITERATION, flatten
 from rlexp.runs.run_record import Status
+from rlexp.text import duration, exact, is_known
 
 _REWARDS_KEPT: Final = 400
 _BUDGET: Final = "time_budget_s"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.cluster.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
@@ -23,7 +24,6 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
-from rlexp.task_pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 
 STEP_TIMEOUT_S = 0.05
 """A step returns after this long even if no call completed, so that its caller can look at the clock."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from rlexp.cluster.pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 from rlexp.errors import CheckpointError
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
@@ -18,7 +19,6 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import LocalWorkers, Sample, SampleSource
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 
 ROUND_TIMEOUT_S = 0.05
 """A step returns after this long even if the round is not complete, so that its caller can look at the clock."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.cluster.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
 from rlexp.metrics.timers import Stopwatch
 from rlexp.metrics.windows import Mean
 from rlexp.optimizers.policy_optimizer import Counters, source_figures
@@ -17,7 +18,6 @@ from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
-from rlexp.task_pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
 
 COLLECT_TIMEOUT_S = 0.05
 """A step returns after this long even if no sample has arrived, so that its caller can look at the clock."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from rlexp.cluster.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
 from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.fleet_member import (
     FAILURES_IN_A_ROW,
@@ -22,7 +23,6 @@ from rlexp.rollout.fleet_member import (
     last_line,
 )
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
 
 __all__ = ["Fleet", "FleetLimits", "FleetWords", "PlaceWorker"]
 

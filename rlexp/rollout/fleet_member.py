@@ -9,9 +9,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from rlexp.cluster.pool.pool import Actor
 from rlexp.errors import RlexpError
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool.pool import Actor
 
 PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
 """Places the worker of an index anew; its attempt, 0 at first, sets its random streams apart."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Lane, Resources, TaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
@@ -21,7 +22,6 @@ from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import SentRows
-from rlexp.task_pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Lane, Resources, TaskPool
 
 IDLE_S = 0.05
 """How long a gatherer sleeps where nothing is in progress that could end a wait: all workers are being replaced."""

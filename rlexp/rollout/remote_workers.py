@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet
@@ -19,7 +20,6 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool.pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
 
 Worker = Actor[RolloutWorker]
 

@@ -14,7 +14,6 @@ import numpy as np
 from rlexp.config.keys.metrics import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
-from rlexp.number_format import digits_for
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.curve import Band, Curve, Reached, band, reached, read_curve
 from rlexp.run_results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
@@ -26,6 +25,7 @@ from rlexp.run_results.trial_folder import TrialFolder
 from rlexp.run_results.unscored import UnscoredGroup, unscored_groups
 from rlexp.run_results.warnings import warnings_of
 from rlexp.sample_batch import Array
+from rlexp.text import digits_for
 
 _SEED: Final = 0
 """Of every bootstrap: the same results give the same intervals."""

@@ -15,10 +15,9 @@ from rlexp.config.space.grid import GRID
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import Notice, UsageError
 from rlexp.files import to_json
-from rlexp.number_format import MISSING
 from rlexp.run_results.trial_folder import ClosedFolderError, TrialFolder, trials_at
 from rlexp.runs.run_record import RESOLVED_FILE, SEE_LS
-from rlexp.runs.secrets import masked
+from rlexp.text import MISSING, masked
 
 Settings = Mapping[str, str]
 """Values as JSON by dotted name: ``{"config.lr": "0.001"}``."""

@@ -15,10 +15,10 @@ from rlexp.config.space.samplers import GRID, SAMPLERS, MalformedError, read_sam
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
 from rlexp.files import to_json
-from rlexp.number_format import count, duration, exact, percent
 from rlexp.run_results.trial_folder import number, read_mapping
 from rlexp.runs.run_record import Status
 from rlexp.search.ranking import SWEEP_FILE
+from rlexp.text import count, duration, exact, percent
 
 _PLACE: Final = Place(SWEEP_FILE)
 _NODE: Final = Node(None, _PLACE, _PLACE)

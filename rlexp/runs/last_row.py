@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rlexp.errors import CheckpointError
 from rlexp.files import parse_json, read_lines
-from rlexp.number_format import is_known
 from rlexp.runs.row_columns import ITERATION, flatten
+from rlexp.text import is_known
 
 _COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
 _MOST: Final = 2**63

@@ -39,8 +39,8 @@ from rlexp.runs.run_record import (
     read_run_record,
     versions,
 )
-from rlexp.runs.secrets import has_secrets, masked, masked_command
 from rlexp.runs.storage import CheckpointCopies, folder_of
+from rlexp.text import has_secrets, masked, masked_command
 from rlexp.user_code.memory import addresses_of, remember, typed_addresses
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 

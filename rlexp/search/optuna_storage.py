@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from rlexp.errors import UsageError
 from rlexp.files import open_regular, parse_json
-from rlexp.runs.secrets import masked
+from rlexp.text import masked
 
 if TYPE_CHECKING:
     import optuna

@@ -27,12 +27,11 @@ from typing import Any, Final
 
 from rlexp.config.sweep import Point, Sweep
 from rlexp.files import plain, replace_json, replace_text, to_json
-from rlexp.number_format import count
 from rlexp.runs.run_record import now
-from rlexp.runs.secrets import masked
 from rlexp.search.ranking import SWEEP_FILE, EndComparison, Standing, TrialStanding
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of
+from rlexp.text import count, masked
 
 TRIALS_FILE: Final = "trials.csv"
 BEST_FILE: Final = "best.yaml"

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Final
 
 from rlexp.board.servers.access import ROLES
-from rlexp.line_width import columns_of, wrapped
 from rlexp.terminal.board_findings import Finding, Level
 from rlexp.terminal.lines import CYAN, GREEN, RED, YELLOW, painted, visible
+from rlexp.text import columns_of, wrapped
 
 _COLOURS: Final = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.PROBLEM: RED, Level.UNKNOWN: CYAN}
 

@@ -11,7 +11,7 @@ from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.servers.access import OLDEST
 from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
-from rlexp.number_format import duration, size
+from rlexp.text import duration, size
 
 _CERTIFICATE_S: Final = 14 * 86400.0
 _SLOW_S: Final = 0.3

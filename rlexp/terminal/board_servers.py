@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlexp.board.servers.serving import RoleFiles
-from rlexp.number_format import size
 from rlexp.terminal.lines import aligned, visible
+from rlexp.text import size
 
 
 @dataclass(frozen=True)

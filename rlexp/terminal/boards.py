@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from rlexp.number_format import count, percent, score, short, size
 from rlexp.terminal.status_line import StatusLine
+from rlexp.text import count, percent, score, short, size
 
 if TYPE_CHECKING:
     from rlexp.board.actor.actor import ActorFigures

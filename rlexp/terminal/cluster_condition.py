@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from rlexp.sessions.cluster_report import ClusterReport, NodeReport
+from rlexp.cluster.probe import ClusterReport, NodeReport
 from rlexp.terminal.lines import aligned, visible
 
 _HEADINGS = ("node", "CPUs", "GPUs", "memory", "Python", "Ray", "torch", "rlexp", "sees OUT", "problems")

@@ -13,17 +13,6 @@ from typing import Any, Final
 from rlexp.errors import Notice
 from rlexp.files import plain, to_json
 from rlexp.metrics.statistics import Estimate
-from rlexp.number_format import (
-    MOST_LINES,
-    count,
-    decimal,
-    distinct_cuts,
-    duration,
-    exact,
-    middle_cut,
-    one_line,
-    score,
-)
 from rlexp.run_results.axis import unit_of
 from rlexp.run_results.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.run_results.report import write_picture, write_report
@@ -31,6 +20,7 @@ from rlexp.run_results.unscored import UnscoredGroup
 from rlexp.terminal.importances import importance_as_json, importance_lines
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
+from rlexp.text import MOST_LINES, count, decimal, distinct_cuts, duration, exact, middle_cut, one_line, score
 
 _MOST_LINES: Final = 6
 """More curves than these cannot be distinguished in a terminal."""

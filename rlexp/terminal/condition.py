@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from rlexp import __version__
-from rlexp.machine import Machine
+from rlexp.cluster.room import Machine
 from rlexp.processes.family import Leftover
 from rlexp.terminal.lines import aligned, visible
 

@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rlexp.number_format import MISSING, bar, decimal, distinct_cuts, first_of, middle_cut, one_line, value_words
 from rlexp.run_results.importance import METHOD, Importance, KeyImportance
 from rlexp.run_results.sweep_results import SweepResults
 from rlexp.terminal.lines import BOLD, aligned, painted
+from rlexp.text import MISSING, bar, decimal, distinct_cuts, first_of, middle_cut, one_line, value_words
 
 _BAR: Final = 10
 _SHORTEST: Final = 12

@@ -9,8 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import TextIO
 
 from rlexp.errors import Notice, RlexpError
-from rlexp.line_width import columns_of, wrapped
-from rlexp.number_format import MOST_LINES, first_of
+from rlexp.text import MOST_LINES, columns_of, first_of, wrapped
 
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.files import to_json
-from rlexp.line_width import columns_of
-from rlexp.number_format import MISSING, count, middle_cut, one_line, score, size
 from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
 from rlexp.runs.run_record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
+from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, score, size
 
 if TYPE_CHECKING:  # it would load the keys of experiments, which lists do not need
     from rlexp.runs.pruning import Superseded

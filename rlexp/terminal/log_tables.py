@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, TextIO
 
-from rlexp.number_format import MISSING
 from rlexp.run_results.event_files import AtStep, Figures, Run, RunContents, Summary
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
+from rlexp.text import MISSING
 
 _NO_TERMINAL_WIDTH: Final = 200
 """Columns where there is no terminal: tags are not cut then, within reason."""

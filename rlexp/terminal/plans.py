@@ -15,10 +15,8 @@ from rlexp.config.space.domains import Domain
 from rlexp.config.space.points import Alternatives
 from rlexp.config.sweep import Sweep
 from rlexp.errors import Problem, RlexpError
-from rlexp.line_width import columns_of, wrapped
-from rlexp.number_format import CUT, MOST_LINES, exact, first_of, middle_cut
-from rlexp.runs.secrets import masked
 from rlexp.terminal.lines import aligned, print_notice_list, visible
+from rlexp.text import CUT, MOST_LINES, columns_of, exact, first_of, masked, middle_cut, wrapped
 
 _HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")
 _SHORTEST_NAME: Final = 18

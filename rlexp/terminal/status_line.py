@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, TextIO
 
-from rlexp.line_width import columns_of
 from rlexp.terminal.lines import visible
+from rlexp.text import columns_of
 
 _CLEAR_LINE: Final = "\r\x1b[K"
 _ON_TERMINALS_S: Final = 1.0

@@ -8,10 +8,9 @@ from typing import Final
 
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.files import to_json
-from rlexp.line_width import columns_of
-from rlexp.number_format import MISSING, count, middle_cut, one_line, score
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters, visible
 from rlexp.terminal.submissions import short_duration, task_as_json
+from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, score
 
 _COLUMNS: Final = ("id", "name", "status", "trainer", "seats", "updates", "reward", "age")
 _BY_NEED: Final = ("id", "status", "seats", "updates", "reward", "age", "trainer", "name")

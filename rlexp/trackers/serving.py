@@ -29,8 +29,8 @@ from rlexp.files import read_regular
 from rlexp.processes.child import Message, Send, answer
 from rlexp.processes.family import kill
 from rlexp.runs.run_record import Status
-from rlexp.runs.secrets import masked
 from rlexp.runs.videos import FOLDER as VIDEOS
+from rlexp.text import masked
 from rlexp.trackers.client import Note, TrackedRun, TrackerClient, TrackerError, TrialState
 from rlexp.trackers.messages import Kind, TrackedRow, TrackedTrial
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self
 
+from rlexp.cluster.room.machine import is_installed, missing_tracker
 from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.trial import Trial
-from rlexp.display import Display
 from rlexp.errors import UsageError
 from rlexp.files import plain
-from rlexp.machine.requirements import is_installed, missing_tracker
 from rlexp.runs.recording import TrialTracker
 from rlexp.runs.row_columns import scalars
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.runs.run_record import RunRecord, Status
-from rlexp.runs.secrets import masked
+from rlexp.text import masked
 from rlexp.trackers.messages import Kind, TrackedRow, TrackedTrial
 from rlexp.trackers.tracker_process import FINISH_TIMEOUT_S, TrackerProcess
 
@@ -38,7 +37,7 @@ class Trackers:
         self._is_finished = False
 
     @classmethod
-    def started(cls, trials: Iterable[Trial], out: Path, note: Display) -> Trackers:
+    def started(cls, trials: Iterable[Trial], out: Path, note: Callable[[None, str], object]) -> Trackers:
         """Start the trackers of ``trials``, whose run lies in ``out``, and say where they record.
 
         Raises UsageError, with no process left, where a library is missing or does not know an account.
@@ -52,7 +51,7 @@ class Trackers:
                 processes[name] = TrackerProcess(name, options, out)
             for name, process in processes.items():
                 for place in process.wait_until_ready():
-                    note.on_note(None, f"tracks with {name}: {place}")
+                    note(None, f"tracks with {name}: {place}")
         except BaseException:
             trackers.close()
             raise

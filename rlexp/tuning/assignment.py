@@ -1,20 +1,50 @@
-"""What the process of a trial is sent."""
+"""What the process of a trial is sent.
+
+The passwords and keys of a board, which the driver hands to the process of a trial in somebody's cluster.
+
+They are the argument of a call of the trial's actor, which Ray sends from process to process and does not keep. What a
+cluster does keep has none of them: arguments with which actors are created, environments of processes, command lines.
+
+The Keeper as an actor at the driver's node, for trials on machines that do not have the run's directory.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from uuid import uuid4
 
-from rlexp.board.messages.address import BoardAddress
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.tune.experiment import Trial as TuneTrial
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlexp.board.messages.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
+from rlexp.board.messages.tokens import MASTER_VARIABLE
 from rlexp.board.trainer.trial import AssignedTask, assigned_task
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
+from rlexp.errors import ResourceError
 from rlexp.runs.checkpoints import starting_point
+from rlexp.runs.files.keeper import Keeper
+from rlexp.runs.files.keeper_link import Answer, KeeperLostError
+from rlexp.runs.files.sent import SentFiles
+from rlexp.runs.files.shared import SharedFiles
+from rlexp.runs.files.trial_files import TrialFiles
 from rlexp.runs.phase_file import end_phases
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.runs.run_record import RecordedError
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
+
+if TYPE_CHECKING:
+    from rlexp.cluster.session import Session
 
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""
@@ -59,3 +89,150 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, ke
         keeper=keeper,
         task=assigned_task(directory, trial, source.board if isinstance(source.board, BoardAddress) else None),
     )
+
+
+_VARIABLES: Final = (PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, MASTER_VARIABLE)
+
+
+@dataclass(frozen=True)
+class BoardSecrets:
+    """What the process of a trial needs to use its board, beside the address."""
+
+    variables: Mapping[str, str] = field(repr=False)
+    """By the environment variables that have them at the driver."""
+    is_successor: bool = False
+    """Whether another process of the trial had the task before, whose node may only be cut off from the cluster."""
+
+
+def hand_over_secrets(trial: TuneTrial, is_successor: bool, environment: Mapping[str, str] = os.environ) -> None:
+    """Let the process that is about to begin ``trial`` use its board; does nothing where the trial has none.
+
+    Called before Tune lets the process train: calls of an actor are done in the order in which one caller makes them.
+    """
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    if assignment.task is not None:
+        variables = {name: environment[name] for name in _VARIABLES if name in environment}
+        process: Any = trial.temporary_state.ray_actor
+        process.take_secrets.remote(BoardSecrets(variables, is_successor))
+
+
+ANSWER_TIMEOUT_S = 300.0
+"""How long the Keeper may take for one call: the longest one computes the hashes of a checkpoint with all replay."""
+START_TIMEOUT_S = 60.0
+"""How long its process may take to start."""
+_LOST = re.compile(r"KeeperLostError: (.+)")
+_FILES, _WATCH = "files", "watch"
+_THREADS = {_FILES: 4, _WATCH: 1}
+"""Of the Keeper, by kind of call: large files of one trial do not delay the looks of others."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def files_of(assignment: Assignment) -> TrialFiles:
+    """Return the files of a trial for its process; the caller closes them.
+
+    Raises OSError where the trial's directory is missing, KeeperLostError where the Keeper cannot be reached.
+    """
+    if assignment.keeper is None:
+        return SharedFiles(assignment.directory)
+    return SentFiles(RayKeeperLink(assignment.keeper), assignment.directory)
+
+
+@contextmanager
+def keeper_of(run: Path, session: Session) -> Iterator[str | None]:
+    """Start a Keeper for a run where not every node has its directory; provide its name, and end it afterwards.
+
+    Called in the thread that calls Ray.
+    """
+    if session.cluster.shares_out:
+        yield None
+        return
+    with started_keeper(run) as name:
+        yield name
+
+
+@contextmanager
+def started_keeper(run: Path) -> Iterator[str]:
+    """Start a Keeper on this node, which has the run's directory; provide its name, and end it afterwards."""
+    name = f"rlexp-keeper-{uuid4().hex}"
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = (
+        ray.remote(concurrency_groups=_THREADS)(Keeper)  # type: ignore[call-overload]
+        .options(name=name, num_cpus=0, scheduling_strategy=here)
+        .remote(run.absolute())
+    )
+    try:
+        _wait_for(actor)
+        yield name
+    finally:
+        with suppress(RayError):
+            ray.kill(actor, no_restart=True)
+
+
+def _wait_for(keeper: Any) -> None:
+    try:
+        ray.get(keeper.stop_requested.remote(), timeout=START_TIMEOUT_S)
+    except GetTimeoutError:
+        what = f"the Keeper, which writes the trials' files at this node, has not started within {START_TIMEOUT_S:g} s"
+        raise ResourceError(
+            what, "other work may use the whole machine; --out on a shared disk needs no Keeper"
+        ) from None
+    except RayActorError as error:
+        raise _lost(f"it could not be started ({str(error).partition(chr(10))[0]})") from None
+
+
+def keeper_error(trial: TuneTrial) -> RecordedError | None:
+    """Return the error of a trial that has lost its Keeper, and so could keep no error itself; None for any other."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    if assignment.keeper is None:
+        return None
+    found = _LOST.findall(str(trial.get_error()))
+    return RecordedError(found[-1]) if found else None
+
+
+class RayKeeperLink:
+    """Calls a Keeper by the name of its actor."""
+
+    def __init__(self, name: str) -> None:
+        """Raises KeeperLostError where there is no such actor."""
+        try:
+            self._actor = ray.get_actor(name)
+        except ValueError:
+            raise _lost("it has ended") from None
+
+    def call(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
+        return self._begun(_FILES, function.__name__, args, named)
+
+    def watch(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
+        return self._begun(_WATCH, function.__name__, args, named)
+
+    def _begun(self, group: str, function: str, args: Any, named: Any) -> RayAnswer[Any]:
+        method = getattr(self._actor, function).options(concurrency_group=group)
+        return RayAnswer(method.remote(*args, **named))
+
+
+class RayAnswer(Answer[T]):
+    """The answer of a Keeper, as Ray brings it."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def is_ready(self) -> bool:
+        ready, _ = ray.wait([self._reference], timeout=0, fetch_local=False)
+        return bool(ready)
+
+    def get(self) -> T:
+        try:
+            answer: T = ray.get(self._reference, timeout=ANSWER_TIMEOUT_S)
+            return answer
+        except GetTimeoutError:
+            raise _lost(f"it has not answered for {ANSWER_TIMEOUT_S:g} s") from None
+        except RayActorError as error:
+            raise _lost("its process or its node cannot be reached") from error
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+
+
+def _lost(what: str) -> KeeperLostError:
+    return KeeperLostError(f"the Keeper, which writes the trial's files at the driver's node, is lost: {what}")

@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlexp.board.trainer.trial import loopback_notices, with_board
+from rlexp.cluster.environment import AUTH_MODE, named_modules, named_packages, runtime_env
+from rlexp.cluster.joined import JoinedRay
+from rlexp.cluster.own import OwnRay
+from rlexp.cluster.probe import ClusterReport, Question, ask_for_bundles, probe_cluster
+from rlexp.cluster.room import Cluster, check_fits
+from rlexp.cluster.room.fit import wait_for_room
+from rlexp.cluster.session import Session
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
 from rlexp.display import Display
 from rlexp.errors import ResourceError
-from rlexp.machine import Cluster, check_fits
-from rlexp.machine.waiting import wait_for_room
 from rlexp.processes.signals import StopRequest
-from rlexp.sessions.cluster_report import ClusterReport
-from rlexp.sessions.joined import JoinedRay
-from rlexp.sessions.own import OwnRay
-from rlexp.sessions.probe import Question, ask_for_bundles, probe_cluster
-from rlexp.sessions.ray_environment import AUTH_MODE
-from rlexp.sessions.session import Session
-from rlexp.sessions.user_code import named_modules, named_packages, runtime_env
 
 if TYPE_CHECKING:
     from rlexp.tuning.run import RunOptions

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from rlexp.cluster.room import Machine
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
-from rlexp.machine import Machine
 from rlexp.processes.child import ChildProcess, Message
 from rlexp.processes.family import SESSION, family_of, kill
 from rlexp.terminal.plans import EnvReport

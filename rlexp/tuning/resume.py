@@ -17,6 +17,7 @@ from rlexp.board.trainer.trial import (
     task_failure_reported,
 )
 from rlexp.checkpoint import newest_manifest
+from rlexp.cluster.session import OWN, Joining
 from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
@@ -36,7 +37,6 @@ from rlexp.runs.changed_keys import (
 )
 from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
 from rlexp.runs.run_record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, read_run_record
-from rlexp.runs.secrets import masked
 from rlexp.runs.storage import fetch_missing
 from rlexp.runs.trust import refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
@@ -46,13 +46,11 @@ from rlexp.search.record import BEST_FILE
 from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
-from rlexp.sessions.choose import OWN, Joining
+from rlexp.text import masked
 from rlexp.trackers import Trackers
 from rlexp.tuning.joining import make_session
-from rlexp.tuning.recorded_trials import has_ended, recorded_trials
-from rlexp.tuning.run import EXIT_CODES, RunOptions, cluster_for, run_in_session
-from rlexp.tuning.settling import settle
-from rlexp.tuning.sweep import capacity, confirmed_search
+from rlexp.tuning.run import EXIT_CODES, RunOptions, capacity, cluster_for, confirmed_search, run_in_session
+from rlexp.tuning.settling import has_ended, recorded_trials, settle
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 
@@ -91,7 +89,7 @@ def resume_run(
     cluster = cluster_for(plan, trials, display, options)
     with (
         StopRequest(display.on_stop_request) as request,
-        Trackers.started(trials, options.out, display) as trackers,
+        Trackers.started(trials, options.out, display.on_note) as trackers,
         RunDirectory.open(path, plan.modules) as directory,
     ):
         directory.trackers = trackers
@@ -186,7 +184,7 @@ def resume_sweep(
     cluster = cluster_for(plan, plan.everything, display, options)
     with (
         StopRequest(display.on_stop_request) as request,
-        Trackers.started(plan.everything, options.out, display) as trackers,
+        Trackers.started(plan.everything, options.out, display.on_note) as trackers,
         RunDirectory.open(path, plan.modules) as directory,
     ):
         directory.trackers = trackers

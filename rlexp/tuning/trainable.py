@@ -1,4 +1,7 @@
-"""The Trainable: one trial as Tune sees it, around an agent."""
+"""The Trainable: one trial as Tune sees it, around an agent.
+
+Errors of a trial, kept among its files.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,64 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
+from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
 from rlexp.board.trainer.link import TaskReports, save_into
 from rlexp.board.trainer.seats import BoardSeats
 from rlexp.board.trainer.trial import board_link
-from rlexp.checkpoint import checkpoint_directory, read_checkpoint
+from rlexp.checkpoint.contents import read_checkpoint
+from rlexp.checkpoint.trial import checkpoint_directory
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import AUTO
+from rlexp.errors import RlexpError
 from rlexp.processes.threads import few_collections
 from rlexp.rollout.user_callbacks import announce_checkpoint
-from rlexp.runs.files import TrialFiles
+from rlexp.runs.files.trial_files import TrialFiles
 from rlexp.runs.last_row import checkpoint_row
 from rlexp.runs.phase_file import TRAINING
-from rlexp.runs.secrets import masked
 from rlexp.runs.videos import write_video
-from rlexp.task_pool import RayTaskPool
-from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.board.secrets import BoardSecrets
-from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
-from rlexp.tuning.keeper_actor import files_of
-from rlexp.tuning.kept_errors import KeptErrors
-from rlexp.tuning.row_notes import row_notes
-from rlexp.tuning.row_origin import RowOrigin
-from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
+from rlexp.text import masked
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, BoardSecrets, files_of
+from rlexp.tuning.stop_condition import CheckpointEvaluation, RowOrigin, iteration_bounds, row_notes, writes_checkpoint
+from rlexp.user_code.raised import named
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent
     from rlexp.agents.torch.process import ProcessState
     from rlexp.board.trainer.link import BoardLink
+
+
+class KeptErrors:
+    """A context that keeps the error of its body among the files of a trial, and lets it pass."""
+
+    def __init__(self, files: TrialFiles, on_error: Callable[[], None]) -> None:
+        self._files, self._on_error = files, on_error
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            self._on_error()
+            self._files.write_error(f"{summary(error)}\n\n{''.join(traceback.format_exception(error))}")
+
+
+def summary(error: BaseException) -> str:
+    """Return an error in one line: the first cause, not the layers that carried it."""
+    if isinstance(error, RayTaskError):
+        error = error.cause or error
+    if isinstance(error, RlexpError):
+        return error.message + (f" ({error.hint})" if error.hint else "")
+    return named(error)
+
 
 STDERR = 2
 END_TIMEOUT_S = 10.0

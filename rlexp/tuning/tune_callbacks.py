@@ -18,8 +18,8 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
-from rlexp.tuning.cluster.trials import ClusterTrials, failure_over_time
-from rlexp.tuning.keeper_actor import keeper_error
+from rlexp.tuning.assignment import keeper_error
+from rlexp.tuning.cluster_trials import ClusterTrials, failure_over_time
 from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial
 
 

@@ -1,4 +1,7 @@
-"""Runs trials through Tune: queues them, pauses and resumes them, and ends in good order."""
+"""Runs trials through Tune: queues them, pauses and resumes them, and ends in good order.
+
+The resource bundles of a trial, in one Ray placement group.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,30 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from rlexp.config.keys.trial import Trial
-from rlexp.display import Display
+from rlexp.cluster.nodes import RayTables
+from rlexp.cluster.quick_start.raylet import actors_of_idle_processes, callbacks_not_counted
+from rlexp.cluster.session import Session
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import Trial, bundles_of
+from rlexp.display.display import Display
 from rlexp.processes.signals import END_TIMEOUT_S, StopRequest
-from rlexp.runs.files import STOP_FILE
+from rlexp.runs.files.trial_files import STOP_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
-from rlexp.sessions.session import Session
-from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
-from rlexp.tuning.cluster.ray_nodes import RayNodes
-from rlexp.tuning.cluster.trials import ClusterTrials
-from rlexp.tuning.keeper_actor import keeper_of
-from rlexp.tuning.placement import placement
-from rlexp.tuning.spared_work import actors_of_idle_processes, callbacks_not_counted
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of, keeper_of
+from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.trial_watch import our_trial
 from rlexp.tuning.tune_callbacks import TrialEvents
+
+
+def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
+    """Return the bundles of a trial for Tune, which waits until Ray has placed all of them."""
+    bundles = bundles_of(experiment.config)
+    return tune.PlacementGroupFactory([dict(bundle) for bundle in bundles.listed], strategy=bundles.strategy)
+
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
 TUNE_FOLDER = "tune"
@@ -52,7 +61,7 @@ def run_trials(
     """
     stop_file = directory.path / STOP_FILE
     stop_file.unlink(missing_ok=True)
-    cluster = ClusterTrials(RayNodes(), directory, display) if session.is_joined else None
+    cluster = ClusterTrials(RayTables(), directory, display) if session.is_joined else None
     events = TrialEvents(source, directory, display, request, cluster)
 
     def run_tune() -> None:

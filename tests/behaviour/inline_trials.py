@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
-from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of
 from rlexp.tuning.trainable import ExperimentTrainable

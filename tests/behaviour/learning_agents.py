@@ -16,12 +16,12 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import Checkpoint
+from rlexp.cluster.pool import Actor, Lane
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models.networks import QNetwork
 from rlexp.policy import LearnResult
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
-from rlexp.task_pool import Actor, Lane
 from tests.behaviour.rollout_agents import PlacementPool
 from tests.envs import ENDLESS_ENV
 

@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from rlexp.cluster.room import this_machine
+from rlexp.cluster.room.machine import Cluster
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.files import to_json
-from rlexp.machine import this_machine
-from rlexp.machine.cluster import Cluster
 from rlexp.runs.recorders.line_files import LineFile
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.search import Search
 from rlexp.seeding import derive_seed
 from rlexp.tuning.resume import resume_run
-from rlexp.tuning.run import EXIT_CODES, RunOptions
-from rlexp.tuning.sweep import run_sweep
+from rlexp.tuning.run import EXIT_CODES, RunOptions, run_sweep
 from rlexp.user_code.memory import remember_plan
 from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World
 
@@ -83,7 +82,7 @@ class Rehearsals:
         def cluster_for(*arguments: object) -> object:
             return Cluster.of(this_machine())
 
-        names = ("rlexp.tuning.sweep", "rlexp.tuning.resume")
+        names = ("rlexp.tuning.run", "rlexp.tuning.resume")
         with (
             patch.multiple(
                 names[0], run_in_session=self._play, cluster_for=cluster_for, capacity=lambda *_: self._capacity

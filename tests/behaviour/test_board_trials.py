@@ -20,11 +20,10 @@ from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.trainer.link import RECOVERY, RESULT
 from rlexp.board.trainer.trial import AssignedTask
 from rlexp.checkpoint import iteration_of_packed, read_checkpoint, unpack_checkpoint
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.runs.files import STOP_FILE
-from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
-from rlexp.tuning.assignment import ASSIGNMENT
-from rlexp.tuning.board.secrets import BoardSecrets
+from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from rlexp.checkpoint import list_checkpoints, read_checkpoint
-from rlexp.tuning import checkpoint_evaluation
+from rlexp.tuning import stop_condition
 from tests.behaviour.inline_trials import assigned, rows_of
 
 PAYING_ENV = "tests.behaviour.paying_env:PayingEnv"
@@ -28,7 +28,7 @@ def test_a_trial_ends_at_a_reward_that_its_weights_reach(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(checkpoint_evaluation, "SHARE", 0.0)
+    monkeypatch.setattr(stop_condition, "SHARE", 0.0)
     keys: dict[str, Any] = {"env": PAYING_ENV, "stop": STOP, "checkpoint_evaluation_episodes": episodes}
     with assigned(tmp_path, config, **keys) as assignment:
         rows = rows_of(assignment, monkeypatch)

@@ -14,6 +14,7 @@ from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.checkpoint import read_checkpoint
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
@@ -23,7 +24,6 @@ from rlexp.metrics.windows import MOST_METRICS
 from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
-from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
 from rlexp.tuning.trainable import ExperimentTrainable

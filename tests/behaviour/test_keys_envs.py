@@ -16,6 +16,7 @@ import torch
 
 from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_code import UserModules, folders_for
@@ -25,7 +26,6 @@ from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import OBS
-from rlexp.task_pool import InlineTaskPool
 from rlexp.tuning.resume import resume_run
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, PIXEL_ENV
 from tests.sent_rows import whole

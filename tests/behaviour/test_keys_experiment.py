@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
+from rlexp.cluster.room import available_cpus
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResumeError
-from rlexp.machine import available_cpus
 from rlexp.runs.checkpoints import keep_best
 from rlexp.runs.run_directory import RunDirectory
 from tests.behaviour.inline_trials import assigned, rows_of, trials_of

@@ -12,10 +12,10 @@ import torch
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.exploration import EpsilonGreedy, epsilon_ladder
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array
-from rlexp.task_pool import InlineTaskPool
 from tests.behaviour.rollout_agents import SMALL, make_agent, poll, weights_of
 from tests.envs import IDENTITY_ENV, IdentityEnv
 

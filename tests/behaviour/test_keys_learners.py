@@ -13,10 +13,10 @@ import torch
 
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.checkpoint import Checkpoint, read_checkpoint
+from rlexp.cluster.pool import Actor, Resources
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.policy import Weights
-from rlexp.task_pool import Actor, Resources
-from rlexp.tuning.placement import placement
+from rlexp.tuning.tune_runner import placement
 from tests.behaviour.rollout_agents import weights_of
 from tests.doubles.process_pool import ProcessTaskPool
 

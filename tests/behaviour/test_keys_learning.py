@@ -13,7 +13,7 @@ from rlexp.config.keys.apex import ApexExperiment
 from rlexp.errors import ResourceError
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array
-from rlexp.tuning.placement import placement
+from rlexp.tuning.tune_runner import placement
 from tests.behaviour.learning_agents import (
     MAKERS,
     STEPS,

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import q_network_config
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import env_config_of, make_vector_env
 from rlexp.errors import UsageError
 from rlexp.models.networks import QNetwork
-from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 
 FILTERS = ((4, (4, 4), 2), (5, (5, 5), 1))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.envs import EnvConfig, make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.runs.videos import write_video
-from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV, FILMED_ENV
 
 SIDE = 32

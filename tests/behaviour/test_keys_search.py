@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from rlexp.checkpoint import list_checkpoints, read_checkpoint
+from rlexp.cluster.room import Cluster, this_machine
 from rlexp.config.keys.trial import Trial
-from rlexp.machine import Cluster, this_machine
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.run_record import Status
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.search import Search
 from rlexp.search.searchers import PlannedSearcher, make_searcher
-from rlexp.tuning.sweep import capacity
+from rlexp.tuning.run import capacity
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.1, 0.2, 0.3, 0.4]}}

@@ -11,13 +11,13 @@ import torch
 from pydantic import ValidationError
 
 from rlexp.agents.apex.agent import ApexAgent
+from rlexp.cluster.pool import InlineTaskPool, RayTaskPool, Resources
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.errors import TrialError
-from rlexp.task_pool import InlineTaskPool, RayTaskPool, Resources
-from rlexp.tuning.placement import placement
+from rlexp.tuning.tune_runner import placement
 from tests.behaviour.rollout_agents import SMALL, PlacementPool, make_agent, poll
 from tests.envs import COUNTING_ENV
 

@@ -10,11 +10,11 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.checkpoint import read_checkpoint
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.errors import CheckpointError, ConfigError
-from rlexp.task_pool import InlineTaskPool
 from tests.envs import COUNTING_ENV
 
 SMALL: dict[str, Any] = {

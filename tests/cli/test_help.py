@@ -92,11 +92,14 @@ def test_what_a_command_imported_is_not_searched_for_garbage_at_its_end() -> Non
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
-        (["explain", "lr"], ("psutil", "filelock", "rlexp.config.load", "rlexp.machine")),
+        (["explain", "lr"], ("psutil", "filelock", "rlexp.config.load", "rlexp.cluster.room")),
         (["ls", "experiments"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
         (["evaluate", "-h"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
         (["prune", "-h"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
-        (["check", "experiments/cartpole-dqn.yaml"], ("filelock", "rlexp.machine.packing", "rlexp.config.convert")),
+        (
+            ["check", "experiments/cartpole-dqn.yaml"],
+            ("filelock", "rlexp.cluster.room.packing", "rlexp.config.convert"),
+        ),
     ],
 )
 def test_light_commands_import_only_what_they_need(words: list[str], unused: tuple[str, ...]) -> None:

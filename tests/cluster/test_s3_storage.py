@@ -16,8 +16,8 @@ import pytest
 from rlexp.checkpoint import checkpoint_directory, remove_checkpoint, verify_checkpoint, write_checkpoint
 from rlexp.errors import ResourceError
 from rlexp.runs.run_record import RunRecord, TrialRecord
-from rlexp.runs.secrets import masked
 from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
+from rlexp.text import masked
 
 SERVER = Path(__file__).parents[2] / ".venv-s3" / "bin" / "moto_server"
 START_TIMEOUT_S = 120.0

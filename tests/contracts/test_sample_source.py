@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import Sample, SampleSource
-from rlexp.task_pool import InlineTaskPool
 from tests.doubles.scripted import ScriptedSource, rows
 from tests.unit.rollout.test_gatherer import gathered
 from tests.unit.rollout.test_sample_sources import local, reading, remote

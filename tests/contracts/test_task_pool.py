@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rlexp.errors import TrialError
-from rlexp.task_pool import (
+from rlexp.cluster.pool import (
     Actor,
     ActorLostError,
     ArgumentLostError,
@@ -26,11 +25,10 @@ from rlexp.task_pool import (
     Ref,
     Resources,
     TaskPool,
-    ray_handles,
+    ray_calls,
 )
-from rlexp.task_pool.ray_calls import MANY_CALLS
-from rlexp.task_pool.ray_handles import Process, kill, kill_here
-from rlexp.task_pool.trial_group import OwnNode
+from rlexp.cluster.pool.ray_calls import MANY_CALLS, OwnNode, Process, kill, kill_here
+from rlexp.errors import TrialError
 from tests.doubles.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
@@ -347,7 +345,7 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
             raise psutil.NoSuchProcess(self.pid)
 
     monkeypatch.setattr(psutil, "Process", EndingProcess)
-    monkeypatch.setattr(ray_handles, "_started", lambda pid: "7")
+    monkeypatch.setattr(ray_calls, "_started", lambda pid: "7")
     kill(Process("node", 1, "7"))
     kill(Process("node", 1, "7"))
 
@@ -366,9 +364,9 @@ def titled_process() -> Iterator[subprocess.Popen[bytes]]:
 def test_process_of_the_same_number_is_not_killed(
     change: dict[str, Any], titled_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_handles, "own_node", lambda: OwnNode("here", None))
+    monkeypatch.setattr(ray_calls, "own_node", lambda: OwnNode("here", None))
     pid = titled_process.pid
-    process = Process("here", pid, ray_handles._started(pid))
+    process = Process("here", pid, ray_calls._started(pid))
     kill_here(replace(process, **change))
     with pytest.raises(subprocess.TimeoutExpired):
         titled_process.wait(0.3)

@@ -1,4 +1,4 @@
-"""A board and its queues in this process, for tests; ``memory://NAME`` opens it where this module is imported."""
+"""A board and its queues in this process, for tests; ``tests/conftest.py`` lets ``open_board`` open them by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rlexp.board.messages.address import QUEUE_OF_BOARD, BoardAddress
 from rlexp.board.messages.errors import BannedError, BoardError, UnreadableValues
 from rlexp.board.messages.tasks import KEPT_ROWS, KEPT_S, Task, check_name, check_rows, check_task
 from rlexp.board.messages.window import NOTHING_GOT
-from rlexp.board.servers import OPENERS
 from rlexp.board.servers.board import (
     Beat,
     Board,
@@ -403,8 +402,5 @@ _SERVERS: Final[dict[str, MemoryServer]] = {}
 
 
 def open_memory_board(address: BoardAddress) -> Board:
-    """Return the board of that name, as ``open_board`` does where this module is imported."""
+    """Return the board of that name, as ``open_board`` does in tests."""
     return MemoryBoard(_SERVERS.setdefault(address.host, MemoryServer()))
-
-
-OPENERS["memory"] = open_memory_board

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.cluster.pool import Actor, InlineTaskPool, Lane, Ref
 from rlexp.policy import LearnResult, Weights
 from rlexp.replay.shard import ReplayConfig, ReplayShard
 from rlexp.rollout.episodes import Episodes
@@ -17,7 +18,6 @@ from rlexp.rollout.fragment import SampleInfo, SampleTime, join_infos
 from rlexp.rollout.gatherer import Gathered, GatheredInfo
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import ACTIONS, KEYS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch
-from rlexp.task_pool import Actor, InlineTaskPool, Lane, Ref
 
 TIMEOUT_S = 20.0
 """Bound of every wait in a test; reaching it is a failure."""

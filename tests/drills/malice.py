@@ -7,7 +7,7 @@ import pickle
 import shutil
 from pathlib import Path
 
-from rlexp.number_format import MOST_LINES
+from rlexp.text import MOST_LINES
 from tests.drills.attacks import ATTACKS, check_clean, record_changed
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused

@@ -19,30 +19,27 @@ FLOORS = {
     "agents": 8,
     "optimizers": 7,
     "run_results": 7,
-    "display": 6,
+    "display": 7,
     "trackers": 7,
     "rollout": 6,
-    "sessions": 5,
-    "search": 5,
-    "replay": 4,
-    "runs": 4,
-    "envs": 3,
-    "models": 3,
-    "policy": 2,
-    "machine": 2,
-    "checkpoint": 1,
-    "metrics": 1,
+    "search": 6,
+    "runs": 5,
+    "replay": 5,
+    "envs": 4,
+    "models": 4,
+    "policy": 4,
+    "checkpoint": 4,
+    "cluster": 3,
+    "user_code": 2,
     "processes": 1,
-    "task_pool": 1,
-    "user_code": 1,
-    "config": 0,
+    "config": 1,
+    "metrics": 0,
     "sample_batch": 0,
     "n_step_returns": 0,
     "schedules": 0,
     "seeding": 0,
     "files": 0,
-    "number_format": 0,
-    "line_width": 0,
+    "text": 0,
     "errors": 0,
     "callbacks": 0,
 }
@@ -66,17 +63,15 @@ FLOORS_OF_CONFIG = {
 """The same within ``config``: a file's way from text to trials goes up."""
 FLOORS_OF_BOARD = {"trainer": 3, "actor": 3, "client": 4, "task": 2, "demands": 1, "servers": 1, "messages": 0}
 """And within ``board``: a client plays as an actor does and reads what a trainer writes."""
-GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "number_format", "errors"} | {
-    "files",
-}
+GROUND = {"sample_batch", "n_step_returns", "schedules", "seeding", "text", "errors", "files"}
 """What every room may use, also its neighbours on the ground floor."""
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.
-STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "sessions"}, {"rollout", "search"}]
+STRANGERS = [{"rollout", "replay"}, {"rollout", "runs"}, {"rollout", "search"}]
 
 LIBRARIES = {
-    "ray.tune": {"tuning"},
-    "ray": {"tuning", "sessions", "task_pool"},
+    "ray.tune": {"tuning", "cluster"},
+    "ray": {"tuning", "cluster"},
     "torch": {"models", "agents"},
     "gymnasium": {"envs", "models", "rollout", "agents", "board", "callbacks"},
     "typer": {"cli", "commands"},

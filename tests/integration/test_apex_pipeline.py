@@ -18,6 +18,7 @@ import pytest
 
 from rlexp.agents.apex.gatherers import renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
+from rlexp.cluster.pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
@@ -38,7 +39,6 @@ from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from tests.doubles.policies import CountingPolicy, own_number
 from tests.doubles.scripted import ScriptedLearner
 from tests.envs import COUNTING_ENV

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.pool import Actor, RayTaskPool, Resources
 from rlexp.errors import CallbackError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, RayTaskPool, Resources
 from tests.behaviour.user_callbacks import classes_of
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV

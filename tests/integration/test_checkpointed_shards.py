@@ -10,11 +10,11 @@ import pytest
 
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
 from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
+from rlexp.cluster.pool import Actor, RayTaskPool, Resources
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
-from rlexp.task_pool import Actor, RayTaskPool, Resources
 from tests.replay_states import in_memory
 
 CONFIG = ReplayConfig(

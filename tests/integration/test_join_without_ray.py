@@ -19,8 +19,8 @@ from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import BoardSeats
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.task_pool import InlineTaskPool
 from tests.brokers import running_redis
 
 ROOT = Path(__file__).parents[2]

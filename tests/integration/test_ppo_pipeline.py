@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlexp.cluster.pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
@@ -22,7 +23,6 @@ from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import OBS, Array, SampleBatch
-from rlexp.task_pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
 from tests.doubles.policies import VERSION, VersionPolicy
 from tests.doubles.scripted import ScriptedLearner
 from tests.envs import COUNTING_ENV, episode_length

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from rlexp.line_width import columns_of, wrapped
+from rlexp.text import columns_of, wrapped
 from tests.terminals import Terminal
 
 TEXT = "file.yaml:3:8  unknown key lrr (agent DQN); did you mean lr? --num-samples"

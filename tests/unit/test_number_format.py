@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp import number_format
+from rlexp import text
 
 
 @given(st.lists(st.floats(-1e9, 1e9)), st.integers(1, 30))
 def test_a_sparkline_has_one_block_a_stretch_and_spans_low_to_high(values: list[float], width: int) -> None:
-    line = number_format.sparkline(values, width)
+    line = text.sparkline(values, width)
     assert len(line) == min(len(values), width)
     if len(values) <= width and len(set(values)) > 1:
         assert line[values.index(min(values))] == "▁"
@@ -21,32 +21,32 @@ def test_a_sparkline_has_one_block_a_stretch_and_spans_low_to_high(values: list[
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (number_format.count(1234567.8), "1,234,568"),
-        (number_format.count(None), "-"),
-        (number_format.size(999), "999 B"),
-        (number_format.size(1_234_567), "1.2 MB"),
-        (number_format.size(None), "-"),
-        (number_format.count(True), "-"),
-        (number_format.percent(0.999), "99 %"),
-        (number_format.percent(0.29), "29 %"),
-        (number_format.percent(1.0), "100 %"),
-        (number_format.duration(59.9), "0:00:59"),
-        (number_format.duration(90_061), "1d 1:01:01"),
-        (number_format.duration(float("inf")), "-"),
-        (number_format.bar(0.5, 4), "██░░"),
-        (number_format.exact(2_000_000.0), "2,000,000"),
-        (number_format.exact(0.95), "0.95"),
-        (number_format.score(486.74), "486.7"),
-        (number_format.score(-20.98), "-20.98"),
-        (number_format.score(9.0), "9.0"),
-        (number_format.score(12_345.6), "12,346"),
-        (number_format.score(0), "0.0"),
-        (number_format.score(1e-7), "1e-07"),
-        (number_format.score(10**400), "-"),
-        (number_format.levels([0.0, 0.5, 1.0, 2.0]), "▁▅██"),
-        (number_format.one_line("a\x1b[2Jb\nc"), "a [2Jb"),
-        (number_format.one_line(""), ""),
-        (number_format.middle_cut("abcdefghij", 7), "ab…ghij"),
+        (text.count(1234567.8), "1,234,568"),
+        (text.count(None), "-"),
+        (text.size(999), "999 B"),
+        (text.size(1_234_567), "1.2 MB"),
+        (text.size(None), "-"),
+        (text.count(True), "-"),
+        (text.percent(0.999), "99 %"),
+        (text.percent(0.29), "29 %"),
+        (text.percent(1.0), "100 %"),
+        (text.duration(59.9), "0:00:59"),
+        (text.duration(90_061), "1d 1:01:01"),
+        (text.duration(float("inf")), "-"),
+        (text.bar(0.5, 4), "██░░"),
+        (text.exact(2_000_000.0), "2,000,000"),
+        (text.exact(0.95), "0.95"),
+        (text.score(486.74), "486.7"),
+        (text.score(-20.98), "-20.98"),
+        (text.score(9.0), "9.0"),
+        (text.score(12_345.6), "12,346"),
+        (text.score(0), "0.0"),
+        (text.score(1e-7), "1e-07"),
+        (text.score(10**400), "-"),
+        (text.levels([0.0, 0.5, 1.0, 2.0]), "▁▅██"),
+        (text.one_line("a\x1b[2Jb\nc"), "a [2Jb"),
+        (text.one_line(""), ""),
+        (text.middle_cut("abcdefghij", 7), "ab…ghij"),
     ],
 )
 def test_figures_read_at_a_glance(shown: str, expected: str) -> None:
@@ -54,13 +54,13 @@ def test_figures_read_at_a_glance(shown: str, expected: str) -> None:
 
 
 def test_rewards_that_differ_look_different() -> None:
-    assert number_format.score(0.8727) == "0.8727"
-    assert number_format.score(0.8841) == "0.8841"
+    assert text.score(0.8727) == "0.8727"
+    assert text.score(0.8841) == "0.8841"
 
 
 @pytest.mark.parametrize(("largest", "digits"), [(12_000, 0), (500, 1), (47, 2), (5, 3), (0.3, 4), (1e-12, 6), (0, 1)])
 def test_small_scores_get_more_digits(largest: float, digits: int) -> None:
-    assert number_format.digits_for(largest) == digits
+    assert text.digits_for(largest) == digits
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_small_scores_get_more_digits(largest: float, digits: int) -> None:
     ],
 )
 def test_names_that_are_cut_stay_different(names: list[str], width: int, cut: list[str]) -> None:
-    shown = number_format.distinct_cuts(names, width)
+    shown = text.distinct_cuts(names, width)
     assert max(map(len, shown), default=0) <= width
     assert shown == cut
 
 
 @given(st.lists(st.text("ab-=, ", max_size=30), max_size=5), st.integers(1, 30))
 def test_cut_names_never_exceed_their_room(names: list[str], width: int) -> None:
-    assert all(len(name) <= width for name in number_format.distinct_cuts(names, width))
+    assert all(len(name) <= width for name in text.distinct_cuts(names, width))
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_cut_names_never_exceed_their_room(names: list[str], width: int) -> None
     ],
 )
 def test_values_of_keys_are_short(value: object, words: str) -> None:
-    assert number_format.value_words(value) == words
+    assert text.value_words(value) == words
 
 
 def test_a_long_list_is_cut_and_counted() -> None:
     lines = [str(number) for number in range(5_000)]
-    assert number_format.first_of(lines, ", in run.json") == [*lines[:20], "… and 4,980 more, in run.json"]
-    assert number_format.first_of(lines[:20], "") == lines[:20]
+    assert text.first_of(lines, ", in run.json") == [*lines[:20], "… and 4,980 more, in run.json"]
+    assert text.first_of(lines[:20], "") == lines[:20]

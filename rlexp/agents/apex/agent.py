@@ -17,10 +17,11 @@ from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.torch.process import LearnerThreads, trial_load
 from rlexp.agents.workers import WorkerLinks, WorkerParts
+from rlexp.cluster.pool import Actor, Resources, trial_group
+from rlexp.cluster.room import available_cpus
+from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.trial import bundles_of
-from rlexp.machine import available_cpus
-from rlexp.machine.replay_memory import frames_per_transition
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
@@ -36,7 +37,6 @@ from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits
 from rlexp.sample_batch import num_frames
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Actor, Resources, trial_group
 
 FRAGMENTS_OF_MESSAGE = 4
 """Fragments that a worker sends at once, at most: each message costs the driver and the worker time of their own."""

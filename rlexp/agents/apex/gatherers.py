@@ -11,6 +11,7 @@ from typing import Any
 
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.workers import MakeSpec, worker_resources
+from rlexp.cluster.pool import Actor, TaskPool, TrialGroup
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.metrics.timers import RunningClock
@@ -18,7 +19,6 @@ from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Actor, TaskPool, TrialGroup
 
 MOST_WORKERS_WITHOUT = 128
 """On one machine, the driver handles the fragments of so many workers itself."""

@@ -13,6 +13,7 @@ from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy, actor_critic_config
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
 from rlexp.agents.workers import WorkerLinks, WorkerParts
+from rlexp.cluster.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.models import ActorCriticConfig
@@ -24,7 +25,6 @@ from rlexp.rollout.folds import Advantages
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Resources
 
 CALLS_PER_WORKER = 2
 """Sample calls in flight per worker, at least: the second one hides the time of the messages."""

@@ -21,14 +21,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch ex
 
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig, Shard
 from rlexp.agents.torch.device import learner_device
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, Resources, TaskPool
+from rlexp.cluster.pool.ray_calls import own_node
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import Actions
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.task_pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, Resources, TaskPool
-from rlexp.task_pool.trial_group import own_node
 
 PEER_TIMEOUT_S = 60.0
 """How long a learner waits for another one, when they connect and at each sum."""

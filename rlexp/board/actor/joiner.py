@@ -22,9 +22,9 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
 from rlexp.board.servers.board import Board, Seat, TaskStatus, TaskSummary
 from rlexp.board.task import SeatSpecs, actor_settings, read_description
+from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError, UsageError
-from rlexp.machine.hardware import this_machine
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode

@@ -26,17 +26,15 @@ from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, Hand
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Lead
+from rlexp.cluster.room.machine import Cluster, Machine, Node, this_machine
+from rlexp.cluster.room.packing import cluster_shortfalls
+from rlexp.cluster.room.shortfalls import bytes_per_transition, gib, shortfalls
 from rlexp.config.keys.experiment import Experiment, required_cpus
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs.env_config import env_config_of
 from rlexp.envs.make import spaces_of
 from rlexp.errors import ConfigError, Problem, ResumeError, RlexpError, TrialError, UsageError
 from rlexp.files import read_regular
-from rlexp.machine.cluster import Cluster, Node
-from rlexp.machine.cluster_shortfalls import cluster_shortfalls
-from rlexp.machine.hardware import Machine, this_machine
-from rlexp.machine.replay_memory import bytes_per_transition
-from rlexp.machine.shortfalls import gib, shortfalls
 from rlexp.processes.child import PARENT_VARIABLE, Child, kill_child, own_environment, own_program, start_child
 from rlexp.processes.locks import RUN_FILE
 from rlexp.rollout.evaluation import ShouldStop

@@ -38,7 +38,7 @@ from rlexp.runs.recorders.trial_recorder import TrialRecorder
 from rlexp.runs.recording import RunTrackers
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.runs.run_record import RecordedError, Status, read_run_record
-from rlexp.runs.secrets import masked
+from rlexp.text import masked
 from rlexp.user_code.trusted_code import TrustedCode
 
 _WITHOUT: Final = "train it with rlexp run"
@@ -131,7 +131,7 @@ def described(task: Task | None, task_id: str) -> Task:
 
 
 def _secrets(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the dotted keys whose values :func:`~rlexp.runs.secrets.masked` hides."""
+    """Yield the dotted keys whose values :func:`~rlexp.text.masked` hides."""
     hidden = masked(value)
     if hidden == value:
         return

@@ -22,10 +22,10 @@ from rlexp.board.messages.tasks import is_name
 from rlexp.board.messages.tokens import JoinToken, actor_keys
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus
+from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import Plan
 from rlexp.errors import UsageError
-from rlexp.machine.hardware import this_machine
 from rlexp.trackers.trackers import Trackers
 from rlexp.user_code.trusted_code import TrustedCode
 
@@ -84,7 +84,7 @@ class Submitter:
                 self._display.on_submitted(submitted.task.id)
                 return Submitted(submitted.task.id)
             with (
-                Trackers.started((submitted.trial,), options.place.out, self._display) as trackers,
+                Trackers.started((submitted.trial,), options.place.out, self._display.on_note) as trackers,
                 TaskRun.create(submitted, options.place, self._display, trackers) as run,
             ):
                 try:

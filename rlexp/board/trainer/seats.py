@@ -18,12 +18,12 @@ from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.source import BoardSource, BoardSourceConfig, SourceGroup
 from rlexp.board.trainer.thread import BoardThread
+from rlexp.cluster.pool import TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, has_frames, num_frames
-from rlexp.task_pool import TaskPool
 
 MB: Final = 1_000_000
 MOST_STEPS_OF_EPISODES: Final = 1_000_000

@@ -18,11 +18,11 @@ from rlexp.board.servers.board import SeatHolder
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardState
 from rlexp.board.trainer.thread import BoardThread
+from rlexp.cluster.pool.pool import TaskPool
 from rlexp.errors import TrialError
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample, SampleSource
-from rlexp.task_pool.pool import TaskPool
 
 RELEASED_EARLIER_S: Final = 0.5
 """A lease that ends so much before its time was given back."""

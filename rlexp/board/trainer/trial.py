@@ -32,15 +32,14 @@ from rlexp.board.servers.access import ACTOR, TRAINER
 from rlexp.board.servers.board import Board, TaskStatus
 from rlexp.board.task import joinable_trial, new_task_id
 from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink
+from rlexp.cluster.probe import REACH_HINT, Question
+from rlexp.cluster.room.machine import Cluster
 from rlexp.config.keys.trial import Trial
 from rlexp.display.display import Display
 from rlexp.errors import UsageError
 from rlexp.files import read_regular
-from rlexp.machine.cluster import Cluster
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import EXPERIMENT_FILE, Status
-from rlexp.sessions.cluster_report import REACH_HINT
-from rlexp.sessions.probe import Question
 
 _LOOK_S: Final = 0.5
 

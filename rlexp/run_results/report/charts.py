@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.number_format import score
 from rlexp.run_results.axis import amount, tick_label, ticks, unit_of
 from rlexp.run_results.comparison import ComparedGroup, Comparison
 from rlexp.sample_batch import Array
+from rlexp.text import score
 
 _COLOURS: Final = 8
 """How many the style sheet has: ``c0`` to ``c7``; later groups are dashed as well."""

@@ -11,11 +11,11 @@ import numpy as np
 
 from rlexp.config.space.domains import Listed, Range
 from rlexp.files import to_json
-from rlexp.number_format import distinct_cuts, score, value_words
 from rlexp.run_results.axis import tick_label, ticks
 from rlexp.run_results.report.charts import limits
 from rlexp.run_results.sweep_results import SweepResults
 from rlexp.sample_batch import Array
+from rlexp.text import distinct_cuts, score, value_words
 
 _STEPS: Final = 7
 """Colours of scores that the style sheet has: ``s0`` (worst) to ``s6``."""

@@ -15,8 +15,8 @@ from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError
 from rlexp.files import read_regular, sync
 from rlexp.processes.threads import Progress, bounded
 from rlexp.runs.run_record import RunRecord, TrialRecord
-from rlexp.runs.secrets import MASK, masked
 from rlexp.runs.storage.place import StoragePlace, said
+from rlexp.text import MASK, masked
 
 STALL_S: Final = 30.0
 """How long a download may come no further."""

@@ -14,7 +14,7 @@ from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
 from rlexp.errors import CheckpointError, ResourceError, ResumeError, RlexpError, UsageError
 from rlexp.files import open_regular
 from rlexp.processes.threads import Progress, bounded
-from rlexp.runs.secrets import masked
+from rlexp.text import masked
 
 PIECE_BYTES: Final = 16 << 20
 """Of a file that is copied: what is in memory at a time."""

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from rlexp.checkpoint import read_checkpoint
+from rlexp.cluster.pool import Resources
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.rollout.folds import DIST_INPUTS
 from rlexp.sample_batch import OBS, Array, SampleBatch
-from rlexp.task_pool import Resources
-from rlexp.tuning.placement import placement
+from rlexp.tuning.tune_runner import placement
 from tests.behaviour.learning_agents import Update, updates_of
 from tests.behaviour.ppo.ppo_agents import TINY, make_ppo, network_of, sample_ppo
 from tests.behaviour.rollout_agents import PlacementPool, weights_of

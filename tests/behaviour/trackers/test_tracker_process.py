@@ -148,13 +148,13 @@ def test_a_missing_library_is_refused_before_anything_is_created(
 ) -> None:
     monkeypatch.setattr(trackers, "is_installed", lambda name: False)
     with pytest.raises(UsageError, match="track: wandb is not installed") as error:
-        Trackers.started((one_trial(tmp_path, "wandb"),), tmp_path / "out", Notes())
+        Trackers.started((one_trial(tmp_path, "wandb"),), tmp_path / "out", Notes().on_note)
     assert error.value.hint == "pip install 'rlexp[wandb]'"
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_started_for_trials_that_no_tracker_records(tmp_path: Path) -> None:
     trial = one_trial(tmp_path, {"to": [], "wandb": {"mode": "offline"}})
-    with Trackers.started((trial,), tmp_path, Notes()) as started:
+    with Trackers.started((trial,), tmp_path, Notes().on_note) as started:
         assert not [process for process in processes_of_trackers() if process.ppid() == os.getpid()]
         assert started.finish() == []

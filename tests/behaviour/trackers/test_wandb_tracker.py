@@ -136,5 +136,5 @@ def test_trials_of_one_run_are_one_group_of_wandb(tmp_path: Path) -> None:
 def test_wandb_without_an_account_is_refused_before_anything_is_created(tmp_path: Path) -> None:
     trial = one_trial(tmp_path, "wandb")
     with pytest.raises(UsageError, match="wandb has no account") as error:
-        Trackers.started((trial,), tmp_path, Notes())
+        Trackers.started((trial,), tmp_path, Notes().on_note)
     assert "WANDB_MODE=offline" in str(error.value.hint)

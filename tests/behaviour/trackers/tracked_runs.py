@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room.machine import is_installed
 from rlexp.config.keys.trial import Trial
 from rlexp.display.quiet import QuietDisplay
-from rlexp.machine.requirements import is_installed
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.row_columns import scalars
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
@@ -61,7 +61,7 @@ def tracked_scene(folder: Path, trials: tuple[Trial, ...], resumes: bool = False
     notes, out = Notes(), folder / "out"
     out.mkdir(exist_ok=True)
     opened = RunDirectory.open(out / "run") if resumes else RunDirectory.create(out, "run", None, [], overwrite=False)
-    with Trackers.started(trials, out, notes) as trackers, opened as directory, ExitStack() as stack:
+    with Trackers.started(trials, out, notes.on_note) as trackers, opened as directory, ExitStack() as stack:
         directory.trackers = trackers
         if not resumes:
             directory.start(trials)

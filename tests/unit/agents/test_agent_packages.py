@@ -15,6 +15,7 @@ from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.client.run import task_on_board
 from rlexp.board.messages.tasks import Task
 from rlexp.board.task import joinable_trial
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.commands import completion
 from rlexp.config.keys import agents, env_ids
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
@@ -24,7 +25,6 @@ from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
 from rlexp.config.reference.key_completion import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, TrialError, UsageError
-from rlexp.task_pool import InlineTaskPool
 from rlexp.terminal.explanations import print_explanation
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.agent_packages import AGENT, ENTRY, KEYS, install_agent

@@ -15,13 +15,13 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.exploration import epsilon_ladder
 from rlexp.agents.dqn.learner import DQNLearner
+from rlexp.cluster.pool import Actor, InlineTaskPool, Resources
 from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.task_pool import Actor, InlineTaskPool, Resources
 from tests.envs import COUNTING_ENV, IDENTITY_ENV, UNEVEN_ENV
 
 OPTIMIZER = AsyncReplayOptimizerConfig(

@@ -24,6 +24,7 @@ from rlexp.board.task import SeatSpecs, actor_settings, describe_trial, read_des
 from rlexp.board.trainer.admission import Admission
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import BoardSeats, admission_rules, board_source
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
@@ -34,7 +35,6 @@ from rlexp.models.networks import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import WrittenRows
-from rlexp.task_pool import InlineTaskPool
 from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.envs import COUNTING_ENV, IMAGE_ENV
 

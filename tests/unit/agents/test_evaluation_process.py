@@ -13,14 +13,13 @@ from rlexp.agents import evaluation_process
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent
+from rlexp.cluster.pool import Actor, InlineTaskPool, TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.errors import EnvError, TrialError
 from rlexp.rollout import evaluation
 from rlexp.rollout.evaluation import PlayedEpisodes, ignore_progress, never
-from rlexp.task_pool import Actor, InlineTaskPool, TaskPool
-from rlexp.tuning.checkpoint_evaluation import CheckpointEvaluation
-from rlexp.tuning.stop_condition import Reached
+from rlexp.tuning.stop_condition import CheckpointEvaluation, Reached
 from tests.behaviour.learning_agents import TINY
 from tests.doubles.process_pool import ProcessTaskPool
 

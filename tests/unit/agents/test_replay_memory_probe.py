@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_per_transition
+from rlexp.cluster.room import Machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig
 from rlexp.errors import ResourceError, UsageError
-from rlexp.machine import Machine
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 
 SIZE = 32

@@ -11,9 +11,9 @@ import pytest
 from rlexp.board.actor import trainer
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.messages.tasks import Task
+from rlexp.cluster.room import this_machine
 from rlexp.config.keys.user_code import UserModules
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.machine import this_machine
 from rlexp.user_code.trusted_code import TrustedCode
 
 ALL = TrainerLimits()

@@ -21,6 +21,7 @@ from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.demands import MOST, actor_excess, network_excess, number_excess, trainer_excess
 from rlexp.board.messages.tasks import Task
 from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_description
+from rlexp.cluster.room import Machine
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.user_code import NO_MODULES
@@ -28,7 +29,6 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.errors import TrialError, UsageError
-from rlexp.machine import Machine
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.doubles.memory_board import MemoryBoard, MemoryServer
 

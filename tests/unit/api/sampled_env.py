@@ -12,9 +12,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 
 from rlexp.agents.registry import agent_class
 from rlexp.checkpoint.array_file import read_arrays
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.agents import AGENTS
 from rlexp.sample_batch import Array
-from rlexp.task_pool import InlineTaskPool
 from tests.ones_own import trained
 from tests.unit.agents.test_strange_checkpoints import with_array
 

@@ -9,6 +9,7 @@ import pytest
 
 import rlexp
 from rlexp.api.reported_errors import described, reported
+from rlexp.cluster.session import RayStoppedError
 from rlexp.errors import (
     CheckpointError,
     ConfigError,
@@ -22,7 +23,6 @@ from rlexp.errors import (
     UsageError,
 )
 from rlexp.runs.run_directory import LostDirectoryError
-from rlexp.sessions.session import RayStoppedError
 
 MORE = [Problem("", "b", None)]
 

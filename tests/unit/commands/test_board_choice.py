@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlexp.board.messages.address import PASSWORD_VARIABLE
+from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.boards import chosen_board, refuse_board, refuse_typed_passwords
 from rlexp.errors import UsageError
-from rlexp.sessions.choose import OWN, Joining
 
 LOCAL = "redis://127.0.0.1:7000"
 PUBLIC = "redis://8.8.8.8:6379"

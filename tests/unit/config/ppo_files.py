@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room import Cluster, Machine
+from rlexp.cluster.room.fit import fitted
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.load import Plan
 from rlexp.errors import ConfigError
-from rlexp.machine import Cluster, Machine
-from rlexp.machine.fit import fitted
 
 Load = Callable[..., Plan]
 GIB = 2**30

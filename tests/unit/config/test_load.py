@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlexp.cluster.room import Cluster, Machine
+from rlexp.cluster.room.fit import fitted
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError
-from rlexp.machine import Cluster, Machine
-from rlexp.machine.fit import fitted
 
 Write = Callable[[str], str]
 MINIMAL = "a:\n  run: APEX\n  env: CartPole-v1\n  stop: {timesteps_total: 100}\n"

@@ -13,7 +13,7 @@ from rlexp.config.keys.key_table import key_table
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.envs import EnvConfig
 from rlexp.runs.changed_keys import CHANGEABLE, differences
-from rlexp.tuning.placement import placement
+from rlexp.tuning.tune_runner import placement
 
 
 def config(**keys: Any) -> PPOConfig:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room import Cluster, Machine
+from rlexp.cluster.room.fit import fitted
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
 from rlexp.config.rllib.names import absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError
-from rlexp.machine import Cluster, Machine
-from rlexp.machine.fit import fitted
 
 Load = Callable[..., Plan]
 

@@ -9,13 +9,13 @@ from typing import Any
 import jsonschema
 import pytest
 
+from rlexp.cluster.room import check_requirements, machine
 from rlexp.commands.options import Tracking, track_flags
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, UsageError
-from rlexp.machine import check_requirements, requirements
 
 
 def file_with(folder: Path, track: Any) -> Path:
@@ -95,7 +95,7 @@ def test_wrong_values_of_track_are_refused_at_their_place(written: str, message:
 def test_a_missing_library_is_found_where_track_names_it(
     options: LoadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "is_installed", lambda name: False)
+    monkeypatch.setattr(machine, "is_installed", lambda name: False)
     plan = load_plan([file_with(tmp_path, "wandb")], options=options)
     with pytest.raises(ConfigError) as error:
         check_requirements(plan)
@@ -108,8 +108,8 @@ def test_a_missing_library_is_found_where_track_names_it(
 def test_a_folder_that_a_tracker_has_left_is_not_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.joinpath("surely_no_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    assert not requirements.is_installed("surely_no_library")
-    assert requirements.is_installed("yaml")
+    assert not machine.is_installed("surely_no_library")
+    assert machine.is_installed("yaml")
 
 
 @pytest.mark.parametrize("track", ["wandb", ["wandb", "mlflow"], {"wandb": {"project": "a"}}, {"to": ["mlflow"]}])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlexp import number_format
+from rlexp import text
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.display.panel import picture
@@ -234,7 +234,7 @@ def test_the_bottleneck_line_is_never_cut(
     for width in (80, 100, 160):
         (line,) = [line for line in lines([view], width) if "bottleneck" in line]
         assert "…" not in line
-        learner, workers = map(number_format.percent, waits[:2])
+        learner, workers = map(text.percent, waits[:2])
         assert f"learner waits {learner}  workers wait {workers}" in line
     assert "fold" in line
 

@@ -22,10 +22,10 @@ from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.source import FETCHED_BYTES_PER_S, BoardSource, BoardSourceConfig
 from rlexp.board.trainer.thread import BoardThread
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.errors import TrialError
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
-from rlexp.task_pool import InlineTaskPool
 from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import COUNTING_ENV, ENV_IDS

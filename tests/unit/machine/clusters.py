@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rlexp.cluster.room import Cluster, Machine, Node
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
-from rlexp.machine import Cluster, Machine, Node
 
 GIB = 2**30
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room import Cluster, check_fits
+from rlexp.cluster.room.fit import fitted, number_that_fit
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import bundles_of
 from rlexp.errors import ResourceError
-from rlexp.machine import Cluster, check_fits
-from rlexp.machine.fit import fitted
-from rlexp.machine.room import number_that_fit
 from tests.unit.machine.clusters import GIB, cluster, trial
 
 ATARI: dict[str, Any] = {"env": "PongNoFrameskip-v4", "buffer_size": 2_000_000}

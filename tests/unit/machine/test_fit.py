@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room import Cluster, Machine
+from rlexp.cluster.room.fit import fitted
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment, required_cpus, required_gpus
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.machine import Cluster, Machine
-from rlexp.machine.fit import fitted
 
 GIB = 2**30
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room import Cluster, Machine, available_cpus, available_gpus, check_fits, this_machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ResourceError
-from rlexp.machine import Cluster, Machine, available_cpus, available_gpus, check_fits, this_machine
 
 ALL_CPUS = len(os.sched_getaffinity(0))
 TWO_CPUS = Cluster.of(Machine(cpus=2, gpus=0, memory_total=2**33, memory_available=2**32))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.machine import packing
-from rlexp.machine.packing import packs
+from rlexp.cluster.room import packing
+from rlexp.cluster.room.packing import packs
 
 Amounts = dict[str, float]
 

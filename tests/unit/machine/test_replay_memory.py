@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlexp.cluster.room.shortfalls import bytes_per_transition
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
-from rlexp.machine.replay_memory import bytes_per_transition
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.sample_batch import (
     ACTIONS,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.room import check_requirements
 from rlexp.config.command_line import LoadOptions
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError
-from rlexp.machine import check_requirements
 from rlexp.user_code.finding import find_module
 
 MODULE = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlexp.cluster.room import Cluster
+from rlexp.cluster.room.fit import wait_for_room
 from rlexp.errors import ResourceError
-from rlexp.machine import Cluster
-from rlexp.machine.waiting import wait_for_room
 from tests.unit.machine.clusters import cluster, trial
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rlexp.cluster.pool import Actor, TaskPool
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay.shard import ReplayShard
 from rlexp.schedules import LinearSchedule
-from rlexp.task_pool import Actor, TaskPool
 from tests.doubles.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
 
 BATCH_SIZE = 4

@@ -13,6 +13,7 @@ import pytest
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import LiveWeights, Weights
@@ -21,7 +22,6 @@ from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import OBS
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule
-from rlexp.task_pool import InlineTaskPool
 from tests.doubles.scripted import ScriptedSource, make_shard
 from tests.envs import IDENTITY_ENV
 from tests.rollout_settings import spec_of

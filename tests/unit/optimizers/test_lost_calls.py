@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from rlexp.cluster.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, Completed, Lane, Ref
 from rlexp.errors import TrialError
 from rlexp.optimizers.replay_shards import MAX_REPLACEMENTS, SILENT_S, ReplayShards
 from rlexp.replay.shard import ReplayShard
-from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState, Completed, Lane, Ref
 from tests.doubles.scripted import HeldPool, prioritized_rows
 from tests.unit.optimizers.bench import CONFIG, Bench, make_shards
 

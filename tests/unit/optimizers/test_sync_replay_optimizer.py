@@ -10,6 +10,7 @@ import pytest
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.cluster.pool import Actor, InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models import QNetworkConfig, torso_config_of
@@ -23,7 +24,6 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule
 from rlexp.seeding import derive_seed
-from rlexp.task_pool import Actor, InlineTaskPool
 from tests.doubles.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
 from tests.envs import ENDLESS_ENV, IDENTITY_ENV
 from tests.networks import PLAIN_HEAD

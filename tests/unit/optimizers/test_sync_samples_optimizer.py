@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlexp.cluster.pool import Actor, ActorLostError, InlineTaskPool, Ref
 from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, OBS, Array, FrameRows, SampleBatch
-from rlexp.task_pool import Actor, ActorLostError, InlineTaskPool, Ref
 from tests.doubles.folds import StepFold
 from tests.doubles.policies import ScriptedPolicy
 from tests.doubles.scripted import HeldPool, ScriptedLearner, ScriptedSource, rows

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlexp.cluster.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref
 from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
@@ -16,7 +17,6 @@ from rlexp.rollout.fleet_member import FAILURES_IN_A_ROW, FAILURES_IN_WINDOW, ST
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref
 
 TIMEOUT_S = 30.0
 STEPS = 5

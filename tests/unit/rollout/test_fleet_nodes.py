@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.pool import Actor, ActorLostError, ArgumentLostError, ClusterState
 from rlexp.errors import TrialError
 from rlexp.rollout.fleet_member import FAILURES_IN_WINDOW, START_S, SUSPECTED_S, NodeLosses
-from rlexp.task_pool import Actor, ActorLostError, ArgumentLostError, ClusterState
 from tests.unit.rollout.test_fleet import DIES, TIMEOUT_S, Bench, FakeWorker, FragilePool
 
 NODES = ("10.0.0.2", "10.0.0.3")

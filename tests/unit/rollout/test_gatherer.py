@@ -12,13 +12,13 @@ import pytest
 
 from rlexp.agents.apex.gatherers import groups_of, renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
+from rlexp.cluster.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
 from rlexp.errors import TrialError
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.fragment import join_rows
 from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
-from rlexp.task_pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
 from tests.doubles.policies import CountingPolicy, StepPolicy
 from tests.envs import COUNTING_ENV, ENDLESS_ENV
 from tests.rollout_settings import spec_of

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from rlexp.cluster.pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from rlexp.errors import TrialError
 from rlexp.policy import Weights
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from tests.doubles.policies import StepPolicy
 from tests.doubles.scripted import HeldPool
 from tests.envs import ENDLESS_ENV

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlexp.cluster.pool import Actor
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import NStep
@@ -19,7 +20,6 @@ from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, WorkerSpec
 from rlexp.sample_batch import SampleBatch, SentRows
-from rlexp.task_pool import Actor
 from tests.doubles.policies import CountingPolicy, StepPolicy, VersionPolicy
 from tests.doubles.scripted import HeldPool
 from tests.envs import COUNTING_ENV

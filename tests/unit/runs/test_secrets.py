@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlexp.runs.secrets import masked, masked_command
+from rlexp.text import masked, masked_command
 
 
 def test_secret_keys_are_masked_at_any_depth() -> None:

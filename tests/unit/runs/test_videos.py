@@ -13,13 +13,13 @@ import pytest
 
 from rlexp.agents.checkpoint import EvaluationRequest, film_checkpoint, film_checkpoint_to
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.envs import GAME_OVER, EnvConfig, FrameConfig, make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import film_episode
 from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
-from rlexp.task_pool import InlineTaskPool
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import FILMED_ENV
 from tests.ones_own import trained

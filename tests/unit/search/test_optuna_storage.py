@@ -14,13 +14,13 @@ import pytest
 
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import ConfigError, UsageError
-from rlexp.runs.secrets import masked, masked_command
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.optuna_storage import open_storage
 from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.shared_study import StudyMember, require_study
 from rlexp.terminal.plans import plan_as_json
-from rlexp.tuning.sweep import begun_journal
+from rlexp.text import masked, masked_command
+from rlexp.tuning.run import begun_journal
 from tests.behaviour.rehearsed_sweeps import text_of
 from tests.behaviour.simulated_sweeps import sweep_of
 

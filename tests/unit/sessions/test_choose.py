@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.cluster.session import OWN, Joining, choose
 from rlexp.errors import UsageError
-from rlexp.sessions.choose import OWN, Joining, choose
 
 HEAD = "10.77.0.1:6379"
 OTHER = "10.77.0.2:6379"

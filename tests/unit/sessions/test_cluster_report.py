@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster.probe import FILE_HINT, REACH_HINT, report_of
 from rlexp.errors import ResourceError
-from rlexp.sessions.cluster_report import FILE_HINT, REACH_HINT, report_of
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "rlexp": "0.1.0"}
 GIB = 2**30

@@ -18,11 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
+from rlexp.cluster.quick_start import raylet_script
+from rlexp.cluster.quick_start.fork_server import ForkServer, prepared
+from rlexp.cluster.quick_start.raylet import raylet_command
+from rlexp.cluster.quick_start.raylet_script import START
+from rlexp.cluster.session import Joining
 from rlexp.processes.family import SESSION, has_ended, processes_of
-from rlexp.sessions import forked_start
-from rlexp.sessions.choose import Joining
-from rlexp.sessions.fork_server import ForkServer, prepared
-from rlexp.sessions.ray_services import raylet_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 TIMEOUT_S = 20.0
@@ -59,7 +60,7 @@ def server() -> Iterator[ForkServer]:
 
 def started(socket: Path, *words: str | Path) -> dict[str, Any]:
     """Return what the process says of itself that a raylet would have started by these words."""
-    command = [sys.executable, "-I", "-S", str(forked_start.__file__), str(socket), *map(str, words)]
+    command = [sys.executable, "-I", "-S", str(raylet_script.__file__), START, str(socket), *map(str, words)]
 
     def set_up() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -136,8 +137,8 @@ def test_process_is_not_waited_for_where_the_server_is_stopped(script: Path, tmp
         process = psutil.Process(server.pid)
         process.suspend()
         before_s = time.monotonic()
-        assert not forked_start.forked(str(server.path), [str(unwanted)])
-        assert time.monotonic() - before_s < forked_start.TIMEOUT_S / 2
+        assert not raylet_script.forked(str(server.path), [str(unwanted)])
+        assert time.monotonic() - before_s < raylet_script.TIMEOUT_S / 2
         process.resume()  # it forks no process for what nobody waits for any more
         assert started(server.path, "setup.py", script)["parent"] == server.pid
         deadline = time.monotonic() + TIMEOUT_S
@@ -178,7 +179,7 @@ def test_modules_that_cannot_be_imported_are_left_to_the_processes(script: Path)
 
 def test_server_and_its_folder_end_with_a_killed_command() -> None:
     program = (
-        "import sys\nfrom rlexp.sessions.fork_server import ForkServer\nserver = ForkServer(('wave',))\n"
+        "import sys\nfrom rlexp.cluster.quick_start.fork_server import ForkServer\nserver = ForkServer(('wave',))\n"
         "print(server.pid, server.folder.path, flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(
@@ -218,8 +219,8 @@ def test_raylet_asks_the_server_for_its_processes_and_for_none_ahead() -> None:
     own, other = "--python_worker_command=", f"--python_worker_command={sys.executable}x setup.py"
     ahead = "--num_prestart_python_workers="
     given = [f"{own}{sys.executable} setup.py worker.py --a", other, f"{ahead}2"]
-    script = str(forked_start.__file__)
-    asks = f"{own}{sys.executable} -I -S {script} /folder/socket setup.py worker.py --a"
+    script = str(raylet_script.__file__)
+    asks = f"{own}{sys.executable} -I -S {script} start /folder/socket setup.py worker.py --a"
     assert raylet_command(given, 3, Path("/folder/socket")) == [asks, other, f"{ahead}0"]
     assert raylet_command(given, 3) == [*given[:2], f"{ahead}3"]
 

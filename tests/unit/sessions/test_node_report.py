@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from rlexp.sessions.node_report import measured
+from rlexp.cluster.probe_process import measured
 
 
 def test_packages_that_are_not_installed_and_files_that_are_missing(tmp_path: Path) -> None:

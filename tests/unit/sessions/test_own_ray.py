@@ -11,8 +11,8 @@ import psutil
 import pytest
 from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined]  # made when it is imported
 
-from rlexp.sessions.own import OwnRay
-from rlexp.sessions.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.cluster.own import OwnRay
+from rlexp.cluster.session import RayStartError, RayStoppedError, job_without_folders
 
 TIMEOUT_S = 20.0
 
@@ -66,7 +66,7 @@ def test_session_is_abandoned_while_a_call_does_not_end(monkeypatch: pytest.Monk
 def test_ray_that_does_not_start_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     unblocked = threading.Event()
     monkeypatch.setattr("ray.init", lambda **options: unblocked.wait(TIMEOUT_S))
-    monkeypatch.setattr("rlexp.sessions.own.START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlexp.cluster.own.START_TIMEOUT_S", 0.1)
     monkeypatch.setattr("rlexp.processes.threads.LEAVE_TIMEOUT_S", 0.01)
     session = OwnRay(1, 0, debug=False)
     with pytest.raises(RayStartError, match=r"^Ray did not start within 0\.1 s$"), session:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from rlexp.cluster import probe, probe_process
 from rlexp.errors import ResourceError
-from rlexp.sessions import probe, probe_process
 
 CONNECTING = 'send("loaded")\n    '
 DIES = 'raise SystemExit("libray.so is missing")'

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.sessions.ray_environment import auth_modes, set_ray_environment
+from rlexp.cluster.environment import auth_modes, set_ray_environment
 
 
 def test_cluster_is_tried_without_a_token_and_then_with_one_that_is_there(tmp_path: Path) -> None:

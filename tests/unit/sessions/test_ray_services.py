@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.sessions import agent_stand_in
-from rlexp.sessions.ray_services import only_needed_services, raylet_command
+from rlexp.cluster.quick_start import raylet_script
+from rlexp.cluster.quick_start.raylet import only_needed_services, raylet_command
+from rlexp.cluster.quick_start.raylet_script import AGENT
 
 TIMEOUT_S = 20.0
 GIVEN = [
@@ -32,8 +33,8 @@ def test_raylet_gets_stand_ins_and_only_the_processes_that_are_needed() -> None:
     assert changed[2:4] == ["--maximum_startup_concurrency=3", "--num_prestart_python_workers=3"]
     for word, option in zip(changed[4:6], ("--dashboard_agent_command=", "--runtime_env_agent_command="), strict=True):
         assert word.startswith(option)
-        interpreter, *_, script = shlex.split(word.removeprefix(option))
-        assert (interpreter, Path(script)) == (sys.executable, Path(str(agent_stand_in.__file__)))
+        interpreter, *_, script, task = shlex.split(word.removeprefix(option))
+        assert (interpreter, Path(script), task) == (sys.executable, Path(str(raylet_script.__file__)), AGENT)
 
 
 def test_stand_in_ends_with_its_parent_however_early() -> None:
@@ -43,7 +44,7 @@ def test_stand_in_ends_with_its_parent_however_early() -> None:
         "started = subprocess.Popen(sys.argv[1:], env=named, stdout=subprocess.DEVNULL)\n"
         "print(started.pid, flush=True)\nsys.stdin.read()"
     )
-    words = [sys.executable, "-c", program, sys.executable, "-I", "-S", str(agent_stand_in.__file__)]
+    words = [sys.executable, "-c", program, sys.executable, "-I", "-S", str(raylet_script.__file__), AGENT]
     parent = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     stand_in = psutil.Process(int(parent.stdout.readline()))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.cluster import joined
+from rlexp.cluster import joined as reachability
+from rlexp.cluster.joined import LOST_AFTER_S, Reachability, check_loopback
 from rlexp.errors import ResourceError
-from rlexp.sessions import head_watch, reachability
-from rlexp.sessions.reachability import LOST_AFTER_S, Reachability, check_loopback
 
 MOST_LOOKS = 100_000
 
@@ -106,14 +107,14 @@ def test_process_ends_with_the_head(server: socket.socket) -> None:
         if clock.now_s > 2 * LOST_AFTER_S:
             server.close()
 
-    head_watch._watch(lambda: watched, pause, codes.append)
+    joined._watch(lambda: watched, pause, codes.append)
     assert codes == [1]
     assert 3 * LOST_AFTER_S <= clock.now_s < 4 * LOST_AFTER_S
 
 
 def test_machine_whose_processes_cannot_connect_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     check_loopback()
-    monkeypatch.setattr("rlexp.sessions.reachability.LOOPBACK", "203.0.113.1")  # of no machine: RFC 5737
+    monkeypatch.setattr("rlexp.cluster.joined.LOOPBACK", "203.0.113.1")  # of no machine: RFC 5737
     with pytest.raises(ResourceError, match="no usable loopback interface") as caught:
         check_loopback()
     assert str(caught.value.hint).startswith("ip link set lo up")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.cluster import environment as user_code
+from rlexp.cluster.environment import runtime_env, sent_modules
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import UsageError
-from rlexp.sessions import user_code
-from rlexp.sessions.user_code import runtime_env, sent_modules
 
 KEEPALIVE = "RAY_grpc_keepalive_timeout_ms"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlexp.task_pool import ONE_NODE, Actor
-from rlexp.task_pool.cluster_watch import KEPT_S, ClusterWatch, NodeStates
+from rlexp.cluster.pool import ONE_NODE, Actor
+from rlexp.cluster.pool.nodes import KEPT_S, ClusterWatch, NodeStates
 
 
 class FakeNodes:

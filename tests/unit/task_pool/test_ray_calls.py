@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.task_pool import Actor, Completed, InlineTaskPool, Lane, Ref
-from rlexp.task_pool.ray_calls import MANY_CALLS, RayCalls
+from rlexp.cluster.pool import Actor, Completed, InlineTaskPool, Lane, Ref
+from rlexp.cluster.pool.ray_calls import MANY_CALLS, RayCalls
 
 
 class FakeRef:

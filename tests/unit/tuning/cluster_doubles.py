@@ -11,11 +11,11 @@ from typing import Any
 from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
+from rlexp.cluster.nodes import Bundle, RayNode
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.cluster.ray_nodes import Bundle, RayNode
 
 
 @dataclass

@@ -10,8 +10,7 @@ import pytest
 from rlexp.agents.agent import Agent
 from rlexp.errors import EnvError
 from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never
-from rlexp.tuning.checkpoint_evaluation import SHARE, CheckpointEvaluation
-from rlexp.tuning.stop_condition import Reached, ended_by
+from rlexp.tuning.stop_condition import SHARE, CheckpointEvaluation, Reached, ended_by
 
 GOAL = Reached("episode_reward_mean", 476.0, 475.0)
 

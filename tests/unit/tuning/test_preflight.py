@@ -17,10 +17,10 @@ import psutil
 import pytest
 from gymnasium.spaces import Box
 
+from rlexp.cluster.room import Machine
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResourceError
-from rlexp.machine import Machine
 from rlexp.processes.child import Message
 from rlexp.processes.family import has_ended
 from rlexp.terminal.plans import EnvReport

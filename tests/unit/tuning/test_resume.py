@@ -22,8 +22,8 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.assignment import assignment_of
-from rlexp.tuning.recorded_trials import recorded_trials
 from rlexp.tuning.resume import resume_run
+from rlexp.tuning.settling import recorded_trials
 from rlexp.user_code.memory import remember_plan
 from tests.behaviour.inline_trials import rows_of, trials_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.agents import experiment_class
-from rlexp.tuning.row_notes import STEPS_OF_AN_ENV, row_notes
+from rlexp.tuning.stop_condition import STEPS_OF_AN_ENV, row_notes
 
 LONG = 2 * 3 * STEPS_OF_AN_ENV
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlexp.runs.row_columns import scalars
-from rlexp.tuning.row_origin import RowOrigin
+from rlexp.tuning.stop_condition import RowOrigin
 from tests.behaviour.inline_trials import assigned, rows_of
 
 ROW = {"training_iteration": 5, "timesteps_total": 900, "time_total_s": 12.5, "trial_name": "a"}

@@ -13,12 +13,12 @@ from unittest.mock import patch
 import pytest
 
 from rlexp.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, verify_checkpoint
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.errors import EnvError
 from rlexp.runs.files import ERROR_FILE, STOP_FILE, Keeper, KeeperLostError
-from rlexp.task_pool import InlineTaskPool
-from rlexp.tuning import keeper_actor, trainable
-from rlexp.tuning.assignment import ASSIGNMENT, Assignment
-from rlexp.tuning.keeper_actor import RayKeeperLink, keeper_error, started_keeper
+from rlexp.tuning import assignment as keeper_actor
+from rlexp.tuning import trainable
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, RayKeeperLink, keeper_error, started_keeper
 from rlexp.tuning.trainable import ExperimentTrainable
 from tests.behaviour.inline_trials import assigned
 from tests.unit.runs.inline_keeper import InlineLink

@@ -11,9 +11,9 @@ from gymnasium.spaces import Box, MultiDiscrete, Space
 
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.checkpoint import Checkpoint
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.sample_batch import Array
-from rlexp.task_pool import InlineTaskPool
 
 MATCHING_ENV = "tests.unit.agents.ppo.agents:MatchingEnv"
 SMALL: Mapping[str, Any] = {

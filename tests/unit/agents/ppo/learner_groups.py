@@ -14,9 +14,9 @@ from gymnasium.spaces import Space
 
 from rlexp.agents.ppo.learner import ALONE, PPOLearner, Shard
 from rlexp.agents.torch.learners import LearnerGroup, LearnerProcess, LearnerSpec
+from rlexp.cluster.pool import Actor, Resources
 from rlexp.models.action_distributions import actions_of
 from rlexp.sample_batch import Array
-from rlexp.task_pool import Actor, Resources
 from tests.doubles.process_pool import ProcessTaskPool
 from tests.unit.agents.ppo.batches import CHOICES, LEARNER, network_config
 

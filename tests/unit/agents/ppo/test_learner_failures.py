@@ -14,10 +14,10 @@ import pytest
 from rlexp.agents.torch import learners
 from rlexp.agents.torch import learners as learner_process
 from rlexp.agents.torch.learners import LearnerGroup, LearnerProcess, PeerUnreachedError
+from rlexp.cluster.pool import Actor, InlineTaskPool, OwnNode
 from rlexp.errors import TrialError
 from rlexp.rollout.folds import ADVANTAGES
 from rlexp.sample_batch import ACTIONS
-from rlexp.task_pool import Actor, InlineTaskPool, OwnNode
 from tests.doubles.process_pool import ProcessTaskPool
 from tests.unit.agents.ppo.batches import make_batch
 from tests.unit.agents.ppo.learner_groups import NOTHING_RESERVED, SOON_S, Group, learner_spec, ppo_learner, running

@@ -6,11 +6,11 @@ import tracemalloc
 
 import numpy as np
 
+from rlexp.cluster.pool import InlineTaskPool
 from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import FRAME_IDS, OBS, FrameRows, SampleBatch
-from rlexp.task_pool import InlineTaskPool
 from tests.doubles.scripted import ScriptedLearner, ScriptedSource
 
 NUM_SAMPLES, ROWS, NUMBERS = 32, 64, 1024

@@ -8,8 +8,8 @@ import pytest
 
 from rlexp.board.messages.address import BoardAddress, QueueAddress
 from rlexp.board.trainer.trial import loopback_notices, with_board
-from rlexp.machine import Cluster, Machine, Node
-from rlexp.sessions.probe import Question
+from rlexp.cluster.probe import Question
+from rlexp.cluster.room import Cluster, Machine, Node
 
 BOARD = BoardAddress("redis", "10.0.0.7", 6379, password="geheim")
 QUEUE = QueueAddress("amqps", "10.0.0.8", 5671, username="me", password="geheim", ca_file="ca.pem")

@@ -12,9 +12,8 @@ from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import AssignedTask
 from rlexp.display.quiet import QuietDisplay
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.tuning.assignment import ASSIGNMENT
-from rlexp.tuning.board.secrets import BoardSecrets, hand_over_secrets
-from rlexp.tuning.cluster.trials import ClusterTrials
+from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets, hand_over_secrets
+from rlexp.tuning.cluster_trials import ClusterTrials
 from tests.unit.tuning.cluster_doubles import FakeNodes, make_trial, tune_trial
 
 TASK = AssignedTask(BoardAddress("memory", "test-board-secrets"), "small-1", "host-1", 7)

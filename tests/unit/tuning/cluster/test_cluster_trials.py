@@ -19,8 +19,7 @@ from rlexp.runs.files import ERROR_FILE, MOVE_FILE
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
-from rlexp.tuning.cluster.silent_nodes import SilentNodes
-from rlexp.tuning.cluster.trials import ClusterTrials
+from rlexp.tuning.cluster_trials import ClusterTrials, SilentNodes
 from rlexp.tuning.tune_callbacks import TrialEvents
 from tests.unit.tuning.cluster_doubles import FakeNodes, FakeServer, make_trial, tune_trial
 

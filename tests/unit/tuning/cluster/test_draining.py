@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlexp.tuning.cluster.draining import DrainWatch
-from rlexp.tuning.cluster.node_losses import NodeLosses
+from rlexp.tuning.cluster_trials import DrainWatch
+from rlexp.tuning.trial_watch import NodeLosses
 from tests.unit.tuning.cluster_doubles import FakeNodes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlexp.tuning.cluster.node_losses import NodeLosses
+from rlexp.tuning.trial_watch import NodeLosses
 from tests.unit.tuning.cluster_doubles import FakeNodes
 
 NAME = "00000-small"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlexp.tuning.cluster.ray_nodes import Bundle
-from rlexp.tuning.cluster.room_watch import PATIENCE_S, RoomWatch, amounts, missing_elsewhere, missing_room
+from rlexp.cluster.nodes import Bundle
+from rlexp.tuning.trial_watch import PATIENCE_S, RoomWatch, amounts, missing_elsewhere, missing_room
 from tests.unit.tuning.cluster_doubles import FakeNodes
 
 DRIVER, WORKER = {"CPU": 4.0}, {"CPU": 1.0}

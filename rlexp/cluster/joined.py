@@ -1,0 +1,299 @@
+"""JoinedRay: somebody's cluster for the time of one command. What it has started there ends with it, nothing else.
+
+Whether a server of a cluster can still be reached: connections are tried again and again, and none is waited for.
+
+What ends the processes of a trial when the cluster's head is gone, on every node; Ray itself takes minutes.
+
+Ray calls ``end_with_head`` in each process that it starts for a command that has joined a cluster.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from rlexp.cluster.environment import beside_submitted
+from rlexp.cluster.room.machine import Cluster
+from rlexp.cluster.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.errors import ResourceError
+from rlexp.processes.family import TemporaryFolder
+from rlexp.processes.threads import Function, RayThread
+
+LOOPBACK = "127.0.0.1"
+INTERVAL_S = 2.0
+"""Between two tries."""
+TIMEOUT_S = 5.0
+"""How long a connection may take; a machine that is gone does not answer at all."""
+LOST_AFTER_S = 30.0
+"""How long all tries must have failed. A head that is restarted comes back sooner; after 60 s Ray ends this process."""
+LEAST_FAILURES = 4
+
+
+class Reachability:
+    """Owns the socket of the try in progress, until ``close``."""
+
+    def __init__(
+        self, host: str, port: int, clock: Callable[[], float] = time.monotonic, interval_s: float = INTERVAL_S
+    ) -> None:
+        """Look up ``host``, which may take a while; nothing else here does."""
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._family = family
+        self._address = address
+        self._clock = clock
+        self._interval_s = interval_s
+        self._was_reached = False
+        self._socket: socket.socket | None = None
+        self._next_s = clock() + interval_s
+        self._began_s = 0.0
+        self._failures = 0
+        self._failing_since_s = 0.0
+
+    def is_lost(self) -> bool:
+        """Try further; return whether the server could not be reached for LOST_AFTER_S.
+
+        It is to be called a few times a second.
+        """
+        now = self._clock()
+        self._try(now)
+        return self._failures >= LEAST_FAILURES and now >= self._failing_since_s + LOST_AFTER_S
+
+    def silent_s(self) -> float:
+        """Try further; return for how long the server has not answered, 0 where it never did.
+
+        It is to be called a few times a second.
+        """
+        now = self._clock()
+        self._try(now)
+        if not self._was_reached or (self._socket is None and self._failures == 0):
+            return 0.0
+        return now - (self._failing_since_s if self._failures else self._began_s)
+
+    def close(self) -> None:
+        """Give up the try in progress."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _try(self, now: float) -> None:
+        if self._socket is None:
+            if now >= self._next_s:
+                self._begin(now)
+        elif self._is_writable():
+            self._end(now, self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
+        elif now > self._began_s + TIMEOUT_S:
+            self._end(now, False)
+
+    def _begin(self, now: float) -> None:
+        self._began_s = now
+        try:
+            self._socket = socket.socket(self._family, socket.SOCK_STREAM)
+            self._socket.setblocking(False)
+            code = self._socket.connect_ex(self._address)
+        except OSError:  # too many open files say nothing about the server
+            self.close()
+            self._next_s = now + self._interval_s
+            return
+        if code not in (0, errno.EINPROGRESS):
+            self._end(now, False)
+
+    def _is_writable(self) -> bool:
+        poll = select.poll()  # not select(), which takes no descriptors above 1023
+        poll.register(self._socket.fileno() if self._socket is not None else -1, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def _end(self, now: float, is_reached: bool) -> None:
+        self.close()
+        self._next_s = now + self._interval_s
+        if is_reached:
+            self._was_reached = True
+            self._failures = 0
+        else:
+            self._failing_since_s = self._began_s if self._failures == 0 else self._failing_since_s
+            self._failures += 1
+
+
+def check_loopback() -> None:
+    """Raise ResourceError where processes of this machine cannot connect to each other, as those of Ray do."""
+    with socket.socket() as listener, socket.socket() as connection:
+        try:
+            listener.bind((LOOPBACK, 0))
+            listener.listen(1)
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(listener.getsockname())
+        except OSError as error:
+            message = f"no process can connect to {LOOPBACK} ({error.strerror or error}), which Ray needs: there is no"
+            hint = "ip link set lo up, as root of the container or network namespace"
+            raise ResourceError(f"{message} usable loopback interface", hint) from error
+
+
+SETUP_HOOK: Final = "worker_process_setup_hook"
+"""The key of Ray's runtime environment for what a process calls before its first task."""
+END_WITH_HEAD: Final = "rlexp.cluster.joined.end_with_head"
+_LOOK_S: Final = 0.5
+
+
+def end_with_head() -> None:
+    """Start a thread that ends this process, without a word to Ray, when the command would give the head up too."""
+    threading.Thread(target=_watch, args=(head,), name="head-watch", daemon=True).start()
+
+
+def head() -> Reachability:
+    """Return the head of the cluster that this process is connected to."""
+    import ray
+
+    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+    return Reachability(host.strip("[]"), int(port))
+
+
+class Server(Protocol):
+    """A server that is tried again and again."""
+
+    def is_lost(self) -> bool:
+        """Return whether it has not been reached for long; never waits."""
+
+
+def _watch(
+    find: Callable[[], Server], pause: Callable[[float], object] = time.sleep, end: Callable[[int], object] = os._exit
+) -> None:
+    server = find()
+    while not server.is_lost():
+        pause(_LOOK_S)
+    print("the cluster's head cannot be reached any more: this process ends", file=sys.stderr, flush=True)
+    end(1)
+
+
+CONNECT_TIMEOUT_S = 60.0
+"""How long it may take to connect; that it works at all is known from the probe."""
+SHUTDOWN_TIMEOUT_S = 10.0
+"""How long Ray may take to disconnect."""
+
+
+class JoinedRay:
+    """Owns the connection to a cluster between ``__enter__`` and ``__exit__``, and a folder for Tune's files.
+
+    It ends no process: the cluster's head ends the actors of a command that has disconnected or died, and where the
+    head is lost they end by themselves.
+    """
+
+    is_joined = True
+    is_abandoned = False
+
+    def __init__(self, address: str, cluster: Cluster, runtime_env: Mapping[str, Any], debug: bool) -> None:
+        """``runtime_env`` says what the processes of trials get on each node, as Ray wants it."""
+        self.cluster = cluster
+        self._address = address
+        self._runtime_env = dict(runtime_env)
+        self._debug = debug
+        self._folder: TemporaryFolder | None = None
+        self._servers: dict[str, Reachability] = {}
+        self._thread = RayThread()
+
+    @property
+    def folder(self) -> Path:
+        assert self._folder is not None
+        return self._folder.path
+
+    def call(self, function: Function, *checks: Callable[[], None]) -> None:
+        self._thread.call(function, self._check, *checks)
+
+    def leave(self) -> None:
+        self.is_abandoned = self.is_abandoned or not self._thread.is_free()
+
+    def __enter__(self) -> Self:
+        self._folder = TemporaryFolder()
+        try:
+            self._connect()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _connect(self) -> None:
+        level = logging.INFO if self._debug else logging.CRITICAL
+        logging.getLogger("ray").setLevel(level)
+
+        def connect() -> None:
+            import ray
+
+            ray.init(
+                address=self._address,
+                configure_logging=True,
+                logging_level=level,
+                log_to_driver=self._debug,
+                runtime_env=beside_submitted({SETUP_HOOK: END_WITH_HEAD, **self._runtime_env}, os.environ),
+                job_config=job_without_folders(),
+            )
+            self._servers = _watched_servers()
+
+        try:
+            self._thread.call(connect, _deadline(CONNECT_TIMEOUT_S))
+        except Exception as error:  # Ray has no class for it
+            self.is_abandoned = isinstance(error, TimeoutError)
+            what = str(error).partition("\n")[0] or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            hint = f"rlexp doctor --address {self._address} shows the nodes; --debug what Ray reports"
+            raise RayStartError(f"cannot join the cluster at {self._address}: {what}", hint) from error
+
+    def _check(self) -> None:
+        for name, server in self._servers.items():
+            if server.is_lost():
+                self.is_abandoned = True  # Ray's calls would wait for it, and after a minute end this process
+                raise RayStoppedError(f"Ray stopped: {name} cannot be reached any more")
+
+    def _stop(self) -> None:
+        self.leave()
+        if not self.is_abandoned:
+            self._disconnect()
+        for server in self._servers.values():
+            server.close()
+        if self._folder is not None:
+            self._folder.remove()
+        self._thread.close()
+
+    def _disconnect(self) -> None:
+        import ray
+
+        self.is_abandoned = True  # unless the call ends: it may also be interrupted
+        with suppress(TimeoutError):
+            self._thread.call(ray.shutdown, _deadline(SHUTDOWN_TIMEOUT_S))
+            self.is_abandoned = False
+
+
+def _deadline(timeout_s: float) -> Callable[[], None]:
+    """Return a check that fails after ``timeout_s``."""
+    end_s = time.monotonic() + timeout_s
+
+    def check() -> None:
+        if time.monotonic() > end_s:
+            raise TimeoutError
+
+    return check
+
+
+def _watched_servers() -> dict[str, Reachability]:
+    """Return the two servers without which nothing goes on: the cluster's head, and Ray on this node. Ray is joined."""
+    import ray
+
+    context = ray.get_runtime_context()
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    node = next(node for node in nodes if node["NodeID"] == context.get_node_id())
+    here = Reachability(node["NodeManagerAddress"], int(node["NodeManagerPort"]))
+    return {
+        f"the cluster's head at {context.gcs_address}": head(),
+        f"Ray on this node, {os.uname().nodename},": here,
+    }

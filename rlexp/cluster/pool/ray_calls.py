@@ -1,0 +1,315 @@
+"""RayCalls: the calls of lanes that Ray runs elsewhere, and how their completion is noticed.
+
+Where this process is: its node, and the bundles of the trial that it belongs to.
+
+What a RayTaskPool does with Ray's own objects: options of actors, errors, and the processes that actors are in.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlexp.cluster.pool.pool import Actor, ActorLostError, ArgumentLostError, Completed, Lane, Ref, Resources
+from rlexp.errors import TrialError
+
+MANY_CALLS = 100
+"""With so many calls in flight Ray reports each as it completes, since asking for all of them takes longer with each.
+
+With fewer, asking is faster: a report has to wake one more thread.
+"""
+FETCH_WAIT_S = 0.01
+"""Longest wait for results on their way to this node, while other calls may complete."""
+
+Wait = Callable[..., tuple[list[Any], list[Any]]]
+"""Returns those of a list of refs that are ready, and the rest."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call in flight."""
+
+    lane: Lane
+    completed: Completed[Any, Any]
+    awaited: Any
+    """The ref that shows that it has completed: Ray makes all parts of a result ready together."""
+    has_ended: bool = False
+
+
+class RayCalls:
+    """Delivers calls to their lanes once they have completed, those of one actor in the order made.
+
+    Where results are fetched, a call completes when its first part is on this node, or is known to be lost: so
+    neither a ``get`` nor a call that is given it waits for another node. Owned by one thread; only ``_report`` is
+    called in another.
+    """
+
+    def __init__(self, wait: Wait) -> None:
+        """``wait`` is Ray's own."""
+        self.fetches = False
+        """Whether there are other nodes, from which results have to be fetched."""
+        self._wait = wait
+        self._by_actor: dict[Actor[Any], deque[Call]] = {}
+        self._awaited: dict[Any, Call] = {}
+        self._is_reported = False
+        self._reports: deque[Call] = deque()
+        self._has_reports = threading.Condition()
+
+    def add(self, lane: Lane, completed: Completed[Any, Any]) -> None:
+        """Expect a call that has been made."""
+        refs = completed.refs
+        fetched_first = self.fetches and not self._is_reported
+        call = Call(lane, completed, refs[0 if fetched_first else -1].handle)
+        self._by_actor.setdefault(completed.actor, deque()).append(call)
+        if self._is_reported:
+            call.awaited._on_completed(partial(self._report, call))
+            return
+        self._awaited[call.awaited] = call
+        if len(self._awaited) > MANY_CALLS:
+            self._let_ray_report()
+
+    def wait(self, timeout: float) -> bool:
+        """Return once a call has completed, or after ``timeout`` seconds; False if none is in flight."""
+        if not self._by_actor:
+            return False
+        if self._is_reported:
+            self._take_reports(timeout)
+        else:
+            self._ask(timeout)
+        return True
+
+    def forget(self, actor: Actor[Any]) -> None:
+        """Deliver no more calls of ``actor``."""
+        for call in self._by_actor.pop(actor, ()):
+            self._awaited.pop(call.awaited, None)
+
+    def clear(self) -> None:
+        """Deliver no more calls."""
+        self._by_actor.clear()
+        self._awaited.clear()
+        self._reports.clear()
+
+    def _ask(self, timeout: float) -> None:
+        """Ask Ray for calls that have completed, with one look at all that are awaited."""
+        refs = list(self._awaited)
+        ready, _ = self._wait(refs, num_returns=1, timeout=timeout, fetch_local=self.fetches)
+        if ready:
+            ready, _ = self._wait(refs, num_returns=len(refs), timeout=0, fetch_local=self.fetches)
+        for ref in ready:
+            self._end(self._awaited.pop(ref))
+
+    def _let_ray_report(self) -> None:
+        """From now on let Ray report each call."""
+        self._is_reported = True
+        calls, self._awaited = list(self._awaited.values()), {}
+        for call in calls:
+            call.awaited = call.completed.refs[-1].handle  # the smallest part: Ray reads it to report it
+            call.awaited._on_completed(partial(self._report, call))
+
+    def _report(self, call: Call, _: object) -> None:
+        """Learn that a call has completed; Ray calls this in a thread of its own, in any order."""
+        with self._has_reports:
+            self._reports.append(call)
+            self._has_reports.notify()
+
+    def _take_reports(self, timeout: float) -> None:
+        if self._awaited:  # in reported mode: what is being fetched
+            timeout = min(timeout, FETCH_WAIT_S)
+        with self._has_reports:
+            if not self._reports:
+                self._has_reports.wait(timeout)
+        while self._reports:
+            call = self._reports.popleft()
+            if not self.fetches:
+                self._end(call)
+            elif call.completed.actor in self._by_actor:
+                call.awaited = call.completed.refs[0].handle
+                self._awaited[call.awaited] = call
+        if self._awaited:
+            self._ask(0)
+
+    def _end(self, call: Call) -> None:
+        """Deliver a call, and those of its actor that had to wait for it."""
+        call.has_ended = True
+        actor = call.completed.actor
+        queue = self._by_actor.get(actor)
+        while queue and queue[0].has_ended:
+            ended = queue.popleft()
+            ended.lane.deliver(ended.completed)
+        if queue is not None and not queue:
+            del self._by_actor[actor]
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """The bundles of a trial, as seen from one of its processes."""
+
+    num_bundles: int
+    here: frozenset[int]
+    """The numbers of the bundles on this process's node."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """The id of each bundle's node, by the bundle's number."""
+
+    @property
+    def is_all_here(self) -> bool:
+        """Whether the trial reserves nothing on other nodes."""
+        return len(self.here) == self.num_bundles
+
+
+@dataclass(frozen=True)
+class OwnNode:
+    """The node of a process."""
+
+    id: str
+    """Ray's: hosts may share a name."""
+    address: str | None
+    """At which the other nodes reach it; None without Ray."""
+
+
+def own_node() -> OwnNode:
+    """Return the node that this process is on; without Ray its host."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return OwnNode(socket.gethostname(), None)
+    return OwnNode(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+
+
+def trial_group() -> TrialGroup | None:
+    """Return the bundles of this process's trial; None in a process that Ray did not start for a trial."""
+    # Only Ray's own processes have imported it by then, and asking Ray for a group would start a Ray elsewhere.
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    from ray.util import get_current_placement_group, placement_group_table
+
+    group = get_current_placement_group()
+    if group is None:
+        return None
+    nodes = placement_group_table(group)["bundles_to_node_id"]
+    own_node = ray.get_runtime_context().get_node_id()
+    here = frozenset(number for number, node in nodes.items() if node == own_node)
+    return TrialGroup(len(nodes), here, dict(nodes))
+
+
+CALL = "__ray_call__"
+"""Ray's own method of every actor: calls a function with the object."""
+
+
+@dataclass(frozen=True, eq=False)
+class Failed:
+    """The handle of a Ref in place of a result: the call could not be made, since an argument was lost."""
+
+    error: ArgumentLostError
+
+
+def unwrapped(args: tuple[object, ...]) -> list[object]:
+    """Return arguments as Ray takes them."""
+    return [arg.handle if isinstance(arg, Ref) else arg for arg in args]
+
+
+def actor_options(resources: Resources) -> dict[str, Any]:
+    """Return Ray's options for an actor with these resources."""
+    return {
+        "num_cpus": resources.cpus,
+        "num_gpus": resources.gpus,
+        "resources": dict(resources.custom),
+        "max_restarts": 0,
+        **_strategy(resources),
+    }
+
+
+def _strategy(resources: Resources) -> dict[str, Any]:
+    """Return Ray's options for where an actor goes: in or outside of the group of the trial that this process is of."""
+    if resources.outside_group:  # else Ray places what a trial makes within the trial's group
+        return {"scheduling_strategy": "DEFAULT"}
+    if resources.bundle is None:
+        return {}
+    from ray.util import get_current_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = get_current_placement_group()
+    if group is None:
+        return {}
+    return {
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=resources.bundle)
+    }
+
+
+@contextmanager
+def errors_translated() -> Iterator[None]:
+    """Raise Ray's errors about lost processes and values as the pool's own.
+
+    An error that was raised within a call, which Ray marks as RayTaskError, shows that the called object lives:
+    what is lost is an argument.
+    """
+    from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+
+    try:
+        yield
+    except (RayActorError, ObjectLostError, RayTaskError) as error:
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        if isinstance(cause, (RayActorError, ObjectLostError)):
+            raise ArgumentLostError("a value that it needs is lost") from error
+        if cause is not None:
+            raise
+        if isinstance(error, ObjectLostError):
+            raise ArgumentLostError("its result is lost") from error
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            raise TrialError(str(error).strip().splitlines()[-1]) from error  # the rest is where it was raised
+        raise ActorLostError("its process died") from error
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of Ray's processes, told apart from every other one: hosts may share a name, and numbers are used again."""
+
+    node_id: str
+    """Ray's."""
+    pid: int
+    started: str
+    """When, as the system of its node counts; empty where that does not say."""
+
+
+def whereabouts(actor: object) -> Process:
+    """Return the process that ``actor`` is in, which calls this."""
+    return Process(own_node().id, os.getpid(), _started(os.getpid()))
+
+
+def kill_here(process: Process) -> None:
+    """Kill one of Ray's processes if it is on this node.
+
+    Ray asks a process to end, which one that hangs or was stopped ignores; on another node only Ray can end it.
+    """
+    if process.node_id == own_node().id:
+        kill(process)
+
+
+def kill(process: Process) -> None:
+    """Kill one of Ray's processes on this node; by now its number may be that of an unrelated one."""
+    try:
+        found = psutil.Process(process.pid)
+        title = "".join(found.cmdline()[:1])  # asked once: a process that ends loses it meanwhile
+        if title.startswith("ray::") and _started(process.pid) == process.started:
+            found.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _started(pid: int) -> str:
+    """Return when a process has started, in ticks since the system has: no change of the clock changes that."""
+    try:
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")
+        return fields.split()[19]
+    except (OSError, IndexError):
+        return ""

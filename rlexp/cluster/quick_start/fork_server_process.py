@@ -1,0 +1,204 @@
+"""The process that Ray's processes are forked from: it imports what they need, and then forks one for each request.
+
+Run as a script: ``fork_server_process.py SOCKET FOLDER MODULE…``. SOCKET is the descriptor of a listening socket of
+packets; FOLDER is where ``rlexp`` is imported from. Each connection of the raylet's script sends one packet: the words,
+variables, blocked signals and limits of a process in JSON, and its stdin, stdout, stderr and folder as descriptors. The
+answer is the pid of the process. When stdin ends, the command has ended, and this process ends as well; the guard of a
+command that is killed ends it while it still imports.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+REQUEST_BYTES: Final = 2**20
+"""More than a packet can have."""
+REAP_S: Final = 1.0
+"""How often it asks for the exit codes of processes that have ended, which the system keeps until then."""
+_STANDARD: Final = (0, 1, 2)
+_FILES: Final = len(_STANDARD) + 1
+"""How many descriptors a request has."""
+_OUT_OF_MEMORY_SCORE: Final = Path("/proc/self/oom_score_adj")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process that is asked for."""
+
+    words: list[str]
+    """A script of Python's and its arguments."""
+    environment: dict[str, str]
+    blocked: list[int]
+    """Numbers of the signals that it does not get."""
+    limits: list[tuple[int, int, int]]
+    """Resources of setrlimit(2), each with its soft and its hard limit."""
+    out_of_memory_score: str
+    """How gladly the system kills it when memory runs out: the raylet offers it before itself and the command."""
+    files: tuple[int, ...]
+    """Descriptors of its stdin, stdout, stderr and current folder."""
+
+
+def import_all(modules: list[str], folder: str) -> dict[str, str]:
+    """Import what processes need, ``rlexp`` from ``folder``; return the variables that were set by what was imported.
+
+    All of it is kept out of the collections of garbage, which would copy its pages.
+    """
+    before = dict(os.environ)
+    gc.disable()
+    sys.path.insert(0, folder)
+    for module in modules:
+        with suppress(Exception):  # it is imported again, and the error reported, by the process that needs it
+            import_module(module)
+    sys.path.remove(folder)  # the first one: imported packages may have put their own folders in front of it
+    gc.freeze()
+    return {name: value for name, value in os.environ.items() if before.get(name) != value}
+
+
+def draws_differ() -> bool:
+    """Return whether Ray draws other random numbers in each process that is forked: by these it names objects.
+
+    Once it has drawn one, as for each class that is an actor when it is imported, all of them would go on alike.
+    """
+    raylet: Any = sys.modules.get("ray._raylet")
+    return raylet is None or _drawn_in_fork(raylet) != _drawn_in_fork(raylet)
+
+
+def _drawn_in_fork(raylet: Any) -> bytes:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, raylet.UniqueID.from_random().binary())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        return file.read()
+
+
+def next_child(listener: socket.socket) -> Request | None:
+    """Fork a process for each request: return the request in the process that is forked, None when stdin ends."""
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [], REAP_S)
+        _reap()
+        if sys.stdin in ready:
+            return None
+        request = _request_in_fork(listener) if listener in ready else None
+        if request is not None:
+            return request
+
+
+def _request_in_fork(listener: socket.socket) -> Request | None:
+    """Fork a process for the request that waits: return the request in the process that is forked, None in this one."""
+    connection, _ = listener.accept()
+    with connection:
+        request = _received(connection)
+        if request is None:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            listener.close()
+            return request
+        with suppress(OSError):
+            connection.send(str(pid).encode())
+    for file in request.files:
+        os.close(file)
+    return None
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _received(connection: socket.socket) -> Request | None:
+    """Return a request; None where there is none, nobody waits for it any more, or forking is not safe."""
+    connection.settimeout(REAP_S)
+    with suppress(OSError):
+        data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, _FILES)
+        if data and len(files) == _FILES and _is_waited_for(connection) and _has_one_thread():
+            return Request(**json.loads(data), files=tuple(files))
+        for file in files:
+            os.close(file)
+    return None
+
+
+def _is_waited_for(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+
+
+def _has_one_thread() -> bool:
+    """Return whether nothing that was imported has started a thread: its locks would be held for ever in a fork."""
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def become(request: Request, variables: dict[str, str]) -> None:
+    """Run the script of a request as if this process had been started for it, and had imported what it has.
+
+    ``variables``: what that has set in the environment.
+    """
+    os.setpgid(0, 0)  # the raylet kills the process group of a process that has ended
+    *standard_files, folder = request.files
+    for standard, file in zip(_STANDARD, standard_files, strict=True):
+        os.dup2(file, standard)
+    os.fchdir(folder)
+    for file in request.files:
+        os.close(file)
+    os.environ.clear()
+    os.environ.update({**request.environment, **variables})
+    _set_limits(request)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    _seed_numpy()
+    gc.enable()
+    script = request.words[0]
+    sys.argv[:] = request.words
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _set_limits(request: Request) -> None:
+    """Set limits and score; ``ray.init`` raises the number of open files after the fork server was started."""
+    for number, *limits in request.limits:
+        if resource.getrlimit(number) != tuple(limits):
+            with suppress(OSError, ValueError):
+                resource.setrlimit(number, (limits[0], limits[1]))
+    with suppress(OSError):
+        _OUT_OF_MEMORY_SCORE.write_text(request.out_of_memory_score)
+
+
+def _seed_numpy() -> None:
+    """Give NumPy's global generator a seed of its own, as Python's has after a fork: all processes would be alike."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def main() -> None:
+    """Import, then serve, and become what is asked for in a process that was forked for it."""
+    descriptor, folder, *modules = sys.argv[1:]
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this script
+    variables = import_all(modules, folder)
+    request = next_child(socket.socket(fileno=int(descriptor))) if draws_differ() else None
+    if request is not None:
+        become(request, variables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The services of a Ray of our own: those that trials need, without those that only a cluster or a dashboard has.
+
+``ray.init`` starts seven processes. Trials need two, the registry (``gcs_server``) and the node's manager (``raylet``);
+the other five are Python programs that take a fifth of the CPU time until the first result, and the raylet starts no
+process of a trial before two of them answer: the autoscaler's monitor, the dashboard's server and its agent, the
+monitor of logs, and the agent that prepares runtime environments, which trials on this machine do not have.
+
+What Tune does for a trial on this machine, without what is of use only in a cluster or to Ray's makers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.cluster.quick_start import raylet_script, replaced
+from rlexp.cluster.quick_start.raylet_script import AGENT, START
+
+NO_PORT: Final = -1
+"""What an agent of Ray's that offers no service writes in place of its port."""
+_AGENTS: Final = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+"""Options of the raylet, which wants a command for each of its agents."""
+_AHEAD: Final = "--num_prestart_python_workers="
+"""How many processes it starts before any is asked for: of itself one for each CPU."""
+_AT_ONCE: Final = "--maximum_startup_concurrency="
+_PROCESS: Final = "--python_worker_command="
+"""The command of a process of trials and workers: the interpreter, Ray's script for those with a runtime environment,
+and that for all, with its arguments."""
+
+
+@contextmanager
+def only_needed_services(num_processes: int, with_logs: bool, fork_server: Path | None = None) -> Iterator[None]:
+    """Let ``ray.init`` in the body start only the services that trials need.
+
+    The raylet starts ``num_processes`` ahead, or asks for processes at the socket ``fork_server`` when they are needed.
+    ``with_logs``: what the processes of trials print is passed on to this one. A Ray that is made of other parts than
+    the ones known here starts as it does by itself.
+    """
+    try:
+        from ray._private import node, services
+        from ray._private.node import Node
+        from ray._raylet import (  # type: ignore[attr-defined]  # compiled
+            DASHBOARD_AGENT_LISTEN_PORT_NAME,
+            METRICS_AGENT_PORT_NAME,
+            METRICS_EXPORT_PORT_NAME,
+            RUNTIME_ENV_AGENT_PORT_NAME,
+            persist_port,
+        )
+
+        start_process = services.start_ray_process
+    except (AttributeError, ImportError):
+        yield
+        return
+    ports = (
+        DASHBOARD_AGENT_LISTEN_PORT_NAME,
+        METRICS_AGENT_PORT_NAME,
+        METRICS_EXPORT_PORT_NAME,
+        RUNTIME_ENV_AGENT_PORT_NAME,
+    )
+
+    class SmallNode(Node):
+        """Ray's node, without the services that a dashboard or a cluster needs."""
+
+        def start_monitor(self) -> None:
+            """Start no autoscaler."""
+
+        def start_api_server(self, **_: Any) -> None:
+            """Start no server of a dashboard."""
+            self._webui_url = ""
+
+        def start_log_monitor(self) -> None:
+            """Start what reads logs only where somebody wants them."""
+            if with_logs:
+                super().start_log_monitor()  # type: ignore[no-untyped-call]
+
+        def start_ray_processes(self) -> None:
+            """Start the raylet, for which the agents seem to have started without a port."""
+            for name in ports:
+                persist_port(self._session_dir, self._node_id, name, NO_PORT)
+            super().start_ray_processes()  # type: ignore[no-untyped-call]
+
+    def start(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
+        own = raylet_command(command, num_processes, fork_server) if process_type == "raylet" else command
+        return start_process(own, process_type, *arguments, **named)
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(node, "Node", SmallNode))
+        stack.enter_context(replaced(services, "start_ray_process", start))
+        yield
+
+
+def raylet_command(command: Sequence[str], num_processes: int, fork_server: Path | None = None) -> list[str]:
+    """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` at once.
+
+    ``fork_server``: the socket at which it asks for processes, when they are needed; None: it starts them itself, and
+    ahead. ``ray.init`` waits for what is started ahead.
+    """
+    stand_in = _script(AGENT)
+    return [_option_of_raylet(word, num_processes, stand_in, fork_server) for word in command]
+
+
+def _script(*arguments: str) -> str:
+    """Return the command of the script, which needs Python's own library only."""
+    return subprocess.list2cmdline([sys.executable, "-I", "-S", str(raylet_script.__file__), *arguments])
+
+
+def _option_of_raylet(word: str, num_processes: int, stand_in: str, fork_server: Path | None) -> str:
+    name, equals, value = word.partition("=")
+    option = name + equals
+    interpreter = subprocess.list2cmdline([sys.executable])
+    if option in _AGENTS:
+        return option + stand_in
+    if option == _AHEAD:
+        return f"{option}{num_processes if fork_server is None else 0}"
+    if option == _AT_ONCE:
+        return f"{option}{max(int(value), num_processes)}"
+    if option == _PROCESS and fork_server is not None and value.startswith(f"{interpreter} "):
+        return f"{option}{_script(START, str(fork_server))}{value.removeprefix(interpreter)}"
+    return word
+
+
+class _PlainActorClasses:
+    """Tune's cache of actor classes, without the runtime environment that Tune gives to each."""
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def get(self, trainable_class: type) -> Any:
+        """Return the actor class of a Trainable."""
+        import ray
+
+        if trainable_class not in self._made:
+            self._made[trainable_class] = ray.remote(trainable_class)
+        return self._made[trainable_class]
+
+
+@contextmanager
+def actors_of_idle_processes() -> Iterator[None]:
+    """Let trials that Tune starts in the body, and the workers of these, be actors of processes that Ray has ready.
+
+    Tune passes environment variables on to its trials as a runtime environment. Only a new process can have one, which
+    an agent of Ray's prepares, for the trial and then for each of its workers. On one machine these processes inherit
+    the variables anyway. A Tune that is made of other parts than the ones known here continues to do so.
+    """
+    from ray.tune.execution import tune_controller
+
+    with replaced(tune_controller, "_ActorClassCache", _PlainActorClasses):
+        yield
+
+
+@contextmanager
+def callbacks_not_counted() -> Iterator[None]:
+    """Let Tune in the body not count callbacks by their kinds for Ray's usage statistics, which rlexp turns off.
+
+    For that it imports MLflow, Weights & Biases and others where they are installed, which takes a second or more.
+    """
+    from ray.air._internal import usage
+
+    with replaced(usage, "tag_callbacks", lambda callbacks: False):
+        yield

@@ -1,1 +1,0 @@
-"""What a joined cluster adds to a run: its nodes, which of them are lost or taken away, and waiting for room."""
