@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from benchmarks.comparison import Line, options
 from benchmarks.processes import evaluate
-from rlexp.checkpoint.trial import newest_checkpoint
 from rlexp.run_results.curve import read_curve
 from rlexp.run_results.group import Group, SettingsReader, groups_of
 from rlexp.run_results.trial_folder import TrialFolder
+from rlexp.runs.checkpoints.trial import newest_checkpoint
 
 REWARD: Final = "episode_reward_mean"
 PLAYED: Final = f"evaluation/{REWARD}"

@@ -29,8 +29,8 @@ from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
+from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import Journal
 from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search

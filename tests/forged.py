@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlexp.checkpoint import contents
+from rlexp.runs.checkpoints import contents
 
 
 class Bomb:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import LazyArray, rows_of
+from rlexp.states import LazyArray, rows_of
 
 
 def in_memory(state: Mapping[str, Any]) -> dict[str, Any]:

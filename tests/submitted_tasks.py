@@ -14,8 +14,8 @@ from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Fenced, News, TaskStatus
 from rlexp.board.trainer.link import RESULT
-from rlexp.checkpoint import checkpoint_directory, pack_checkpoint, write_checkpoint
 from rlexp.config.load import load_plan
+from rlexp.runs.checkpoints import checkpoint_directory, pack_checkpoint, write_checkpoint
 from rlexp.sample_batch import Array
 
 KEY = b"k" * 32

@@ -25,8 +25,6 @@ from rlexp.agents.workers import (
     rollout_fingerprint,
     worker_spec,
 )
-from rlexp.checkpoint import Checkpoint, write_checkpoint
-from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.cluster.pool import ActorLostError, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
@@ -37,7 +35,9 @@ from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop,
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.user_callbacks import end_iteration, trial_callbacks
+from rlexp.runs.checkpoints import Checkpoint, write_checkpoint
 from rlexp.sample_batch import Array
+from rlexp.states import AnyArray, join_state, split_state
 
 STATE_GROUP = "state"
 """The group of a checkpoint's arrays that belong to its state."""

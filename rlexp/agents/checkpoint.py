@@ -21,7 +21,6 @@ from rlexp.agents.evaluation import MAX_STEPS, Evaluator
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import GROUP as FILTERS
 from rlexp.agents.workers import ObservationFilters
-from rlexp.checkpoint.contents import MANIFEST, Checkpoint, read_checkpoint
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.rllib.names import renamed_keys
@@ -32,8 +31,9 @@ from rlexp.files import refuse_other_than_file
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.policy import Policy
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
+from rlexp.runs.checkpoints.contents import MANIFEST, Checkpoint, read_checkpoint
+from rlexp.runs.trial_files import require_video_extra, write_video
 from rlexp.runs.trust import refuse_foreign, run_of
-from rlexp.runs.videos import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 from rlexp.user_code.import_guard import hides_what_is_beside

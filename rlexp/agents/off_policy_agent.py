@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlexp.agents.agent import Agent, CheckpointArrays
-from rlexp.checkpoint.state_codec import AnyArray, join_state, split_state
 from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import CheckpointError
@@ -17,6 +16,7 @@ from rlexp.replay import ReplayConfig, split_evenly
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule
+from rlexp.states import AnyArray, join_state, split_state
 
 OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=DQNConfig)
 

@@ -14,7 +14,7 @@ from rlexp.agents.registry import policies_of
 from rlexp.envs import Env, EnvConfig, OwnSpaces, make_env, playable_config
 from rlexp.errors import CheckpointError, NotFiniteError, UsageError
 from rlexp.rollout.evaluation import ActingPolicy
-from rlexp.runs.checkpoints import find_checkpoint
+from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 from rlexp.user_code.import_guard import hides_what_is_beside

@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 import gymnasium as gym
 import numpy as np
 
-from rlexp.checkpoint.contents import Checkpoint, Manifest, read_state
 from rlexp.cluster.pool.pool import Actor, Resources, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import has_game_frames
@@ -49,7 +48,8 @@ from rlexp.rollout.worker_spec import (
     RowWriter,
     WorkerSpec,
 )
-from rlexp.runs.last_row import checkpoint_row
+from rlexp.runs.checkpoints.contents import Checkpoint, Manifest, read_state
+from rlexp.runs.rows import checkpoint_row
 from rlexp.sample_batch import Array
 from rlexp.seeding import derive_seed
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlexp.errors import TrialError
-from rlexp.runs.last_row import last_row
-from rlexp.runs.run_record import Status, TrialRecord, read_run_record
+from rlexp.runs.record import Status, TrialRecord, read_run_record
+from rlexp.runs.rows import last_row
 
 if TYPE_CHECKING:
     from rlexp.agents.trained_policy import TrainedPolicy

@@ -43,7 +43,7 @@ def export(
     """
     _require_extra()
     _check_target(onnx, overwrite)
-    from rlexp.runs.checkpoints import find_checkpoint
+    from rlexp.runs.checkpoints.kept import find_checkpoint
 
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     checkpoint = find_checkpoint(path, trusted)

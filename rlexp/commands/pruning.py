@@ -26,10 +26,10 @@ def prune(
     Of each trial the newest N stay, and the best one, which evaluate plays. A run that is in use is refused, and
     then nothing is removed.
     """
-    from rlexp.runs import pruning
+    from rlexp.runs.checkpoints import kept
     from rlexp.terminal.listings import print_pruned
 
-    found = [pruning.superseded_in(run, keep) for run in dict.fromkeys(runs)]
+    found = [kept.superseded_in(run, keep) for run in dict.fromkeys(runs)]
     if not dry_run:
-        found = [pruning.prune(each.run, keep) for each in found]
+        found = [kept.prune(each.run, keep) for each in found]
     print_pruned(found, dry_run, as_json)

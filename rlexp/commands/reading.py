@@ -52,7 +52,7 @@ def evaluate(
     Of a run or a trial it is the best checkpoint. The episodes are those of the run's own evaluation, as
     evaluation_config says: greedy by default. Modules and classes that you have not trained with have to be allowed.
     """
-    from rlexp.runs.checkpoints import find_checkpoint
+    from rlexp.runs.checkpoints.kept import find_checkpoint
 
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     checkpoint = find_checkpoint(path, trusted)

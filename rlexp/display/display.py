@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.run_record import RunRecord, Status
+from rlexp.runs.record import RunRecord, Status
 from rlexp.search.standings import Standings
 
 

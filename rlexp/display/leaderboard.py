@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.config.keys.search import TimeAttribute
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of

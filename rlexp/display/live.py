@@ -18,9 +18,9 @@ from rlexp.display.leaderboard import leaderboard
 from rlexp.display.panel import picture
 from rlexp.display.quiet import STOPPING, QuietDisplay
 from rlexp.display.trial_view import OverallProgress, TrialView
-from rlexp.runs.last_row import earlier_rewards
-from rlexp.runs.run_name import as_typed, derived_name
-from rlexp.runs.run_record import RunRecord, Status
+from rlexp.runs.directories import as_typed, derived_name
+from rlexp.runs.record import RunRecord, Status
+from rlexp.runs.rows import earlier_rewards
 from rlexp.text import duration, middle_cut, one_line
 
 _PERIOD_S: Final = 0.2

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlexp.config.keys.common import FactLine
 from rlexp.display.trial_view import Overall, TrialView, goal_text, open_ends, time_left
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.text import (
     MISSING,
     bar,

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from rlexp.config.keys.trial import Trial
 from rlexp.display.quiet import STOPPING, QuietDisplay
 from rlexp.display.trial_view import TrialView, goal_text, time_left
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.text import count, exact, one_line, percent, score
 
 

@@ -12,7 +12,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import standings_as_json
 from rlexp.display.summary import summary_lines
 from rlexp.files import to_json
-from rlexp.runs.run_record import RunRecord, Status
+from rlexp.runs.record import RunRecord, Status
 from rlexp.search.standings import Standings
 from rlexp.text import columns_of
 

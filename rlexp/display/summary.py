@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from rlexp.checkpoint import list_checkpoints
 from rlexp.display.leaderboard import leaderboard_lines
-from rlexp.runs.run_name import as_typed
-from rlexp.runs.run_record import RunRecord, Status, TrialRecord
+from rlexp.runs.checkpoints import list_checkpoints
+from rlexp.runs.directories import as_typed
+from rlexp.runs.record import RunRecord, Status, TrialRecord
 from rlexp.search.record import BEST_FILE
 from rlexp.search.standings import Standings
 from rlexp.text import count, duration, first_of, middle_cut, one_line, score, wrapped

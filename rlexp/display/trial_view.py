@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.row_columns import ITERATION, flatten
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
+from rlexp.runs.rows import ITERATION, flatten
 from rlexp.text import duration, exact, is_known
 
 _REWARDS_KEPT: Final = 400

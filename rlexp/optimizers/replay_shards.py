@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import LazyArray, join_state
 from rlexp.cluster.pool.pool import Actor, ActorLostError, Lane, Ref, TaskPool
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.replay.shard import ReplayShard, ShardStats
 from rlexp.rollout.source import Sample
+from rlexp.states import LazyArray, join_state
 
 R = TypeVar("R")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import split_state
 from rlexp.errors import CheckpointError
 from rlexp.replay.columns import PRIORITIES_TO_ALPHA
 from rlexp.replay.n_step_fold import Intake
@@ -15,6 +14,7 @@ from rlexp.replay.npz_file import read_npz, write_npz
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.samplers import Sampler
 from rlexp.sample_batch import KEYS, Array
+from rlexp.states import split_state
 
 
 class HeldRows:

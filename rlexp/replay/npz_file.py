@@ -9,11 +9,10 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from rlexp.checkpoint.array_file import pieces
-from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.errors import CheckpointError
 from rlexp.files import parse_json, replacing, to_json
 from rlexp.sample_batch import Array
+from rlexp.states import AnyArray, pieces
 
 VALUES: Final = "state.json"
 """The part of the file with all that is not an array."""

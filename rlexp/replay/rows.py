@@ -76,7 +76,7 @@ class Rows(Protocol):
     def state(self) -> dict[str, Any]:
         """Return the rows held, to be read before anything changes, and the numbers that say which they are.
 
-        The rows are arrays, views or stored ones (see :class:`~rlexp.checkpoint.state_codec.LazyArray`).
+        The rows are arrays, views or stored ones (see :class:`~rlexp.states.LazyArray`).
         """
         ...
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import Rows
 from rlexp.replay.sum_tree import SumTree
 from rlexp.sample_batch import IMPORTANCE_WEIGHTS, Array, SampleBatch, SentRows
+from rlexp.states import LazyArray
 
 FIRST_PRIORITY = 1.0
 """The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import rows_of, split_state
 from rlexp.errors import CheckpointError
 from rlexp.replay.ring import RowRing
 from rlexp.replay.rows import Rows
 from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rlexp.replay.storage import STORAGES
 from rlexp.sample_batch import Array, SampleBatch, SentRows
+from rlexp.states import rows_of, split_state
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ReplayShard:
     def state(self) -> dict[str, Any]:
         """Return all of it as a flat dict of arrays, to be read before anything changes, and of values for JSON.
 
-        An array is a view of the shard's own memory or a :class:`~rlexp.checkpoint.state_codec.LazyArray`.
+        An array is a view of the shard's own memory or a :class:`~rlexp.states.LazyArray`.
         """
         return {
             **self._sampler.state(),

@@ -16,7 +16,7 @@ from rlexp.config.yaml.reader import read_file
 from rlexp.errors import Notice, UsageError
 from rlexp.files import to_json
 from rlexp.run_results.trial_folder import ClosedFolderError, TrialFolder, trials_at
-from rlexp.runs.run_record import RESOLVED_FILE, SEE_LS
+from rlexp.runs.record import RESOLVED_FILE, SEE_LS
 from rlexp.text import MISSING, masked
 
 Settings = Mapping[str, str]

@@ -13,7 +13,7 @@ from rlexp.errors import Notice, ResumeError, UsageError
 from rlexp.files import size_below
 from rlexp.processes.locks import LOCK_FILE, RUN_FILE, is_in_use
 from rlexp.run_results.trial_folder import directories_of, number, read_mapping, why_closed
-from rlexp.runs.run_record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, TrialRecord, read_run_record
+from rlexp.runs.record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, TrialRecord, read_run_record
 
 KILLED: Final = "KILLED"
 """Its record has the status RUNNING, but no process holds its lock: it can be resumed."""

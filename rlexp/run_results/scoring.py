@@ -16,7 +16,7 @@ from rlexp.run_results.curve import Curve
 from rlexp.run_results.group import Group
 from rlexp.run_results.sweep_ranking import SweepRanking, read_sweep_ranking
 from rlexp.run_results.trial_folder import TrialFolder
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.search.ranking import RULE, SCORE_RULE
 
 Curves = Mapping[TrialFolder, Curve]

@@ -11,7 +11,7 @@ from typing import Any
 from rlexp.errors import Notice
 from rlexp.run_results.group import Group
 from rlexp.run_results.trial_folder import TrialFolder, number, read_mapping
-from rlexp.runs.run_name import as_typed
+from rlexp.runs.directories import as_typed
 from rlexp.search.ranking import CONFIRMATION_FOLDER, SWEEP_FILE, Tier
 
 

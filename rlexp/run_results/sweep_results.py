@@ -16,7 +16,7 @@ from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
 from rlexp.files import to_json
 from rlexp.run_results.trial_folder import number, read_mapping
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.search.ranking import SWEEP_FILE
 from rlexp.text import count, duration, exact, percent
 

@@ -15,8 +15,8 @@ import numpy as np
 from rlexp.errors import UsageError
 from rlexp.files import parse_json, read_lines
 from rlexp.run_results.trial_folder import RESULT_FILE, TrialFolder, number, trials_at
-from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
+from rlexp.runs.rows import COLUMNS, ITERATION, flatten
 from rlexp.sample_batch import Array
 from rlexp.text import count, score
 

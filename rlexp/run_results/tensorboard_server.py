@@ -18,7 +18,7 @@ from typing import Final
 from rlexp.errors import UsageError
 from rlexp.files import open_regular
 from rlexp.processes.signals import SignalHandlers
-from rlexp.runs.run_record import SEE_LS
+from rlexp.runs.record import SEE_LS
 
 _EVENT_FILES: Final = "*tfevents*"
 _USUAL_PORTS: Final = range(6006, 6106)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rlexp.errors import ResumeError, UsageError
 from rlexp.files import read_json
 from rlexp.processes.locks import RUN_FILE
-from rlexp.runs.run_record import PARAMETERS_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
+from rlexp.runs.record import PARAMETERS_FILE, SEE_LS, RunRecord, TrialRecord, is_in_run, read_run_record
 
 RESULT_FILE: Final = "result.json"
 _OLD_NAMES: Final = {"lambda_": "lambda"}

@@ -14,7 +14,7 @@ from rlexp.run_results.curve import Curve
 from rlexp.run_results.group import Group
 from rlexp.run_results.scoring import Curves, Scoring, failed
 from rlexp.run_results.trial_folder import TrialFolder
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.text import MISSING, one_line, score_at
 
 _UNITS: Final = {"timesteps_total": Axis.STEPS.label, "training_iteration": "iterations", "time_total_s": "seconds"}

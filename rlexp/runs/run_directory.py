@@ -14,32 +14,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rlexp.checkpoint import list_checkpoints
-from rlexp.checkpoint.trial import iteration_of
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.files import replace_json, replace_text, sync
 from rlexp.processes.locks import RunLock
-from rlexp.runs.directories import make_run_directory, remove_remains, remove_unfinished
-from rlexp.runs.git_commit import git_commit
-from rlexp.runs.last_row import earlier_rewards, is_row, last_row, rows_at
-from rlexp.runs.recording import NoTrackers, RunTrackers, TrialTracker
-from rlexp.runs.row_columns import ITERATION
-from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import (
+from rlexp.runs.checkpoints import list_checkpoints
+from rlexp.runs.checkpoints.fetching import folder_of
+from rlexp.runs.checkpoints.trial import iteration_of
+from rlexp.runs.directories import derived_name, make_run_directory, remove_remains, remove_unfinished
+from rlexp.runs.record import (
     PARAMETERS_FILE,
     RESOLVED_FILE,
     RecordedError,
     RunRecord,
     Status,
     TrialRecord,
+    git_commit,
     now,
     read_run_record,
     versions,
 )
-from rlexp.runs.storage import CheckpointCopies, folder_of
+from rlexp.runs.recorders import NoTrackers, RunTrackers, TrialTracker
+from rlexp.runs.rows import ITERATION, earlier_rewards, is_row, last_row, rows_at
+from rlexp.runs.storage import CheckpointCopies
 from rlexp.text import has_secrets, masked, masked_command
 from rlexp.user_code.memory import addresses_of, remember, typed_addresses
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode

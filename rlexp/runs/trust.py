@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rlexp.errors import ResumeError
 from rlexp.processes.locks import RUN_FILE, in_use, is_in_use
-from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import RunRecord
+from rlexp.runs.directories import derived_name
+from rlexp.runs.record import RunRecord
 
 
 def refuse_untrusted(run: Path, record: RunRecord) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Sweep
 from rlexp.errors import ResumeError
-from rlexp.runs.run_record import RecordedError, Status
+from rlexp.runs.record import RecordedError, Status
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal
 from rlexp.search.ranking import CONFIRMATION_FOLDER, Tier, surest
 from rlexp.search.record import SearchRecord

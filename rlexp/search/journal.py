@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from rlexp.errors import ResumeError
 from rlexp.files import parse_json, read_lines, sync, to_json
-from rlexp.runs.recorders.line_files import LineFile
+from rlexp.runs.recorders import LineFile
 from rlexp.search.shared_study import StudyMember
 
 JOURNAL_FILE: Final = "search.jsonl"

@@ -25,7 +25,7 @@ from rlexp.metrics.statistics import (
     interquartile_mean,
     interquartile_mean_of,
 )
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 
 SWEEP_FILE: Final = "sweep.json"
 """The state of the search: every configuration with its point, trials and score, the best first; rungs, takeovers."""

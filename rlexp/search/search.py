@@ -12,10 +12,10 @@ from typing import Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point
 from rlexp.errors import ConfigError
-from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG, TAG_PREFIX, write_score
-from rlexp.runs.row_columns import flatten
+from rlexp.runs.record import RecordedError, Status
+from rlexp.runs.rows import flatten
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError, Status
+from rlexp.runs.tensorboard import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.search.exploits import Exploits
 from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.ranking import Standing

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.row_columns import flatten
-from rlexp.runs.run_record import RecordedError, Status, known_number
+from rlexp.runs.record import RecordedError, Status, known_number
+from rlexp.runs.rows import flatten
 from rlexp.search.ranking import (
     EndComparison,
     EndedEarly,

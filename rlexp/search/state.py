@@ -13,8 +13,8 @@ from rlexp.config.keys.search import TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError
-from rlexp.runs.row_columns import flatten
-from rlexp.runs.run_record import RecordedError, Status, known_number
+from rlexp.runs.record import RecordedError, Status, known_number
+from rlexp.runs.rows import flatten
 from rlexp.search.journal import Event, damaged, read_events, study_member
 from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.ranking import EndedEarly

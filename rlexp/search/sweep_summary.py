@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.search.ranking import TrialStanding
 from rlexp.search.standings import Standings
 

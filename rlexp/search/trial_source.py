@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.trial import Trial
+from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.run_directory import trial_parameters
-from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Milestones, Verdict
 
 

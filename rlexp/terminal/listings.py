@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.files import to_json
 from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
 from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, score, size
 
 if TYPE_CHECKING:  # it would load the keys of experiments, which lists do not need
-    from rlexp.runs.pruning import Superseded
+    from rlexp.runs.checkpoints.kept import Superseded
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
 _BY_NEED: Final = ("run", "status", "best", "steps", "age", "size", "env", "agent", "last", "iter")

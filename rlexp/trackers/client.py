@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlexp.files import read_json, replace_json
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.trackers.messages import TrackedRow, TrackedTrial
 
 Note = Callable[[str], None]

@@ -18,8 +18,8 @@ from mlflow.exceptions import MlflowException
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
 from rlexp.files import to_json
-from rlexp.runs.row_columns import flatten
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
+from rlexp.runs.rows import flatten
 from rlexp.text import masked
 from rlexp.trackers.client import Note, TrackedRun, TrackerError, TrialState
 from rlexp.trackers.messages import TrackedRow, TrackedTrial

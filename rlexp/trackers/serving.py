@@ -22,14 +22,14 @@ from typing import Any, Final
 
 import psutil
 
-from rlexp.checkpoint import list_checkpoints
-from rlexp.checkpoint.contents import MANIFEST
 from rlexp.config.keys.tracking import TrackerName
 from rlexp.files import read_regular
 from rlexp.processes.child import Message, Send, answer
 from rlexp.processes.family import kill
-from rlexp.runs.run_record import Status
-from rlexp.runs.videos import FOLDER as VIDEOS
+from rlexp.runs.checkpoints import list_checkpoints
+from rlexp.runs.checkpoints.contents import MANIFEST
+from rlexp.runs.record import Status
+from rlexp.runs.trial_files import FOLDER as VIDEOS
 from rlexp.text import masked
 from rlexp.trackers.client import Note, TrackedRun, TrackerClient, TrackerError, TrialState
 from rlexp.trackers.messages import Kind, TrackedRow, TrackedTrial

@@ -13,10 +13,10 @@ from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import UsageError
 from rlexp.files import plain
-from rlexp.runs.recording import TrialTracker
-from rlexp.runs.row_columns import scalars
+from rlexp.runs.record import RunRecord, Status
+from rlexp.runs.recorders import TrialTracker
+from rlexp.runs.rows import scalars
 from rlexp.runs.run_directory import trial_parameters
-from rlexp.runs.run_record import RunRecord, Status
 from rlexp.text import masked
 from rlexp.trackers.messages import Kind, TrackedRow, TrackedTrial
 from rlexp.trackers.tracker_process import FINISH_TIMEOUT_S, TrackerProcess

@@ -13,7 +13,7 @@ import wandb
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
 from rlexp.processes.threads import without_current_folder
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.trackers.client import Note, TrackedRun, TrackerError, TrialState
 from rlexp.trackers.messages import TrackedRow, TrackedTrial
 

@@ -31,15 +31,12 @@ from rlexp.board.trainer.trial import AssignedTask, assigned_task
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ResourceError
-from rlexp.runs.checkpoints import starting_point
-from rlexp.runs.files.keeper import Keeper
-from rlexp.runs.files.keeper_link import Answer, KeeperLostError
-from rlexp.runs.files.sent import SentFiles
-from rlexp.runs.files.shared import SharedFiles
-from rlexp.runs.files.trial_files import TrialFiles
-from rlexp.runs.phase_file import end_phases
+from rlexp.runs.checkpoints.kept import starting_point
+from rlexp.runs.keeper import Answer, Keeper, KeeperLostError
+from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError
+from rlexp.runs.sent_files import SentFiles
+from rlexp.runs.trial_files import SharedFiles, TrialFiles, end_phases
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
 

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import checked_board, ended_with_parent, record_task, task_failure_reported
-from rlexp.checkpoint.trial import list_checkpoints
 from rlexp.cluster.environment import refuse_full_disk
 from rlexp.cluster.room.fit import check_fits, number_that_fit
 from rlexp.cluster.room.machine import Cluster, this_machine
@@ -29,12 +28,13 @@ from rlexp.display.display import Display
 from rlexp.errors import RlexpError
 from rlexp.processes.signals import StopRequest
 from rlexp.processes.threads import imported_meanwhile
-from rlexp.runs.checkpoints import starting_point
+from rlexp.runs.checkpoints.kept import starting_point
+from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.directories import as_typed, usual_name
+from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_name import as_typed, usual_name
-from rlexp.runs.run_record import Status
-from rlexp.runs.storage.place import check_storage
-from rlexp.runs.videos import require_video_extra
+from rlexp.runs.storage import check_storage
+from rlexp.runs.trial_files import require_video_extra
 from rlexp.search.confirmation import ConfirmedSearch
 from rlexp.search.journal import Heading, Journal, read_heading, study_member
 from rlexp.search.search import Search

@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlexp.checkpoint.contents import Manifest
-from rlexp.checkpoint.trial import newest_manifest
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import to_json
 from rlexp.processes.locks import RUN_FILE
-from rlexp.runs.checkpoints import copy_checkpoint
-from rlexp.runs.last_row import checkpoint_row, last_row
-from rlexp.runs.recorders.trial_recorder import TrialRecorder
+from rlexp.runs.checkpoints.contents import Manifest
+from rlexp.runs.checkpoints.kept import copy_checkpoint
+from rlexp.runs.checkpoints.trial import newest_manifest
+from rlexp.runs.record import RESOLVED_FILE, RecordedError, RunRecord, Status, TrialRecord
+from rlexp.runs.recorders import TrialRecorder
+from rlexp.runs.rows import checkpoint_row, last_row
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RESOLVED_FILE, RecordedError, RunRecord, Status, TrialRecord
 from rlexp.search.search import Search
 from rlexp.search.state import OVER, Restored
 from rlexp.text import masked

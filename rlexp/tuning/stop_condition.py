@@ -31,7 +31,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.metrics import EVALUATION_METRICS, GROWING_METRICS, is_own_metric
 from rlexp.config.keys.search import TimeAttribute
 from rlexp.errors import RlexpError
-from rlexp.runs.row_columns import flatten
+from rlexp.runs.rows import flatten
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.text import exact, score
 

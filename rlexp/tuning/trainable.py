@@ -22,18 +22,16 @@ from rlexp.agents.registry import agent_class
 from rlexp.board.trainer.link import TaskReports, save_into
 from rlexp.board.trainer.seats import BoardSeats
 from rlexp.board.trainer.trial import board_link
-from rlexp.checkpoint.contents import read_checkpoint
-from rlexp.checkpoint.trial import checkpoint_directory
 from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import AUTO
 from rlexp.errors import RlexpError
 from rlexp.processes.threads import few_collections
 from rlexp.rollout.user_callbacks import announce_checkpoint
-from rlexp.runs.files.trial_files import TrialFiles
-from rlexp.runs.last_row import checkpoint_row
-from rlexp.runs.phase_file import TRAINING
-from rlexp.runs.videos import write_video
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoints.trial import checkpoint_directory
+from rlexp.runs.rows import checkpoint_row
+from rlexp.runs.trial_files import TRAINING, TrialFiles, write_video
 from rlexp.text import masked
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, BoardSecrets, files_of
 from rlexp.tuning.stop_condition import CheckpointEvaluation, RowOrigin, iteration_bounds, row_notes, writes_checkpoint

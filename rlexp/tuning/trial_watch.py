@@ -22,10 +22,9 @@ from rlexp.display.display import Display
 from rlexp.files import read_regular
 from rlexp.metrics.timers import RunningClock
 from rlexp.processes.locks import OpenFolder
-from rlexp.runs.files.trial_files import ERROR_FILE
-from rlexp.runs.phase_file import TRAINING, PhaseWatch
+from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError
+from rlexp.runs.trial_files import ERROR_FILE, TRAINING, PhaseWatch
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 
 _LOOKS = 3

@@ -13,9 +13,9 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.config.keys.trial import Trial
 from rlexp.display import Display
 from rlexp.processes.signals import StopRequest
+from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.assignment import keeper_error

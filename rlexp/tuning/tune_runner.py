@@ -24,9 +24,9 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.display.display import Display
 from rlexp.processes.signals import END_TIMEOUT_S, StopRequest
-from rlexp.runs.files.trial_files import STOP_FILE
+from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status
+from rlexp.runs.trial_files import STOP_FILE
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of, keeper_of

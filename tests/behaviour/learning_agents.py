@@ -15,12 +15,12 @@ import torch
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.checkpoint import Checkpoint
 from rlexp.cluster.pool import Actor, Lane
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.models.networks import QNetwork
 from rlexp.policy import LearnResult
+from rlexp.runs.checkpoints import Checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from tests.behaviour.rollout_agents import PlacementPool
 from tests.envs import ENDLESS_ENV

@@ -19,9 +19,9 @@ from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.display.quiet import QuietDisplay
 from rlexp.files import to_json
-from rlexp.runs.recorders.line_files import LineFile
+from rlexp.runs.record import Status
+from rlexp.runs.recorders import LineFile
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status
 from rlexp.search.search import Search
 from rlexp.seeding import derive_seed
 from rlexp.tuning.resume import resume_run

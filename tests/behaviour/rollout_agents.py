@@ -9,13 +9,13 @@ import numpy as np
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.checkpoint import Checkpoint
 from rlexp.cluster.pool import Actor, InlineTaskPool, Resources, TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import Weights
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.rollout.fragment import SampleInfo
+from rlexp.runs.checkpoints import Checkpoint
 from rlexp.sample_batch import OBS, Array, SampleBatch, SentRows
 from tests.envs import COUNTING_ENV
 from tests.sent_rows import whole

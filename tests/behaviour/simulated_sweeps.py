@@ -13,14 +13,14 @@ from uuid import uuid4
 
 import numpy as np
 
-from rlexp.checkpoint import checkpoint_directory, newest_checkpoint, read_checkpoint, write_checkpoint
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.reader import to_yaml
+from rlexp.runs.checkpoints import checkpoint_directory, newest_checkpoint, read_checkpoint, write_checkpoint
+from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import JsonRecorder
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RecordedError, Status
 from rlexp.search.journal import Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher

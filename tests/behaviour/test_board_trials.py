@@ -19,9 +19,9 @@ from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.trainer.link import RECOVERY, RESULT
 from rlexp.board.trainer.trial import AssignedTask
-from rlexp.checkpoint import iteration_of_packed, read_checkpoint, unpack_checkpoint
 from rlexp.cluster.pool import InlineTaskPool
-from rlexp.runs.files import STOP_FILE
+from rlexp.runs.checkpoints import iteration_of_packed, read_checkpoint, unpack_checkpoint
+from rlexp.runs.trial_files import STOP_FILE
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets
 from rlexp.tuning.trainable import ExperimentTrainable

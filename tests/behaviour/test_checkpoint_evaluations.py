@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.checkpoint import list_checkpoints, read_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints, read_checkpoint
 from rlexp.tuning import stop_condition
 from tests.behaviour.inline_trials import assigned, rows_of
 

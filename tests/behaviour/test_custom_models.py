@@ -17,7 +17,6 @@ from rlexp.agents.workers import PlayedTrial
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat
 from rlexp.board.task import SeatSpecs, describe_trial, read_description
-from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import NO_MODULES
@@ -26,6 +25,7 @@ from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.models.user_torso import UserTorso
 from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
+from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.behaviour.learning_agents import make_apex, make_dqn, updates_of

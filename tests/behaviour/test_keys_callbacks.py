@@ -13,7 +13,6 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.checkpoint import read_checkpoint
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -21,7 +20,8 @@ from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import CallbackError, ConfigError
 from rlexp.metrics.windows import MOST_METRICS
-from rlexp.runs.recorders.line_files import CsvRecorder, JsonRecorder
+from rlexp.runs.checkpoints import read_checkpoint
+from rlexp.runs.recorders import CsvRecorder, JsonRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning import trainable

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.checkpoint import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
 from rlexp.cluster.room import available_cpus
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResumeError
-from rlexp.runs.checkpoints import keep_best
+from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.kept import keep_best
 from rlexp.runs.run_directory import RunDirectory
 from tests.behaviour.inline_trials import assigned, rows_of, trials_of
 from tests.behaviour.learning_agents import TINY

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.cluster.pool import Actor, Resources
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.policy import Weights
+from rlexp.runs.checkpoints import Checkpoint, read_checkpoint
 from rlexp.tuning.tune_runner import placement
 from tests.behaviour.rollout_agents import weights_of
 from tests.doubles.process_pool import ProcessTaskPool

@@ -14,7 +14,7 @@ from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.envs import EnvConfig, make_filmed_env
 from rlexp.errors import UsageError
-from rlexp.runs.videos import write_video
+from rlexp.runs.trial_files import write_video
 from tests.envs import COUNTING_ENV, FILMED_ENV
 
 SIDE = 32

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.checkpoint import read_checkpoint
 from rlexp.replay.rows import STORAGE_PREFIX
+from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import IMPORTANCE_WEIGHTS, OBS, Array, SampleBatch
 from tests.behaviour.learning_agents import (
     MAKERS,

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.torch.device import DeviceBatch
-from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.cluster.pool import InlineTaskPool, Resources, TrialGroup
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import LearnResult
 from rlexp.replay.rows import STORAGE_PREFIX
+from rlexp.runs.checkpoints import Checkpoint, read_checkpoint
 from rlexp.sample_batch import OBS, SampleBatch, WrittenRows
 from tests.behaviour.rollout_agents import SMALL, PlacementPool, poll_sent, weights_of
 from tests.envs import COUNTING_ENV, PIXEL_ENV

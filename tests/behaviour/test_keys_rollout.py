@@ -15,10 +15,10 @@ from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn import players
 from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.agents.workers import ObservationFilters
-from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.rollout import folds
+from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.seeding import derive_seed
 from tests.behaviour.rollout_agents import (

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlexp.checkpoint import list_checkpoints, read_checkpoint
 from rlexp.cluster.room import Cluster, this_machine
 from rlexp.config.keys.trial import Trial
 from rlexp.metrics.statistics import interquartile_mean
-from rlexp.runs.run_record import Status
+from rlexp.runs.checkpoints import list_checkpoints, read_checkpoint
+from rlexp.runs.record import Status
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.search import Search
 from rlexp.search.searchers import PlannedSearcher, make_searcher

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rlexp.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.checkpoints import keep_best
-from rlexp.runs.run_record import Status
+from rlexp.runs.checkpoints import list_checkpoints, newest_checkpoint, read_checkpoint
+from rlexp.runs.checkpoints.kept import keep_best
+from rlexp.runs.record import Status
 from rlexp.search.population import quantile_size
 from rlexp.seeding import derive_seed
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, journal, rows, saved, text_of

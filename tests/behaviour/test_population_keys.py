@@ -9,12 +9,12 @@ import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.checkpoint import read_checkpoint
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.errors import CheckpointError, ConfigError
+from rlexp.runs.checkpoints import read_checkpoint
 from tests.envs import COUNTING_ENV
 
 SMALL: dict[str, Any] = {

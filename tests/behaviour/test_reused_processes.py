@@ -16,9 +16,9 @@ import psutil
 import pytest
 import torch
 
-from rlexp.checkpoint import newest_checkpoint, read_checkpoint
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.errors import EnvError
+from rlexp.runs.checkpoints import newest_checkpoint, read_checkpoint
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 from rlexp.tuning.trainable import ExperimentTrainable

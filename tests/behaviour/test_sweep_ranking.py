@@ -25,10 +25,10 @@ from rlexp.display.leaderboard import leaderboard_lines
 from rlexp.display.summary import summary_lines
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.comparison import Comparison, compare_groups
+from rlexp.runs.record import read_run_record
 from rlexp.runs.recorders import TrialRecorder
-from rlexp.runs.recorders.tensorboard_recorder import SCORE_TAG
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import read_run_record
+from rlexp.runs.tensorboard import SCORE_TAG
 from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search

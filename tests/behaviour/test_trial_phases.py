@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.runs.phase_file import PhaseWatch, end_phases, read_phase, write_phase
+from rlexp.runs.trial_files import PhaseWatch, end_phases, read_phase, write_phase
 from rlexp.tuning import trainable
 from rlexp.tuning.stop_condition import reached
 from tests.behaviour.inline_trials import assigned, rows_of
@@ -22,7 +22,7 @@ def test_trial_reports_phases_until_its_first_result(tmp_path: Path, monkeypatch
         write_phase(directory, text)
         assert (directory / ".phase").read_text() == text
 
-    monkeypatch.setattr("rlexp.runs.files.shared.write_phase", write_and_keep)
+    monkeypatch.setattr("rlexp.runs.trial_files.write_phase", write_and_keep)
     with assigned(tmp_path, stop={"training_iteration": 2}, checkpoint_freq=1) as assignment:
         rows_of(assignment, monkeypatch, at_most=1)
         assert said == ["loading PyTorch", "creating the environments", "waiting for the first result"]

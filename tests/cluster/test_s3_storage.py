@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.checkpoint import checkpoint_directory, remove_checkpoint, verify_checkpoint, write_checkpoint
 from rlexp.errors import ResourceError
-from rlexp.runs.run_record import RunRecord, TrialRecord
-from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
+from rlexp.runs.checkpoints import checkpoint_directory, remove_checkpoint, verify_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.fetching import fetch_missing, folder_of
+from rlexp.runs.record import RunRecord, TrialRecord
+from rlexp.runs.storage import CheckpointCopies, check_storage
 from rlexp.text import masked
 
 SERVER = Path(__file__).parents[2] / ".venv-s3" / "bin" / "moto_server"

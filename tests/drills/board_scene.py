@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlexp.checkpoint import read_checkpoint
+from rlexp.runs.checkpoints import read_checkpoint
 from tests.brokers import RedisServer, running_redis
 from tests.drills.experiments import NEVER
 from tests.drills.runs import checkpoints_of

@@ -25,8 +25,8 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.load import load_plan
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
-from rlexp.runs.row_columns import COLUMNS
-from rlexp.runs.run_record import RunRecord
+from rlexp.runs.record import RunRecord
+from rlexp.runs.rows import COLUMNS
 from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
 from tests.behaviour.ppo import ppo_agents
 

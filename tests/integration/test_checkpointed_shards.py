@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
-from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.cluster.pool import Actor, RayTaskPool, Resources
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.runs.checkpoints import contents, read_checkpoint, write_checkpoint
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 from tests.replay_states import in_memory
 
@@ -65,7 +65,7 @@ def told(shards: ReplayShards) -> list[dict[str, Any]]:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_shards_in_other_processes_come_back_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_file, "PIECE_BYTES", 5000)
+    monkeypatch.setattr(contents, "PIECE_BYTES", 5000)
     pool = RayTaskPool()
     try:
         shards, again = placed(pool, seed=1), placed(pool, seed=7)

@@ -16,7 +16,7 @@ import pytest
 
 import rlexp
 from rlexp.api.finished_run import FailedRunError, Run
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.envs import CountingEnv, LateRaisingEnv
 
 pytestmark = pytest.mark.ray

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.checkpoint import list_checkpoints, read_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints, read_checkpoint
 from tests.integration.test_run_command import REPOSITORY, rlexp
 
 pytestmark = pytest.mark.ray

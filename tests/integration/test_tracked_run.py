@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.runs.row_columns import scalars
+from rlexp.runs.rows import scalars
 from tests.behaviour.trackers.tracked_runs import needs_wandb
 from tests.behaviour.trackers.wandb_logs import wandb_logs
 from tests.integration.test_run_command import TINY, rlexp

@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
+from rlexp.runs.record import RecordedError, RunRecord, Status, TrialRecord
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]

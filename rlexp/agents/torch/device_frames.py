@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.torch.device import DeviceBatch, on_device
-from rlexp.checkpoint.state_codec import AnyArray, LazyArray
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.replay.ring import RowRing
 from rlexp.replay.storage.frame_memory import FRAMES, PACKED
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, Array, SampleBatch
+from rlexp.states import AnyArray, LazyArray
 
 GROWTH = 9 / 8
 """Factor by which the memory grows where more frames are held than were expected; it is copied then."""

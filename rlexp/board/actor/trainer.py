@@ -38,9 +38,8 @@ from rlexp.files import read_regular
 from rlexp.processes.child import PARENT_VARIABLE, Child, kill_child, own_environment, own_program, start_child
 from rlexp.processes.locks import RUN_FILE
 from rlexp.rollout.evaluation import ShouldStop
-from rlexp.runs.directories import numbered
-from rlexp.runs.run_name import derived_name
-from rlexp.runs.run_record import EXPERIMENT_FILE, read_run_record
+from rlexp.runs.directories import derived_name, numbered
+from rlexp.runs.record import EXPERIMENT_FILE, read_run_record
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 FILE_NAME: Final = "submitted.yaml"

@@ -22,9 +22,6 @@ from rlexp.board.messages.blobs import MAX_BLOB_BYTES
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.task import joinable_trial, new_task_id
-from rlexp.checkpoint.contents import MANIFEST, verify_checkpoint, write_manifest
-from rlexp.checkpoint.packed import unpack_checkpoint
-from rlexp.checkpoint.trial import publish_checkpoint
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
@@ -33,11 +30,12 @@ from rlexp.config.space.grid import TRACK
 from rlexp.display.display import Display
 from rlexp.errors import CheckpointError, ConfigError, ResumeError, TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
-from rlexp.runs.last_row import checkpoint_row, last_row
-from rlexp.runs.recorders.trial_recorder import TrialRecorder
-from rlexp.runs.recording import RunTrackers
+from rlexp.runs.checkpoints.contents import MANIFEST, verify_checkpoint, write_manifest
+from rlexp.runs.checkpoints.trial import publish_checkpoint, unpack_checkpoint
+from rlexp.runs.record import RecordedError, Status, read_run_record
+from rlexp.runs.recorders import RunTrackers, TrialRecorder
+from rlexp.runs.rows import checkpoint_row, last_row
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
-from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.text import masked
 from rlexp.user_code.trusted_code import TrustedCode
 

@@ -23,10 +23,15 @@ from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, InvalidMessageError
 from rlexp.board.messages.tasks import KEPT_ROWS, MAX_ROW_BYTES
 from rlexp.board.servers.board import Board, Lead, SeatHolder, TaskStatus, TrainerBeat
-from rlexp.checkpoint.packed import iteration_of_packed, pack_checkpoint, unpack_checkpoint
-from rlexp.checkpoint.trial import checkpoint_directory, iteration_of
 from rlexp.errors import CheckpointError
 from rlexp.files import to_json
+from rlexp.runs.checkpoints.trial import (
+    checkpoint_directory,
+    iteration_of,
+    iteration_of_packed,
+    pack_checkpoint,
+    unpack_checkpoint,
+)
 
 
 @dataclass(frozen=True)

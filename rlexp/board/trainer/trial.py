@@ -38,8 +38,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.display.display import Display
 from rlexp.errors import UsageError
 from rlexp.files import read_regular
+from rlexp.runs.record import EXPERIMENT_FILE, Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import EXPERIMENT_FILE, Status
 
 _LOOK_S: Final = 0.5
 

@@ -37,7 +37,7 @@ MODULES: Final = (
     "torch",
     "rlexp.agents.apex.agent",
     "rlexp.agents.dqn.learner",
-    "rlexp.runs.files",
+    "rlexp.runs.keeper",
 )
 """Most of what processes of trials and workers import; not Tune, whose import lets Ray draw random numbers."""
 _PACKAGES: Final = Path(rlexp.__file__).parents[1]

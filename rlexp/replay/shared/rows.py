@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import LazyArray
 from rlexp.errors import CheckpointError
 from rlexp.processes.shared_memory import Segment, fence
 from rlexp.replay.rows import STORAGE_PREFIX, SlotRange
@@ -17,6 +16,7 @@ from rlexp.replay.shared.rings import RingMemory, RingSizes, SharedRowWriter
 from rlexp.replay.storage.array import check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES
 from rlexp.sample_batch import KEYS, Array, Column, SampleBatch, SentRows, WrittenRows
+from rlexp.states import LazyArray
 
 
 class SharedRows:

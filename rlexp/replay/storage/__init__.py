@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import Array, FrameRows, SampleBatch
+from rlexp.states import AnyArray
 
 
 class Storage(Protocol):

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import AnyArray, LazyArray
 from rlexp.errors import CheckpointError
 from rlexp.sample_batch import Array
+from rlexp.states import AnyArray, LazyArray
 
 PACKED, SIZES, FRAMES = "frames.packed", "frames.sizes", "frames"
 """Parts of a state: blocks joined and the bytes of each, and frames as they are (with packed ones, none of them)."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import AnyArray
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.frame_memory import FrameMemory
 from rlexp.sample_batch import Array
+from rlexp.states import AnyArray
 
 NO_FRAME = -1
 """The number of a place without a frame."""

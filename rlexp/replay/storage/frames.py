@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.checkpoint.state_codec import AnyArray, LazyArray, rows_of
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.array import ArrayStorage, LentArrays, check_lengths
 from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PlainFrames
@@ -25,6 +24,7 @@ from rlexp.sample_batch import (
     num_frames,
     side_by_side,
 )
+from rlexp.states import AnyArray, LazyArray, rows_of
 
 LOADED_ROWS = 1024
 """Rows of a state of stacks that are taken apart at a time."""

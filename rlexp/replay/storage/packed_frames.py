@@ -9,10 +9,10 @@ from typing import Any
 import lz4.block
 import numpy as np
 
-from rlexp.checkpoint.state_codec import AnyArray, LazyArray
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.frame_memory import FRAMES, PACKED, SIZES
 from rlexp.sample_batch import Array
+from rlexp.states import AnyArray, LazyArray
 
 PACKED_BLOCK = 8
 """Frames compressed together. Of Pong's, one alone takes 253 bytes, of 4 together each takes 130, of 8 108 and of 16

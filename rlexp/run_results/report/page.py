@@ -16,7 +16,7 @@ from rlexp.run_results.comparison import Comparison
 from rlexp.run_results.report.charts import CurvesChart, colour_class, dashes, place, scores_frame
 from rlexp.run_results.report.sweep_charts import SweepSection
 from rlexp.run_results.report.videos import videos_of
-from rlexp.runs.run_record import RunRecord
+from rlexp.runs.record import RunRecord
 from rlexp.text import MISSING, count, decimal, duration, exact, percent, score, value_words
 
 if TYPE_CHECKING:

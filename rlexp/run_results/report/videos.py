@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from rlexp.files import read_regular
 from rlexp.run_results.comparison import ComparedTrial, Comparison
-from rlexp.runs.videos import FOLDER
+from rlexp.runs.trial_files import FOLDER
 
 _LARGEST_BYTES: Final = 3 * 2**20
 _LARGEST_SUM_BYTES: Final = 24 * 2**20

@@ -16,12 +16,12 @@ from torch.nn.functional import log_softmax
 
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.agents.ppo.learner import surrogate_losses
-from rlexp.checkpoint import Checkpoint
 from rlexp.cluster.pool import TaskPool
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, VALUE_TARGETS, VF_PREDS
 from rlexp.rollout.fragment import SampleInfo
+from rlexp.runs.checkpoints import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from tests.behaviour.learning_agents import Update
 from tests.behaviour.rollout_agents import PlacementPool, poll

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.checkpoint import read_checkpoint
 from rlexp.cluster.pool import Resources
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.rollout.folds import DIST_INPUTS
+from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from rlexp.tuning.tune_runner import placement
 from tests.behaviour.learning_agents import Update, updates_of

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.checkpoint import read_checkpoint
 from rlexp.errors import ResourceError
 from rlexp.rollout.folds import ADVANTAGES
+from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import OBS
 from tests.behaviour.learning_agents import Update, updates_of
 from tests.behaviour.ppo.ppo_agents import distance, make_ppo, network_of, reference, watched_minibatches

@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ConfigError
-from rlexp.runs.row_columns import COLUMNS
+from rlexp.runs.rows import COLUMNS
 from tests.behaviour import simulated_sweeps
 from tests.behaviour.ppo.ppo_agents import make_ppo
 from tests.behaviour.simulated_sweeps import simulated, sweep_of

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rlexp.checkpoint import checkpoint_directory, write_checkpoint
 from rlexp.files import read_json
-from rlexp.runs.run_record import Status
+from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
+from rlexp.runs.record import Status
 from tests.behaviour.trackers.tracked_runs import (
     needs_mlflow,
     one_trial,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.checkpoint import checkpoint_directory, write_checkpoint
-from rlexp.runs.run_record import Status
+from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
+from rlexp.runs.record import Status
 from rlexp.trackers.client import TrialState
 from rlexp.trackers.messages import TrackedRow, TrackedTrial
 from rlexp.trackers.serving import OpenTrial

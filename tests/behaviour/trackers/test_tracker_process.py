@@ -16,7 +16,7 @@ import pytest
 
 from rlexp.errors import UsageError
 from rlexp.processes.family import SESSION
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.trackers import Trackers, tracker_process, trackers
 from tests.behaviour.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
 from tests.behaviour.trackers.wandb_logs import wandb_logs

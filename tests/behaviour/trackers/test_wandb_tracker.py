@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlexp.checkpoint import checkpoint_directory, write_checkpoint
 from rlexp.errors import UsageError
-from rlexp.runs.run_record import Status
+from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
+from rlexp.runs.record import Status
 from rlexp.trackers import Trackers
 from tests.behaviour.inline_trials import trials_of
 from tests.behaviour.trackers.tracked_runs import (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rlexp.agents.workers import check_counters
-from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.errors import CheckpointError
+from rlexp.runs.checkpoints import Checkpoint, read_checkpoint
 from tests.behaviour.rollout_agents import make_agent
 
 

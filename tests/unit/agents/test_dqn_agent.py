@@ -16,11 +16,11 @@ import torch
 from rlexp.agents import iteration
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import DQNPolicies
-from rlexp.checkpoint import read_checkpoint
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.errors import EnvError, ResourceError, TrialError, UsageError
+from rlexp.runs.checkpoints import read_checkpoint
 from tests.envs import CONTINUOUS_ENV, COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, RAISING_ENV
 
 SMALL: Mapping[str, Any] = {

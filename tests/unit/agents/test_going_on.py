@@ -13,11 +13,11 @@ import pytest
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.checkpoint import Checkpoint, read_checkpoint
 from rlexp.cluster.pool import Actor, ActorLostError, InlineTaskPool, Ref, TaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError
+from rlexp.runs.checkpoints import Checkpoint, read_checkpoint
 from rlexp.sample_batch import OBS, Array
 from tests.behaviour.rollout_agents import PlacementPool, poll
 from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV

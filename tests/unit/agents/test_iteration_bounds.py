@@ -11,10 +11,10 @@ import pytest
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.iteration import IterationBounds
-from rlexp.checkpoint import read_checkpoint
 from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
-from rlexp.runs.row_columns import flatten
+from rlexp.runs.checkpoints import read_checkpoint
+from rlexp.runs.rows import flatten
 from tests.behaviour.learning_agents import MAKERS, STEPS, both_agents, make_dqn
 from tests.envs import COUNTING_ENV
 

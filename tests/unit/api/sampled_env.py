@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from rlexp.agents.registry import agent_class
-from rlexp.checkpoint.array_file import read_arrays
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.agents import AGENTS
+from rlexp.runs.checkpoints.contents import read_arrays
 from rlexp.sample_batch import Array
 from tests.ones_own import trained
 from tests.unit.agents.test_strange_checkpoints import with_array

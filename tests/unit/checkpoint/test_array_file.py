@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rlexp.checkpoint import array_file
-from rlexp.checkpoint.array_file import read_arrays, write_arrays
-from rlexp.checkpoint.state_codec import LazyArray
+from rlexp import states
+from rlexp.runs.checkpoints.contents import read_arrays, write_arrays
+from rlexp.states import LazyArray
 
 codes = st.sampled_from([np.dtype(code) for code in ("?", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", ">f4")])
 any_array = hnp.arrays(codes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
@@ -35,7 +35,7 @@ def test_written_arrays_are_read_by_safetensors_and_read_arrays(
     arrays: dict[str, Any], piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(array_file, "PIECE_BYTES", piece)
+        patch.setattr(states, "PIECE_BYTES", piece)
         write_arrays(tmp_path / "ours", {name: array.T for name, array in arrays.items()})
     transposed = {name: array.T for name, array in arrays.items()}
     assert_equal(safetensors.numpy.load_file(tmp_path / "ours"), transposed)
@@ -59,7 +59,7 @@ def test_arrays_are_read_in_place_and_aligned(tmp_path: Path) -> None:
 
 
 def test_write_arrays_reads_a_lazy_array_by_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_file, "PIECE_BYTES", 100)
+    monkeypatch.setattr(states, "PIECE_BYTES", 100)
     numbers = np.arange(103 * 3).reshape(103, 3)
     asked = []
 
@@ -79,7 +79,7 @@ def test_write_arrays_detects_wrong_number_of_rows(tmp_path: Path) -> None:
 
 
 def test_writing_and_reading_take_the_memory_of_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_file, "PIECE_BYTES", 1 << 18)
+    monkeypatch.setattr(states, "PIECE_BYTES", 1 << 18)
     records = np.zeros(1 << 20, np.dtype([("a", np.float32, (4,)), ("b", np.int64)]))
     tracemalloc.start()
     write_arrays(tmp_path / "file", {"a": records["a"], "b": records["b"]})

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rlexp.checkpoint import (
+from rlexp.errors import CheckpointError, RlexpError
+from rlexp.runs.checkpoints import (
     checkpoint_directory,
     list_checkpoints,
     newest_checkpoint,
@@ -25,7 +26,6 @@ from rlexp.checkpoint import (
     set_aside,
     write_checkpoint,
 )
-from rlexp.errors import CheckpointError, RlexpError
 from tests.forged import Bomb, forge
 
 ARRAYS = {

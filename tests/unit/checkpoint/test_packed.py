@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.checkpoint import (
+from rlexp.errors import CheckpointError
+from rlexp.runs.checkpoints import (
     checkpoint_directory,
     iteration_of_packed,
     pack_checkpoint,
@@ -16,7 +17,6 @@ from rlexp.checkpoint import (
     unpack_checkpoint,
     write_checkpoint,
 )
-from rlexp.errors import CheckpointError
 
 KEY = b"key of the task"
 ROOM = 1 << 20

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.checkpoint.state_codec import LazyArray, join_state, rows_of, split_state
+from rlexp.states import LazyArray, join_state, rows_of, split_state
 
 STATE: dict[str, Any] = {
     "a": np.arange(3),

@@ -21,7 +21,7 @@ from rlexp.board.servers.board import TaskStatus
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
-from rlexp.runs.run_record import RunRecord, TrialRecord
+from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.doubles.memory_board import MemoryBoard, MemoryServer
 

@@ -26,7 +26,7 @@ from rlexp.display import (
     choose_display,
     live,
 )
-from rlexp.runs.run_record import RunRecord, Status
+from rlexp.runs.record import RunRecord, Status
 from tests.terminals import Terminal
 
 MakeTrial = Callable[..., Trial]

@@ -13,7 +13,7 @@ from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.display.panel import picture
 from rlexp.display.trial_view import OverallProgress, TrialView
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.display.summary import summary_lines
-from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
+from rlexp.runs.record import RecordedError, RunRecord, Status, TrialRecord
 
 RUN = Path("results/cartpole")
 

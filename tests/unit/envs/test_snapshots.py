@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rlexp.checkpoint.state_codec import join_state, split_state
 from rlexp.envs import EnvConfig, FrameConfig, make_vector_env
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
+from rlexp.states import join_state, split_state
 from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
 
 Vector = VectorEnv[Any, Any, Any]

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlexp import states
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
-from rlexp.checkpoint import array_file, read_checkpoint, write_checkpoint
 from rlexp.replay import ReplayShard
+from rlexp.runs.checkpoints import read_checkpoint, write_checkpoint
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch
 from tests.unit.replay.test_replay_shard import CONFIG
 
@@ -55,7 +56,7 @@ def at_most(more: int) -> Iterator[None]:
 def test_checkpoint_of_replay_needs_little_extra_memory(
     kind: str, rows: int, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(array_file, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(states, "PIECE_BYTES", PIECE)
     config = replace(CONFIG, capacity=rows, storage=storage)
     shard, again = (ReplayShard(config, seed) for seed in (1, 2))
     for first in range(0, rows, 500):

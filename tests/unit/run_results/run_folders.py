@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.runs.run_record import RecordedError, RunRecord, Status, TrialRecord
+from rlexp.runs.record import RecordedError, RunRecord, Status, TrialRecord
 
 STEPS_PER_ROW = 100
 SECONDS_PER_ROW = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 SPACE = {"lr": {"loguniform": [1e-5, 1e-1]}, "n_step": {"randint": [1, 8]}, "hiddens": {"choice": [[32], [64, 64]]}}

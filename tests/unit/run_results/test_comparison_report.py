@@ -14,7 +14,7 @@ from rlexp.run_results.axis import Axis
 from rlexp.run_results.comparison import compare_groups
 from rlexp.run_results.report import report_page, write_report
 from rlexp.run_results.report.videos import _LARGEST_BYTES
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run, write_resolved
 
 EVIL = "<script>alert(1)</script>\"'&<b onload=x>\u202e\x1b[31m"

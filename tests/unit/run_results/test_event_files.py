@@ -21,7 +21,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from rlexp.run_results.event_files import event_file
-from rlexp.runs.recorders.tensorboard_recorder import TensorBoardRecorder
+from rlexp.runs.tensorboard import TensorBoardRecorder
 from tests.unit.run_results.event_writing import (
     accumulated,
     displayed,

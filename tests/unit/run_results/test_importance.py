@@ -17,7 +17,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from rlexp.run_results.importance import Importance, importance_of
 from rlexp.run_results.sweep_results import read_sweep_results
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.sweep_folders import configuration, ended_early, write_sweep
 
 HIDDENS = ([32], [64, 64])

@@ -12,7 +12,7 @@ from rlexp.errors import UsageError
 from rlexp.processes.locks import RunLock, is_in_use
 from rlexp.run_results import run_listing
 from rlexp.run_results.run_listing import DAMAGED, KILLED, found_at
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import rlexp
 from rlexp.errors import UsageError
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run, row
 
 

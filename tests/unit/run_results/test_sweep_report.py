@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlexp.run_results.report.sweep_charts import MOST_DRAWN
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 from tests.unit.run_results.sweep_folders import configuration, ended_early, make_sweep
 from tests.unit.run_results.test_comparison_report import EVIL, SHOWN, Parsed, parsed

@@ -9,7 +9,7 @@ import pytest
 
 from rlexp.config.space.domains import Listed, Range
 from rlexp.run_results.sweep_results import Outcome, SweepResults, read_sweep_results
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.sweep_folders import configuration, ended_early, write_sweep
 
 POINT = {"lr": 0.001, "n_step": 3, "hiddens": [32]}

@@ -11,7 +11,7 @@ from rlexp.errors import UsageError
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.run_results.scoring import Window
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 REWARD = "episode_reward_mean"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rlexp.runs.files import Answer, Keeper, KeeperLostError
+from rlexp.runs.keeper import Answer, Keeper, KeeperLostError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlexp.errors import CheckpointError
-from rlexp.runs.last_row import checkpoint_row
+from rlexp.runs.rows import checkpoint_row
 from tests.unit.conftest import MakeRow
 
 PATH = Path("checkpoint_000001")

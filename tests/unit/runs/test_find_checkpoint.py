@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.checkpoint import write_checkpoint
 from rlexp.errors import ResumeError
-from rlexp.runs.checkpoints import find_checkpoint
-from rlexp.runs.run_record import RunRecord, TrialRecord, read_run_record
+from rlexp.runs.checkpoints import write_checkpoint
+from rlexp.runs.checkpoints.kept import find_checkpoint
+from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
 
 TRIAL = "00000-DQN"
 FIRST, SECOND = (f"{TRIAL}/checkpoint_00000{number}" for number in (1, 2))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.runs.git_commit import git_commit
+from rlexp.runs.record import git_commit
 
 OWN = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 NAMED = {

@@ -14,8 +14,8 @@ from rlexp.cluster.pool import InlineTaskPool
 from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import TrialError
 from rlexp.processes.signals import StopRequest
+from rlexp.runs.record import Status
 from rlexp.runs.run_directory import LostDirectoryError, RunDirectory
-from rlexp.runs.run_record import Status
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT

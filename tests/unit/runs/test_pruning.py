@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlexp.checkpoint import list_checkpoints, verify_checkpoint, write_checkpoint
 from rlexp.cli import app
 from rlexp.commands import pruning
 from rlexp.errors import ResumeError
 from rlexp.processes.locks import RunLock
-from rlexp.runs.checkpoints import NEWEST_KEPT, find_checkpoint
-from rlexp.runs.run_record import RunRecord, TrialRecord
+from rlexp.runs.checkpoints import list_checkpoints, verify_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.kept import NEWEST_KEPT, find_checkpoint
+from rlexp.runs.record import RunRecord, TrialRecord
 
 TRIAL = "00000-DQN"
 REWARDS = (1.0, 9.0, 2.0, 3.0, 4.0, 5.0)

@@ -23,7 +23,7 @@ from tensorboard.plugins.hparams import metadata
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metrics import AGENT_METRICS, STOP_METRICS
 from rlexp.runs.recorders import CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder
-from rlexp.runs.row_columns import COLUMNS, flatten
+from rlexp.runs.rows import COLUMNS, flatten
 
 MakeRow = Callable[..., dict[str, Any]]
 
@@ -249,7 +249,7 @@ class Trap:
             raise SystemExit("imports " + name)
 
 sys.meta_path.insert(0, Trap())
-import rlexp.checkpoint, rlexp.display, rlexp.runs.run_directory
+import rlexp.runs.checkpoints, rlexp.display, rlexp.runs.run_directory
 from rlexp.runs.recorders import TrialRecorder
 recorder = TrialRecorder(Path({str(tmp_path)!r}), {{"lr": 0.1}})
 recorder.record({{"training_iteration": 1, "timesteps_total": 1, "timesteps_this_iter": 1}})

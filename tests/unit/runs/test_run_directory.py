@@ -21,9 +21,9 @@ from rlexp.display import choose_display
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.signals import StopRequest
 from rlexp.run_results.run_listing import found_at
+from rlexp.runs.directories import usual_name
+from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
-from rlexp.runs.run_name import usual_name
-from rlexp.runs.run_record import RecordedError, Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.run import run_in_session
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.trial import Trial
+from rlexp.runs.record import RunRecord, Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import RunRecord, Status
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]

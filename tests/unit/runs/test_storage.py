@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.checkpoint import checkpoint_directory, list_checkpoints, remove_checkpoint, write_checkpoint
-from rlexp.checkpoint.contents import MANIFEST
 from rlexp.errors import CheckpointError, ResourceError, ResumeError, UsageError
 from rlexp.processes.threads import bounded
-from rlexp.runs.checkpoints import find_checkpoint
-from rlexp.runs.run_record import RunRecord, TrialRecord, read_run_record
-from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
-from rlexp.runs.storage.place import StoragePlace
+from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, remove_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.contents import MANIFEST
+from rlexp.runs.checkpoints.fetching import fetch_missing, folder_of
+from rlexp.runs.checkpoints.kept import find_checkpoint
+from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
+from rlexp.runs.storage import CheckpointCopies, StoragePlace, check_storage
 from tests.ones_own import trained_with
 
 pytestmark = pytest.mark.usefixtures("own_state")

@@ -12,7 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.checkpoint import (
+from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError, TrialError
+from rlexp.processes.family import find_leftovers
+from rlexp.runs import keeper as keeper_module
+from rlexp.runs import sent_files as sent_module
+from rlexp.runs.checkpoints import (
     checkpoint_directory,
     list_checkpoints,
     newest_checkpoint,
@@ -20,21 +24,9 @@ from rlexp.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
-from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError, TrialError
-from rlexp.processes.family import find_leftovers
-from rlexp.runs.files import (
-    ERROR_FILE,
-    MOVE_FILE,
-    STOP_FILE,
-    Keeper,
-    KeeperLostError,
-    SentFiles,
-    SharedFiles,
-    TrialFiles,
-)
-from rlexp.runs.files import keeper as keeper_module
-from rlexp.runs.files import sent as sent_module
-from rlexp.runs.phase_file import read_phase
+from rlexp.runs.keeper import Keeper, KeeperLostError
+from rlexp.runs.sent_files import SentFiles
+from rlexp.runs.trial_files import ERROR_FILE, MOVE_FILE, STOP_FILE, SharedFiles, TrialFiles, read_phase
 from tests.unit.runs.inline_keeper import InlineLink
 
 TRIAL = "00000-DQN"
@@ -48,7 +40,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(keeper_module, "PIECE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(sent_module, "PIECE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(sent_module, "STOP_POLL_S", 0.0)
-    monkeypatch.setattr("rlexp.runs.files.shared.STOP_POLL_S", 0.0)
+    monkeypatch.setattr("rlexp.runs.trial_files.STOP_POLL_S", 0.0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
     (tmp_path / "node").mkdir()
     path = tmp_path / "driver" / "run" / TRIAL

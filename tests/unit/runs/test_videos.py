@@ -18,7 +18,7 @@ from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.envs import GAME_OVER, EnvConfig, FrameConfig, make_filmed_env
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import film_episode
-from rlexp.runs.videos import require_video_extra, write_video
+from rlexp.runs.trial_files import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from tests.doubles.policies import ScriptedPolicy
 from tests.envs import FILMED_ENV

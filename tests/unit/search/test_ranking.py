@@ -12,7 +12,7 @@ from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.metrics.statistics import bootstrap_interval
-from rlexp.runs.run_record import RecordedError, Status
+from rlexp.runs.record import RecordedError, Status
 from rlexp.search.ranking import EndedEarly, Tier
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.run_record import RecordedError, Status
+from rlexp.runs.record import RecordedError, Status
 from rlexp.search.ranking import EndedEarly
 from rlexp.search.standings import Standings
 

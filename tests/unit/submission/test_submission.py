@@ -22,7 +22,7 @@ from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import never
-from rlexp.runs.run_record import Status, read_run_record
+from rlexp.runs.record import Status, read_run_record
 from rlexp.terminal.submissions import QuietTaskDisplay
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.doubles.memory_board import MemoryBoard, MemoryServer

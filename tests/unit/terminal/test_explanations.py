@@ -13,7 +13,7 @@ from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.errors import UsageError
-from rlexp.runs.row_columns import COLUMNS
+from rlexp.runs.rows import COLUMNS
 from rlexp.terminal.explanations import print_explanation
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]

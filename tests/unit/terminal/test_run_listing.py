@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.run_results.run_listing import DAMAGED, Found
-from rlexp.runs.run_record import Status
+from rlexp.runs.record import Status
 from rlexp.terminal.listings import print_address, print_found
 
 OUT = Path("results")

@@ -17,9 +17,9 @@ from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError
 from rlexp.files import to_json
-from rlexp.runs.last_row import last_row
+from rlexp.runs.record import Status, read_run_record
+from rlexp.runs.rows import last_row
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.run_record import Status, read_run_record
 from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning.assignment import assignment_of
 from rlexp.tuning.resume import resume_run

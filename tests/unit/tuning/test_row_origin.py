@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.runs.row_columns import scalars
+from rlexp.runs.rows import scalars
 from rlexp.tuning.stop_condition import RowOrigin
 from tests.behaviour.inline_trials import assigned, rows_of
 

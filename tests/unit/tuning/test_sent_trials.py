@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-from rlexp.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, verify_checkpoint
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.errors import EnvError
-from rlexp.runs.files import ERROR_FILE, STOP_FILE, Keeper, KeeperLostError
+from rlexp.runs.checkpoints import list_checkpoints, newest_checkpoint, read_checkpoint, verify_checkpoint
+from rlexp.runs.keeper import Keeper, KeeperLostError
+from rlexp.runs.trial_files import ERROR_FILE, STOP_FILE
 from rlexp.tuning import assignment as keeper_actor
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, RayKeeperLink, keeper_error, started_keeper

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Space
 
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.checkpoint import Checkpoint
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.runs.checkpoints import Checkpoint
 from rlexp.sample_batch import Array
 
 MATCHING_ENV = "tests.unit.agents.ppo.agents:MatchingEnv"

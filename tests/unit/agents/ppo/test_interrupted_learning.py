@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.checkpoint import read_checkpoint
 from rlexp.policy import InterruptedLearningError
 from rlexp.rollout.evaluation import ShouldStop
+from rlexp.runs.checkpoints import read_checkpoint
 from tests.unit.agents.ppo.agents import make_agent
 from tests.unit.agents.ppo.batches import make_batch, make_learner
 from tests.unit.agents.test_going_on import assert_same_bits, timeless

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.checkpoint import read_checkpoint
 from rlexp.errors import CheckpointError
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop
+from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import SampleBatch
 from tests.unit.agents.ppo.agents import make_agent
 

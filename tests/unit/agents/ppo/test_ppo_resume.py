@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.checkpoint import read_checkpoint
+from rlexp.runs.checkpoints import read_checkpoint
 from tests.envs import PIXEL_ENV
 from tests.unit.agents.ppo.agents import MATCHING_ENV, make_agent
 from tests.unit.agents.test_going_on import assert_same_bits, small_images, timeless

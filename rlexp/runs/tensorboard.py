@@ -25,7 +25,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from rlexp.files import plain, to_json
-from rlexp.runs.row_columns import flatten, scalars
+from rlexp.runs.rows import flatten, scalars
 
 EVENT_FILE_PREFIX: Final = "events.out.tfevents."
 TAG_PREFIX: Final = "ray/tune/"

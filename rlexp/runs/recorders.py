@@ -1,4 +1,9 @@
-"""``result.json`` and ``progress.csv``: a line for each iteration, continued after a kill."""
+"""``result.json`` and ``progress.csv``: a line for each iteration, continued after a kill.
+
+The protocols of recorders: what keeps the rows of a trial, and what a run's trackers are to the runner.
+
+All recorders of a trial behind one name: its files, and the trackers that its experiment asks for.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,15 @@ import io
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from rlexp.config.keys.trial import Trial
 from rlexp.files import plain, read_lines, to_json
-from rlexp.runs.row_columns import COLUMNS, ITERATION, flatten
+from rlexp.runs.record import RunRecord, Status
+from rlexp.runs.rows import COLUMNS, ITERATION, flatten
+from rlexp.runs.tensorboard import TensorBoardRecorder
 
 
 class LineFile:
@@ -140,3 +149,94 @@ def _line(cells: Iterable[Any]) -> str:
 def _cell(value: Any) -> Any:
     value = plain(value)
     return to_json(value) if isinstance(value, list) else value
+
+
+class Recorder(Protocol):
+    """Keeps rows where another program can read each one as soon as ``record`` has returned."""
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Write one result row: flat but for the dict ``info``; a None or NaN is a value that is not there yet."""
+
+    def close(self) -> None:
+        """Finish the file; a second call does nothing."""
+
+
+class TrialTracker(Recorder, Protocol):
+    """Hands the rows of one trial to a tracker; unlike files it has them a moment later, and never raises."""
+
+    def end(self, status: Status, score: float | None) -> None:
+        """Say how the trial ended, and what a sweep ranks it by, if one does."""
+
+
+class RunTrackers(Protocol):
+    """The trackers of a run: a program beside the command for each, which the command does not wait for."""
+
+    def of(self, trial: Trial, folder: Path, record: RunRecord) -> Sequence[TrialTracker]:
+        """Return those of a trial, whose directory is ``folder``; ``record`` is that of the run."""
+
+    def drain_notes(self) -> list[str]:
+        """Return what there is to say since the last call."""
+
+    def finish(self) -> list[str]:
+        """Wait until everything is recorded, but not for long; return the notes, also about what is not."""
+
+
+class NoTrackers:
+    """The RunTrackers of a run that only its own files record."""
+
+    def of(self, trial: Trial, folder: Path, record: RunRecord) -> Sequence[TrialTracker]:
+        return ()
+
+    def drain_notes(self) -> list[str]:
+        return []
+
+    def finish(self) -> list[str]:
+        return []
+
+
+class TrialRecorder:
+    """Owns ``result.json``, ``progress.csv`` and the event file of one trial; the runner hands it every row."""
+
+    def __init__(
+        self,
+        trial_directory: Path,
+        hyperparameters: Mapping[str, Any],
+        metrics: Sequence[str] = (),
+        agent_columns: Sequence[str] = (),
+        trackers: Sequence[TrialTracker] = (),
+    ) -> None:
+        """Open the files, or append to those of a trial that is resumed.
+
+        See :class:`TensorBoardRecorder` and :class:`CsvRecorder` for the arguments; ``trackers`` get every row too.
+        """
+        self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
+        self._json = JsonRecorder(trial_directory)
+        # result.json last: a row that a kill kept from it is recorded again, and the others take back what they have.
+        files: list[Recorder] = [CsvRecorder(trial_directory, agent_columns), self._tensorboard, self._json]
+        self._trackers = trackers
+        self._recorders = [*files, *trackers]
+
+    def record_missing(self, row: Mapping[str, Any]) -> None:
+        """Hand on the row of a checkpoint that a kill kept from being recorded; not one that has been."""
+        if row[ITERATION] > self._json.last_iteration:
+            self.record(row)
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Hand ``row`` to every recorder."""
+        for recorder in self._recorders:
+            recorder.record(row)
+
+    def end(self, status: Status, score: float | None) -> None:
+        """Say how the trial ended, and what a sweep ranks it by, if one does."""
+        self._tensorboard.end(status is not Status.ERROR, score)
+        for tracker in self._trackers:
+            tracker.end(status, score)
+
+    def close(self) -> None:
+        """Close every recorder, also when one of them fails; a second call does nothing."""
+        with ExitStack() as closing:
+            for recorder in self._recorders:
+                closing.callback(recorder.close)
+
+
+__all__ = ["CsvRecorder", "JsonRecorder", "TensorBoardRecorder", "TrialRecorder"]

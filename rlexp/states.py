@@ -7,7 +7,7 @@ arrays piece by piece.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,3 +90,20 @@ def _join(value: Any, arrays: dict[str, AnyArray]) -> Any:
     if isinstance(value, list):
         return [_join(child, arrays) for child in value]
     return value
+
+
+PIECE_BYTES: Final = 1 << 24
+"""Bytes written at a time: 16 MiB, so that a call for them to another process is worth its way."""
+
+
+def pieces(array: AnyArray) -> Iterator[Array]:
+    """Yield the rows of ``array`` in order, contiguous and with the format's order of bytes, PIECE_BYTES at a time."""
+    dtype = array.dtype.newbyteorder("<")
+    if not array.shape:
+        assert isinstance(array, np.ndarray)
+        yield np.ascontiguousarray(array, dtype)
+        return
+    count = array.shape[0]
+    rows = max(PIECE_BYTES * count // max(num_bytes(array), 1), 1)
+    for start in range(0, count, rows):
+        yield np.ascontiguousarray(rows_of(array, start, min(start + rows, count)), dtype)

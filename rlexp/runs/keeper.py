@@ -1,4 +1,7 @@
-"""Keeper: does at the driver's node what trials on machines without the run's directory ask for."""
+"""Keeper: does at the driver's node what trials on machines without the run's directory ask for.
+
+KeeperLink: how a trial's process calls the Keeper, which may be on another machine.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,34 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from rlexp.checkpoint import list_checkpoints, newest_with_damaged_aside, publish_checkpoint, verify_checkpoint
-from rlexp.checkpoint.contents import MANIFEST, is_file_of_checkpoint
-from rlexp.checkpoint.trial import iteration_of, remove_leftovers
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.files import open_regular
 from rlexp.processes.locks import OpenFolder
-from rlexp.runs.checkpoints import KeptNumber, keep_best
-from rlexp.runs.files.trial_files import ERROR_FILE, STOP_FILE, Requests, requests_of
-from rlexp.runs.phase_file import end_phases, write_phase
-from rlexp.runs.run_record import is_in_run
-from rlexp.runs.videos import FOLDER
+from rlexp.runs.checkpoints.contents import MANIFEST, is_file_of_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints.kept import KeptNumber, keep_best
+from rlexp.runs.checkpoints.trial import (
+    iteration_of,
+    list_checkpoints,
+    newest_with_damaged_aside,
+    publish_checkpoint,
+    remove_leftovers,
+)
+from rlexp.runs.record import is_in_run
+from rlexp.runs.trial_files import (
+    ERROR_FILE,
+    FOLDER,
+    STOP_FILE,
+    Requests,
+    end_phases,
+    requests_of,
+    write_phase,
+)
 
 PIECE_BYTES: Final = 16 << 20
 """Of a file that is sent: what a call holds in memory at most."""
@@ -259,3 +273,32 @@ def _append(path: Path, offset: int, piece: bytes) -> None:
         file.write(piece)
         file.flush()
         os.fsync(descriptor)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class KeeperLostError(TrialError):
+    """The Keeper has died or cannot be reached, so that the trial can keep nothing."""
+
+
+class Answer(Protocol[T_co]):
+    """What the Keeper answers, now or later."""
+
+    def is_ready(self) -> bool:
+        """Return whether ``get`` would return at once; never waits."""
+
+    def get(self) -> T_co:
+        """Wait for the answer; raises what the call raised, KeeperLostError where there is none in time."""
+
+
+class KeeperLink(Protocol):
+    """Calls functions of one Keeper; those that ``watches`` arrive in the order of the calls."""
+
+    def call(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
+        """Begin a call that reads or writes files; calls of one process may overtake each other if not waited for."""
+
+    def watch(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
+        """Begin a call that takes no time, such as a phase or a look; in order, and not behind large files."""

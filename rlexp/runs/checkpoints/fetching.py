@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rlexp.checkpoint import list_checkpoints, publish_checkpoint, verify_checkpoint
-from rlexp.checkpoint.trial import iteration_of
 from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError
 from rlexp.files import read_regular, sync
 from rlexp.processes.threads import Progress, bounded
-from rlexp.runs.run_record import RunRecord, TrialRecord
-from rlexp.runs.storage.place import StoragePlace, said
+from rlexp.runs.checkpoints import list_checkpoints, publish_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints.trial import iteration_of
+from rlexp.runs.record import RunRecord, TrialRecord
+from rlexp.runs.storage import StoragePlace, said
 from rlexp.text import MASK, masked
 
 STALL_S: Final = 30.0

@@ -5,17 +5,19 @@ an array, and ``manifest.json`` with the size and SHA-256 of each; the manifest 
 directory gets its name after that. Agents write and read them; Tune only learns where they are.
 """
 
-from rlexp.checkpoint.contents import Checkpoint, Manifest, read_checkpoint, read_state, verify_checkpoint
-from rlexp.checkpoint.packed import iteration_of_packed, pack_checkpoint, unpack_checkpoint
-from rlexp.checkpoint.trial import (
+from rlexp.runs.checkpoints.contents import Checkpoint, Manifest, read_checkpoint, read_state, verify_checkpoint
+from rlexp.runs.checkpoints.trial import (
     checkpoint_directory,
+    iteration_of_packed,
     list_checkpoints,
     newest_checkpoint,
     newest_manifest,
     newest_with_damaged_aside,
+    pack_checkpoint,
     publish_checkpoint,
     remove_checkpoint,
     set_aside,
+    unpack_checkpoint,
     write_checkpoint,
 )
 

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rlexp.checkpoint import verify_checkpoint
-from rlexp.checkpoint.contents import MANIFEST
 from rlexp.errors import RlexpError
 from rlexp.files import open_regular
 from rlexp.processes.family import TemporaryFolder
-from rlexp.runs.checkpoints import KeptNumber
-from rlexp.runs.files.keeper import PIECE_BYTES, Keeper, sha256_of
-from rlexp.runs.files.keeper_link import Answer, KeeperLink, KeeperLostError
-from rlexp.runs.files.trial_files import STOP_POLL_S, Poll, Requests
+from rlexp.runs.checkpoints import verify_checkpoint
+from rlexp.runs.checkpoints.contents import MANIFEST
+from rlexp.runs.checkpoints.kept import KeptNumber
+from rlexp.runs.keeper import PIECE_BYTES, Answer, Keeper, KeeperLink, KeeperLostError, sha256_of
+from rlexp.runs.trial_files import STOP_POLL_S, Poll, Requests
 
 
 class SentFiles:

@@ -1,0 +1,216 @@
+"""Which keys can change when a run or a sweep is resumed, and which did.
+
+The columns of a result row that every agent has, and rows as flat names.
+
+How far a trial came, by what it left in ``result.json``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rlexp.config.command_line import shown_override
+from rlexp.config.keys.metrics import EPISODE_METRICS, EVALUATION_METRICS, OPTIMIZER_METRICS, PROGRESS_METRICS
+from rlexp.errors import CheckpointError, ResumeError
+from rlexp.files import parse_json, plain, read_lines
+from rlexp.text import is_known
+
+ITERATION: Final = "training_iteration"
+
+COLUMNS: Final = (
+    *PROGRESS_METRICS,
+    *EPISODE_METRICS,
+    "done",
+    "date",
+    "timestamp",
+    "trial_name",
+    "experiment_id",
+    "hostname",
+    "node_ip",
+    "pid",
+    "time_since_restore",
+    "timesteps_since_restore",
+    "iterations_since_restore",
+    "timers/sample_throughput",
+    "timers/learn_throughput",
+    *OPTIMIZER_METRICS,
+    *EVALUATION_METRICS,
+    "info/trained_per_sampled",
+    "info/learner_wait_share",
+    "info/worker_wait_share",
+    "info/worker_time_share/acting",
+    "info/worker_time_share/stepping",
+    "info/worker_time_share/folding",
+    "info/bottleneck",
+)
+"""Flat names: ``info/x`` stands for the item ``x`` of the dict ``info``, as RLlib's flat files have it."""
+
+_NO_FIGURES: Final = frozenset(
+    {"timestamp", "pid", "time_since_restore", "timesteps_since_restore", "iterations_since_restore"}
+)
+"""Numbers that say where and when a row was made, not how training went."""
+
+
+def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``row`` with the items of nested dicts under ``outer/inner`` names; empty dicts vanish."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{name}/"))
+        else:
+            flat[name] = value
+    return flat
+
+
+def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the figures of a row that are there, by their flat names; a list gives one name for each item."""
+    for name, value in flatten(row).items():
+        if name in _NO_FIGURES:
+            continue
+        value = plain(value)
+        items = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for index, item in items:
+            if isinstance(item, int | float) and not isinstance(item, bool):
+                yield (name if index is None else f"{name}/{index}"), float(item)
+
+
+_WHAT_IT_RUNS_ON: Final = (
+    *("checkpoint_freq", "checkpoint_at_end", "checkpoint_evaluation_episodes"),
+    *("keep_checkpoints_num", "checkpoint_score_attr", "max_failures", "reuse_actors", "storage", "track"),
+    *("config/num_workers", "config/num_cpus_per_worker", "config/num_gpus_per_worker", "config/num_gpus"),
+    *("config/num_learners", "config/num_cpus_per_learner"),
+    *("config/min_num_workers", "config/placement", "config/optimizer/num_cpus_per_shard"),
+    *("config/num_cpus_for_driver", "config/num_threads_per_worker", "config/custom_resources_per_worker"),
+    *("config/max_num_worker_restarts", "config/sample_timeout_s", "config/replay_storage", "config/debug"),
+    *("config/evaluation_interval", "config/evaluation_num_episodes", "config/monitor"),
+    *("config/checkpoint_replay", "config/board"),
+)
+
+CHANGEABLE: Final = frozenset(
+    {
+        *_WHAT_IT_RUNS_ON,
+        *("stop", "time_budget_s", "restore", "num_samples", "search"),
+        *("config/timesteps_per_iteration", "config/min_iter_time_s", "config/metrics_smoothing_episodes"),
+    }
+)
+"""Keys of a trial that can change: when it ends, what it runs on and what it reports."""
+
+CHANGEABLE_IN_SWEEPS: Final = frozenset(
+    {
+        *_WHAT_IT_RUNS_ON,
+        *("search/num_samples", "search/max_concurrent", "search/time_budget_s", "search/hang_timeout_s"),
+    }
+)
+"""Keys of a sweep that can change: how much is tried, and what it runs on. All trials have the same other keys."""
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str]) -> Iterator[str]:
+    """Yield the keys that differ between two experiments and are not ``changeable``: ``lr 0.1 → 0.2``.
+
+    A key that only one of them has was not known to the version that wrote the other.
+    """
+    old, new = flatten(before), flatten(now)
+    for key in sorted(old.keys() & new.keys()):
+        if old[key] != new[key] and not any(key == name or key.startswith(f"{name}/") for name in changeable):
+            yield f"{as_typed(key)} {old[key]} → {new[key]}"
+
+
+def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Path) -> None:
+    """Raise ResumeError where an override sets a key in which the trials of ``where`` differ, such as the seed."""
+    keys = sorted(fixed)
+    for text in overrides:
+        key = text.partition("=")[0].strip().removeprefix("config.")
+        for name in keys:
+            if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
+                given = shown_override(text)
+                message = f"{given}: {name} cannot change when {where} is resumed, because its trials differ in it"
+                raise ResumeError(message, what_can_change(CHANGEABLE))
+
+
+def what_can_change(changeable: Collection[str]) -> str:
+    """Return a hint with the keys that can change."""
+    return f"only these keys can change: {', '.join(sorted(map(as_typed, changeable)))}; rlexp run starts a new run"
+
+
+def as_typed(key: str) -> str:
+    """Return a key as files and ``-o`` have it: ``model.fcnet_hiddens`` for ``config/model/fcnet_hiddens``."""
+    return key.removeprefix("config/").replace("/", ".").rstrip("_")  # lambda_ in Python is lambda
+
+
+_COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
+_MOST: Final = 2**63
+"""Of a number in a row: event files hold no larger integers."""
+
+
+def last_row(trial_directory: Path) -> dict[str, Any] | None:
+    """Return the last row of ``result.json``, None where there is none; a line that a kill cut is none."""
+    last = deque(_lines(trial_directory), maxlen=1)
+    return _parsed(last[0]) if last else None
+
+
+def earlier_rewards(trial_directory: Path) -> list[tuple[int, float]]:
+    """Return iteration and mean reward of every row that has one, in their order."""
+    rows = (_parsed(line) or {} for line in _lines(trial_directory))
+    pairs = ((row.get(ITERATION), row.get("episode_reward_mean")) for row in rows)
+    return [(int(iteration), float(reward)) for iteration, reward in pairs if is_known(iteration) and is_known(reward)]
+
+
+def rows_at(trial_directory: Path, iterations: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Return the rows of these iterations, as far as ``result.json`` has them."""
+    rows = (_parsed(line) or {} for line in (_lines(trial_directory) if iterations else ()))
+    return {row[ITERATION]: row for row in rows if row.get(ITERATION) in iterations}
+
+
+def _lines(trial_directory: Path) -> Iterator[bytes]:
+    path = trial_directory / "result.json"
+    try:
+        yield from (line for line in read_lines(path) if line.endswith(b"\n"))
+    except OSError:
+        return
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the row of results with which a checkpoint was written, by its metadata; older ones have none.
+
+    Raises CheckpointError for what is no row of a trial: it would be recorded among the others.
+    """
+    row = metadata.get("metrics")
+    if row is None or (isinstance(row, dict) and is_row(row)):
+        return row
+    raise CheckpointError(
+        f"checkpoint {checkpoint}: the metrics in its manifest are not a row of results",
+        "it was changed after it was written; use an earlier checkpoint of the trial",
+    )
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Return whether a row that was read has what every row of results has."""
+    counts = [row.get(name) for name in _COUNTS]
+    seconds, reward = row.get("time_total_s"), row.get("episode_reward_mean")
+    return (
+        all(type(count) is int and count >= 0 for count in counts)
+        and isinstance(seconds, int | float)
+        and isinstance(reward, int | float | None)
+        and isinstance(row.get("trial_name"), str)
+        and isinstance(row.get("done"), bool)
+        and all(abs(number) < _MOST for number in _numbers(row))
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> Iterator[int | float]:
+    for value in flatten(row).values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int | float):
+                yield item
