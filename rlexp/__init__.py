@@ -8,8 +8,7 @@ none of the libraries that they need.
 from __future__ import annotations
 
 from rlexp.api.boards import join, submit
-from rlexp.api.reading import load_policy, results
-from rlexp.api.training import load, resume, run, sweep
+from rlexp.api.training import load, load_policy, results, resume, run, sweep
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "join", "load", "load_policy", "results", "resume", "run", "submit", "sweep"]

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from rlexp import __version__
-from rlexp.commands.output_options import HELP_OPTIONS, ErrorOptions
+from rlexp.commands.basic_options import HELP_OPTIONS, ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import let_ctrl_c_raise
 from rlexp.processes.threads import few_collections
@@ -31,23 +31,23 @@ COMMANDS: Final[Mapping[str, str]] = {
     "run": "training",
     "sweep": "training",
     "resume": "training",
-    "join": "joining",
-    "submit": "submitting",
-    "tasks": "submitting",
-    "cancel": "submitting",
-    "evaluate": "reading",
-    "export": "exporting",
-    "logs": "reading",
-    "compare": "reading",
-    "ls": "reading",
-    "prune": "pruning",
-    "tensorboard": "reading",
+    "join": "join",
+    "submit": "submit",
+    "tasks": "submit",
+    "cancel": "submit",
+    "evaluate": "results",
+    "export": "results",
+    "logs": "results",
+    "compare": "results",
+    "ls": "results",
+    "prune": "results",
+    "tensorboard": "results",
     "train": "training",
-    "explain": "explaining",
-    "schema": "explaining",
+    "explain": "results",
+    "schema": "results",
     "convert": "checking",
-    "doctor": "examining",
-    "board": "board_group",
+    "doctor": "checking",
+    "board": "board",
 }
 """Each command, a function of that name, and the module of ``rlexp.commands`` that has it, as ``--help`` lists them."""
 _PACKAGE: Final = "rlexp.commands"
@@ -166,7 +166,7 @@ def _parsed(source: Path) -> ast.Module:
 def _class_of(command: Callable[..., None]) -> type[TyperCommand]:
     if "overrides" not in inspect.signature(command).parameters:
         return TyperCommand
-    from rlexp.commands.override_words import CommandWithOverrides  # it reads YAML
+    from rlexp.commands.options import CommandWithOverrides  # it reads YAML
 
     return CommandWithOverrides
 

@@ -1,4 +1,7 @@
-"""``rlexp.load``, ``run``, ``sweep`` and ``resume``; importing this loads nothing but Python's own."""
+"""``rlexp.load``, ``run``, ``sweep`` and ``resume``; importing this loads nothing but Python's own.
+
+``rlexp.load_policy`` and ``rlexp.results``: what came of runs; importing this loads nothing but Python's own.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,65 @@ from typing import TYPE_CHECKING, Any
 from rlexp.api.arguments import checked_arguments
 
 if TYPE_CHECKING:
-    from rlexp.api.finished_run import Run
-    from rlexp.api.loaded import LoadedExperiments
+    from rlexp.agents.trained_policy import TrainedPolicy
+    from rlexp.api.experiments import LoadedExperiments
+    from rlexp.api.runs import Run
+    from rlexp.run_results.table import Results
+
+
+@checked_arguments
+def load_policy(
+    path: str | Path,
+    *,
+    explore: bool = False,
+    seed: int | None = None,
+    imports: Sequence[str] = (),
+    allow_env: Sequence[str] = (),
+    allow_class: Sequence[str] = (),
+    allow_storage: Sequence[str] = (),
+) -> TrainedPolicy:
+    """Return a trained policy, which acts on observations of its env.
+
+    Ray is not loaded, and torch only for networks that are more than fully connected layers.
+
+    Args:
+        path: a checkpoint, or a trial or run, of which it is the best checkpoint.
+        explore: draw actions as evaluations do that explore; else they are greedy.
+        seed: of these draws; None: that of the run, so that each load draws the same.
+        imports: modules that register its env. Those that the run names are imported too if they are named here, or
+            are files that you have trained with; so are the classes that it names.
+        allow_env: envs of modules (``module:Class``) that the run may play.
+        allow_class: classes (``module:Class``) that its config may name: wrappers, torsos.
+        allow_storage: storages from which its checkpoints may be fetched, if you have not trained with them.
+
+    Raises:
+        ResumeError: where there is no run, trial or checkpoint, or it names code that is not allowed.
+        CheckpointError: where the checkpoint is damaged.
+        UsageError: where its env cannot be made here.
+
+    """
+    from rlexp.agents.trained_policy import load_trained_policy
+    from rlexp.user_code.trusted_code import TrustedCode
+
+    trusted = TrustedCode.of(imports, allow_env, allow_class, allow_storage)
+    return load_trained_policy(Path(path), explore, seed, trusted)
+
+
+@checked_arguments
+def results(*paths: str | Path) -> Results:
+    """Return the results of runs or trials as a table: one row for each iteration of each trial.
+
+    Args:
+        paths: directories of runs or trials; also of runs that have not ended.
+
+    Raises:
+        UsageError: where there is no run or trial.
+
+    """
+    from rlexp.run_results.table import read_results
+
+    return read_results([Path(path) for path in paths])
+
 
 Experiments = str | Path | Sequence[str | Path] | Mapping[str, Any]
 """A file, several files, or experiments by name."""
@@ -39,7 +99,7 @@ def load(
         ConfigError: every problem, each with its place: ``file:line:column``, or ``experiments["a"]["config"]["lr"]``.
 
     """
-    from rlexp.api.loaded import load_experiments
+    from rlexp.api.experiments import load_experiments
 
     return load_experiments(experiments, overrides, seed, imports, allow_unknown)
 
@@ -90,7 +150,7 @@ def run(
         KeyboardInterrupt: on Ctrl-C in the main thread, once the trials have saved and ended.
 
     """
-    from rlexp.api.started import start_training
+    from rlexp.api.client import start_training
 
     return start_training(
         "run",
@@ -150,7 +210,7 @@ def sweep(
         The sweep: ``directory`` has ``trials.csv`` and ``best.yaml``, which ``rlexp.run`` takes.
 
     """
-    from rlexp.api.started import start_training
+    from rlexp.api.client import start_training
 
     return start_training(
         "sweep",
@@ -201,7 +261,7 @@ def resume(
             is not allowed.
 
     """
-    from rlexp.api.started import Allowed, resume_training
+    from rlexp.api.client import Allowed, resume_training
 
     allowed = Allowed(imports, allow_env, allow_class, allow_storage)
     return resume_training(Path(path), overrides, allowed, address, quiet, debug)

@@ -15,8 +15,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from rlexp.api.reported_errors import described
-from rlexp.api.request import TrainingRequest
+from rlexp.api.client import described
 from rlexp.cluster.quick_start.fork_server import prepared
 from rlexp.cluster.session import Joining, choose
 from rlexp.commands.options import load_options
@@ -25,6 +24,7 @@ from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.plan import only_sweep
 from rlexp.config.yaml.python_values import ExperimentDict
 from rlexp.errors import RlexpError
+from rlexp.tuning.request import TrainingRequest
 from rlexp.user_code.trusted_code import TrustedCode
 
 

@@ -1,4 +1,7 @@
-"""Commands that read experiment files and train nothing: ``check``, ``convert``."""
+"""Commands that read experiment files and train nothing: ``check``, ``convert``.
+
+The command that looks at this machine, or at the nodes of a cluster: ``doctor``.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlexp.cluster.room import check_fits, check_requirements, this_machine
-from rlexp.cluster.session import Joining, choose
+from rlexp.cluster.room.fit import check_fits
+from rlexp.cluster.room.machine import check_requirements, this_machine
+from rlexp.cluster.session import ADDRESS_OPTION, Joining, choose
+from rlexp.commands.basic_options import AsJson, Debug
 from rlexp.commands.completion import complete_file
-from rlexp.commands.options import (
-    Address,
-    AllowUnknown,
-    Files,
-    Fit,
-    Imports,
-    Overrides,
-    Seed,
-    load_options,
-    room_of,
-)
-from rlexp.commands.output_options import AsJson, Debug
+from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, Overrides, Seed, load_options, room_of
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
-from rlexp.errors import ConfigError, RlexpError
+from rlexp.errors import ConfigError, RlexpError, UsageError
+from rlexp.processes.family import find_leftovers
+from rlexp.terminal.cluster_condition import print_nodes
+from rlexp.terminal.condition import print_condition
 from rlexp.terminal.plans import plan_as_json, print_checked, print_envs, print_notices, print_plan
 
 if TYPE_CHECKING:
@@ -132,3 +129,41 @@ def convert(
     Each change has a comment.
     """
     print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
+
+
+def doctor(
+    clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            ADDRESS_OPTION,
+            "--ray-address",
+            metavar="HOST:PORT",
+            help="The Ray cluster with this head (auto: this machine's); without it, this machine.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Print versions, hardware, and what killed commands left behind.
+
+    With --address it prints the same of all nodes of a Ray cluster, and what keeps experiments from running there.
+    """
+    if address is not None and (joining := choose(address, os.environ)).address is not None:
+        if clean:
+            raise UsageError("--clean is for this machine, not for a cluster", "leave --address out")
+        return _examine(joining.address, as_json)
+    leftovers = find_leftovers()
+    if clean:
+        for leftover in leftovers:
+            leftover.remove()
+    return print_condition(this_machine(), leftovers, clean, as_json)
+
+
+def _examine(address: str, as_json: bool) -> None:
+    """Print the nodes of a cluster; raises ResourceError where one of them cannot run experiments."""
+    from rlexp.cluster.probe import Question, probe_cluster
+
+    report = probe_cluster(address, Question(out=Path(os.environ.get("RLEXP_OUT", "results"))))
+    print_nodes(report, as_json)
+    report.refuse_problems()

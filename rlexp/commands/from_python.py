@@ -18,10 +18,9 @@ import typer
 from rlexp.board.client.submit import SubmitOptions, Submitted, Submitter
 from rlexp.board.messages.tokens import client_token
 from rlexp.board.servers.board import TaskStatus
-from rlexp.commands import joining
-from rlexp.commands.board_keys import take_token
-from rlexp.commands.boards import required_board
-from rlexp.commands.submitting import check_options, checked_plan
+from rlexp.commands import join as joining
+from rlexp.commands.board_keys import required_board, take_token
+from rlexp.commands.submit import check_options, checked_plan
 from rlexp.config.load import LoadOptions
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import never

@@ -14,7 +14,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError, Problem, UsageError
 from rlexp.files import plain
-from rlexp.runs.rows import CHANGEABLE_IN_SWEEPS, differences
+from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences
 from rlexp.search.optuna_sampler import optuna_place
 from rlexp.search.optuna_space import known_point, parameters_of, rehearsed_distributions, suggested_point
 from rlexp.search.optuna_storage import open_storage

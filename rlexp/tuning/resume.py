@@ -26,10 +26,17 @@ from rlexp.errors import ResumeError
 from rlexp.files import plain
 from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import StopRequest
+from rlexp.runs.changed_keys import (
+    CHANGEABLE,
+    CHANGEABLE_IN_SWEEPS,
+    as_typed,
+    differences,
+    refuse_changes_of,
+    what_can_change,
+)
 from rlexp.runs.checkpoints import newest_manifest
 from rlexp.runs.checkpoints.fetching import fetch_missing
 from rlexp.runs.record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, read_run_record
-from rlexp.runs.rows import CHANGEABLE, CHANGEABLE_IN_SWEEPS, as_typed, differences, refuse_changes_of, what_can_change
 from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
 from rlexp.runs.trust import refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlexp.cli import app
-from rlexp.commands import exporting
+from rlexp.commands import results
 from rlexp.errors import CheckpointError, ResumeError, UsageError
 
 
@@ -22,7 +22,7 @@ def refused(*words: object) -> UsageError:
 
 @pytest.fixture
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "_NEEDED", ())
+    monkeypatch.setattr(results, "_NEEDED", ())
 
 
 def test_missing_extra_is_named_before_anything_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_missing_extra_is_named_before_anything_else(monkeypatch: pytest.MonkeyP
     def without(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name in {"onnxscript", "onnxruntime"} else found(name, package)
 
-    monkeypatch.setattr(exporting, "_NEEDED", ("json", "onnxscript", "onnxruntime"))
+    monkeypatch.setattr(results, "_NEEDED", ("json", "onnxscript", "onnxruntime"))
     monkeypatch.setattr(importlib.util, "find_spec", without)
     error = refused("nowhere", "--onnx", tmp_path / "policy.onnx")
     assert error.message == "export needs onnxscript and onnxruntime, which are not installed"

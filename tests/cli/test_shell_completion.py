@@ -99,7 +99,7 @@ def test_names_of_commands_are_completed_with_their_lines_and_import_none(folder
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **asked}, check=False
     )
     assert done.stdout.split("\n")[0] == "resume"
-    assert done.stdout.splitlines()[-1] == "['rlexp.commands.output_options']", done.stderr
+    assert done.stdout.splitlines()[-1] == "['rlexp.commands.basic_options']", done.stderr
 
 
 def test_completion_loads_neither_torch_nor_ray(folder: Path) -> None:

@@ -16,7 +16,7 @@ import rlexp
 from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
-from rlexp.commands import submitting
+from rlexp.commands import submit
 from rlexp.errors import RlexpError, UsageError
 from tests.brokers import RedisServer, running_redis
 from tests.submitted_tasks import EXPERIMENT
@@ -93,15 +93,15 @@ def test_task_is_submitted_listed_and_cancelled_with_its_password_nowhere(
     assert done.returncode == 0, done.stderr
     first, loaded, task_id = json.loads(done.stdout)
     assert (first, loaded) == ([], [])
-    submitting.tasks(url, as_json=True)
+    submit.tasks(url, as_json=True)
     (task,) = (task for task in json.loads(capsys.readouterr().out)["tasks"] if task["id"] == task_id)
     assert (task["name"], task["status"], task["seats"]) == ("cartpole", "QUEUED", 3)
-    submitting.cancel([url, task_id])
+    submit.cancel([url, task_id])
     assert capsys.readouterr().out == f"cancelled {task_id}; nobody trained it\n"
     with pytest.raises(UsageError, match=f"task {task_id} is over already: CANCELLED"):
-        submitting.cancel([url, task_id])
+        submit.cancel([url, task_id])
     with pytest.raises(UsageError, match="task t-1 is not on the board"):
-        submitting.cancel([url, "t-1"])
+        submit.cancel([url, "t-1"])
     command = [sys.executable, "-m", "rlexp", "submit", "--attach", task_id, "--board", url]
     attached = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert attached.returncode == 1, attached.stderr
@@ -143,7 +143,7 @@ def test_garbage_of_others_hides_no_task_and_is_named(
     server.command("HSET", "rlexp:{spoiled}:task", "status", "DANC\x1bING")
     server.command("DEL", "rlexp:{typed}:task")
     server.command("RPUSH", "rlexp:{typed}:task", "x")
-    submitting.tasks(url)
+    submit.tasks(url)
     shown = capsys.readouterr()
     assert [line.split()[0] for line in shown.out.splitlines()] == ["id", "good", "good:"]
     assert "\x1b" not in shown.out + shown.err
@@ -151,5 +151,5 @@ def test_garbage_of_others_hides_no_task_and_is_named(
         assert key in shown.err
     assert "key task of task spoiled, field status" in shown.err
     with pytest.raises(UsageError, match="not on the board"):
-        submitting.cancel([url, "spoiled"])
-    submitting.cancel([url, "good"])
+        submit.cancel([url, "spoiled"])
+    submit.cancel([url, "good"])

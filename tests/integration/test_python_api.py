@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import rlexp
-from rlexp.api.finished_run import FailedRunError, Run
+from rlexp.api.runs import FailedRunError, Run
 from rlexp.runs.record import Status
 from tests.envs import CountingEnv, LateRaisingEnv
 

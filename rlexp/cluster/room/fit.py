@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rlexp.cluster.room.machine import Cluster, Machine
-from rlexp.cluster.room.packing import most_workers, together
 from rlexp.cluster.room.shortfalls import SHARD_CPUS, Changes, at, bytes_per_transition, changed, rounded, shortfalls
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment, cpus_of_learners, required_cpus, required_gpus
@@ -70,6 +69,8 @@ def _parts_within_a_node(experiment: Experiment, cluster: Cluster) -> Changes:
 
 def _fewer_workers_until_packed(experiment: Experiment, cluster: Cluster) -> Changes:
     """Return as many workers as the nodes have room for beside the other bundles; all where no number of them fits."""
+    from rlexp.cluster.room.packing import most_workers  # only of clusters
+
     most = most_workers(experiment, cluster)
     if not most or most >= experiment.config.num_reserved_workers:
         return {}
@@ -258,6 +259,8 @@ def _fits(trial: Trial, cluster: Cluster) -> bool:
 
 
 def _asked(trials: Sequence[Trial], cluster: Cluster) -> list[dict[str, float]]:
+    from rlexp.cluster.room.packing import together
+
     bundles = bundles_of(_largest(trials, cluster).config)
     listed = [together(bundles.listed)] if bundles.strategy == "STRICT_PACK" else bundles.listed
     return [dict(bundle) for bundle in listed if bundle]

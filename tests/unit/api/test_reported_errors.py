@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rlexp
-from rlexp.api.reported_errors import described, reported
+from rlexp.api.client import described, reported
 from rlexp.cluster.session import RayStoppedError
 from rlexp.errors import (
     CheckpointError,

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import pytest
 
-from rlexp.api import child
-from rlexp.api.request import TrainingRequest
+from rlexp.api import client
 from rlexp.errors import TrialError
+from rlexp.tuning.request import TrainingRequest
 
 ANSWER: Final = """
 import os, subprocess, sys, time
@@ -44,11 +44,11 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-def ended(lines: str, monkeypatch: pytest.MonkeyPatch, quiet: bool = True) -> child.Ended:
+def ended(lines: str, monkeypatch: pytest.MonkeyPatch, quiet: bool = True) -> client.Ended:
     """Return how a process ends that does ``lines`` in place of training."""
-    monkeypatch.setattr(child, "own_program", lambda module, *words: [sys.executable, "-c", ANSWER + lines, *words])
+    monkeypatch.setattr(client, "own_program", lambda module, *words: [sys.executable, "-c", ANSWER + lines, *words])
     started = time.monotonic()
-    result = child.train_in_process(TrainingRequest("run", (), quiet=quiet))
+    result = client.train_in_process(TrainingRequest("run", (), quiet=quiet))
     assert time.monotonic() - started < FAR_BELOW_S
     return result
 
@@ -69,7 +69,7 @@ def test_process_left_by_one_that_died_keeps_nobody_waiting(left: Path, monkeypa
 
 @pytest.mark.parametrize("end", ["time.sleep(60)", "os.close(sender); time.sleep(60)"], ids=["open", "closed"])
 def test_process_that_does_not_end_after_its_answer_is_ended(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "END_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(client, "END_TIMEOUT_S", 0.5)
     assert ended(f"answer(); {end}", monkeypatch).exit_code == 3
 
 

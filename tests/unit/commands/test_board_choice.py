@@ -8,7 +8,7 @@ import pytest
 
 from rlexp.board.messages.address import PASSWORD_VARIABLE
 from rlexp.cluster.session import OWN, Joining
-from rlexp.commands.boards import chosen_board, refuse_board, refuse_typed_passwords
+from rlexp.commands.board_keys import chosen_board, refuse_board, refuse_typed_passwords
 from rlexp.errors import UsageError
 
 LOCAL = "redis://127.0.0.1:7000"

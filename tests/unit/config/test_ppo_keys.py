@@ -12,7 +12,7 @@ from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.envs import EnvConfig
-from rlexp.runs.rows import CHANGEABLE, differences
+from rlexp.runs.changed_keys import CHANGEABLE, differences
 from rlexp.tuning.tune_runner import placement
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlexp.cli import app
-from rlexp.commands import pruning
+from rlexp.commands import results
 from rlexp.errors import ResumeError
 from rlexp.processes.locks import RunLock
 from rlexp.runs.checkpoints import list_checkpoints, verify_checkpoint, write_checkpoint
@@ -133,4 +133,4 @@ def test_one_run_in_use_keeps_all_of_them(run: Path, tmp_path: Path) -> None:
 
 
 def test_prune_keeps_as_many_as_training() -> None:
-    assert inspect.signature(pruning.prune).parameters["keep"].default == NEWEST_KEPT
+    assert inspect.signature(results.prune).parameters["keep"].default == NEWEST_KEPT

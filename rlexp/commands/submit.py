@@ -14,10 +14,9 @@ from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.tokens import client_token
 from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room import check_requirements
-from rlexp.commands.board_keys import TokenOption, take_token
-from rlexp.commands.boards import Insecure, required_board
+from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, whole
+from rlexp.commands.board_keys import Insecure, TokenOption, required_board, take_token
 from rlexp.commands.completion import complete_file
-from rlexp.commands.numbers import whole
 from rlexp.commands.options import (
     AllowUnknown,
     Imports,
@@ -29,7 +28,6 @@ from rlexp.commands.options import (
     Track,
     track_flags,
 )
-from rlexp.commands.output_options import AsJson, AsJsonLines, Debug, Quiet
 from rlexp.commands.trust import remember_ones_own
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError

@@ -1,21 +1,141 @@
-"""Commands that read the results of runs: ``evaluate``, ``logs``, ``compare``, ``ls``, ``tensorboard``."""
+"""Commands that read the results of runs: ``evaluate``, ``logs``, ``compare``, ``ls``, ``tensorboard``.
+
+Commands that show what can be written into experiment files: ``explain``, ``schema``.
+
+``rlexp export``: a checkpoint's policy as an ONNX file.
+
+``rlexp prune``: removes checkpoints that nothing needs any more.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.completion import complete_run
-from rlexp.commands.numbers import MOST, real, whole
-from rlexp.commands.output_options import AsJson, Debug
+from rlexp.commands.basic_options import MOST, AsJson, Debug, real, whole
+from rlexp.commands.completion import complete_name, complete_run
 from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
-from rlexp.errors import Notice
+from rlexp.errors import Notice, UsageError
+from rlexp.files import refuse_other_than_file
 from rlexp.run_results.axis import Axis
 from rlexp.seeding import LARGEST_SEED
 from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
+from rlexp.terminal.exports import print_export
+
+
+def explain(
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="A key, a metric, an agent, or grid_search, asha, uniform ...",
+            autocompletion=complete_name,
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Explain a key, a metric, a sampler, a searcher or a scheduler.
+
+    Of a key: what it does, its values, its default for each agent, and its other spellings. Without a
+    name, or with that of an agent, list all keys with their defaults.
+    """
+    from rlexp.terminal.explanations import print_explanation
+
+    print_explanation(key)
+
+
+def schema() -> None:
+    """Print the JSON Schema of experiment files, for editors."""
+    from rlexp.config.reference.json_schema import experiment_schema
+
+    print(json.dumps(experiment_schema(), indent=1))
+
+
+_NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
+"""Modules of the extra ``[onnx]``."""
+
+
+def export(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
+        ),
+    ],
+    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write; needs rlexp[onnx].")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
+    imports: ImportsOfRun = None,
+    allow_env: AllowEnv = None,
+    allow_class: AllowClass = None,
+    allow_storage: AllowStorage = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Write the greedy policy of a checkpoint to an ONNX file.
+
+    Of a run or a trial it is the best checkpoint. The observation filter is part of it, and its actions are what
+    the env takes. Before the file is written, it is compared with the checkpoint on 1000 observations. Modules and
+    classes that you have not trained with have to be allowed.
+    """
+    _require_extra()
+    _check_target(onnx, overwrite)
+    from rlexp.runs.checkpoints.kept import find_checkpoint
+
+    trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
+    checkpoint = find_checkpoint(path, trusted)
+    from rlexp.agents.export.export import export_checkpoint
+
+    print_export(export_checkpoint(checkpoint, onnx, trusted), as_json)
+
+
+def _require_extra() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise UsageError(
+            f"export needs {' and '.join(missing)}, which {verb} not installed", "pip install 'rlexp[onnx]'"
+        )
+
+
+def _check_target(file: Path, overwrite: bool) -> None:
+    """Raise UsageError where a file cannot be written: before a checkpoint is read for it."""
+    try:
+        refuse_other_than_file(file)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}", "name a file, for example policy.onnx") from error
+    if not file.parent.is_dir():
+        raise UsageError(f"there is no directory {file.parent}", "create it, or name a file elsewhere")
+    if file.exists() and not overwrite:
+        raise UsageError(f"{file} exists", "--overwrite replaces it")
+
+
+def prune(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Runs.", show_default=False, autocompletion=complete_run)
+    ],
+    keep: Annotated[int, whole("--keep", "N", "Newest checkpoints of each trial that stay.", 1)] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Remove the checkpoints of runs, except the newest and the best.
+
+    Of each trial the newest N stay, and the best one, which evaluate plays. A run that is in use is refused, and
+    then nothing is removed.
+    """
+    from rlexp.runs.checkpoints import kept
+    from rlexp.terminal.listings import print_pruned
+
+    found = [kept.superseded_in(run, keep) for run in dict.fromkeys(runs)]
+    if not dry_run:
+        found = [kept.prune(each.run, keep) for each in found]
+    print_pruned(found, dry_run, as_json)
 
 
 def evaluate(

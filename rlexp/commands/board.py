@@ -1,8 +1,17 @@
-"""``rlexp board serve``: a board on the Valkey or Redis that is installed on this machine."""
+"""``rlexp board serve``: a board on the Valkey or Redis that is installed on this machine.
+
+``rlexp board acl``: the access rules of roles, for a Redis or Valkey that somebody else runs.
+
+``rlexp board check``: whether a board is fit for training, and what to do where it is not.
+
+``rlexp board …``: the commands for those who have a board of their own.
+"""
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +22,8 @@ import typer
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError
 from rlexp.board.servers import open_board
-from rlexp.board.servers.access import TRAINER
+from rlexp.board.servers.access import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES, TRAINER
+from rlexp.board.servers.probes import ReachError, reach
 from rlexp.board.servers.server_process import ServerProcess, find_program
 from rlexp.board.servers.serving import (
     USERS,
@@ -26,13 +36,67 @@ from rlexp.board.servers.serving import (
     default_folder,
     write_role_files,
 )
-from rlexp.cluster.room import this_machine
-from rlexp.commands.numbers import whole
-from rlexp.commands.output_options import AsJson, Debug
+from rlexp.cluster.room.machine import this_machine
+from rlexp.commands import board_keys
+from rlexp.commands.basic_options import HELP_OPTIONS, AsJson, Debug, whole
+from rlexp.commands.board_keys import Insecure, required_board
+from rlexp.commands.join import Url
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
+from rlexp.terminal.board_checks import print_access, print_findings
+from rlexp.terminal.board_findings import Finding, Level, reach_findings, refused, server_findings, unreachable
 from rlexp.terminal.board_servers import ServedBoard, print_served
 from rlexp.terminal.output_streams import outlive_readers
+
+Roles = Annotated[list[str] | None, typer.Option("--role", metavar="ROLE", help="This role only; repeatable.")]
+AsCommands = Annotated[bool, typer.Option("--commands", help="As commands for redis-cli (ACL SETUSER).")]
+Old = Annotated[
+    bool, typer.Option("--old", help="For Redis 6.2, where keys that a role reads can also be written by it.")
+]
+
+
+def acl(
+    role: Roles = None,
+    as_commands: AsCommands = False,
+    old: Old = False,
+    debug: Debug = False,
+) -> None:
+    """Print the access rules that actors, trainers and clients need, for a Redis or Valkey that somebody else runs.
+
+    Lines for its users.acl or redis.conf, each with a word in place of the password.
+    """
+    known = [each.name for each in ROLES]
+    if unknown := set(role or ()) - set(known):
+        raise UsageError(f"no role is called {min(unknown)}", f"the roles are {', '.join(known)}")
+    print_access(role or known, OLDEST if old else FIRST_WITH_READ_ONLY_KEYS, as_commands)
+
+
+def check(url: Url = None, insecure: Insecure = False, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Examine a board: reach, TLS, rights, speed, largest message, memory. Nothing is left on it.
+
+    Each line is ok, a warning, or a problem with what to do about it; exit code 1 where there is a problem.
+    """
+    board = required_board(url, insecure)
+    findings = list(_findings(board))
+    print_findings(str(board), findings, as_json)
+    raise typer.Exit(int(any(finding.level is Level.PROBLEM for finding in findings)))
+
+
+def _findings(board: BoardAddress) -> Iterator[Finding]:
+    try:
+        from rlexp.board.servers.probes import probe
+    except ModuleNotFoundError as error:
+        raise UsageError("the client library of Redis is not installed", "pip install 'rlexp[redis]'") from error
+    try:
+        yield from reach_findings(board, reach(board.host, board.port, board.has_tls, board.ca_file))
+    except ReachError as error:
+        yield unreachable(error)
+        return
+    try:
+        yield from server_findings(probe(board))
+    except BoardError as error:
+        yield refused(board, error)
+
 
 _MEMORY_SHARE: Final = 0.5
 """Of the machine's memory, at most: a queue that nobody empties must not take all of it."""
@@ -65,10 +129,9 @@ Authority = Annotated[
     Path | None,
     typer.Option("--tls-ca", metavar="FILE", help="The certificates that others need to trust, if it is your own CA."),
 ]
-Insecure = Annotated[
+ServesUnencrypted = Annotated[
     bool, typer.Option("--insecure", help="Listen at a public address without TLS, where others may read along.")
 ]
-
 
 Actors = Annotated[int, whole("--actors", "N", "Make join tokens for N actors, a file each.", 1, 10_000)]
 
@@ -82,7 +145,7 @@ def serve(
     tls_key: Key = None,
     tls_ca: Authority = None,
     actors: Actors = 1,
-    insecure: Insecure = False,
+    insecure: ServesUnencrypted = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -152,3 +215,21 @@ def _wait(server: ServerProcess, request: DrainRequest) -> None:
             if server.has_ended:
                 raise RlexpError(f"the server has ended: {server.last_words()}", f"see {server.log}")
             time.sleep(_POLL_S)
+
+
+board_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=HELP_OPTIONS,
+)
+
+
+@board_app.callback()
+def board() -> None:
+    """Set up a board for those who train and play over it: start one, examine it, make rules and tokens."""
+
+
+for command in (serve, check, acl, board_keys.keys):
+    paragraph = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]
+    board_app.command(short_help=" ".join(paragraph.split()), context_settings=HELP_OPTIONS)(command)
