@@ -124,6 +124,7 @@ def optuna_crash(scene: Scene) -> str:
     search = "searcher: optuna, num_samples: 6, optuna: {n_startup_trials: 3}"
     command = started(scene, "drill", search, "lr: {loguniform: [1e-4, 1e-2]}")
     ended = wait_for_ends(command, 2)
+    command.wait_for("start of a trial", lambda event: event["event"] == "trial_start")  # that one is being tried
     killed(scene, command)
     ended += [trial for trial in trials_begun(scene) if trial not in ended and has_last_row(scene, trial)]
     tried = [trial for trial in trials_begun(scene) if trial not in ended]
@@ -136,6 +137,10 @@ def optuna_crash(scene: Scene) -> str:
     configurations = content(scene.out / "drill/sweep.json")["configurations"]
     points = {each["point"]["lr"] for each in configurations}
     check(len(configurations) == len(points) == 6, f"{len(configurations)} configurations at {len(points)} points")
+    for (trial,) in (each["trials"] for each in configurations):
+        steps = [row["timesteps_total"] for row in rows_of(scene, trial["name"])]
+        seen = f"{trial['name']} is {trial['status']} with rows at {steps}"
+        check(trial["status"] == "TERMINATED" and steps == list(range(40, STEPS + 1, 40)), seen)
     return f"{len(tried)} were being tried and began first; 6 configurations, 6 points"
 
 
@@ -161,10 +166,20 @@ def sweep_ctrl_c(scene: Scene) -> str:
 
 
 def has_last_row(scene: Scene, trial: str) -> bool:
-    """Return whether a trial wrote the row at which it stops: it has ended, although a killed sweep may not say so."""
+    """Return whether a trial wrote the row at which it stops; its checkpoint has that row before the sweep records it.
+
+    Then it has ended, although a killed sweep may not say so.
+    """
+    manifests = (scene.out / "drill" / trial).glob("checkpoint_*/manifest.json")
+    written = [content(manifest)["metadata"]["metrics"] for manifest in manifests]
+    return any(row["timesteps_total"] >= STEPS for row in [*rows_of(scene, trial), *written])
+
+
+def rows_of(scene: Scene, trial: str) -> list[Any]:
+    """Return the rows of ``result.json`` of a trial; a last line that a kill cut is none."""
     file = scene.out / "drill" / trial / "result.json"
-    rows = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-    return any(json.loads(row)["timesteps_total"] >= STEPS for row in rows if row.endswith("\n"))
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def trials_begun(scene: Scene) -> list[str]:
