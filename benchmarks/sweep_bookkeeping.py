@@ -28,7 +28,6 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.journal import Journal
@@ -38,6 +37,7 @@ from rlexp.search.searchers import PlannedSearcher, make_searcher
 from rlexp.search.standings import Standings
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Verdict
+from rlexp.terminal.summary import leaderboard, leaderboard_lines
 
 ROWS = 10
 STEPS_PER_ROW = 1_000

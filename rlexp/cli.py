@@ -23,8 +23,7 @@ from rlexp.commands.basic_options import HELP_OPTIONS, ErrorOptions
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import let_ctrl_c_raise
 from rlexp.processes.threads import few_collections
-from rlexp.terminal.lines import print_error
-from rlexp.terminal.output_streams import open_output_streams
+from rlexp.terminal.lines import open_output_streams, print_error
 
 COMMANDS: Final[Mapping[str, str]] = {
     "check": "checking",

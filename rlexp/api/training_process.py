@@ -77,7 +77,7 @@ def _load_options(request: TrainingRequest, joining: Joining) -> LoadOptions:
 
 
 def _resume(request: TrainingRequest, joining: Joining) -> Trained:
-    from rlexp.display import choose_display
+    from rlexp.terminal.displays import choose_display
     from rlexp.tuning.resume import resume_run
 
     path = Path(request.path)

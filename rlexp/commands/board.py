@@ -43,10 +43,18 @@ from rlexp.commands.board_keys import Insecure, required_board
 from rlexp.commands.join import Url
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
-from rlexp.terminal.board_checks import print_access, print_findings
-from rlexp.terminal.board_findings import Finding, Level, reach_findings, refused, server_findings, unreachable
-from rlexp.terminal.board_servers import ServedBoard, print_served
-from rlexp.terminal.output_streams import outlive_readers
+from rlexp.terminal.board import ServedBoard, print_served
+from rlexp.terminal.board_check import (
+    Finding,
+    Level,
+    print_access,
+    print_findings,
+    reach_findings,
+    refused,
+    server_findings,
+    unreachable,
+)
+from rlexp.terminal.lines import outlive_readers
 
 Roles = Annotated[list[str] | None, typer.Option("--role", metavar="ROLE", help="This role only; repeatable.")]
 AsCommands = Annotated[bool, typer.Option("--commands", help="As commands for redis-cli (ACL SETUSER).")]

@@ -22,12 +22,18 @@ from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, O
 from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
 from rlexp.errors import ConfigError, RlexpError, UsageError
 from rlexp.processes.family import find_leftovers
-from rlexp.terminal.cluster_condition import print_nodes
-from rlexp.terminal.condition import print_condition
-from rlexp.terminal.plans import plan_as_json, print_checked, print_envs, print_notices, print_plan
+from rlexp.terminal.checking import (
+    plan_as_json,
+    print_checked,
+    print_condition,
+    print_envs,
+    print_nodes,
+    print_notices,
+    print_plan,
+)
 
 if TYPE_CHECKING:
-    from rlexp.terminal.plans import EnvReport
+    from rlexp.terminal.checking import EnvReport
 
 
 def check(

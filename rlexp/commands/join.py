@@ -40,7 +40,7 @@ from rlexp.config.keys.user_code import UserModules, with_current_folder
 from rlexp.errors import UsageError
 from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest
-from rlexp.terminal.output_streams import outlive_readers
+from rlexp.terminal.lines import outlive_readers
 
 END_TIMEOUT_S: Final = 30.0
 """How long actors may take to leave once they were asked to; then they are killed."""
@@ -304,7 +304,7 @@ def join(
     most_bytes = None if max_memory is None else _bytes(max_memory)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
-    from rlexp.terminal.boards import ActorDisplay
+    from rlexp.terminal.board import ActorDisplay
 
     if processes > 1:
         given = {"once": once, "task": task, "allow_env": allow_env, "import": imports}

@@ -24,8 +24,7 @@ from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
 from rlexp.run_results.axis import Axis
 from rlexp.seeding import LARGEST_SEED
-from rlexp.terminal.evaluations import EvaluationProgress, print_evaluation
-from rlexp.terminal.exports import print_export
+from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_export
 
 
 def explain(
@@ -130,7 +129,7 @@ def prune(
     then nothing is removed.
     """
     from rlexp.runs.checkpoints import kept
-    from rlexp.terminal.listings import print_pruned
+    from rlexp.terminal.results import print_pruned
 
     found = [kept.superseded_in(run, keep) for run in dict.fromkeys(runs)]
     if not dry_run:
@@ -248,7 +247,7 @@ def compare(
     ended earlier or failed are listed below. A sweep keeps the scores and the order of its own ranking.
     """
     from rlexp.run_results.comparison import compare_groups
-    from rlexp.terminal.comparisons import export_comparison, print_comparison
+    from rlexp.terminal.comparison import export_comparison, print_comparison
 
     comparison = compare_groups(groups, metric, by, goal, at)
     export_comparison(comparison, html, png)
@@ -272,7 +271,7 @@ def ls(
     """
     from rlexp.run_results.run_listing import found_at
     from rlexp.terminal.lines import print_notice_list
-    from rlexp.terminal.listings import print_found
+    from rlexp.terminal.results import print_found
 
     left_out: list[Notice] = []
     found = found_at(path, left_out.append)
@@ -301,6 +300,6 @@ def tensorboard(
     Ctrl-C ends it.
     """
     from rlexp.run_results.tensorboard_server import run_tensorboard
-    from rlexp.terminal.listings import print_address
+    from rlexp.terminal.results import print_address
 
     raise typer.Exit(run_tensorboard(path, host, port, announce=print_address))

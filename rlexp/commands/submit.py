@@ -32,8 +32,8 @@ from rlexp.commands.trust import remember_ones_own
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
 from rlexp.processes.signals import DrainRequest
-from rlexp.terminal.output_streams import outlive_readers
-from rlexp.terminal.plans import print_notices
+from rlexp.terminal.checking import print_notices
+from rlexp.terminal.lines import outlive_readers
 
 _CANCELLED: Final = "cancelled with rlexp cancel"
 EXIT_CODES: Final = {TaskStatus.ENDED: 0}
@@ -151,7 +151,7 @@ def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson =
     """
     address = required_board(url, insecure, "rlexp tasks redis://HOST:6379")
     from rlexp.board.servers import open_board
-    from rlexp.terminal.tasks import print_tasks, print_unreadable
+    from rlexp.terminal.board import print_tasks, print_unreadable
 
     with closing(open_board(address)) as board:
         found = board.tasks()
@@ -168,7 +168,7 @@ def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> No
         raise UsageError("rlexp cancel ends one task", "rlexp cancel URL ID")
     address = required_board(words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID")
     from rlexp.board.servers import open_board
-    from rlexp.terminal.tasks import print_cancelled, print_unreadable
+    from rlexp.terminal.board import print_cancelled, print_unreadable
 
     task_id = words[-1]
     with closing(open_board(address)) as board:

@@ -63,8 +63,8 @@ from rlexp.config.command_line import LoadOptions, experiment_text, option_at
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, UsageError
-from rlexp.terminal.output_streams import outlive_readers
-from rlexp.terminal.plans import print_notices
+from rlexp.terminal.checking import print_notices
+from rlexp.terminal.lines import outlive_readers
 
 _OF_AN_EXPERIMENT: Final = {
     "agent": "rlexp run FILE -o run=APEX overrides a value in the file",
@@ -234,7 +234,7 @@ def resume(
     take_master(keys, address_of_board is not None)
     changes = [*(f"{flag.key}={flag.text}" for flag in track_flags(track)), *(overrides or ())]
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
-    from rlexp.display import choose_display
+    from rlexp.terminal.displays import choose_display
     from rlexp.tuning.resume import resume_run
 
     with (
@@ -336,7 +336,7 @@ def train_plan(plan: Plan, flags: RunFlags, allow_failures: int | None = None) -
     if flags.joining.address is None:
         # Again in rlexp.tuning, but only after what is slow to import.
         check_fits(plan.everything, Cluster.of(this_machine()))
-    from rlexp.display import choose_display
+    from rlexp.terminal.displays import choose_display
     from rlexp.tuning.run import RunOptions, run_plan, run_sweep
 
     command = sys.argv if flags.command is None else flags.command

@@ -9,12 +9,12 @@ from typing import Any, Final, TextIO
 
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.config.keys.trial import Trial
-from rlexp.display import JsonDisplay, QuietDisplay
-from rlexp.display.trial_view import TrialView
 from rlexp.runs.directories import as_typed, derived_name
 from rlexp.runs.record import RunRecord, Status
 from rlexp.runs.rows import earlier_rewards, last_row
-from rlexp.terminal.status_line import StatusLine
+from rlexp.terminal.displays import JsonDisplay, QuietDisplay
+from rlexp.terminal.lines import StatusLine
+from rlexp.terminal.trial_view import TrialView
 from rlexp.text import count, is_known, middle_cut, score
 
 TAKEN: Final = "●"

@@ -19,11 +19,11 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.cluster.joined import Reachability
 from rlexp.cluster.nodes import ClusterNodes, RayNode
 from rlexp.config.keys.trial import Trial, bundles_of
-from rlexp.display.display import Display
 from rlexp.runs.checkpoints.trial import list_checkpoints
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import MOVE_FILE
+from rlexp.terminal.displays import Display
 from rlexp.tuning.assignment import hand_over_secrets
 from rlexp.tuning.trial_watch import NodeLosses, RoomWatch, deadline_s_of, kill_process, missing_elsewhere, our_trial
 

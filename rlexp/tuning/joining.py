@@ -18,9 +18,9 @@ from rlexp.cluster.room.fit import wait_for_room
 from rlexp.cluster.session import Session
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
-from rlexp.display import Display
 from rlexp.errors import ResourceError
 from rlexp.processes.signals import StopRequest
+from rlexp.terminal.displays import Display
 
 if TYPE_CHECKING:
     from rlexp.tuning.run import RunOptions

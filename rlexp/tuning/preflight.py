@@ -20,7 +20,7 @@ from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError
 from rlexp.processes.child import ChildProcess, Message
 from rlexp.processes.family import SESSION, family_of, kill
-from rlexp.terminal.plans import EnvReport
+from rlexp.terminal.checking import EnvReport
 
 START_TIMEOUT_S: Final = 60.0
 """How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""

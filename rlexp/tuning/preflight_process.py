@@ -42,7 +42,7 @@ from rlexp.envs import (
 )
 from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.processes.child import Message, Send, answer
-from rlexp.terminal.plans import EnvReport
+from rlexp.terminal.checking import EnvReport
 
 LARGE_IMAGE: Final = 128
 """Pixels of a side from which on the default convolutions are slow."""

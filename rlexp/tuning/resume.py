@@ -21,7 +21,6 @@ from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.sweep import Sweep
-from rlexp.display import Display
 from rlexp.errors import ResumeError
 from rlexp.files import plain
 from rlexp.processes.locks import RUN_FILE
@@ -46,6 +45,7 @@ from rlexp.search.record import BEST_FILE
 from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
+from rlexp.terminal.displays import Display
 from rlexp.text import masked
 from rlexp.trackers import Trackers
 from rlexp.tuning.joining import make_session

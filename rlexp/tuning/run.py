@@ -24,7 +24,6 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import only_sweep
 from rlexp.config.sweep import Sweep
-from rlexp.display.display import Display
 from rlexp.errors import RlexpError
 from rlexp.processes.signals import StopRequest
 from rlexp.processes.threads import imported_meanwhile
@@ -41,6 +40,7 @@ from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
 from rlexp.search.trial_source import FixedTrials, TrialSource
+from rlexp.terminal.displays import Display
 from rlexp.text import has_secrets, masked
 from rlexp.trackers.trackers import Trackers
 from rlexp.tuning.joining import make_session, probed

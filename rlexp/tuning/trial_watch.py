@@ -18,13 +18,13 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.cluster.nodes import Bundle, ClusterNodes, RayNode
 from rlexp.config.keys.trial import Trial
-from rlexp.display.display import Display
 from rlexp.files import read_regular
 from rlexp.metrics.timers import RunningClock
 from rlexp.processes.locks import OpenFolder
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import ERROR_FILE, TRAINING, PhaseWatch
+from rlexp.terminal.displays import Display
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 
 _LOOKS = 3

@@ -11,13 +11,13 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
-from rlexp.display import Display
 from rlexp.processes.signals import StopRequest
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
+from rlexp.terminal.displays import Display
 from rlexp.tuning.assignment import keeper_error
 from rlexp.tuning.cluster_trials import ClusterTrials, failure_over_time
 from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial

@@ -22,13 +22,13 @@ from rlexp.cluster.quick_start.raylet import actors_of_idle_processes, callbacks
 from rlexp.cluster.session import Session
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial, bundles_of
-from rlexp.display.display import Display
 from rlexp.processes.signals import END_TIMEOUT_S, StopRequest
 from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import STOP_FILE
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
+from rlexp.terminal.displays import Display
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of, keeper_of
 from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.trainable import ExperimentTrainable

@@ -17,13 +17,13 @@ from rlexp.cluster.room.machine import Cluster
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.display.quiet import QuietDisplay
 from rlexp.files import to_json
 from rlexp.runs.record import Status
 from rlexp.runs.recorders import LineFile
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.search import Search
 from rlexp.seeding import derive_seed
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.run import EXIT_CODES, RunOptions, run_sweep
 from rlexp.user_code.memory import remember_plan

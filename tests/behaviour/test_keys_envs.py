@@ -20,12 +20,12 @@ from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_code import UserModules, folders_for
-from rlexp.display.quiet import QuietDisplay
 from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
 from rlexp.errors import ResumeError, UsageError
 from rlexp.models import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import OBS
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.resume import resume_run
 from tests.envs import COUNTING_ENV, ENDLESS_ENV, PIXEL_ENV
 from tests.sent_rows import whole

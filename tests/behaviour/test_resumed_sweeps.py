@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.trial import Trial
-from rlexp.display.summary import summary_lines
 from rlexp.files import to_json
 from rlexp.runs.record import read_run_record
 from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.seeding import derive_seed
+from rlexp.terminal.summary import summary_lines
 from tests.behaviour.rehearsed_sweeps import (
     ASHA,
     CONDITIONAL,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.trial import Trial
-from rlexp.display.summary import summary_lines
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record
-from rlexp.terminal.comparisons import print_comparison
+from rlexp.terminal.comparison import print_comparison
+from rlexp.terminal.summary import summary_lines
 from tests.behaviour.simulated_sweeps import simulated, sweep_of
 
 CONFIG = {

@@ -21,8 +21,6 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from rlexp.config.keys.trial import Trial
-from rlexp.display.leaderboard import leaderboard_lines
-from rlexp.display.summary import summary_lines
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.record import read_run_record
@@ -33,6 +31,7 @@ from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search
 from rlexp.search.trial_source import Ending
+from rlexp.terminal.summary import leaderboard_lines, summary_lines
 from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World, simulated, sweep_of
 
 REWARD = "episode_reward_mean"

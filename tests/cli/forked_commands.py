@@ -26,7 +26,7 @@ import psutil
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 60.0
 IMPORTED = (
-    *("rlexp.cli", "rlexp.terminal.comparisons", "rlexp.terminal.listings", "rlexp.terminal.logs"),
+    *("rlexp.cli", "rlexp.terminal.comparison", "rlexp.terminal.results", "rlexp.terminal.logs"),
     *("gymnasium.envs.classic_control", "rich.console"),
 )
 """What most commands import, none of which starts a thread; a fork would lack it."""

@@ -19,7 +19,6 @@ FLOORS = {
     "agents": 8,
     "optimizers": 7,
     "run_results": 7,
-    "display": 7,
     "trackers": 7,
     "rollout": 6,
     "search": 6,

@@ -27,7 +27,6 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
 from rlexp.config.space.grid import TRACK
-from rlexp.display.display import Display
 from rlexp.errors import CheckpointError, ConfigError, ResumeError, TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.checkpoints.contents import MANIFEST, verify_checkpoint, write_manifest
@@ -36,6 +35,7 @@ from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.recorders import RunTrackers, TrialRecorder
 from rlexp.runs.rows import checkpoint_row, last_row
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
+from rlexp.terminal.displays import Display
 from rlexp.text import masked
 from rlexp.user_code.trusted_code import TrustedCode
 

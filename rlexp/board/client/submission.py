@@ -22,10 +22,10 @@ from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, Inv
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.trainer.link import MOST_AT_ONCE, RESULT
-from rlexp.display.display import Display
 from rlexp.errors import CheckpointError, UsageError
 from rlexp.files import parse_json
 from rlexp.runs.rows import is_row
+from rlexp.terminal.displays import Display
 
 PATIENCE_S: Final = 60.0
 """For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted

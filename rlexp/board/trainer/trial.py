@@ -35,11 +35,11 @@ from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink
 from rlexp.cluster.probe import REACH_HINT, Question
 from rlexp.cluster.room.machine import Cluster
 from rlexp.config.keys.trial import Trial
-from rlexp.display.display import Display
 from rlexp.errors import UsageError
 from rlexp.files import read_regular
 from rlexp.runs.record import EXPERIMENT_FILE, Status
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.terminal.displays import Display
 
 _LOOK_S: Final = 0.5
 

@@ -14,10 +14,10 @@ import pytest
 
 from rlexp.cluster.room.machine import is_installed
 from rlexp.config.keys.trial import Trial
-from rlexp.display.quiet import QuietDisplay
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.rows import scalars
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.trackers import Trackers
 from tests.behaviour.inline_trials import trials_of
 

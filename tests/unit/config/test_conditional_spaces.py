@@ -15,7 +15,7 @@ from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.space.domains import Listed, Normal, Range
 from rlexp.config.space.points import Alternative, Alternatives
 from rlexp.errors import ConfigError
-from rlexp.terminal.plans import print_plan
+from rlexp.terminal.checking import print_plan
 
 EXPLORATION = """
     exploration_config:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from rlexp.display.canvas import Canvas
+from rlexp.terminal.live import Canvas
 from tests.terminals import Window
 
 

@@ -17,16 +17,10 @@ import pytest
 from rich.console import Console
 
 from rlexp.config.keys.trial import Trial
-from rlexp.display import (
-    Display,
-    JsonDisplay,
-    LiveDisplay,
-    PlainDisplay,
-    QuietDisplay,
-    choose_display,
-    live,
-)
 from rlexp.runs.record import RunRecord, Status
+from rlexp.terminal import live
+from rlexp.terminal.displays import Display, JsonDisplay, PlainDisplay, QuietDisplay, choose_display
+from rlexp.terminal.live import LiveDisplay
 from tests.terminals import Terminal
 
 MakeTrial = Callable[..., Trial]

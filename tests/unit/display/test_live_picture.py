@@ -11,9 +11,9 @@ import pytest
 from rlexp import text
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
-from rlexp.display.panel import picture
-from rlexp.display.trial_view import OverallProgress, TrialView
 from rlexp.runs.record import Status
+from rlexp.terminal.panel import picture
+from rlexp.terminal.trial_view import OverallProgress, TrialView
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]

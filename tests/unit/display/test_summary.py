@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.display.summary import summary_lines
 from rlexp.runs.record import RecordedError, RunRecord, Status, TrialRecord
+from rlexp.terminal.summary import summary_lines
 
 RUN = Path("results/cartpole")
 

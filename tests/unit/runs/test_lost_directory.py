@@ -11,12 +11,12 @@ import pytest
 
 from rlexp.cluster.own import OwnRay
 from rlexp.cluster.pool import InlineTaskPool
-from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import TrialError
 from rlexp.processes.signals import StopRequest
 from rlexp.runs.record import Status
 from rlexp.runs.run_directory import LostDirectoryError, RunDirectory
 from rlexp.search.trial_source import FixedTrials
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.run import run_in_session

@@ -17,7 +17,6 @@ import pytest
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
-from rlexp.display import choose_display
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.signals import StopRequest
 from rlexp.run_results.run_listing import found_at
@@ -25,6 +24,7 @@ from rlexp.runs.directories import usual_name
 from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.search.trial_source import FixedTrials
+from rlexp.terminal.displays import choose_display
 from rlexp.tuning.run import run_in_session
 
 MakeTrial = Callable[..., Trial]

@@ -18,7 +18,7 @@ from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.optuna_storage import open_storage
 from rlexp.search.outcome import Outcome, OutcomeStatus
 from rlexp.search.shared_study import StudyMember, require_study
-from rlexp.terminal.plans import plan_as_json
+from rlexp.terminal.checking import plan_as_json
 from rlexp.text import masked, masked_command
 from rlexp.tuning.run import begun_journal
 from tests.behaviour.rehearsed_sweeps import text_of

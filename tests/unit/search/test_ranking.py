@@ -10,12 +10,12 @@ import pytest
 
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.display.leaderboard import leaderboard, leaderboard_lines
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.runs.record import RecordedError, Status
 from rlexp.search.ranking import EndedEarly, Tier
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of
+from rlexp.terminal.summary import leaderboard, leaderboard_lines
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]

@@ -12,11 +12,11 @@ import yaml
 
 from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, run_of_task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
-from rlexp.display import QuietDisplay
 from rlexp.errors import CheckpointError, UsageError
 from rlexp.runs.checkpoints import verify_checkpoint
 from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.runs.record import Status, read_run_record
+from rlexp.terminal.displays import QuietDisplay
 from tests.doubles.memory_board import MemoryBoard, MemoryServer
 from tests.submitted_tasks import KEY, ToldTrainer, result_row, submitted_task
 

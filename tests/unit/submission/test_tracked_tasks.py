@@ -9,9 +9,9 @@ from pathlib import Path
 import yaml
 
 from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, task_on_board
-from rlexp.display.quiet import QuietDisplay
 from rlexp.runs.record import read_run_record
 from rlexp.runs.run_directory import load_recorded_plan
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.submitted_tasks import EXPERIMENT, submitted_task
 

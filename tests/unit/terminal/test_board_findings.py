@@ -7,7 +7,7 @@ import pytest
 from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.errors import BoardLostError
 from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
-from rlexp.terminal.board_findings import Finding, Level, reach_findings, refused, server_findings, unreachable
+from rlexp.terminal.board_check import Finding, Level, reach_findings, refused, server_findings, unreachable
 
 GIB = 1 << 30
 ABOUT = {"maxmemory": str(GIB), "used_memory": "1000000", "maxmemory_policy": "noeviction", "maxclients": "1000"}

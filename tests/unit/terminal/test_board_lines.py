@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rlexp.board.actor.actor import ActorFigures
-from rlexp.terminal.boards import ActorDisplay, line_of
+from rlexp.terminal.board import ActorDisplay, line_of
 
 FIGURES = ActorFigures(
     seat=3,

@@ -11,7 +11,7 @@ import pytest
 from rlexp.run_results.axis import Axis
 from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.record import Status
-from rlexp.terminal.comparisons import print_comparison
+from rlexp.terminal.comparison import print_comparison
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rlexp.display import JsonDisplay, PlainDisplay
 from rlexp.runs.record import Status
-from rlexp.terminal.output_streams import OutputFile, open_output_streams, outlive_readers
+from rlexp.terminal.displays import JsonDisplay, PlainDisplay
+from rlexp.terminal.lines import OutputFile, open_output_streams, outlive_readers
 from tests.unit.conftest import MakeRow, MakeTrial, make_row, make_trial  # noqa: F401 - fixtures
 
 Lose = Callable[[str], io.TextIOWrapper]

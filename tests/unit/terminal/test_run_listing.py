@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.run_results.run_listing import DAMAGED, Found
 from rlexp.runs.record import Status
-from rlexp.terminal.listings import print_address, print_found
+from rlexp.terminal.results import print_address, print_found
 
 OUT = Path("results")
 

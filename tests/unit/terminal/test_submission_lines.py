@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rlexp.board.servers.board import TaskStatus, TaskSummary
+from rlexp.terminal.board import print_cancelled, print_tasks
 from rlexp.terminal.lines import visible
 from rlexp.terminal.submissions import JsonTaskDisplay, QuietTaskDisplay, TaskDisplay, seats_of, short_duration
-from rlexp.terminal.tasks import print_cancelled, print_tasks
 from tests.submitted_tasks import result_row, submitted_task
 
 FIGURES = {"num_updates": 33_800, "episode_reward_mean": 187.0, "updates_per_s": 545.3}

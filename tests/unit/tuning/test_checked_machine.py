@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.config.load import load_plan
-from rlexp.display import PlainDisplay
+from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning import run
 
 OPTIONS = run.RunOptions(Path("results"), None, False, False, [])

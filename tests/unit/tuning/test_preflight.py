@@ -23,7 +23,7 @@ from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.processes.child import Message
 from rlexp.processes.family import has_ended
-from rlexp.terminal.plans import EnvReport
+from rlexp.terminal.checking import EnvReport
 from rlexp.tuning import preflight
 from rlexp.tuning.preflight import try_envs
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv

@@ -14,13 +14,13 @@ import pytest
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.config.load import load_plan, resolved_yaml
-from rlexp.display import QuietDisplay
 from rlexp.errors import ResumeError
 from rlexp.files import to_json
 from rlexp.runs.record import Status, read_run_record
 from rlexp.runs.rows import last_row
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.assignment import assignment_of
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.settling import recorded_trials

@@ -10,8 +10,8 @@ from typing import Any
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import AssignedTask
-from rlexp.display.quiet import QuietDisplay
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets, hand_over_secrets
 from rlexp.tuning.cluster_trials import ClusterTrials
 from tests.unit.tuning.cluster_doubles import FakeNodes, make_trial, tune_trial

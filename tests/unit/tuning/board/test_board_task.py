@@ -26,10 +26,10 @@ from rlexp.board.trainer.trial import (
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.display.quiet import QuietDisplay
 from rlexp.errors import UsageError
 from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.terminal.displays import QuietDisplay
 
 BOARD = BoardAddress("memory", "test-board-task")
 

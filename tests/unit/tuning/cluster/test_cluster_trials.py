@@ -13,12 +13,12 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
-from rlexp.display import PlainDisplay
 from rlexp.processes.signals import StopRequest
 from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import ERROR_FILE, MOVE_FILE
 from rlexp.search.trial_source import FixedTrials
+from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning.cluster_trials import ClusterTrials, SilentNodes
 from rlexp.tuning.tune_callbacks import TrialEvents
 from tests.unit.tuning.cluster_doubles import FakeNodes, FakeServer, make_trial, tune_trial

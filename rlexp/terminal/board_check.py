@@ -1,17 +1,23 @@
-"""What was found out about a board, as lines of ``rlexp board check``: each is right, or has what to do about it."""
+"""What was found out about a board, as lines of ``rlexp board check``: each is right, or has what to do about it.
+
+What ``rlexp board check`` prints, a line for each finding and what to do about it, and ``board acl``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.servers.access import OLDEST
+from rlexp.board.servers.access import OLDEST, ROLES
 from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
-from rlexp.text import duration, size
+from rlexp.terminal.lines import CYAN, GREEN, RED, YELLOW, painted, visible
+from rlexp.text import columns_of, duration, size, wrapped
 
 _CERTIFICATE_S: Final = 14 * 86400.0
 _SLOW_S: Final = 0.3
@@ -204,3 +210,31 @@ def _listed(names: list[str]) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
+
+
+_COLOURS: Final = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.PROBLEM: RED, Level.UNKNOWN: CYAN}
+
+
+def print_findings(server: str, findings: Sequence[Finding], as_json: bool) -> None:
+    """Print what was found out about ``server``, which has no password."""
+    if as_json:
+        is_ok = all(finding.level is not Level.PROBLEM for finding in findings)
+        print(json.dumps({"server": server, "ok": is_ok, "checks": [asdict(finding) for finding in findings]}))
+        return
+    print(visible(server))
+    width = max((len(finding.check) for finding in findings), default=0)
+    longest = max(map(len, Level))
+    indent, columns = " " * (width + longest + 4), columns_of(sys.stdout)
+    for finding in findings:
+        level = painted(f"{finding.level:{longest}}", _COLOURS[finding.level], sys.stdout)
+        print(f"{finding.check:{width}}  {level}  {wrapped(visible(finding.text), columns, indent, len(indent))}")
+        if finding.hint:
+            print(wrapped(f"{indent}{visible(finding.hint)}", columns, indent))
+
+
+def print_access(names: Sequence[str], version: tuple[int, int], as_commands: bool) -> None:
+    """Print the rules of roles, as lines of ``users.acl`` and ``redis.conf``, or as commands for redis-cli."""
+    start = "ACL SETUSER" if as_commands else "user"
+    for role in ROLES:
+        if role.name in names:
+            print(f"{start} {role.name} {role.template(version)}")

@@ -1,21 +1,157 @@
-"""Listings: the runs that were found, as many facts of each as the terminal is wide."""
+"""Listings: the runs that were found, as many facts of each as the terminal is wide.
+
+What ``rlexp evaluate`` prints.
+
+What ``rlexp export`` prints.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rlexp.files import to_json
 from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
 from rlexp.runs.record import Status
-from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters
+from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters, visible
 from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, score, size
 
-if TYPE_CHECKING:  # it would load the keys of experiments, which lists do not need
+if TYPE_CHECKING:
+    from rlexp.agents.checkpoint import Evaluation
+    from rlexp.agents.export.export import Export
+    from rlexp.agents.export.onnx import Form, Verification
     from rlexp.runs.checkpoints.kept import Superseded
+
+_CLEAR_LINE: Final = "\r\x1b[K"
+
+
+class EvaluationProgress:
+    """Shows on a terminal how far an evaluation is, on one line that is gone at its end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_shown = False
+
+    def __enter__(self) -> EvaluationProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_shown:
+            self._stream.write(_CLEAR_LINE)
+            self._stream.flush()
+
+    def report(self, num_ended: int, num_env_steps: int) -> None:
+        """Show it."""
+        if self._stream.isatty():
+            self._is_shown = True
+            self._stream.write(f"{_CLEAR_LINE}{num_ended} episodes ended, {num_env_steps:,} env steps")
+            self._stream.flush()
+
+
+def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) -> None:
+    """Print the returns and lengths of an evaluation, and its video, to stdout."""
+    if as_json:
+        print(json.dumps({**_evaluation_as_json(evaluation), "video": None if video is None else str(video)}))
+        return
+    played = evaluation.played
+    returns, lengths = played.returns, played.lengths
+    low, high = evaluation.interval
+    explores = _exploration(evaluation)
+    print(visible(f"{evaluation.run} on {evaluation.env}, {evaluation.checkpoint}"))
+    print(f"episodes  {len(returns)}, {explores}")
+    print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f})")
+    print(f"          min {returns.min():.2f}, max {returns.max():.2f}, standard deviation {returns.std():.2f}")
+    print(f"length    mean {lengths.mean():.1f}, min {lengths.min()}, max {lengths.max()}")
+    if video is not None:
+        print(f"video     {video}")
+    if not played.is_complete:
+        print(f"only {played}", file=sys.stderr)
+
+
+def _exploration(evaluation: Evaluation) -> str:
+    if not evaluation.explores:
+        return "greedy"
+    figures = " and ".join(f"{name} {value:g}" for name, value in evaluation.exploration.items())
+    return f"exploring with {figures}" if figures else "exploring"
+
+
+def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
+    played = evaluation.played
+    returns, lengths = played.returns, played.lengths
+    return {
+        "checkpoint": str(evaluation.checkpoint),
+        "run": evaluation.run,
+        "env": evaluation.env,
+        "training_iteration": evaluation.iteration,
+        "explores": evaluation.explores,
+        **{name: value if evaluation.explores else None for name, value in evaluation.exploration.items()},
+        "episodes": len(returns),
+        "episodes_wanted": played.num_wanted,
+        "return_mean": float(returns.mean()),
+        "return_std": float(returns.std()),
+        "return_interval_95": list(evaluation.interval),
+        "return_min": float(returns.min()),
+        "return_max": float(returns.max()),
+        "length_mean": float(lengths.mean()),
+        "returns": returns.tolist(),
+        "lengths": lengths.tolist(),
+    }
+
+
+def print_export(export: Export, as_json: bool) -> None:
+    """Print what was written, what goes in and out of it, and how it was checked, to stdout."""
+    if as_json:
+        print(json.dumps(_export_as_json(export)))
+        return
+    metadata, verification = export.metadata, export.verification
+    print(visible(f"{metadata['agent']} on {metadata['env']}, {export.checkpoint}"))
+    forms = [("input", form) for form in verification.inputs] + [("output", form) for form in verification.outputs]
+    width = max(len(form.name) for _, form in forms)
+    for kind, form in forms:
+        print(f"{kind:<8}{form.name:<{width}}  {form.dtype:<7}  [{', '.join(map(str, form.shape))}]")
+    print(f"checked  {_checked(verification)}")
+    print(visible(f"wrote    {export.file} ({export.num_bytes / 1e6:.2f} MB)"))
+
+
+def _checked(verification: Verification) -> str:
+    counts = verification.num_observations
+    sources = ", ".join(f"{count} {source}" for source, count in counts.items())
+    difference = f"largest difference {verification.largest_difference:.1e}"
+    return f"on {sum(counts.values())} observations ({sources}): {_actions(verification)}{difference}"
+
+
+def _actions(verification: Verification) -> str:
+    match verification.num_other_actions:
+        case None:
+            return ""
+        case 0:
+            return "equal actions, "
+        case number:
+            return f"actions differ on {number}, where values tie, "
+
+
+def _export_as_json(export: Export) -> dict[str, object]:
+    verification = export.verification
+    return {
+        "file": str(export.file),
+        "bytes": export.num_bytes,
+        "checkpoint": str(export.checkpoint),
+        "metadata": export.metadata,
+        "inputs": [_form(form) for form in verification.inputs],
+        "outputs": [_form(form) for form in verification.outputs],
+        "observations": sum(verification.num_observations.values()),
+        "largest_difference": verification.largest_difference,
+        "other_actions": verification.num_other_actions,
+    }
+
+
+def _form(form: Form) -> dict[str, object]:
+    return {"name": form.name, "dtype": form.dtype, "shape": list(form.shape)}
+
 
 _COLUMNS: Final = ("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size")
 _BY_NEED: Final = ("run", "status", "best", "steps", "age", "size", "env", "agent", "last", "iter")

@@ -11,8 +11,8 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.config.keys.common import FactLine
-from rlexp.display.trial_view import Overall, TrialView, goal_text, open_ends, time_left
 from rlexp.runs.record import Status
+from rlexp.terminal.trial_view import Overall, TrialView, goal_text, open_ends, time_left
 from rlexp.text import (
     MISSING,
     bar,

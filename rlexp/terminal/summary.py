@@ -1,18 +1,26 @@
-"""The leaderboard of a sweep: in the live picture while it runs, and as lines at its end."""
+"""The summary of a run: how far each trial came and why it ended, where its files are, and what to type next.
+
+The leaderboard of a sweep: in the live picture while it runs, and as lines at its end.
+"""
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from rich.text import Text
 
 from rlexp.config.keys.search import TimeAttribute
-from rlexp.runs.record import Status
+from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.directories import as_typed
+from rlexp.runs.record import RunRecord, Status, TrialRecord
 from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
+from rlexp.search.record import BEST_FILE
 from rlexp.search.standings import Standings
 from rlexp.search.sweep_summary import summary_of
 from rlexp.text import (
@@ -29,7 +37,7 @@ from rlexp.text import (
     wrapped,
 )
 
-_HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
+_RANKED_HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
 _EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status", "configuration")
 """Of configurations that did not complete."""
 _TIME_UNITS: Final[Mapping[TimeAttribute, str]] = {"training_iteration": "iterations", "time_total_s": "s"}
@@ -55,7 +63,7 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
     room = max(height - 3, 0)
     shown = list(enumerate(ranked, start=1)) if len(ranked) <= room else _with_running(ranked, room - 1)
     rows = [_live_cells(standing, rank, standings) for rank, standing in shown]
-    table = _table(_LIVE_HEADER, rows, [standing.status for _, standing in shown], width)
+    table = _styled_table(_LIVE_HEADER, rows, [standing.status for _, standing in shown], width)
     if len(shown) < len(ranked):
         table.append(Text(f"… and {len(ranked) - len(shown)} more", "dim"))
     lines = [Text(headline, style="bold"), *table, foot]
@@ -71,9 +79,9 @@ def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[
     """
     ranked = standings.ranked()
     shown = list(enumerate(ranked[:_MOST_LINES], start=1))
-    completed = [_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
+    completed = [_ranked_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
     others = [_early_cells(standing, rank, standings) for rank, standing in shown if standing.tier > Tier.RUNNING]
-    tables = _plain_table(_HEADER, completed) if completed or not others else []
+    tables = _plain_table(_RANKED_HEADER, completed) if completed or not others else []
     tables += ["", *_plain_table(_EARLY_HEADER, others)] if others else []
     lines = [wrapped(line, columns, _INDENT) for line in tables]
     if len(ranked) > _MOST_LINES:
@@ -88,13 +96,13 @@ def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[
 
 def _confirmation_lines(standings: Standings) -> list[str]:
     """Return the best configurations with other seeds, and which of them is in ``best.yaml``."""
-    rows = [_cells(standing, rank) for rank, standing in enumerate(standings.ranked(), start=1)]
+    rows = [_ranked_cells(standing, rank) for rank, standing in enumerate(standings.ranked(), start=1)]
     best = surest(standings.ranked(), standings.search)
     end = "lowest upper" if standings.search.mode == "min" else "highest lower"
     chosen = "none completed" if best is None else configuration_words(best.varied)
     heading = f"the best again, with {standings.search.num_seeds} other seeds each:"
     said = f"best.yaml, by the {end} end of the intervals: {chosen}"
-    return ["", heading, *_plain_table(_HEADER, rows), said, *_failure_lines(standings)]
+    return ["", heading, *_plain_table(_RANKED_HEADER, rows), said, *_failure_lines(standings)]
 
 
 def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
@@ -160,7 +168,7 @@ def _live_cells(standing: Standing, rank: int, standings: Standings) -> tuple[st
     return str(rank), value, f"{done}/{len(standing.trials)}", steps, standing.status.lower(), words
 
 
-def _cells(standing: Standing, rank: int) -> tuple[str, ...]:
+def _ranked_cells(standing: Standing, rank: int) -> tuple[str, ...]:
     interval = MISSING if standing.interval is None else "[{}, {}]".format(*map(score, standing.interval))
     steps = count(max(trial.timesteps_total for trial in standing.trials))
     return str(rank), _score(standing), interval, steps, standing.status, configuration_words(standing.varied)
@@ -205,7 +213,9 @@ def _plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
     ]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int) -> list[Text]:
+def _styled_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int
+) -> list[Text]:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
     room = max(width - sum(widths) - 2 * len(widths), 1)
     lines = []
@@ -214,3 +224,167 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Seque
         style = "dim" if status is None else _STYLES.get(status, "")
         lines.append(Text("  ".join([*cells, middle_cut(row[-1], room)]), style))
     return lines
+
+
+_HEADER: Final = ("", "status", "iter", "env steps", "time", "reward", "best", "trial")
+_LEFT_ALIGNED: Final = frozenset({0, 1})
+_USUAL_METRIC: Final = "episode_reward_mean"
+"""What ``rlexp compare`` takes without ``--metric``."""
+_NOT_SAVED: Final = (
+    "the trained policy was not saved: checkpoint_at_end is false",
+    "to save it the next time: -o checkpoint_at_end=true",
+)
+_REPORT_FILE: Final = "report.html"
+_SHORTEST_NAME: Final = 18
+_VERBS: Final = {
+    Status.TERMINATED: "finished",
+    Status.PRUNED: "ended early",
+    Status.STOPPED: "stopped",
+    Status.ERROR: "failed",
+}
+
+
+def summary_lines(
+    run: RunRecord, run_directory: Path, standings: Standings | None = None, columns: int | None = None
+) -> list[str]:
+    """Return the summary as plain lines; of a sweep, the configurations by rank.
+
+    On a terminal of so many ``columns``, names of trials are shortened and sentences are broken between words.
+    """
+    shown = as_typed(run_directory)
+    if standings is not None:
+        heading = f"{shown}: {run.status}, by {standings.search.metric} ({standings.search.mode})"
+        body = [heading, *leaderboard_lines(standings, columns)]
+        return [*body, *_not_saved(run), "", *_next_of_sweep(run, shown, standings)]
+    return [
+        f"{shown}: {run.status}",
+        *_table(run.trials, columns),
+        *(wrapped(reason, columns, "  ") for reason in _reasons(run.trials, run_directory, shown)),
+        *_best_checkpoint(run, shown),
+        *_not_saved(run),
+        "",
+        *_next_steps(run, shown),
+    ]
+
+
+def _table(trials: Sequence[TrialRecord], limit: int | None) -> Iterator[str]:
+    best = _best_trials(trials)
+    rows = [_HEADER, *(_cells(trial, "best" if trial in best else "") for trial in trials)]
+    # The first column has the mark of the best trial: there is none where no trial has one.
+    first = 0 if best else 1
+    columns = range(first, len(_HEADER) - 1)
+    widths = {column: max(len(row[column]) for row in rows) for column in columns}
+    names = [row[-1] for row in rows[1:]]
+    if limit is not None:
+        room = max(limit - sum(width + 2 for width in widths.values()), _SHORTEST_NAME)
+        names = [middle_cut(name, room) for name in names]
+    for row, name in zip(rows, (_HEADER[-1], *names), strict=True):
+        cells = [
+            row[column].ljust(width) if column in _LEFT_ALIGNED else row[column].rjust(width)
+            for column, width in widths.items()
+        ]
+        yield "  ".join([*cells, name])
+
+
+def _cells(trial: TrialRecord, mark: str) -> tuple[str, ...]:
+    return (
+        mark,
+        trial.status,
+        count(trial.iterations),
+        count(trial.timesteps_total),
+        duration(trial.time_total_s),
+        score(trial.episode_reward_mean),
+        score(trial.best_episode_reward_mean),
+        trial.directory,
+    )
+
+
+def _best_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the trial with the highest mean reward of each environment that several trials play."""
+    best = []
+    for env in dict.fromkeys(trial.env for trial in trials):
+        same = [trial for trial in trials if trial.env == env]
+        known = [trial for trial in same if trial.best_episode_reward_mean is not None]
+        if len(same) > 1 and known:
+            best.append(max(known, key=lambda trial: trial.best_episode_reward_mean or 0.0))
+    return best
+
+
+def _reasons(trials: Sequence[TrialRecord], run_directory: Path, shown: Path) -> list[str]:
+    """Return why trials ended, those with the same reason in one line."""
+    names: dict[str, list[str]] = {}
+    for trial in trials:
+        if trial.status in _VERBS:
+            names.setdefault(_reason(trial, run_directory, shown), []).append(trial.name)
+    lines = []
+    for reason, same in names.items():
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        lines.append(reason if len(trials) == 1 else f"{same[0]}{more} {reason}")
+    return first_of(lines, ", in run.json")
+
+
+def _reason(trial: TrialRecord, run_directory: Path, shown: Path) -> str:
+    if trial.error is not None:
+        where = f" (traceback: {shown / trial.error.traceback})" if trial.error.traceback else ""
+        said = f"{one_line(trial.error.summary)}{where}"
+    elif trial.status is Status.STOPPED:
+        said = _kept(trial, run_directory / trial.directory)
+    else:
+        said = one_line(trial.reason or "")
+    verb = _VERBS[trial.status]
+    return f"{verb}: {said}" if said else verb
+
+
+def _kept(trial: TrialRecord, directory: Path) -> str:
+    """Return what is left of a trial that was stopped, and from where it can be resumed."""
+    if not trial.iterations:
+        return "it had no result yet"
+    checkpoints = list_checkpoints(directory)
+    if not checkpoints:
+        return f"iteration {trial.iterations}, no checkpoint: resume starts it from the beginning"
+    return f"resume continues from {checkpoints[0].name}"
+
+
+def _best_checkpoint(run: RunRecord, run_directory: Path) -> Iterator[str]:
+    known = [trial for trial in run.trials if trial.best_checkpoint is not None]
+    if known:
+        best = max(known, key=lambda trial: trial.rank_of_checkpoint)
+        yield f"best checkpoint: {run_directory / str(best.best_checkpoint)}"
+
+
+def _not_saved(run: RunRecord) -> Iterator[str]:
+    if any(trial.status is Status.TERMINATED and trial.best_checkpoint is None for trial in run.trials):
+        yield from _NOT_SAVED
+
+
+def _next_steps(run: RunRecord, run_directory: Path) -> list[str]:
+    directory = shlex.quote(str(run_directory))
+    steps = []
+    if any(trial.status is Status.ERROR for trial in run.trials):
+        steps.append(f"correct what failed, then: rlexp resume {directory}")
+    elif any(trial.status is Status.STOPPED for trial in run.trials):
+        steps.append(f"rlexp resume {directory}")
+    if any(trial.best_checkpoint for trial in run.trials):
+        steps.append(f"rlexp evaluate {directory}")
+    if len(run.trials) > 1:
+        steps.append(f"rlexp compare {directory}")
+    steps.append(f"rlexp tensorboard {directory}")
+    return _numbered(steps)
+
+
+def _next_of_sweep(run: RunRecord, run_directory: Path, standings: Standings) -> list[str]:
+    directory = shlex.quote(str(run_directory))
+    metric = standings.search.metric
+    by = "" if metric == _USUAL_METRIC else f" --metric {metric}"
+    steps = [f"rlexp compare {directory}{by} --html {directory}/{_REPORT_FILE}", f"rlexp tensorboard {directory}"]
+    if standings.best() is not None:
+        steps.insert(0, f"rlexp run {directory}/{BEST_FILE}")
+    if run.status is Status.STOPPED:
+        steps.insert(0, f"rlexp resume {directory}")
+    if any(trial.best_checkpoint for trial in run.trials):
+        steps.append(f"rlexp evaluate {directory}")
+    return _numbered(steps)
+
+
+def _numbered(steps: list[str]) -> list[str]:
+    return [f"{'next:' if number == 0 else '':5} {step}" for number, step in enumerate(steps)]

@@ -1,0 +1,304 @@
+"""One line per report, for logs, pipes and terminals without colour.
+
+The protocol of a display: what the runner reports about a run while it lasts.
+
+``-q``: nothing while the run lasts, the summary at its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TextIO
+
+from rlexp.config.keys.trial import Trial
+from rlexp.files import to_json
+from rlexp.runs.record import RunRecord, Status
+from rlexp.search.standings import Standings
+from rlexp.terminal.summary import standings_as_json, summary_lines
+from rlexp.terminal.trial_view import TrialView, goal_text, time_left
+from rlexp.text import columns_of, count, exact, one_line, percent, score
+
+
+class Display(Protocol):
+    """Shows a run: progress on stderr, its outcome on stdout. A context manager that leaves the terminal as it was."""
+
+    def follow(self, standings: Standings) -> None:
+        """Show a sweep, by how its configurations stand; called before ``start``, which then has no trials yet."""
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Show what a trial's process does between two results, or what the command itself does.
+
+        Also before ``start``, and at the end.
+        """
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Show that the run begins."""
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Show that the trial has its resources and begins, or begins again."""
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Show a result row: flat but for the dict ``info``."""
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Show an event: of the trial, such as a replaced worker, or between trials."""
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Show that the trial ended, with a sentence where there is more to say."""
+
+    def on_stop_request(self) -> None:
+        """Remember that the run was asked to save and end; the next tick shows it.
+
+        Called from a signal handler, which may interrupt a write to the very same stream: nothing may be written here.
+        """
+
+    def tick(self) -> None:
+        """Keep the picture fresh; the runner calls this some five times a second."""
+
+    def finish(self, run: RunRecord) -> None:
+        """Show the outcome of the run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends them at once"
+
+
+class QuietDisplay:
+    """Shows the outcome only; the plain and the live display add what happens until then."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+        self._run_directory = Path()
+        self._stop_requested = False
+        self._standings: Standings | None = None
+
+    @property
+    def run_directory(self) -> Path | None:
+        """Where the run is; None before it has begun."""
+        return None if self._run_directory == Path() else self._run_directory
+
+    def follow(self, standings: Standings) -> None:
+        """Remember the sweep."""
+        self._standings = standings
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Show nothing."""
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Remember where the run is."""
+        self._run_directory = run_directory
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Show nothing."""
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Show nothing."""
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Show nothing."""
+
+    def on_stop_request(self) -> None:
+        """Remember it."""
+        self._stop_requested = True
+
+    def tick(self) -> None:
+        """Show nothing."""
+
+    def finish(self, run: RunRecord) -> None:
+        """Print the summary on stdout."""
+        lines = summary_lines(run, self._run_directory, self._standings, columns_of(self._stdout))
+        print(*lines, sep="\n", file=self._stdout, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave nothing to restore."""
+
+
+class JsonDisplay(QuietDisplay):
+    """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``note``, ``stopping`` and ``end``.
+
+    Phases are no events: a program needs to know none.
+    """
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Print ``start`` with the run directory and the names of the trials."""
+        super().start(run_directory, trials)
+        self._print("start", directory=run_directory, trials=[trial.name for trial in trials])
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Print ``trial_start``."""
+        self._print("trial_start", trial=trial.name)
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Print ``result`` with the row as it stands in ``result.json``."""
+        self._print("result", trial=trial.name, result=row)
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Print ``note`` with the trial, or null, and what happened."""
+        self._print("note", trial=trial.name if trial else None, text=text)
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Print ``trial_end`` with the status and the message or null."""
+        self._print("trial_end", trial=trial.name, status=status, message=message)
+
+    def tick(self) -> None:
+        """Print ``stopping``, once, when the run was asked to end."""
+        if self._stop_requested:
+            self._stop_requested = False
+            self._print("stopping")
+
+    def finish(self, run: RunRecord) -> None:
+        """Print ``end`` with the run as it stands in ``run.json``, and the configurations of a sweep as they stand."""
+        sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
+        if self._standings is not None and self._standings.confirmation is not None:
+            sweep["confirmation"] = standings_as_json(self._standings.confirmation)
+        self._print("end", directory=self._run_directory, run=asdict(run), **sweep)
+
+    def _print(self, event: str, **fields: Any) -> None:
+        print(to_json({"event": event, **fields}), file=self._stdout, flush=True)
+
+
+class PlainDisplay(QuietDisplay):
+    """Prints a line on stderr for whatever happens, the summary on stdout."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        super().__init__(stdout)
+        self._stderr = stderr
+        self._views: dict[str, TrialView] = {}
+        self._phases_said: set[tuple[str, str]] = set()
+        self._stop_told = False
+        self._started: set[str] = set()
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Print it; of a trial with results, only the first one after a result."""
+        view = self._views.get(trial.name) if trial else None
+        if trial is not None:
+            self._say_start(trial)
+        if view is not None and view.row:
+            if view.phase is not None:
+                return
+            view.phase = text
+        self._say_of(trial, text)
+        if trial is not None:
+            self._phases_said.add((trial.name, text))
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Print where the run is and how many trials it has."""
+        super().start(run_directory, trials)
+        self._views = {trial.name: TrialView(trial) for trial in trials}
+        said = f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'}"
+        if self._standings is not None:
+            said = f"up to {self._standings.number_of_configurations} configurations"
+        self._say(f"{said} in {run_directory}")
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Print that the trial starts."""
+        self._views.setdefault(trial.name, TrialView(trial)).begin(time.monotonic())
+        self._say_start(trial)
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Print the row's main figures."""
+        view = self._views[trial.name]
+        view.add(row)
+        self._say(f"{trial.name}  {report(view)}")
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Print it, unless it was printed as the phase of its trial."""
+        if trial is not None and (trial.name, text) in self._phases_said:
+            self._phases_said.remove((trial.name, text))
+        else:
+            self._say_of(trial, text)
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Print how the trial ended."""
+        self._started.discard(trial.name)
+        self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
+
+    def tick(self) -> None:
+        """Print once that the run was asked to end."""
+        if self._stop_requested and not self._stop_told:
+            self._stop_told = True
+            self._say(STOPPING)
+
+    def _say_of(self, trial: Trial | None, text: str) -> None:
+        self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
+
+    def _say_start(self, trial: Trial) -> None:
+        """Print once that a trial starts: its process may report what it does before Tune reports that it started."""
+        if trial.name not in self._started:
+            self._started.add(trial.name)
+            self._say(f"{trial.name} starts")
+
+    def _say(self, text: str) -> None:
+        print(f"{datetime.now():%H:%M:%S} {text}", file=self._stderr, flush=True)
+
+
+def report(view: TrialView) -> str:
+    """Return the newest row of a trial as one line."""
+    row = view.row
+    parts = [
+        f"iteration {count(row.get('training_iteration'))}",
+        f"steps {count(row.get('timesteps_total'))}{_progress(view)}",
+        f"reward {score(row.get('episode_reward_mean'))}{_goal(view)}",
+        f"sampled {count(row.get('info/sample_throughput'))}/s",
+        f"trained {count(row.get('info/train_throughput'))}/s",
+        f"bottleneck {row.get('info/bottleneck', '-')}",
+    ]
+    if "info/board/actors" in row:
+        actors, seats = (count(row.get(f"info/board/{name}")) for name in ("actors", "seats"))
+        parts.append(f"board {actors}/{seats} actors {count(row.get('info/board/fragments_per_s'))} fragments/s")
+    return "  ".join(parts)
+
+
+def _progress(view: TrialView) -> str:
+    progress = view.progress(time.monotonic())
+    if progress is None:
+        return ""
+    left = time_left(progress.seconds_left, bool(view.undecided))
+    return f" ({', '.join(filter(None, [f'{percent(progress.share)} of {goal_text(progress)}', left]))})"
+
+
+def _goal(view: TrialView) -> str:
+    goal = view.trial.experiment.stop.get("episode_reward_mean")
+    return "" if goal is None else f" of {exact(goal)}"
+
+
+
+
+def choose_display(
+    stdout: TextIO, stderr: TextIO, environment: Mapping[str, str], *, json: bool, quiet: bool
+) -> QuietDisplay:
+    """Return the display for ``--json``, ``-q``, or else the live one where there is a terminal for it.
+
+    Both streams must be terminals: a summary that goes into a file has nobody before the screen.
+    ``NO_COLOR`` (any value but the empty one) and ``TERM=dumb`` ask for plain lines.
+    """
+    if json:
+        return JsonDisplay(stdout)
+    if quiet:
+        return QuietDisplay(stdout)
+    capable = not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
+    if stdout.isatty() and stderr.isatty() and capable:
+        from rich.console import Console
+
+        from rlexp.terminal.live import LiveDisplay
+
+        return LiveDisplay(stdout, Console(file=stderr, highlight=False))
+    return PlainDisplay(stdout, stderr)
