@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from benchmarks.comparison import Line, options
 from benchmarks.processes import evaluate
-from rlexp.run_results.curve import read_curve
-from rlexp.run_results.group import Group, SettingsReader, groups_of
-from rlexp.run_results.trial_folder import TrialFolder
+from rlexp.compare.curve import read_curve
+from rlexp.compare.group import Group, SettingsReader, groups_of
+from rlexp.compare.run_listing import TrialFolder
 from rlexp.runs.checkpoints.trial import newest_checkpoint
 
 REWARD: Final = "episode_reward_mean"

@@ -13,7 +13,7 @@ from rlexp.runs.rows import last_row
 
 if TYPE_CHECKING:
     from rlexp.agents.trained_policy import TrainedPolicy
-    from rlexp.run_results.table import Results
+    from rlexp.compare.table import Results
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlexp.agents.trained_policy import TrainedPolicy
     from rlexp.api.experiments import LoadedExperiments
     from rlexp.api.runs import Run
-    from rlexp.run_results.table import Results
+    from rlexp.compare.table import Results
 
 
 @checked_arguments
@@ -67,7 +67,7 @@ def results(*paths: str | Path) -> Results:
         UsageError: where there is no run or trial.
 
     """
-    from rlexp.run_results.table import read_results
+    from rlexp.compare.table import read_results
 
     return read_results([Path(path) for path in paths])
 

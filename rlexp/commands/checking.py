@@ -97,7 +97,7 @@ def check_files(
 def _require_samplers(plan: Plan) -> None:
     """Raise UsageError or ConfigError where a sweep cannot have its sampler of Optuna."""
     if plan.sweeps:
-        from rlexp.search.optuna_sampler import require_sampler
+        from rlexp.search.optuna import require_sampler
 
         for sweep in plan.sweeps:
             require_sampler(sweep)

@@ -50,7 +50,7 @@ def complete_name(incomplete: str) -> Completions:
 
 def complete_run(ctx: typer.Context, incomplete: str) -> Completions:
     """Complete the directory of a run, and those in one: its trials and their checkpoints."""
-    from rlexp.run_results.run_listing import run_directories
+    from rlexp.compare.run_listing import run_directories
 
     out = Path(ctx.params.get("out") or os.environ.get("RLEXP_OUT") or _OUT)
     runs = [str(run) for run in run_directories(out)]

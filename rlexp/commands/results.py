@@ -20,9 +20,9 @@ import typer
 from rlexp.commands.basic_options import MOST, AsJson, Debug, real, whole
 from rlexp.commands.completion import complete_name, complete_run
 from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
+from rlexp.compare.curve import Axis
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
-from rlexp.run_results.axis import Axis
 from rlexp.seeding import LARGEST_SEED
 from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_export
 
@@ -246,7 +246,7 @@ def compare(
     Final scores are means over the last tenth of the steps that all completed trials have. Trials that
     ended earlier or failed are listed below. A sweep keeps the scores and the order of its own ranking.
     """
-    from rlexp.run_results.comparison import compare_groups
+    from rlexp.compare.comparison import compare_groups
     from rlexp.terminal.comparison import export_comparison, print_comparison
 
     comparison = compare_groups(groups, metric, by, goal, at)
@@ -269,7 +269,7 @@ def ls(
     RUNNING: a process holds its lock. KILLED: it was running, but its process is gone. DAMAGED: its
     run.json cannot be read. Steps and iterations are sums over all trials.
     """
-    from rlexp.run_results.run_listing import found_at
+    from rlexp.compare.run_listing import found_at
     from rlexp.terminal.lines import print_notice_list
     from rlexp.terminal.results import print_found
 
@@ -299,7 +299,7 @@ def tensorboard(
 
     Ctrl-C ends it.
     """
-    from rlexp.run_results.tensorboard_server import run_tensorboard
+    from rlexp.compare.tensorboard_server import run_tensorboard
     from rlexp.terminal.results import print_address
 
     raise typer.Exit(run_tensorboard(path, host, port, announce=print_address))

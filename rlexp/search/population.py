@@ -1,4 +1,7 @@
-"""Population based training: a trial scheduler under which the worst trials copy the best ones."""
+"""Population based training: a trial scheduler under which the worst trials copy the best ones.
+
+Exploits: trials of a population continue from copies of other trials' checkpoints, with other keys.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,62 @@ from pathlib import PurePath
 from random import Random
 from typing import Any
 
+from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
-from rlexp.search.trial_scheduler import (
-    EXPLOIT,
-    PAUSE,
-    YIELD,
-    Exploit,
-    Judgement,
-    Milestones,
-    Report,
-    TrialScheduler,
-)
+from rlexp.errors import CheckpointError, ConfigError
+from rlexp.runs.checkpoints.kept import copied_checkpoint, put_in_place
+from rlexp.runs.run_directory import RunDirectory
+from rlexp.search.journal import Event, Journal
+from rlexp.search.state import SearchState
+from rlexp.search.trial_scheduler import EXPLOIT, PAUSE, YIELD, Exploit, Judgement, Milestones, Report, TrialScheduler
+
+
+class Exploits:
+    """Carries out the exploits that the scheduler asks for; ``Search`` calls it while a sweep runs."""
+
+    def __init__(self, state: SearchState, directory: RunDirectory, journal: Journal) -> None:
+        self._state = state
+        self._directory = directory
+        self._journal = journal
+
+    def carry_out_idle(self) -> None:
+        """Carry out those of trials that do not run; call it before any trial continues."""
+        for name in self._state.scheduler.due():
+            if name not in self._state.running:
+                self.carry_out(self._state.standings.trial(name))
+
+    def carry_out(self, trial: Trial) -> Trial | None:
+        """Let a trial that is due, and whose process ends, continue from another one's checkpoint.
+
+        Returns it with its new keys, None where nothing can be copied: then it continues as it was.
+        """
+        problem: Exception | None = None
+        for exploit in self._state.scheduler.exploits(trial.name):
+            try:
+                return self._carried_out(trial, exploit)
+            except (CheckpointError, ConfigError, OSError) as error:
+                problem = problem or error
+        self._journal.write(Event.NOT_EXPLOITED, trial=trial.name)
+        self._state.scheduler.not_exploited(trial.name)
+        self._state.standings.note(
+            f"{trial.name[:5]} copies no other trial: {problem or 'the better ones have failed'}"
+        )
+        return None
+
+    def _carried_out(self, trial: Trial, exploit: Exploit) -> Trial:
+        donor, directory = self._directory.path / exploit.checkpoint, self._directory.trial_directory(trial)
+        changed = self._state.sweep.changed(trial, exploit.after)
+        copy = copied_checkpoint(donor, directory)
+        self._journal.write(Event.EXPLOITED, exploit=asdict(exploit))
+        put_in_place(copy, directory / donor.name)
+        self._directory.change(changed)
+        self._state.exploited(exploit, changed)
+        self._state.standings.note(self._described(exploit))
+        return changed
+
+    def _described(self, exploit: Exploit) -> str:
+        values = f"{self._state.sign * exploit.value:.4g} against {self._state.sign * exploit.donor_value:.4g}"
+        return f"{exploit.trial[:5]} copies {exploit.donor[:5]}, {values}: {exploit.changes}"
 
 
 class Population(TrialScheduler):

@@ -29,8 +29,7 @@ from rlexp.config.sweep import Point, Sweep
 from rlexp.files import plain, replace_json, replace_text, to_json
 from rlexp.runs.record import now
 from rlexp.search.ranking import SWEEP_FILE, EndComparison, Standing, TrialStanding
-from rlexp.search.standings import Standings
-from rlexp.search.sweep_summary import summary_of
+from rlexp.search.standings import Standings, summary_of
 from rlexp.text import count, masked
 
 TRIALS_FILE: Final = "trials.csv"

@@ -16,8 +16,8 @@ from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.rows import flatten
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.tensorboard import SCORE_TAG, TAG_PREFIX, write_score
-from rlexp.search.exploits import Exploits
 from rlexp.search.journal import JOURNALED, Event, Journal
+from rlexp.search.population import Exploits
 from rlexp.search.ranking import Standing
 from rlexp.search.record import SearchRecord
 from rlexp.search.state import SearchState

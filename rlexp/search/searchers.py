@@ -1,17 +1,213 @@
-"""Searchers: suggest the next configuration, and learn from the outcomes of those that were tried."""
+"""Searchers: suggest the next configuration, and learn from the outcomes of those that were tried.
+
+OptunaSearcher: a searcher that lets a sampler of Optuna choose each point from the outcomes so far.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from rlexp.config.space.points import TriedPoints, identity
 from rlexp.config.sweep import Point, Sweep
-from rlexp.search.optuna_sampler import require_sampler
-from rlexp.search.optuna_searcher import OptunaSearcher
-from rlexp.search.outcome import Outcome
-from rlexp.search.shared_study import StudyMember, require_study
+from rlexp.errors import ConfigError
+from rlexp.search.optuna import make_sampler, parameters_of, require_sampler, suggested_point
+from rlexp.search.shared_study import CONFIGURATION, SAME_AS, SharedStudy, StudyMember, direction_of, require_study
+from rlexp.search.trial_source import Outcome, OutcomeStatus
+
+if TYPE_CHECKING:
+    import optuna
+
+_MOST_REPETITIONS: Final = 10
+"""Suggestions in a row that were tried before; then a new point is drawn at random."""
+
+
+class OptunaSearcher:
+    """``optuna``: a sampler of Optuna, seeded, which learns from the outcomes.
+
+    No point is tried twice: one that is suggested again gets the outcome that it has, or will have. Without
+    ``search.optuna.storage`` the study is in memory. That of a resumed sweep has the same points and values, but not
+    the state of the sampler's generator: what it suggests next is as good as what would have come, and not the same.
+    """
+
+    def __init__(self, sweep: Sweep, member: StudyMember | None = None) -> None:
+        """``member`` is the sweep as a study in a storage knows it."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._sweep = sweep
+        self._domains = sweep.space.domains
+        self._sign = -1.0 if sweep.search.mode == "min" else 1.0
+        self._tried = TriedPoints(self._domains)
+        self._configurations: dict[str, int] = {}
+        """The configuration of each point that this sweep tried, by the point's identity."""
+        self._points: dict[int, Point] = {}
+        self._numbers: dict[int, int] = {}
+        """The number in the study of each configuration."""
+        self._asked: dict[int, optuna.Trial | None] = {}
+        """The configurations without an outcome; None where the study has it from before the sweep was resumed."""
+        self._repeated: dict[int, list[optuna.Trial]] = {}
+        """Suggestions of the points of those, from after the first one."""
+        self._outcomes: dict[int, Outcome] = {}
+        self._notes: list[str] = []
+        self._known: dict[int, optuna.trial.FrozenTrial] = {}
+        """Configurations that the study has from before the sweep was resumed, and that were not restored."""
+        self._others: dict[str, optuna.trial.FrozenTrial] = {}
+        """What other sweeps of the study tried, by the point's identity."""
+        self._shared: SharedStudy | None = None
+        if sweep.search.optuna.storage is None:
+            self._study = optuna.create_study(sampler=self._sampler(), direction=direction_of(sweep))
+        else:
+            assert member is not None
+            self._join(member)
+
+    def suggest(self, configuration: int) -> Point | None:
+        for repetitions, (trial, point) in enumerate(self._suggestions(configuration)):
+            if point not in self._tried:
+                if repetitions:
+                    points = "a point" if repetitions == 1 else f"{repetitions} points"
+                    self._notes.append(f"Optuna suggested {points} again: nothing was run, the known outcome was used")
+                return self._accept(configuration, trial, point)
+            self._repeat(trial, point)
+        return None
+
+    def restore(self, configuration: int, point: Point) -> None:
+        """Add a point as one that is being tried, if the study has not got it; raises KeyError for a strange one."""
+        known = self._known.pop(configuration, None)
+        if self._shared is None:
+            self._study.enqueue_trial(parameters_of(point, self._domains))
+            trial: optuna.Trial | None = self._study.ask()  # gets the point that was enqueued
+            assert trial is not None
+            suggested_point(trial, self._domains)
+        elif known is None:
+            trial = self._shared.added(configuration, point)
+        else:
+            trial = None if known.state.is_finished() else self._shared.continued(known)
+        self._register(configuration, point, trial, known.number if trial is None and known else None)
+        # With the first seed of the study, the next draws would repeat its first points.
+        self._study.sampler = self._sampler("resumed", configuration + 1)
+
+    def record(self, configuration: int, outcome: Outcome) -> None:
+        """Pass the outcome to the study; a failure as pruned before its first value, which is worse than any value.
+
+        Optuna ignores failures and NaN: it would continue to suggest points that diverge.
+        """
+        self._outcomes[configuration] = outcome
+        trial = self._asked.pop(configuration)
+        if trial is not None and self._shared is not None and not self._shared.is_running(trial):
+            trial = self._shared.added(configuration, self._points[configuration])
+        for each in (trial, *self._repeated.pop(configuration, ())):
+            if each is not None and (self._shared is None or self._shared.is_running(each)):
+                self._tell(each, outcome)
+
+    def drain_notes(self) -> list[str]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def keep_alive(self) -> None:
+        if self._shared is not None:
+            self._shared.keep_alive()
+
+    def _join(self, member: StudyMember) -> None:
+        """Open the study in the storage, and find in it what this sweep has tried before it was resumed."""
+        self._shared = SharedStudy(self._sweep, member, self._sampler())
+        self._study = self._shared.study
+        if not self._shared.is_new:
+            self._study.sampler = self._sampler("joined", member.id)
+        configurations: dict[int, int] = {}
+        for trial in self._shared.own():
+            configuration = trial.user_attrs.get(CONFIGURATION)
+            if configuration is None and not trial.state.is_finished():
+                self._shared.fail(trial)  # a kill came before it had one
+            if configuration is None or trial.state.name == "FAIL":
+                continue
+            if SAME_AS not in trial.user_attrs:
+                self._known[configuration] = trial
+                configurations[trial.number] = configuration
+            elif not trial.state.is_finished():
+                known = configurations[trial.user_attrs[SAME_AS]]
+                self._repeated.setdefault(known, []).append(self._shared.continued(trial))
+
+    def _suggestions(self, configuration: int) -> Iterator[tuple[optuna.Trial, Point]]:
+        """Yield trials of the study: one that was asked for before a kill, the sampler's, then new points at random."""
+        if self._shared is not None:
+            for point, other in self._shared.others():
+                self._tried.add(point)
+                self._others[identity(point)] = other
+            known = self._known.pop(configuration, None)
+            if known is not None and not known.state.is_finished():
+                trial = self._shared.continued(known)
+                yield trial, suggested_point(trial, self._domains)
+        for _ in range(_MOST_REPETITIONS):
+            yield self._ask(configuration)
+        rng = self._sweep.rng("new point", configuration)
+        while (new := self._tried.new(rng, {})) is not None:
+            self._study.enqueue_trial(parameters_of(new, self._domains))
+            yield self._ask(configuration)
+
+    def _ask(self, configuration: int) -> tuple[optuna.Trial, Point]:
+        while True:
+            trial = self._study.ask()
+            if self._shared is not None:
+                self._shared.begin(trial, configuration)
+            try:
+                return trial, suggested_point(trial, self._domains)
+            except ValueError:
+                if self._shared is None or not self._shared.is_enqueued(trial):
+                    raise
+                self._shared.refuse(trial)
+
+    def _accept(self, configuration: int, trial: optuna.Trial, point: Point) -> Point:
+        self._register(configuration, point, trial)
+        if self._shared is not None:
+            try:
+                self._shared.describe(trial, self._sweep.trials(configuration, point))
+            except ConfigError:  # the search refuses it too
+                return point
+        return point
+
+    def _register(
+        self, configuration: int, point: Point, trial: optuna.Trial | None, number: int | None = None
+    ) -> None:
+        self._tried.add(point)
+        self._configurations[identity(point)] = configuration
+        self._points[configuration] = point
+        self._numbers[configuration] = trial.number if trial is not None else number or 0
+        self._asked[configuration] = trial
+
+    def _repeat(self, trial: optuna.Trial, point: Point) -> None:
+        """Give a suggestion the outcome of its point, at once or when there is one."""
+        configuration = self._configurations.get(identity(point))
+        if configuration is None:
+            assert self._shared is not None
+            self._shared.copy(self._others[identity(point)], trial)
+            return
+        if self._shared is not None:
+            self._shared.repeat(trial, self._numbers[configuration])
+        if configuration in self._outcomes:
+            self._tell(trial, self._outcomes[configuration])
+        else:
+            self._repeated.setdefault(configuration, []).append(trial)
+
+    def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
+        from optuna.trial import TrialState
+
+        if outcome.status is OutcomeStatus.FINISHED and outcome.value is not None:
+            self._study.tell(trial, self._sign * outcome.value)
+            return
+        if outcome.status is OutcomeStatus.PRUNED and outcome.value is not None:
+            trial.report(self._sign * outcome.value, int(outcome.time))
+        if outcome.status is OutcomeStatus.FAILED and self._shared is not None:
+            self._shared.describe_failure(trial)
+        self._study.tell(trial, state=TrialState.PRUNED)
+
+    def _sampler(self, *stream: str | int) -> optuna.samplers.BaseSampler:
+        options = self._sweep.search.optuna
+        if options.sampler == "qmc":  # its places in the sequence are counted in the study, for one seed
+            stream = ()
+        return make_sampler(options, self._sweep.rng("optuna", *stream).getrandbits(31))
 
 
 class Searcher(Protocol):

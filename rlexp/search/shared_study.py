@@ -15,9 +15,14 @@ from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError, Problem, UsageError
 from rlexp.files import plain
 from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences
-from rlexp.search.optuna_sampler import optuna_place
-from rlexp.search.optuna_space import known_point, parameters_of, rehearsed_distributions, suggested_point
-from rlexp.search.optuna_storage import open_storage
+from rlexp.search.optuna import (
+    known_point,
+    open_storage,
+    optuna_place,
+    parameters_of,
+    rehearsed_distributions,
+    suggested_point,
+)
 from rlexp.text import masked
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""TrialSource: where the trials of a command come from, and what decides about them while they report."""
+"""TrialSource: where the trials of a command come from, and what decides about them while they report.
+
+Outcome: how a configuration of a sweep ended, as its searcher gets it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +18,25 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.search.trial_scheduler import Milestones, Verdict
+
+
+class OutcomeStatus(Enum):
+    """How a configuration ended."""
+
+    FINISHED = "finished"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a configuration."""
+
+    status: OutcomeStatus
+    value: float | None
+    """Of which more is better; None for one that failed."""
+    time: float = 0.0
+    """Of one that ended early: the rung at which it has that value, in the unit of the scheduler's ``time_attr``."""
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.compare.comparison import ComparedGroup, ComparedTrial, Comparison
+from rlexp.compare.curve import unit_of
+from rlexp.compare.importance import METHOD, Importance, KeyImportance
+from rlexp.compare.report import write_picture
+from rlexp.compare.report.page import write_report
+from rlexp.compare.scoring import UnscoredGroup
+from rlexp.compare.sweep import SweepResults
 from rlexp.errors import Notice
 from rlexp.files import plain, to_json
 from rlexp.metrics.statistics import Estimate
-from rlexp.run_results.axis import unit_of
-from rlexp.run_results.comparison import ComparedGroup, ComparedTrial, Comparison
-from rlexp.run_results.importance import METHOD, Importance, KeyImportance
-from rlexp.run_results.report.figure import write_picture
-from rlexp.run_results.report.page import write_report
-from rlexp.run_results.sweep_results import SweepResults
-from rlexp.run_results.unscored import UnscoredGroup
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 from rlexp.text import (

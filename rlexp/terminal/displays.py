@@ -1,9 +1,4 @@
-"""One line per report, for logs, pipes and terminals without colour.
-
-The protocol of a display: what the runner reports about a run while it lasts.
-
-``-q``: nothing while the run lasts, the summary at its end.
-"""
+"""Displays without a picture: a line for each report, the summary alone (``-q``), JSON; and which one is used."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TextIO
+from typing import Any, Final, Self, TextIO
 
 from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
@@ -22,53 +17,6 @@ from rlexp.search.standings import Standings
 from rlexp.terminal.summary import standings_as_json, summary_lines
 from rlexp.terminal.trial_view import TrialView, goal_text, time_left
 from rlexp.text import columns_of, count, exact, one_line, percent, score
-
-
-class Display(Protocol):
-    """Shows a run: progress on stderr, its outcome on stdout. A context manager that leaves the terminal as it was."""
-
-    def follow(self, standings: Standings) -> None:
-        """Show a sweep, by how its configurations stand; called before ``start``, which then has no trials yet."""
-
-    def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Show what a trial's process does between two results, or what the command itself does.
-
-        Also before ``start``, and at the end.
-        """
-
-    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Show that the run begins."""
-
-    def on_trial_start(self, trial: Trial) -> None:
-        """Show that the trial has its resources and begins, or begins again."""
-
-    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Show a result row: flat but for the dict ``info``."""
-
-    def on_note(self, trial: Trial | None, text: str) -> None:
-        """Show an event: of the trial, such as a replaced worker, or between trials."""
-
-    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Show that the trial ended, with a sentence where there is more to say."""
-
-    def on_stop_request(self) -> None:
-        """Remember that the run was asked to save and end; the next tick shows it.
-
-        Called from a signal handler, which may interrupt a write to the very same stream: nothing may be written here.
-        """
-
-    def tick(self) -> None:
-        """Keep the picture fresh; the runner calls this some five times a second."""
-
-    def finish(self, run: RunRecord) -> None:
-        """Show the outcome of the run."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
 
 STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends them at once"
 
@@ -278,8 +226,6 @@ def _progress(view: TrialView) -> str:
 def _goal(view: TrialView) -> str:
     goal = view.trial.experiment.stop.get("episode_reward_mean")
     return "" if goal is None else f" of {exact(goal)}"
-
-
 
 
 def choose_display(

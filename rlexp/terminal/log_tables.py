@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, TextIO
 
-from rlexp.run_results.event_files import AtStep, Figures, Run, RunContents, Summary
+from rlexp.compare.event_files import AtStep, Figures, Run, RunContents, Summary
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
 from rlexp.text import MISSING

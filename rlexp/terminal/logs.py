@@ -15,9 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from rlexp.errors import UsageError
-from rlexp.files import to_json
-from rlexp.run_results.event_files import (
+from rlexp.compare.event_files import (
     AtStep,
     Figures,
     Follower,
@@ -30,6 +28,8 @@ from rlexp.run_results.event_files import (
     find_runs,
     read_run,
 )
+from rlexp.errors import UsageError
+from rlexp.files import to_json
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import YELLOW, painted, visible
 from rlexp.terminal.log_tables import PointTablePrinter, TablePrinter, printable

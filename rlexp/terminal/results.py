@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from rlexp.compare.run_listing import DAMAGED, KILLED, Found
 from rlexp.files import to_json
-from rlexp.run_results.run_listing import DAMAGED, KILLED, Found
 from rlexp.runs.record import Status
 from rlexp.terminal.lines import GREEN, RED, YELLOW, aligned, painted, tolerate_unknown_letters, visible
 from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, score, size

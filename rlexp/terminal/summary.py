@@ -21,8 +21,7 @@ from rlexp.runs.directories import as_typed
 from rlexp.runs.record import RunRecord, Status, TrialRecord
 from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
 from rlexp.search.record import BEST_FILE
-from rlexp.search.standings import Standings
-from rlexp.search.sweep_summary import summary_of
+from rlexp.search.standings import Standings, summary_of
 from rlexp.text import (
     MISSING,
     count,

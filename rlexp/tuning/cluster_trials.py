@@ -23,7 +23,7 @@ from rlexp.runs.checkpoints.trial import list_checkpoints
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import MOVE_FILE
-from rlexp.terminal.displays import Display
+from rlexp.search.display import Display
 from rlexp.tuning.assignment import hand_over_secrets
 from rlexp.tuning.trial_watch import NodeLosses, RoomWatch, deadline_s_of, kill_process, missing_elsewhere, our_trial
 

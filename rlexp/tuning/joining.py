@@ -20,7 +20,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
 from rlexp.errors import ResourceError
 from rlexp.processes.signals import StopRequest
-from rlexp.terminal.displays import Display
+from rlexp.search.display import Display
 
 if TYPE_CHECKING:
     from rlexp.tuning.run import RunOptions

@@ -39,13 +39,13 @@ from rlexp.runs.record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status,
 from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
 from rlexp.runs.trust import refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
+from rlexp.search.display import Display
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
 from rlexp.search.ranking import SWEEP_FILE
 from rlexp.search.record import BEST_FILE
 from rlexp.search.searchers import require_searcher
 from rlexp.search.state import Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
-from rlexp.terminal.displays import Display
 from rlexp.text import masked
 from rlexp.trackers import Trackers
 from rlexp.tuning.joining import make_session

@@ -35,12 +35,12 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.storage import check_storage
 from rlexp.runs.trial_files import require_video_extra
 from rlexp.search.confirmation import ConfirmedSearch
+from rlexp.search.display import Display
 from rlexp.search.journal import Heading, Journal, read_heading, study_member
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher, require_searcher
 from rlexp.search.state import SearchState
 from rlexp.search.trial_source import FixedTrials, TrialSource
-from rlexp.terminal.displays import Display
 from rlexp.text import has_secrets, masked
 from rlexp.trackers.trackers import Trackers
 from rlexp.tuning.joining import make_session, probed

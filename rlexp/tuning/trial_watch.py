@@ -24,7 +24,7 @@ from rlexp.processes.locks import OpenFolder
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import ERROR_FILE, TRAINING, PhaseWatch
-from rlexp.terminal.displays import Display
+from rlexp.search.display import Display
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 
 _LOOKS = 3

@@ -15,9 +15,9 @@ from rlexp.processes.signals import StopRequest
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.search.display import Display
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
-from rlexp.terminal.displays import Display
 from rlexp.tuning.assignment import keeper_error
 from rlexp.tuning.cluster_trials import ClusterTrials, failure_over_time
 from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
-from rlexp.search.optuna_searcher import OptunaSearcher
+from rlexp.search.searchers import OptunaSearcher
 from rlexp.terminal.summary import leaderboard_lines
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, journal, table, text_of
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of

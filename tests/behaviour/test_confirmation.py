@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.compare.comparison import compare_groups
+from rlexp.compare.curve import Axis
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.errors import ResumeError
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import compare_groups
 from rlexp.search.confirmation import ConfirmedSearch
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, saved, statuses, table, text_of
 from tests.behaviour.simulated_sweeps import NEVER

@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
-from rlexp.search.optuna_searcher import OptunaSearcher
+from rlexp.search.searchers import OptunaSearcher
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, journal, text_of
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 

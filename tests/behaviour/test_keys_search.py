@@ -14,9 +14,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.metrics.statistics import interquartile_mean
 from rlexp.runs.checkpoints import list_checkpoints, read_checkpoint
 from rlexp.runs.record import Status
-from rlexp.search.optuna_searcher import OptunaSearcher
 from rlexp.search.search import Search
-from rlexp.search.searchers import PlannedSearcher, make_searcher
+from rlexp.search.searchers import OptunaSearcher, PlannedSearcher, make_searcher
 from rlexp.tuning.run import capacity
 from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 

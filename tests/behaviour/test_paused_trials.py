@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import Status
-from rlexp.search.optuna_searcher import OptunaSearcher
+from rlexp.search.searchers import OptunaSearcher
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, rows, saved, statuses, text_of
 from tests.behaviour.simulated_sweeps import World, simulated, sweep_of
 

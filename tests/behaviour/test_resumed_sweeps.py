@@ -15,7 +15,7 @@ import pytest
 from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
 from rlexp.runs.record import read_run_record
-from rlexp.search.optuna_searcher import OptunaSearcher
+from rlexp.search.searchers import OptunaSearcher
 from rlexp.seeding import derive_seed
 from rlexp.terminal.summary import summary_lines
 from tests.behaviour.rehearsed_sweeps import (

@@ -16,9 +16,9 @@ import pytest
 
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ConfigError
-from rlexp.search.optuna_searcher import OptunaSearcher
-from rlexp.search.outcome import Outcome, OutcomeStatus
+from rlexp.search.searchers import OptunaSearcher
 from rlexp.search.shared_study import StudyMember
+from rlexp.search.trial_source import Outcome, OutcomeStatus
 from tests.behaviour.rehearsed_sweeps import ASHA, Copies, Rehearsals, curve, journal, saved, text_of
 from tests.behaviour.simulated_sweeps import NEVER, Simulation, simulated, sweep_of
 

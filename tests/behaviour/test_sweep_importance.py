@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import Axis
 from rlexp.config.keys.trial import Trial
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record
 from rlexp.terminal.comparison import print_comparison

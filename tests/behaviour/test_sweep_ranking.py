@@ -20,9 +20,9 @@ from tensorboard.plugins.hparams.api_pb2 import Status as SessionStatus
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
+from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import Axis
 from rlexp.config.keys.trial import Trial
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import Comparison, compare_groups
 from rlexp.runs.record import read_run_record
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory

@@ -121,7 +121,7 @@ def test_letters_outside_the_encoding_are_replaced(run: Path) -> None:
 def test_only_what_a_command_needs_is_imported(run: Path) -> None:
     program = (
         "import sys, rlexp.cli\n"
-        "assert 'rlexp.run_results.comparison' not in sys.modules\n"
+        "assert 'rlexp.compare.comparison' not in sys.modules\n"
         "try:\n    rlexp.cli.main()\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'matplotlib', 'jinja2'} & set(sys.modules)\n"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import rlexp
+
 PACKAGE = Path(__file__).parents[2] / "rlexp"
 
 FLOORS = {
@@ -18,7 +20,7 @@ FLOORS = {
     "board": 9,
     "agents": 8,
     "optimizers": 7,
-    "run_results": 7,
+    "compare": 7,
     "trackers": 7,
     "rollout": 6,
     "search": 6,
@@ -121,6 +123,10 @@ IMPORTS = list(imports())
 def test_every_room_has_a_floor() -> None:
     rooms = {room_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
     assert rooms <= FLOORS.keys(), f"rooms without a floor: {rooms - FLOORS.keys()}"
+
+
+def test_no_room_hides_a_public_name() -> None:
+    assert not {room_of(path) for path in PACKAGE.rglob("*.py")} & set(rlexp.__all__)
 
 
 def test_imports_go_down() -> None:

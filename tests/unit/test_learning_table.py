@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import sb3_dqn
 from benchmarks.learning_table import Outcome, line_of, line_of_group, markdown, mean_of, shown
+from rlexp.compare.group import SettingsReader, groups_of
 from rlexp.config.load import load_plan
-from rlexp.run_results.group import SettingsReader, groups_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

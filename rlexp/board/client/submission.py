@@ -25,7 +25,7 @@ from rlexp.board.trainer.link import MOST_AT_ONCE, RESULT
 from rlexp.errors import CheckpointError, UsageError
 from rlexp.files import parse_json
 from rlexp.runs.rows import is_row
-from rlexp.terminal.displays import Display
+from rlexp.search.display import Display
 
 PATIENCE_S: Final = 60.0
 """For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted

@@ -172,7 +172,7 @@ class AshaConfig(SchedulerConfig):
 class HyperbandConfig(SchedulerConfig):
     """HyperBand (Li et al. 2018): brackets in which configurations wait at each rung until all are there."""
 
-    RULE = "rlexp.search.hyperband:HyperBand"
+    RULE = "rlexp.search.early_stopping:HyperBand"
     INTERVAL_KEY = "grace_period"
     NEEDS_STOP = True
     EXAMPLE = "search: {scheduler: hyperband, num_samples: 49}"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import rlexp
-import rlexp.run_results.curve
+import rlexp.compare.curve
 
 LIBRARIES = {"gymnasium", "numpy", "pydantic", "ray", "rich", "torch", "typer", "yaml"}
 
@@ -28,6 +28,6 @@ def test_functions_have_signatures_and_docs() -> None:
 
 
 def test_package_of_results_does_not_replace_the_function() -> None:
-    program = "import rlexp; import rlexp.run_results.table; print(rlexp.results.__name__, callable(rlexp.results))"
+    program = "import rlexp; import rlexp.compare.table; print(rlexp.results.__name__, callable(rlexp.results))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "results True\n"

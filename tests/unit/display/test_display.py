@@ -18,8 +18,9 @@ from rich.console import Console
 
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import RunRecord, Status
+from rlexp.search.display import Display
 from rlexp.terminal import live
-from rlexp.terminal.displays import Display, JsonDisplay, PlainDisplay, QuietDisplay, choose_display
+from rlexp.terminal.displays import JsonDisplay, PlainDisplay, QuietDisplay, choose_display
 from rlexp.terminal.live import LiveDisplay
 from tests.terminals import Terminal
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlexp.run_results.axis import Axis, Unit, amount, tick_label, ticks, unit_of
+from rlexp.compare.curve import Axis, Unit, amount, tick_label, ticks, unit_of
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import Axis, Curve
+from rlexp.compare.scoring import Window, final_window
 from rlexp.errors import UsageError
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import Comparison, compare_groups
-from rlexp.run_results.curve import Curve
-from rlexp.run_results.scoring import Window, final_window
 from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 

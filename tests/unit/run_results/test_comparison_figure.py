@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import Axis
+from rlexp.compare.report import write_picture
 from rlexp.errors import UsageError
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import Comparison, compare_groups
-from rlexp.run_results.report import write_picture
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 
 

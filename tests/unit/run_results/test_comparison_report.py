@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from rlexp.compare.comparison import compare_groups
+from rlexp.compare.curve import Axis
+from rlexp.compare.report import report_page, write_report
+from rlexp.compare.report.page import _LARGEST_BYTES
 from rlexp.errors import UsageError
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import compare_groups
-from rlexp.run_results.report import report_page, write_report
-from rlexp.run_results.report.videos import _LARGEST_BYTES
 from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run, write_resolved
 
@@ -128,7 +128,7 @@ def test_report_loads_nothing_and_has_no_scripts(tmp_path: Path) -> None:
                 assert str(value).startswith("data:video/mp4;base64,")
     [policy] = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     assert str(policy).startswith("default-src 'none'")
-    css = (Path(__file__).parents[3] / "rlexp/run_results/report/style.css").read_text()
+    css = (Path(__file__).parents[3] / "rlexp/compare/report/style.css").read_text()
     assert "url(" not in css
     assert "@import" not in css
 

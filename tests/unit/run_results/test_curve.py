@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.curve import Curve, Reached, band, reached, read_curve
+from rlexp.compare.curve import Axis, Curve, Reached, band, reached, read_curve
 from tests.unit.run_results.run_folders import row
 
 REWARD = "episode_reward_mean"

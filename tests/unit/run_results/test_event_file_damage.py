@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
 
-from rlexp.run_results.event_files import EventFile, Summary, event_file, shapes
-from rlexp.run_results.event_files.framing import length_checksum
+from rlexp.compare.event_files import EventFile, Summary, event_file, shapes
+from rlexp.compare.event_files.framing import length_checksum
 from tests.unit.run_results.event_writing import VERSION, frame, frames, points, read, scalar, write
 
 EVENTS = [scalar(tag, step, step / 7) for step in range(8) for tag in ("loss", "reward", "mean_q")]

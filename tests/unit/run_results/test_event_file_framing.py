@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as slow_crc32c
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from rlexp.run_results.event_files.framing import (
+from rlexp.compare.event_files.framing import (
     BLOCK,
     Framing,
     begins_with_frame,

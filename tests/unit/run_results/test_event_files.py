@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from rlexp.run_results.event_files import event_file
+from rlexp.compare.event_files import event_file
 from rlexp.runs.tensorboard import TensorBoardRecorder
 from tests.unit.run_results.event_writing import (
     accumulated,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.run_results.event_files import POINT, AtStep, Series, Summary
-from rlexp.run_results.event_files.gathering import CELLS, FEWEST_FOR_SLOPE, Curve
+from rlexp.compare.event_files import POINT, AtStep, Series, Summary
+from rlexp.compare.event_files.gathering import CELLS, FEWEST_FOR_SLOPE, Curve
 from rlexp.sample_batch import Array
 
 VALUES = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf]))

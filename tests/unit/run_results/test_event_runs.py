@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.compare.event_files import Follower, Run, Series, TagGlobs, find_runs
 from rlexp.errors import UsageError
-from rlexp.run_results.event_files import Follower, Run, Series, TagGlobs, find_runs
 from tests.unit.run_results.event_writing import accumulated, frames, points, read, scalar, start, write
 
 FIRST, SECOND = "events.out.tfevents.1.host", "events.out.tfevents.2.host"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rlexp.compare.group import SettingsReader, differing, groups_of, shared_settings
+from rlexp.compare.run_listing import trials_at
 from rlexp.errors import UsageError
-from rlexp.run_results.group import SettingsReader, differing, groups_of, shared_settings
-from rlexp.run_results.trial_folder import trials_at
 from tests.unit.run_results.run_folders import MadeTrial, make_run, row, write_resolved
 
 

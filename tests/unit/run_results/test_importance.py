@@ -15,8 +15,8 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-from rlexp.run_results.importance import Importance, importance_of
-from rlexp.run_results.sweep_results import read_sweep_results
+from rlexp.compare.importance import Importance, importance_of
+from rlexp.compare.sweep import read_sweep_results
 from rlexp.runs.record import Status
 from tests.unit.run_results.sweep_folders import configuration, ended_early, write_sweep
 

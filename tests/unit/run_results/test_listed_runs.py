@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.compare import run_listing
+from rlexp.compare.run_listing import DAMAGED, KILLED, found_at
 from rlexp.errors import UsageError
 from rlexp.processes.locks import RunLock, is_in_use
-from rlexp.run_results import run_listing
-from rlexp.run_results.run_listing import DAMAGED, KILLED, found_at
 from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 

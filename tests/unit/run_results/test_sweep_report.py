@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.run_results.report.sweep_charts import MOST_DRAWN
+from rlexp.compare.report.sweep_charts import MOST_DRAWN
 from rlexp.runs.record import Status
 from tests.unit.run_results.run_folders import MadeTrial, make_run
 from tests.unit.run_results.sweep_folders import configuration, ended_early, make_sweep

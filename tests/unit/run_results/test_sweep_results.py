@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rlexp.compare.sweep import Outcome, SweepResults, read_sweep_results
 from rlexp.config.space.domains import Listed, Range
-from rlexp.run_results.sweep_results import Outcome, SweepResults, read_sweep_results
 from rlexp.runs.record import Status
 from tests.unit.run_results.sweep_folders import configuration, ended_early, write_sweep
 

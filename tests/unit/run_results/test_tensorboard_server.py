@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.compare import tensorboard_server
+from rlexp.compare.tensorboard_server import _checked_port, _free_port, run_tensorboard
 from rlexp.errors import UsageError
-from rlexp.run_results import tensorboard_server
-from rlexp.run_results.tensorboard_server import _checked_port, _free_port, run_tensorboard
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.compare.run_listing import found_at
 from rlexp.processes.locks import RunLock
-from rlexp.run_results.run_listing import found_at
 from rlexp.runs.directories import remove_remains
 from rlexp.runs.run_directory import RunDirectory
 

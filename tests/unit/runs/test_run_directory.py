@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from rlexp.compare.run_listing import found_at
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.signals import StopRequest
-from rlexp.run_results.run_listing import found_at
 from rlexp.runs.directories import usual_name
 from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory, trial_parameters

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from rlexp.search.hyperband import HyperBand
+from rlexp.search.early_stopping import HyperBand
 from rlexp.search.trial_scheduler import Milestones, Report, Verdict
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.errors import ConfigError
-from rlexp.search.optuna_sampler import make_sampler, require_sampler
-from rlexp.search.optuna_searcher import OptunaSearcher
-from rlexp.search.outcome import Outcome, OutcomeStatus
+from rlexp.search.optuna import make_sampler, require_sampler
+from rlexp.search.searchers import OptunaSearcher
+from rlexp.search.trial_source import Outcome, OutcomeStatus
 from tests.behaviour.simulated_sweeps import sweep_of
 
 SPACE = {"lr": {"loguniform": [1e-4, 1e-1]}, "n_step": {"randint": [1, 9]}, "hiddens": {"choice": [[8], [16]]}}

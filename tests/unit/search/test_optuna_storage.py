@@ -14,10 +14,10 @@ import pytest
 
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import ConfigError, UsageError
-from rlexp.search.optuna_searcher import OptunaSearcher
-from rlexp.search.optuna_storage import open_storage
-from rlexp.search.outcome import Outcome, OutcomeStatus
+from rlexp.search.optuna import open_storage
+from rlexp.search.searchers import OptunaSearcher
 from rlexp.search.shared_study import StudyMember, require_study
+from rlexp.search.trial_source import Outcome, OutcomeStatus
 from rlexp.terminal.checking import plan_as_json
 from rlexp.text import masked, masked_command
 from rlexp.tuning.run import begun_journal

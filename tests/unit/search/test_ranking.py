@@ -13,8 +13,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.metrics.statistics import bootstrap_interval
 from rlexp.runs.record import RecordedError, Status
 from rlexp.search.ranking import EndedEarly, Tier
-from rlexp.search.standings import Standings
-from rlexp.search.sweep_summary import summary_of
+from rlexp.search.standings import Standings, summary_of
 from rlexp.terminal.summary import leaderboard, leaderboard_lines
 
 MakeTrial = Callable[..., Trial]

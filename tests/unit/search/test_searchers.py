@@ -14,10 +14,9 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.sweep import Sweep
 from rlexp.errors import UsageError
 from rlexp.files import to_json
-from rlexp.search.optuna_sampler import require_sampler
-from rlexp.search.optuna_searcher import OptunaSearcher
-from rlexp.search.outcome import Outcome, OutcomeStatus
-from rlexp.search.searchers import make_searcher
+from rlexp.search.optuna import require_sampler
+from rlexp.search.searchers import OptunaSearcher, make_searcher
+from rlexp.search.trial_source import Outcome, OutcomeStatus
 from tests.behaviour.simulated_sweeps import sweep_of
 
 SPACE = {

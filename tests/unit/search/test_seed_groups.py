@@ -8,8 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from rlexp.search.early_stopping import Asha
-from rlexp.search.hyperband import HyperBand
+from rlexp.search.early_stopping import Asha, HyperBand
 from rlexp.search.seed_groups import SeedGroups
 from rlexp.search.trial_scheduler import Judgement, Milestones, Report, TrialScheduler, Verdict
 

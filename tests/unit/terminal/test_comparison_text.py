@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.comparison import Comparison, compare_groups
+from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import Axis
 from rlexp.runs.record import Status
 from rlexp.terminal.comparison import print_comparison
 from tests.unit.run_results.run_folders import MadeTrial, make_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.run_results.run_listing import DAMAGED, Found
+from rlexp.compare.run_listing import DAMAGED, Found
 from rlexp.runs.record import Status
 from rlexp.terminal.results import print_address, print_found
 

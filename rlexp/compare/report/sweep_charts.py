@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlexp.run_results.importance import Importance
-from rlexp.run_results.report.charts import Frame, place
-from rlexp.run_results.report.scales import KeyScale, ScoreScale, Tick
-from rlexp.run_results.sweep_results import Configuration, Outcome, SweepResults
+from rlexp.compare.importance import Importance
+from rlexp.compare.report.charts import Frame, KeyScale, ScoreScale, Tick, place
+from rlexp.compare.sweep import Configuration, Outcome, SweepResults
 from rlexp.text import distinct_cuts, score, value_words
 
 MOST_DRAWN: Final = 1000

@@ -1,4 +1,7 @@
-"""The curves of a comparison as a PNG; needs the extra ``[plot]``."""
+"""The report of a comparison: one HTML file that needs no other file and no script, or a PNG of its curves.
+
+The curves of a comparison as a PNG; needs the extra ``[plot]``.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.compare.comparison import Comparison
+from rlexp.compare.curve import unit_of
+from rlexp.compare.report.page import report_page, write_report
 from rlexp.errors import UsageError
 from rlexp.files import replace_bytes
 from rlexp.processes.threads import without_current_folder
-from rlexp.run_results.axis import unit_of
-from rlexp.run_results.comparison import Comparison
 
 _COLOURS: Final = ("#0072b2", "#c65a00", "#00805a", "#b0428a", "#8a6d00", "#3d8fc4", "#b3261e", "#5c5c5c")
 _DASHES: Final = ("-", "--", ":", "-.")
@@ -64,3 +68,6 @@ def _label(axes: Any, comparison: Comparison, x_label: str) -> None:
 def _literal(text: str) -> str:
     """Return a name that matplotlib does not parse as a formula."""
     return text.replace("$", r"\$")
+
+
+__all__ = ["report_page", "write_picture", "write_report"]

@@ -6,10 +6,10 @@ of a run are read in order (``runs``), without the points that a restart replace
 be shown of each tag is kept (``gathering``).
 """
 
-from rlexp.run_results.event_files.event_file import Batch, EventFile
-from rlexp.run_results.event_files.gathering import AtStep, Figures, Gatherer, Series, Summary
-from rlexp.run_results.event_files.runs import Follower, Run, RunContents, TagGlobs, find_runs, read_run
-from rlexp.run_results.event_files.shapes import POINT
+from rlexp.compare.event_files.event_file import Batch, EventFile
+from rlexp.compare.event_files.gathering import AtStep, Figures, Gatherer, Series, Summary
+from rlexp.compare.event_files.runs import Follower, Run, RunContents, TagGlobs, find_runs, read_run
+from rlexp.compare.event_files.shapes import POINT
 
 __all__ = [
     "POINT",

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.run_results.event_files.framing import BLOCK, CHECKSUM_BYTES, contributions, crc32c, masked_array
-from rlexp.run_results.event_files.messages import SCALAR, Event, decoded
+from rlexp.compare.event_files.framing import BLOCK, CHECKSUM_BYTES, contributions, crc32c, masked_array
+from rlexp.compare.event_files.messages import SCALAR, Event, decoded
 from rlexp.sample_batch import Array
 
 POINT: Final = np.dtype([("tag", "<i8"), ("record", "<i8"), ("step", "<i8"), ("wall_time", "<f8"), ("value", "<f8")])

@@ -10,10 +10,10 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
+from rlexp.compare.event_files.framing import CHECKSUM_BYTES, Frames, Framing, crc32c, masked
+from rlexp.compare.event_files.messages import Event, WireError, parse_event
+from rlexp.compare.event_files.shapes import LONGEST, MOST_TAGS, POINT, Shape, TagNumbers, has_shape, row_bytes
 from rlexp.files import open_regular
-from rlexp.run_results.event_files.framing import CHECKSUM_BYTES, Frames, Framing, crc32c, masked
-from rlexp.run_results.event_files.messages import Event, WireError, parse_event
-from rlexp.run_results.event_files.shapes import LONGEST, MOST_TAGS, POINT, Shape, TagNumbers, has_shape, row_bytes
 from rlexp.sample_batch import Array
 
 CHUNK_BYTES: Final = 4 << 20

@@ -1,9 +1,13 @@
-"""Comparison: the scores of groups over their seeds, with intervals; ``terminal`` and ``report`` show it."""
+"""Comparison: the scores of groups over their seeds, with intervals; ``terminal`` and ``report`` show it.
+
+The warnings of a comparison: what limits its conclusions.
+"""
 
 from __future__ import annotations
 
+import os
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,21 +15,93 @@ from typing import Final
 
 import numpy as np
 
+from rlexp.compare.curve import Axis, Band, Curve, Reached, amount, band, reached, read_curve
+from rlexp.compare.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
+from rlexp.compare.importance import Importance, importance_of
+from rlexp.compare.run_listing import RESULT_FILE, TrialFolder
+from rlexp.compare.scoring import Curves, Request, Scoring, UnscoredGroup, Window, failed, scoring_of, unscored_groups
+from rlexp.compare.sweep import SweepResults, read_sweep_results, without_confirmation
 from rlexp.config.keys.metrics import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
-from rlexp.run_results.axis import Axis
-from rlexp.run_results.curve import Band, Curve, Reached, band, reached, read_curve
-from rlexp.run_results.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
-from rlexp.run_results.importance import Importance, importance_of
-from rlexp.run_results.scoring import Curves, Request, Scoring, Window, scoring_of
-from rlexp.run_results.sweep_ranking import without_confirmation
-from rlexp.run_results.sweep_results import SweepResults, read_sweep_results
-from rlexp.run_results.trial_folder import TrialFolder
-from rlexp.run_results.unscored import UnscoredGroup, unscored_groups
-from rlexp.run_results.warnings import warnings_of
+from rlexp.processes.locks import RUN_FILE
 from rlexp.sample_batch import Array
 from rlexp.text import digits_for
+
+_SHORT_SHARE: Final = 0.8
+"""A trial that ends before this part of the longest one gets a warning: the comparison ends with it."""
+_MOST_NAMES: Final = 4
+
+
+def warnings_of(
+    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, reader: SettingsReader, request: Request
+) -> Iterator[Notice]:
+    """Yield what cannot be read, what ends early, which groups mix different settings, and which have a single seed.
+
+    ``scored`` are the groups with the trials that have scores.
+    """
+    yield from _unreadable(groups, curves)
+    if request.at is None:
+        yield from _short(scored, curves, request.axis)
+    yield from _mixed(scored, reader)
+    yield from _single(groups, scored)
+
+
+def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
+    trials = [trial for group in groups for trial in group.trials]
+    for run in dict.fromkeys(trial.run for trial in trials):
+        if run.problem is not None and os.path.exists(run.path / RUN_FILE):
+            yield Notice(str(run.path), f"{run.problem}; its trials are read from their own files")
+    for trial in trials:
+        curve = curves[trial]
+        if curve.damaged_lines:
+            lines = "1 line" if curve.damaged_lines == 1 else f"{curve.damaged_lines} lines"
+            yield Notice(str(trial.path / RESULT_FILE), f"{lines} cannot be read and are left out")
+        if curve.problem is not None:
+            yield Notice(str(trial.path / RESULT_FILE), f"cannot be read and is left out: {curve.problem}")
+        elif not len(curve.values) and not failed(trial):
+            yield Notice(str(trial.path), "has not reported the metric and is left out")
+
+
+def _short(groups: Sequence[Group], curves: Curves, axis: Axis) -> Iterator[Notice]:
+    ends = {trial: float(curves[trial].along(axis)[-1]) for group in groups for trial in group.trials}
+    first, longest = min(ends, key=lambda trial: ends[trial]), max(ends.values())
+    if ends[first] < _SHORT_SHARE * longest:
+        status = f" ({first.record.status})" if first.record else ""
+        yield Notice(
+            str(first.path),
+            f"ends at {amount(ends[first], axis)}{status} of {amount(longest, axis)} {axis.label}: "
+            "final scores of all trials are taken there",
+        )
+
+
+def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
+    for group in groups:
+        names = differing([reader.settings(trial) for trial in group.trials])
+        if names:
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            yield Notice(group.name, f"pools trials that differ in {', '.join(names[:_MOST_NAMES])}{more}")
+    envs = sorted({trial.env for group in groups for trial in group.trials})
+    if len(envs) > 1:
+        yield Notice(", ".join(envs), "are different environments; their scores have different scales")
+
+
+def _single(groups: Sequence[Group], scored: Sequence[Group]) -> Iterator[Notice]:
+    sizes = {group.name: len(group.trials) for group in groups}
+    single = [group.name for group in scored if len(group.trials) == 1]
+    alone = [name for name in single if sizes[name] == 1]
+    left = [name for name in single if sizes[name] > 1]
+    if alone:
+        where = "all groups" if 1 < len(scored) == len(alone) else _some(alone)
+        yield Notice(where, "only one seed per group, so no interval; run more seeds")
+    if left:
+        yield Notice(_some(left), "only one seed has a score, so no interval; the others ended before these steps")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return "; ".join(names[:_MOST_NAMES]) + more
+
 
 _SEED: Final = 0
 """Of every bootstrap: the same results give the same intervals."""

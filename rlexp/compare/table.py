@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.errors import UsageError
 from rlexp.files import parse_json, read_lines
-from rlexp.run_results.trial_folder import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS, ITERATION, flatten
 from rlexp.sample_batch import Array

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from rlexp.compare.sweep import Configuration, Outcome, SweepResults
 from rlexp.config.space.domains import Listed, Range
 from rlexp.files import to_json
-from rlexp.run_results.sweep_results import Configuration, Outcome, SweepResults
 from rlexp.sample_batch import Array
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.compare.run_listing import ClosedFolderError, TrialFolder, trials_at
 from rlexp.config.space.grid import GRID
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import Notice, UsageError
 from rlexp.files import to_json
-from rlexp.run_results.trial_folder import ClosedFolderError, TrialFolder, trials_at
 from rlexp.runs.record import RESOLVED_FILE, SEE_LS
 from rlexp.text import MISSING, masked
 
