@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from benchmarks.comparison import conditions
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 EPISODES: Final = 20
 """How many greedy ones are played for an evaluation."""
@@ -176,7 +176,7 @@ def make_env(task: Task, seed: int) -> Any:
     """Return the env in which ``task`` is trained or evaluated, with what counts its episodes."""
     import gymnasium as gym
 
-    from rlexp.envs.actions import DiscreteActions
+    from rlexp.envs.spaces import DiscreteActions
 
     env = gym.make(task.env)
     if task.torques is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from rlexp.envs.frames import StackedFrames
+from rlexp.envs.wrappers import StackedFrames
 
 CATCH = "tests.pixel_games:Catch"
 

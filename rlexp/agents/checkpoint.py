@@ -24,18 +24,18 @@ from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.rllib.names import renamed_keys
-from rlexp.envs.env_config import EnvConfig, env_config_of
 from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError, UsageError
 from rlexp.files import refuse_other_than_file
-from rlexp.metrics.statistics import bootstrap_interval
+from rlexp.metrics import bootstrap_interval
 from rlexp.policy import Policy
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.checkpoints.contents import MANIFEST, Checkpoint, read_checkpoint
 from rlexp.runs.trial_files import require_video_extra, write_video
 from rlexp.runs.trust import refuse_foreign, run_of
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 

@@ -17,7 +17,7 @@ from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.config.keys.metrics import OWN_METRICS
 from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
 from rlexp.errors import TrialError
-from rlexp.metrics.windows import summarised
+from rlexp.metrics import summarised
 from rlexp.rollout.episodes import make_episode_hooks
 from rlexp.rollout.evaluation import (
     ActingPolicy,
@@ -32,7 +32,7 @@ from rlexp.rollout.evaluation import (
 )
 from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 MAX_ENVS = 8
 """Envs of an evaluation that step side by side, at most."""

@@ -22,16 +22,16 @@ from rlexp.agents.workers import ObservationFilters
 from rlexp.cluster.pool.pool import Actor, ActorLostError, Ref, Resources, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import bundles_of
-from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import RlexpError, TrialError
-from rlexp.metrics.timers import RunningClock
+from rlexp.metrics import RunningClock
 from rlexp.policy import Weights
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, Playing, ReportProgress, ShouldStop
 from rlexp.rollout.fleet_member import START_S, last_line
 from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks, callback_classes
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 LOOK_S: Final = 0.1
 """Seconds between two looks at whether an evaluation must end."""

@@ -16,8 +16,7 @@ from typing import Any, Final
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.metrics import OWN_METRICS
 from rlexp.errors import TrialError
-from rlexp.metrics.timers import RunningClock
-from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow, MetricWindows
+from rlexp.metrics import EpisodeSummary, EpisodeWindow, MetricWindows, RunningClock
 from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime

@@ -16,7 +16,7 @@ from rlexp.errors import CheckpointError, NotFiniteError, UsageError
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import TrustedCode
 

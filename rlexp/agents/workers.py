@@ -23,11 +23,11 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import has_game_frames
 from rlexp.config.keys.trial import Bundles, bundles_of
 from rlexp.config.keys.user_code import NO_MODULES
-from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import CheckpointError, ResourceError, UsageError
 from rlexp.files import plain
-from rlexp.metrics.timers import RunningClock
+from rlexp.metrics import RunningClock
 from rlexp.policy import Learner
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.filters import Moments, ObservedMoments, StandardisingPolicy
@@ -51,7 +51,7 @@ from rlexp.rollout.worker_spec import (
 from rlexp.runs.checkpoints.contents import Checkpoint, Manifest, read_state
 from rlexp.runs.rows import checkpoint_row
 from rlexp.sample_batch import Array
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 GROUP = "filters"
 """The group of a checkpoint's arrays that holds them."""

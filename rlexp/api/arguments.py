@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from rlexp.errors import UsageError
-from rlexp.seeding import LARGEST_SEED
+from rlexp.schedules import LARGEST_SEED
 
 P = ParamSpec("P")
 R = TypeVar("R")

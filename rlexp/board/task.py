@@ -38,13 +38,13 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
-from rlexp.envs.env_config import EnvConfig, env_config_of
 from rlexp.envs.make import make_vector_env, spaces_of
+from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.models.dense import parameter_shapes
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.rollout.worker_spec import WorkerSpec
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"
 """Why an agent of another package has no board."""

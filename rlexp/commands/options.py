@@ -24,7 +24,7 @@ from rlexp.config.command_line import Adjust, BareOverride, Flag, LoadOptions
 from rlexp.config.keys.search import SCHEDULERS
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.errors import UsageError
-from rlexp.seeding import LARGEST_SEED
+from rlexp.schedules import LARGEST_SEED
 
 OVERRIDE_OPTION: Final = "-o"
 _DOTTED_KEY: Final = re.compile(r"[A-Za-z_]\w*(\.[\w/-]+)*=")

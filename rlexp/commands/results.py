@@ -23,7 +23,7 @@ from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRu
 from rlexp.compare.curve import Axis
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
-from rlexp.seeding import LARGEST_SEED
+from rlexp.schedules import LARGEST_SEED
 from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_export
 
 

@@ -23,7 +23,7 @@ from rlexp.compare.scoring import Curves, Request, Scoring, UnscoredGroup, Windo
 from rlexp.compare.sweep import SweepResults, read_sweep_results, without_confirmation
 from rlexp.config.keys.metrics import current_metric
 from rlexp.errors import Notice, UsageError
-from rlexp.metrics.statistics import Estimate, improvement_probability, interquartile_mean_of
+from rlexp.metrics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.processes.locks import RUN_FILE
 from rlexp.sample_batch import Array
 from rlexp.text import digits_for

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlexp.compare.run_listing import RESULT_FILE, number
 from rlexp.files import parse_json, read_lines
-from rlexp.metrics.statistics import interquartile_band
+from rlexp.metrics import interquartile_band
 from rlexp.sample_batch import Array
 
 _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)

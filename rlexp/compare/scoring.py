@@ -18,7 +18,7 @@ from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder
 from rlexp.compare.sweep import SweepRanking, read_sweep_ranking
 from rlexp.errors import UsageError
-from rlexp.metrics.statistics import FINAL_SHARE, final_score
+from rlexp.metrics import FINAL_SHARE, final_score
 from rlexp.runs.record import Status
 from rlexp.search.ranking import RULE, SCORE_RULE
 from rlexp.text import MISSING, one_line, score_at

@@ -33,7 +33,7 @@ from rlexp.config.variants import Variant, data_of, variant_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, at
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 Point = Mapping[str, Any]
 """A value for each axis, by the axis's key; of a ``choice`` that holds samplers, the drawn value with these drawn."""

@@ -1,7 +1,7 @@
 """Atari games as in Mnih et al. 2015: no-op starts, the maximum of two frames, a life as an episode, fire to begin.
 
 These wrappers, one env each, say what an Atari game is here. Where ale-py's vectorised env can compute the
-same, :mod:`rlexp.envs.native_atari` plays with that instead; the wrappers play the rest, and all videos.
+same, :mod:`rlexp.envs.native_vectors` plays with that instead; the wrappers play the rest, and all videos.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit
 
-from rlexp.envs.env_config import FrameConfig
-from rlexp.envs.frames import ScaledFrames, StackedFrames
+from rlexp.envs.registry import FrameConfig
+from rlexp.envs.wrappers import ScaledFrames, StackedFrames
 from rlexp.errors import UsageError
 
 MAX_NOOPS = 30

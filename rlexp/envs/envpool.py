@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlexp.config.keys.env_ids import ENVPOOL
-from rlexp.envs.env_config import EnvConfig
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import UsageError
 
 Array = NDArray[Any]

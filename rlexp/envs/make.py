@@ -16,14 +16,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
-from rlexp.envs.actions import Array, DiscreteActions, bound_actions
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
-from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.envpool import is_task, make_pool
-from rlexp.envs.frames import ScaledFrames
 from rlexp.envs.native_vectors import (
     EPISODE_LIMIT,
+    SingleEnv,
     changes_images,
     episode_limit,
     native_vector_env,
@@ -31,10 +29,9 @@ from rlexp.envs.native_vectors import (
     vector_of_class,
     without_advice_on_versions,
 )
-from rlexp.envs.registry import find_class, find_spec
-from rlexp.envs.single_env import SingleEnv
-from rlexp.envs.spaces import check_layout, check_spaces, flatten_observations
-from rlexp.envs.wrappers import preprocessed, wrapped
+from rlexp.envs.registry import EnvConfig, find_class, find_spec
+from rlexp.envs.spaces import Array, DiscreteActions, bound_actions, check_layout, check_spaces, flatten_observations
+from rlexp.envs.wrappers import ScaledFrames, preprocessed, wrapped
 from rlexp.errors import EnvError, RlexpError, UsageError
 from rlexp.user_code.classes import prepare_imports
 

@@ -20,11 +20,10 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from rlexp.envs.actions import BoundedActions, DiscreteActions, bound_actions
-from rlexp.envs.env_config import EnvConfig
-from rlexp.envs.frames import ScaledFrames
 from rlexp.envs.make import make_env, prepared
-from rlexp.envs.spaces import SHAPES_KEPT
+from rlexp.envs.registry import EnvConfig
+from rlexp.envs.spaces import SHAPES_KEPT, BoundedActions, DiscreteActions, bound_actions
+from rlexp.envs.wrappers import ScaledFrames
 from rlexp.errors import UsageError
 
 Array = NDArray[Any]

@@ -21,8 +21,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from rlexp.envs.actions import ActionBounds
-from rlexp.envs.frames import AreaMean
+from rlexp.envs.spaces import ActionBounds
+from rlexp.envs.wrappers import AreaMean
 
 Array = NDArray[Any]
 

@@ -14,7 +14,7 @@ from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.errors import RlexpError, TrialError, UsageError
 from rlexp.models.network_config import CustomTorso
 from rlexp.user_code.classes import find_class, prepare_imports
-from rlexp.user_code.raised import raised_by_user
+from rlexp.user_code.finding import raised_by_user
 
 CONTRACT: Final = "it maps observations [B, ...] to features [B, num_features] (float32)"
 TRIED_ROWS: Final = (2, 1)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.cluster.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
-from rlexp.metrics.timers import Stopwatch
-from rlexp.metrics.windows import Mean
+from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
 from rlexp.optimizers.pacing import DataPathConfig, Pacing, WeightPublisher
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures

@@ -8,8 +8,7 @@ from typing import Any
 
 from rlexp.cluster.pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 from rlexp.errors import CheckpointError
-from rlexp.metrics.timers import Stopwatch
-from rlexp.metrics.windows import Mean
+from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.policy import HasLiveWeights, Learner, LiveWeights, Weights

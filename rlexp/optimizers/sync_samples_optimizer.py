@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlexp.cluster.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
-from rlexp.metrics.timers import Stopwatch
-from rlexp.metrics.windows import Mean
+from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.policy_optimizer import Counters, source_figures
 from rlexp.policy import InterruptedLearningError, Learner, LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never

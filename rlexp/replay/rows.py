@@ -1,11 +1,19 @@
-"""Rows: what a sampler needs of the object that keeps its rows, in its own memory or shared with the workers."""
+"""Rows: what a sampler needs of the object that keeps its rows, in its own memory or shared with the workers.
+
+RowRing: which row is in which slot, for buffers where the newest rows overwrite the oldest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from rlexp.sample_batch import Array, SampleBatch, SentRows
+import numpy as np
+
+from rlexp.errors import CheckpointError
+from rlexp.replay.storage import Storage
+from rlexp.sample_batch import KEYS, TD_ERRORS, Array, FrameRows, SampleBatch, SentRows, WrittenRows
 
 STORAGE_PREFIX = "storage."
 """Stands before the names of the columns in a state."""
@@ -95,3 +103,103 @@ class Rows(Protocol):
     def close(self) -> None:
         """Give the memory back; the second call does nothing."""
         ...
+
+
+class RowRing:
+    """:class:`~rlexp.replay.rows.Rows` in one storage; their keys are their insertion numbers.
+
+    Row ``key`` is in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
+    follows from the slot and the next row's key, and is not stored. After :meth:`clear` keys go on at
+    the next multiple of the capacity, so that no key is given twice and the first row is in slot 0 again.
+    """
+
+    def __init__(self, capacity: int, storage: Storage) -> None:
+        """Keep ``capacity`` rows in ``storage``, which has that many slots; raises ValueError below 1."""
+        if capacity < 1:
+            raise ValueError(f"a buffer needs room for at least one row, not {capacity}")
+        self.capacity = self.num_slots = capacity
+        self.num_added = 0
+        self.next_key = 0
+        self._storage = storage
+
+    @property
+    def size(self) -> int:
+        """Rows held now, in slots 0 to size - 1."""
+        return min(self.num_added, self.capacity)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage once every slot is used."""
+        return self._storage.nbytes
+
+    def unpack(self, sent: SentRows, /) -> tuple[SampleBatch | FrameRows, Array | None]:
+        assert not isinstance(sent, WrittenRows)
+        rows = sent.rows if isinstance(sent, FrameRows) else sent
+        if TD_ERRORS not in rows:
+            return sent, None
+        stored = SampleBatch({name: column for name, column in rows.columns.items() if name != TD_ERRORS})
+        return replace(sent, rows=stored) if isinstance(sent, FrameRows) else stored, rows[TD_ERRORS]
+
+    def retire(self, batch: SentRows, /) -> list[range]:
+        """Do nothing: new rows are written over the oldest, and no slot stays empty."""
+        return []
+
+    def write(self, batch: SentRows, /) -> list[SlotRange]:
+        """Add the rows of ``batch [B]``; return the runs of slots, at most two, that they went to.
+
+        Of a batch larger than the capacity only the last rows are written, though all are counted.
+        Raises ValueError, with nothing written, for columns that are not those of the first batch.
+        """
+        assert not isinstance(batch, WrittenRows)
+        count = len(batch)
+        first = max(count - self.capacity, 0)
+        start = (self.num_added + first) % self.capacity
+        turn = min(first + self.capacity - start, count)
+        runs = [SlotRange(start, slice(first, turn)), SlotRange(0, slice(turn, count))]
+        runs = [run for run in runs if run.rows.start < run.rows.stop]
+        for run in runs:
+            self._storage.write(run.start, batch.slice(run.rows.start, run.rows.stop))
+        self.num_added += count
+        self.next_key += count
+        return runs
+
+    def read(self, slots: Array) -> SampleBatch:
+        """Return copies of the rows in ``slots [B]``, with their KEYS ``[B]`` (int64)."""
+        newest = self.next_key - 1
+        keys = newest - (newest - slots) % self.capacity
+        return self._storage.read(slots).with_columns(**{KEYS: keys})
+
+    def nth(self, ordinals: Array) -> Array:
+        return ordinals
+
+    def locate(self, keys: Array) -> tuple[Array, Array]:
+        """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""
+        held = (keys >= self.next_key - self.size) & (keys < self.next_key)
+        return keys % self.capacity, held
+
+    def state(self) -> dict[str, Any]:
+        """Return the rows held, to be read before anything changes, and the numbers that say which they are."""
+        rows = {STORAGE_PREFIX + name: array for name, array in self._storage.state(self.size).items()}
+        return {"capacity": self.capacity, "num_added": self.num_added, **rows}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state` returned; raises CheckpointError when it is not of this capacity."""
+        if state["capacity"] != self.capacity:
+            raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
+        rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
+        num_added = int(state["num_added"])
+        first_key = self.next_key - self.num_added
+        self._storage.load(rows, min(num_added, self.capacity))
+        self.num_added = num_added
+        self.next_key = first_key + num_added
+
+    def keys(self) -> Array:
+        return np.arange(self.next_key - self.size, self.next_key)
+
+    def clear(self) -> None:
+        self.next_key = -(-self.next_key // self.capacity) * self.capacity
+        self.num_added = 0
+
+    def close(self) -> None:
+        """Give the storage's memory back; the second call does nothing."""
+        self._storage.close()

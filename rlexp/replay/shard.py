@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.ring import RowRing
-from rlexp.replay.rows import Rows
+from rlexp.replay.rows import RowRing, Rows
 from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rlexp.replay.storage import STORAGES
 from rlexp.sample_batch import Array, SampleBatch, SentRows

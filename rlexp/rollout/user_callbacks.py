@@ -21,9 +21,9 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.metrics import OWN_METRIC_NAME, OWN_METRICS
 from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart
 from rlexp.errors import CallbackError, UsageError
-from rlexp.metrics.windows import MOST_METRICS
+from rlexp.metrics import MOST_METRICS
 from rlexp.user_code.classes import find_class, prepare_imports
-from rlexp.user_code.raised import raised_by_user
+from rlexp.user_code.finding import raised_by_user
 
 BASE_NAME: Final = "rlexp.callbacks.Callbacks"
 _PLAIN: Final = (type(None), bool, int, str)

@@ -20,7 +20,7 @@ from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.recorder import ENV, FragmentRecorder, Recorder, Recording, RecordingAhead
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 
 class RolloutWorker:

@@ -20,7 +20,6 @@ from rlexp.config.keys.trial import Trial
 from rlexp.files import plain, read_lines, to_json
 from rlexp.runs.record import RunRecord, Status
 from rlexp.runs.rows import COLUMNS, ITERATION, flatten
-from rlexp.runs.tensorboard import TensorBoardRecorder
 
 
 class LineFile:
@@ -207,8 +206,10 @@ class TrialRecorder:
     ) -> None:
         """Open the files, or append to those of a trial that is resumed.
 
-        See :class:`TensorBoardRecorder` and :class:`CsvRecorder` for the arguments; ``trackers`` get every row too.
+        See ``TensorBoardRecorder`` and ``CsvRecorder`` for the arguments; ``trackers`` get every row too.
         """
+        from rlexp.runs.tensorboard import TensorBoardRecorder  # trackers' processes do without TensorBoard
+
         self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
         self._json = JsonRecorder(trial_directory)
         # result.json last: a row that a kill kept from it is recorded again, and the others take back what they have.
@@ -237,6 +238,3 @@ class TrialRecorder:
         with ExitStack() as closing:
             for recorder in self._recorders:
                 closing.callback(recorder.close)
-
-
-__all__ = ["CsvRecorder", "JsonRecorder", "TensorBoardRecorder", "TrialRecorder"]

@@ -18,13 +18,7 @@ import numpy as np
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point
-from rlexp.metrics.statistics import (
-    FINAL_SHARE,
-    bootstrap_interval,
-    final_score,
-    interquartile_mean,
-    interquartile_mean_of,
-)
+from rlexp.metrics import FINAL_SHARE, bootstrap_interval, final_score, interquartile_mean, interquartile_mean_of
 from rlexp.runs.record import Status
 
 SWEEP_FILE: Final = "sweep.json"

@@ -22,7 +22,7 @@ from rlexp.compare.scoring import UnscoredGroup
 from rlexp.compare.sweep import SweepResults
 from rlexp.errors import Notice
 from rlexp.files import plain, to_json
-from rlexp.metrics.statistics import Estimate
+from rlexp.metrics import Estimate
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
 from rlexp.terminal.plot import Line, colour_of, plot
 from rlexp.text import (

@@ -21,8 +21,7 @@ from rlexp.files import to_json
 from rlexp.runs.record import Status
 from rlexp.runs.rows import flatten
 from rlexp.text import masked
-from rlexp.trackers.client import Note, TrackedRun, TrackerError, TrialState
-from rlexp.trackers.messages import TrackedRow, TrackedTrial
+from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrackerError, TrialState
 
 T = TypeVar("T")
 DATABASE: Final = "mlflow.db"

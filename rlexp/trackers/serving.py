@@ -31,8 +31,16 @@ from rlexp.runs.checkpoints.contents import MANIFEST
 from rlexp.runs.record import Status
 from rlexp.runs.trial_files import FOLDER as VIDEOS
 from rlexp.text import masked
-from rlexp.trackers.client import Note, TrackedRun, TrackerClient, TrackerError, TrialState
-from rlexp.trackers.messages import Kind, TrackedRow, TrackedTrial
+from rlexp.trackers.client import (
+    Kind,
+    Note,
+    TrackedRow,
+    TrackedRun,
+    TrackedTrial,
+    TrackerClient,
+    TrackerError,
+    TrialState,
+)
 
 ORPHAN_TIMEOUT_S: Final = 30.0
 """How long this process may outlive a command that was killed."""

@@ -14,8 +14,7 @@ import wandb
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
 from rlexp.processes.threads import without_current_folder
 from rlexp.runs.record import Status
-from rlexp.trackers.client import Note, TrackedRun, TrackerError, TrialState
-from rlexp.trackers.messages import TrackedRow, TrackedTrial
+from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrackerError, TrialState
 
 INIT_TIMEOUT_S: Final = 20.0
 """How long the server may take to begin a run; then the run is recorded offline."""

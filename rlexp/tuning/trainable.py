@@ -35,7 +35,7 @@ from rlexp.runs.trial_files import TRAINING, TrialFiles, write_video
 from rlexp.text import masked
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, BoardSecrets, files_of
 from rlexp.tuning.stop_condition import CheckpointEvaluation, RowOrigin, iteration_bounds, row_notes, writes_checkpoint
-from rlexp.user_code.raised import named
+from rlexp.user_code.finding import named
 
 if TYPE_CHECKING:
     from rlexp.agents.agent import Agent

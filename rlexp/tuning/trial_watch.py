@@ -19,7 +19,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.cluster.nodes import Bundle, ClusterNodes, RayNode
 from rlexp.config.keys.trial import Trial
 from rlexp.files import read_regular
-from rlexp.metrics.timers import RunningClock
+from rlexp.metrics import RunningClock
 from rlexp.processes.locks import OpenFolder
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory

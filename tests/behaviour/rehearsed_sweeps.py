@@ -21,8 +21,8 @@ from rlexp.files import to_json
 from rlexp.runs.record import Status
 from rlexp.runs.recorders import LineFile
 from rlexp.runs.run_directory import RunDirectory
+from rlexp.schedules import derive_seed
 from rlexp.search.search import Search
-from rlexp.seeding import derive_seed
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.run import EXIT_CODES, RunOptions, run_sweep

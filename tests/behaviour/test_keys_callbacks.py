@@ -19,7 +19,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import CallbackError, ConfigError
-from rlexp.metrics.windows import MOST_METRICS
+from rlexp.metrics import MOST_METRICS
 from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.runs.recorders import CsvRecorder, JsonRecorder
 from rlexp.runs.run_directory import RunDirectory

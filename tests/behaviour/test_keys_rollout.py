@@ -20,7 +20,7 @@ from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.rollout import folds
 from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 from tests.behaviour.rollout_agents import (
     NUM_ENVS,
     endless_observations,

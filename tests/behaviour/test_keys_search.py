@@ -11,7 +11,7 @@ import pytest
 
 from rlexp.cluster.room import Cluster, this_machine
 from rlexp.config.keys.trial import Trial
-from rlexp.metrics.statistics import interquartile_mean
+from rlexp.metrics import interquartile_mean
 from rlexp.runs.checkpoints import list_checkpoints, read_checkpoint
 from rlexp.runs.record import Status
 from rlexp.search.search import Search

@@ -15,8 +15,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.checkpoints import list_checkpoints, newest_checkpoint, read_checkpoint
 from rlexp.runs.checkpoints.kept import keep_best
 from rlexp.runs.record import Status
+from rlexp.schedules import derive_seed
 from rlexp.search.population import quantile_size
-from rlexp.seeding import derive_seed
 from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, conclusion, journal, rows, saved, text_of
 from tests.behaviour.simulated_sweeps import ROW_STEPS, Reward, Simulation, World, simulated, sweep_of
 

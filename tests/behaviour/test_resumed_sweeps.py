@@ -15,8 +15,8 @@ import pytest
 from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
 from rlexp.runs.record import read_run_record
+from rlexp.schedules import derive_seed
 from rlexp.search.searchers import OptunaSearcher
-from rlexp.seeding import derive_seed
 from rlexp.terminal.summary import summary_lines
 from tests.behaviour.rehearsed_sweeps import (
     ASHA,

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from rlexp.agents.checkpoint import EvaluationRequest, film_checkpoint_to
 from rlexp.cli import app
 from rlexp.errors import RlexpError
-from rlexp.replay.npz_file import write_npz
+from rlexp.replay.buffers import write_npz
 from rlexp.runs.checkpoints import write_checkpoint
-from rlexp.runs.recorders import TensorBoardRecorder
+from rlexp.runs.tensorboard import TensorBoardRecorder
 from tests.unit.run_results.run_folders import MadeTrial, make_run, row, write_resolved
 
 BOUND_S = 20

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlexp.runs.recorders import TensorBoardRecorder
+from rlexp.runs.tensorboard import TensorBoardRecorder
 from tests.cli import forked_commands
 from tests.cli.forked_commands import rlexp_in_new_process
 from tests.unit.run_results.run_folders import MadeTrial, make_run, row

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.config.keys.user_code import UserClass
 from rlexp.envs import EnvConfig, make_vector_env
-from rlexp.envs.env_config import FrameConfig
+from rlexp.envs.registry import FrameConfig
 from tests.envs import COUNTING_ENV, COUNTING_VECTOR_ENV, episode_length, episode_terminates
 
 NUM_ENVS = 3

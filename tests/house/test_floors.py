@@ -36,9 +36,7 @@ FLOORS = {
     "metrics": 0,
     "states": 0,
     "sample_batch": 0,
-    "n_step_returns": 0,
     "schedules": 0,
-    "seeding": 0,
     "files": 0,
     "text": 0,
     "errors": 0,
@@ -64,7 +62,7 @@ FLOORS_OF_CONFIG = {
 """The same within ``config``: a file's way from text to trials goes up."""
 FLOORS_OF_BOARD = {"trainer": 3, "actor": 3, "client": 4, "task": 2, "demands": 1, "servers": 1, "messages": 0}
 """And within ``board``: a client plays as an actor does and reads what a trainer writes."""
-GROUND = {"states", "sample_batch", "n_step_returns", "schedules", "seeding", "text", "errors", "files"}
+GROUND = {"states", "sample_batch", "schedules", "text", "errors", "files"}
 """What every room may use, also its neighbours on the ground floor."""
 
 # These rooms do not see each other, though their floors would let them; they meet through protocols.

@@ -37,8 +37,7 @@ from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
-from rlexp.schedules import LinearSchedule
-from rlexp.seeding import derive_seed
+from rlexp.schedules import LinearSchedule, derive_seed
 from tests.doubles.policies import CountingPolicy, own_number
 from tests.doubles.scripted import ScriptedLearner
 from tests.envs import COUNTING_ENV

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 
 def test_the_same_stream_has_the_same_seed_on_every_machine() -> None:

@@ -36,7 +36,7 @@ from rlexp.rollout.gatherer import GatheredWorkers
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits
 from rlexp.sample_batch import num_frames
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 FRAGMENTS_OF_MESSAGE = 4
 """Fragments that a worker sends at once, at most: each message costs the driver and the worker time of their own."""

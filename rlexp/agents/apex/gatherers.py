@@ -14,11 +14,11 @@ from rlexp.agents.workers import MakeSpec, worker_resources
 from rlexp.cluster.pool import Actor, TaskPool, TrialGroup
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.trial import bundles_of
-from rlexp.metrics.timers import RunningClock
+from rlexp.metrics import RunningClock
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.worker_spec import WorkerSpec
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 MOST_WORKERS_WITHOUT = 128
 """On one machine, the driver handles the fragments of so many workers itself."""

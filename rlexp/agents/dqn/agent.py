@@ -25,8 +25,7 @@ from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.rollout.source import SampleSource
-from rlexp.schedules import PiecewiseSchedule
-from rlexp.seeding import derive_seed
+from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 BOARD_LEARNER_QUEUE = 4
 """Batches that wait for the learner, where actors join over a board."""

@@ -11,8 +11,7 @@ import numpy as np
 
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
-from rlexp.schedules import LinearSchedule
-from rlexp.seeding import derive_seed
+from rlexp.schedules import LinearSchedule, derive_seed
 
 STEPS_DRAWN_AHEAD = 64
 """Steps that random actions are drawn for at once."""

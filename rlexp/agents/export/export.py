@@ -17,8 +17,8 @@ from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.evaluation import evaluation_env
 from rlexp.agents.export.onnx import Verification, Verifier, onnx_model, refuse_unplayed_actions
 from rlexp.agents.export.policy_graph import GreedyPolicy
-from rlexp.envs.env_config import EnvConfig
 from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig
 from rlexp.files import replace_bytes
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.runs.trust import run_of

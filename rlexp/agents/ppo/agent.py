@@ -23,8 +23,7 @@ from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainB
 from rlexp.policy import Learner
 from rlexp.rollout.folds import Advantages
 from rlexp.rollout.source import SampleSource
-from rlexp.schedules import PiecewiseSchedule
-from rlexp.seeding import derive_seed
+from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 CALLS_PER_WORKER = 2
 """Sample calls in flight per worker, at least: the second one hides the time of the messages."""

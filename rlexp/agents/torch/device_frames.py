@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlexp.agents.torch.device import DeviceBatch, on_device
 from rlexp.errors import CheckpointError, ResourceError
-from rlexp.replay.ring import RowRing
-from rlexp.replay.storage.frame_memory import FRAMES, PACKED
+from rlexp.replay.rows import RowRing
+from rlexp.replay.storage.frame_pool import FRAMES, PACKED
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, Array, SampleBatch
 from rlexp.states import AnyArray, LazyArray

@@ -31,8 +31,8 @@ from rlexp.cluster.room.packing import cluster_shortfalls
 from rlexp.cluster.room.shortfalls import bytes_per_transition, gib, shortfalls
 from rlexp.config.keys.experiment import Experiment, required_cpus
 from rlexp.config.load import LoadOptions, Plan, load_plan
-from rlexp.envs.env_config import env_config_of
 from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.errors import ConfigError, Problem, ResumeError, RlexpError, TrialError, UsageError
 from rlexp.files import read_regular
 from rlexp.processes.child import PARENT_VARIABLE, Child, kill_child, own_environment, own_program, start_child

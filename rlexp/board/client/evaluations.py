@@ -28,8 +28,8 @@ from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs.env_config import env_config_of
 from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.errors import NotFiniteError, RlexpError, TrialError
 from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ShouldStop
 from rlexp.rollout.filters import Moments

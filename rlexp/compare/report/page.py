@@ -20,7 +20,7 @@ from rlexp.compare.report.charts import CurvesChart, colour_class, dashes, place
 from rlexp.compare.report.sweep_charts import SweepSection
 from rlexp.errors import UsageError
 from rlexp.files import read_regular, replace_text
-from rlexp.metrics.statistics import RESAMPLES
+from rlexp.metrics import RESAMPLES
 from rlexp.runs.record import RunRecord
 from rlexp.runs.trial_files import FOLDER
 from rlexp.text import MISSING, count, decimal, duration, exact, percent, score, value_words

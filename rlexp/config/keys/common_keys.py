@@ -23,7 +23,7 @@ from rlexp.config.keys.fields import (
 )
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_code import UserClass, UserClasses
-from rlexp.seeding import LARGEST_SEED
+from rlexp.schedules import LARGEST_SEED
 
 
 def _as_list(value: Any) -> Any:

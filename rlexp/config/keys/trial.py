@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
-from rlexp.seeding import derive_seed
+from rlexp.schedules import derive_seed
 
 Amounts = Mapping[str, float]
 """Amounts of resources by Ray's names, ``CPU``, ``GPU`` or a cluster's own; only those above 0."""

@@ -9,7 +9,6 @@
 What travels between the processes beside it is a few numbers: which rows were written (``WrittenRows``).
 """
 
-from rlexp.replay.shared.rings import RingSizes
-from rlexp.replay.shared.rows import SharedReplay
+from rlexp.replay.shared.rows import RingSizes, SharedReplay
 
 __all__ = ["RingSizes", "SharedReplay"]

@@ -17,13 +17,10 @@ from numpy.typing import ArrayLike
 
 from rlexp.errors import CheckpointError
 from rlexp.processes.shared_memory import Segment, SegmentHandle
-from rlexp.replay.buffers import checked_eps, checked_keys, raised, refuse_folded_priorities
-from rlexp.replay.columns import ColumnForms
-from rlexp.replay.held_rows import HeldRows
-from rlexp.replay.n_step_fold import Intake, NStepConfig
+from rlexp.replay.buffers import HeldRows, checked_eps, checked_keys, raised, refuse_folded_priorities
+from rlexp.replay.columns import ColumnForms, Intake, NStepConfig
 from rlexp.replay.samplers import PrioritizedSampler
-from rlexp.replay.shared.rings import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter
-from rlexp.replay.shared.rows import SharedRows
+from rlexp.replay.shared.rows import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter, SharedRows
 from rlexp.sample_batch import Array, SampleBatch, WrittenRows
 
 NO_PRIORITY = np.float32(np.nan)

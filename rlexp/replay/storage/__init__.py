@@ -15,7 +15,7 @@ from rlexp.states import AnyArray
 
 
 class Storage(Protocol):
-    """Rows in numbered slots; a :class:`~rlexp.replay.ring.RowRing` owns it and decides which row goes where."""
+    """Rows in numbered slots; a :class:`~rlexp.replay.rows.RowRing` owns it and decides which row goes where."""
 
     @property
     def nbytes(self) -> int:

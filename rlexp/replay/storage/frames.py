@@ -9,8 +9,7 @@ import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.storage.array import ArrayStorage, LentArrays, check_lengths
-from rlexp.replay.storage.frame_memory import FRAMES, FrameMemory, PlainFrames
-from rlexp.replay.storage.frame_pool import NO_FRAME, FramePool
+from rlexp.replay.storage.frame_pool import FRAMES, NO_FRAME, FrameMemory, FramePool, PlainFrames
 from rlexp.sample_batch import (
     FRAME_IDS,
     FRAME_IDS_OF,

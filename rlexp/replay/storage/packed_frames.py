@@ -10,7 +10,7 @@ import lz4.block
 import numpy as np
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.storage.frame_memory import FRAMES, PACKED, SIZES
+from rlexp.replay.storage.frame_pool import FRAMES, PACKED, SIZES
 from rlexp.sample_batch import Array
 from rlexp.states import AnyArray, LazyArray
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
-from rlexp.trackers.client import TrialState
-from rlexp.trackers.messages import TrackedRow, TrackedTrial
+from rlexp.trackers.client import TrackedRow, TrackedTrial, TrialState
 from rlexp.trackers.serving import OpenTrial
 
 

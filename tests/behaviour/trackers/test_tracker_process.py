@@ -17,7 +17,8 @@ import pytest
 from rlexp.errors import UsageError
 from rlexp.processes.family import SESSION
 from rlexp.runs.record import Status
-from rlexp.trackers import Trackers, tracker_process, trackers
+from rlexp.trackers import Trackers, trackers
+from rlexp.trackers import trackers as tracker_process
 from tests.behaviour.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
 from tests.behaviour.trackers.wandb_logs import wandb_logs
 

@@ -17,7 +17,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.common import ActionScaling
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs import EnvConfig, env_config_of, make_filmed_env, make_vector_env
-from rlexp.envs.actions import bound_actions
+from rlexp.envs.spaces import bound_actions
 from tests.envs import COUNTING_ENV
 
 ECHO_ENV = "tests.unit.envs.test_bounded_actions:EchoEnv"

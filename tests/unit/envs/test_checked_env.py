@@ -218,7 +218,7 @@ def test_ctrl_c_while_an_env_steps_is_no_error_of_the_env(monkeypatch: pytest.Mo
     env.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
         env.step(6)
-    monkeypatch.setattr("rlexp.processes.signals.DRAIN_TOGETHER_S", -1.0)
+    monkeypatch.setattr("rlexp.processes.signals.TOGETHER_S", -1.0)
     with DrainRequest():
         env.step(6)
         with pytest.raises(KeyboardInterrupt):  # the second Ctrl-C, which a handler of ours answers

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from rlexp.envs import EnvConfig, make_env, make_vector_env
-from rlexp.envs.actions import DiscreteActions
+from rlexp.envs.spaces import DiscreteActions
 from rlexp.errors import UsageError
 from tests.envs import COUNTING_ENV
 

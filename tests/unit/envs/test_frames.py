@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.envs import EnvConfig, FrameConfig, make_env, make_vector_env
-from rlexp.envs.frames import AreaMean, ScaledFrames, StackedFrames
+from rlexp.envs.wrappers import AreaMean, ScaledFrames, StackedFrames
 from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, PixelEnv
 
 

@@ -28,7 +28,7 @@ from rlexp.envs import (
     make_vector_env,
 )
 from rlexp.envs.atari import AtariRules, NoopStarts, deepmind_env
-from rlexp.envs.native_atari import NativeGames
+from rlexp.envs.native_vectors import NativeGames
 from rlexp.errors import UsageError
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ from rlexp.board.task import env_fingerprint
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules
 from rlexp.envs import GAME_OVER, EnvConfig, env_config_of, make_env, make_vector_env, spaces_of
-from rlexp.envs.env_config import FrameConfig
+from rlexp.envs.registry import FrameConfig
 from rlexp.errors import EnvError, UsageError
 from tests.envs import COUNTING_ENV, PIXEL_ENV
 

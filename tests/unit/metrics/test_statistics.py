@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.metrics.statistics import (
+from rlexp.metrics import (
     Estimate,
     bootstrap_interval,
     final_score,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlexp.metrics import timers
-from rlexp.metrics.timers import LONGEST_GAP_S, Laps, RunningClock, Stopwatch
+from rlexp import metrics
+from rlexp.metrics import LONGEST_GAP_S, Laps, RunningClock, Stopwatch
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(timers, "time", clock)
+    monkeypatch.setattr(metrics, "time", clock)
     return clock
 
 

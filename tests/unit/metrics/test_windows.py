@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from rlexp.metrics.windows import EpisodeSummary, EpisodeWindow, Mean
+from rlexp.metrics import EpisodeSummary, EpisodeWindow, Mean
 
 
 def test_empty_episode_window_is_nan() -> None:

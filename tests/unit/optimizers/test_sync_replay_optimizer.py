@@ -22,8 +22,7 @@ from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
-from rlexp.schedules import LinearSchedule, PiecewiseSchedule
-from rlexp.seeding import derive_seed
+from rlexp.schedules import LinearSchedule, PiecewiseSchedule, derive_seed
 from tests.doubles.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
 from tests.envs import ENDLESS_ENV, IDENTITY_ENV
 from tests.networks import PLAIN_HEAD

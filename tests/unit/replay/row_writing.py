@@ -8,8 +8,7 @@ import numpy as np
 
 from rlexp.processes.shared_memory import Segment
 from rlexp.replay.shared import RingSizes
-from rlexp.replay.shared.rings import SharedRowWriter
-from rlexp.replay.shared.rows import SharedRows
+from rlexp.replay.shared.rows import SharedRows, SharedRowWriter
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 
 LONGEST_BATCH = 60

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
 from rlexp.replay import ReplayShard
-from rlexp.replay.ring import RowRing
+from rlexp.replay.rows import RowRing
 from rlexp.replay.storage import STORAGES
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.replay.storage.frames import FrameStorage

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.ring import RowRing
+from rlexp.replay.rows import RowRing
 from rlexp.replay.samplers import PrioritizedSampler
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, Array, SampleBatch

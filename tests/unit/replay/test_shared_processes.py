@@ -20,8 +20,7 @@ from rlexp.errors import ResourceError
 from rlexp.processes.shared_memory import Segment
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes, SharedReplay
-from rlexp.replay.shared.rings import SharedRowWriter
-from rlexp.replay.shared.rows import SharedRows
+from rlexp.replay.shared.rows import SharedRows, SharedRowWriter
 from rlexp.sample_batch import WrittenRows
 from tests.memory_users import users_of
 from tests.unit.replay.row_writing import check_whole, checked_rows, own_a_segment, write_for_ever

@@ -15,8 +15,7 @@ from rlexp.errors import CheckpointError
 from rlexp.processes.shared_memory import Segment
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.shared import RingSizes
-from rlexp.replay.shared.rings import RingMemory, RingWriter, SharedRowWriter
-from rlexp.replay.shared.rows import SharedRows
+from rlexp.replay.shared.rows import RingMemory, RingWriter, SharedRows, SharedRowWriter
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch
 from tests.replay_states import in_memory

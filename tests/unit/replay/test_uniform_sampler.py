@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError
-from rlexp.replay.ring import RowRing
+from rlexp.replay.rows import RowRing
 from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, OBS, REWARDS, SampleBatch

@@ -15,7 +15,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStep
 from rlexp.config.keys.user_code import UserPart
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
-from rlexp.envs.env_config import FrameConfig
+from rlexp.envs.registry import FrameConfig
 from rlexp.errors import CallbackError, UsageError
 from rlexp.rollout import episodes as episode_hooks
 from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep, info_of, make_episode_hooks

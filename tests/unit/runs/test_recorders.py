@@ -22,8 +22,9 @@ from tensorboard.plugins.hparams import metadata
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metrics import AGENT_METRICS, STOP_METRICS
-from rlexp.runs.recorders import CsvRecorder, JsonRecorder, TensorBoardRecorder, TrialRecorder
+from rlexp.runs.recorders import CsvRecorder, JsonRecorder, TrialRecorder
 from rlexp.runs.rows import COLUMNS, flatten
+from rlexp.runs.tensorboard import TensorBoardRecorder
 
 MakeRow = Callable[..., dict[str, Any]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.metrics.statistics import bootstrap_interval
+from rlexp.metrics import bootstrap_interval
 from rlexp.runs.record import RecordedError, Status
 from rlexp.search.ranking import EndedEarly, Tier
 from rlexp.search.standings import Standings, summary_of

@@ -1,1 +1,0 @@
-"""Numbers about a run: scores over seeds, recent episodes and times."""
