@@ -40,7 +40,7 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import env_config_of, spaces_of
 from rlexp.sample_batch import SampleBatch
-from tests.brokers import running_redis
+from tests.lab.brokers import running_redis
 
 ENV = "CartPole-v1"
 ROWS = 512

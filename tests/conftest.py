@@ -10,9 +10,8 @@ from rlexp.board.servers import OPENERS
 from rlexp.cluster.environment import set_ray_environment
 from rlexp.cluster.own import OwnRay
 from rlexp.cluster.quick_start.fork_server import ForkServer
-from tests.brokers import RedisServer, running_redis
-from tests.doubles.memory_board import open_memory_board
-from tests.queue_servers import Mosquitto, QueueServer, RabbitMQ, running_queue
+from tests.lab.brokers import Mosquitto, QueueServer, RabbitMQ, RedisServer, running_queue, running_redis
+from tests.lab.memory_board import open_memory_board
 
 # A shell starts a command in the background without Ctrl-C, and so all that tests start and then interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

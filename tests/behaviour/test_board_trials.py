@@ -25,7 +25,7 @@ from rlexp.runs.trial_files import STOP_FILE
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets
 from rlexp.tuning.trainable import ExperimentTrainable
-from tests.behaviour.inline_trials import assigned
+from tests.lab.trials import assigned
 
 ID = "t1"
 KEY = SharedKeys.of("", ID).key

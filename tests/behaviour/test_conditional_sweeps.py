@@ -1,7 +1,11 @@
-"""Sweeps whose ``choice`` holds samplers: what Optuna is asked, what a resume restores, and what the files show."""
+"""Sweeps whose ``choice`` holds samplers: what Optuna is asked, what a resume restores, and what the files show.
+
+No point of a space is tried twice: its trials would have the same seeds, so they would be exact copies.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
+from rlexp.files import to_json
 from rlexp.search.searchers import OptunaSearcher
 from rlexp.terminal.summary import leaderboard_lines
-from tests.behaviour.rehearsed_sweeps import Copies, Rehearsals, journal, table, text_of
-from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
 from tests.behaviour.test_sweep_ranking import RecordedWorld
+from tests.lab.sweeps import Copies, Rehearsals, Simulation, conclusion, journal, simulated, sweep_of, table, text_of
 
 KEY = "exploration_config"
 SPACE: dict[str, Any] = {
@@ -150,3 +154,69 @@ def test_pbt_moves_values_inside_the_drawn_one(tmp_path: Path) -> None:
         assert after["type"] == "SoftQ", "soft Q is best"
         assert donors[exploit["trial"]].experiment.config.soft_q  # type: ignore[attr-defined]
         assert 0.1 <= after["temperature"] <= 10
+
+
+SIX_POINTS = {"n_step": {"randint": [1, 4]}, "double_q": {"choice": [True, False]}}
+DISTINCT_OPTUNA = {"searcher": "optuna", "num_samples": 20, "optuna": {"n_startup_trials": 2}}
+
+
+def distinct_reward(trial: Trial, steps: int) -> float:
+    """The best point is the first one that a list of them has, so that Optuna returns to it."""
+    return steps * (10.0 - trial.varied["n_step"] if trial.varied["double_q"] else -1.0)
+
+
+def failing(trial: Trial, steps: int) -> float:
+    return float("nan") if trial.varied["n_step"] == 2 else distinct_reward(trial, steps)
+
+
+def tried(simulation: Simulation) -> Counter[str]:
+    return Counter(to_json(each["point"]) for each in simulation.saved["configurations"])
+
+
+@pytest.mark.key("search.searcher", "search.num_samples")
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+@pytest.mark.parametrize("capacity", [1, 4])
+@pytest.mark.parametrize("kept", [distinct_reward, failing])
+def test_each_point_is_tried_once(searcher: str, capacity: int, kept: Any, tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, SIX_POINTS, {**DISTINCT_OPTUNA, "searcher": searcher})
+    simulation = simulated(sweep, tmp_path, kept, capacity)
+    assert len(tried(simulation)) == 6
+    assert set(tried(simulation).values()) == {1}
+    assert len((simulation.path / "trials.csv").read_text().splitlines()) == 7
+    assert simulation.search.is_complete
+
+
+@pytest.mark.parametrize("capacity", [1, 4])
+def test_repeated_suggestion_gets_the_outcome_of_its_point(capacity: int, tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, SIX_POINTS, DISTINCT_OPTUNA)
+    simulation = simulated(sweep, tmp_path, failing, capacity)
+    searcher = simulation.search._state.searcher
+    assert isinstance(searcher, OptunaSearcher)
+    trials = searcher._study.trials
+    assert len(trials) > 6, "Optuna does not avoid what it has tried"
+    outcomes = {(to_json(trial.params), trial.state.name, trial.value) for trial in trials}
+    assert len(outcomes) == 6
+    assert {state for _, state, _ in outcomes} == {"COMPLETE", "PRUNED"}
+    assert any("Optuna suggested" in note for note in simulation.search.drain_notes())
+
+
+def test_optuna_repeats_no_point_that_differs_by_rounding_only(tmp_path: Path) -> None:
+    """Numbers have four digits: this range has 11 of them."""
+    sweep = sweep_of(tmp_path, {"gamma": {"uniform": [0.98, 0.981]}}, DISTINCT_OPTUNA)
+    simulation = simulated(sweep, tmp_path, lambda trial, steps: trial.varied["gamma"] * steps)
+    assert set(tried(simulation).values()) == {1}
+    assert len(tried(simulation)) == 11
+
+
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+def test_resumed_sweep_tries_each_point_once(searcher: str, tmp_path: Path) -> None:
+    copies, rehearsals = Copies(tmp_path / "copies", 17, 5), Rehearsals(tmp_path, distinct_reward)
+    whole = rehearsals.begin(text_of(SIX_POINTS, {**DISTINCT_OPTUNA, "searcher": searcher}), copies.take)
+    points = {to_json(event["point"]) for event in journal(whole) if event["event"] == "configured"}
+    assert len(copies.paths) > 5
+    for path in copies.paths:
+        rehearsals.resume(path)
+        after = [to_json(event["point"]) for event in journal(path) if event["event"] == "configured"]
+        assert len(after) == 6
+        assert set(after) == points
+        assert searcher == "optuna" or conclusion(path) == conclusion(whole)

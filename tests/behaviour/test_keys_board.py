@@ -33,8 +33,8 @@ from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import SampleBatch
 from rlexp.user_code.trusted_code import TrustedCode
-from tests.behaviour.learning_agents import ONE_SHARD, STEPS, TINY, CountingPool
-from tests.doubles.memory_board import MemoryBoard, MemoryServer
+from tests.lab.agents import ONE_SHARD, STEPS, TINY, CountingPool
+from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
 KEYS = SharedKeys.of("", TASK)

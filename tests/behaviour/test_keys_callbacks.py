@@ -27,9 +27,9 @@ from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
 from rlexp.tuning.trainable import ExperimentTrainable
-from tests.behaviour.inline_trials import assigned, rows_of, trials_of
-from tests.behaviour.learning_agents import TINY, CountingPool
-from tests.behaviour.user_callbacks import CALLS, GOAL_ENV, MODULE, RECORDER, SUCCESS_RATE, GoalEnv, calls_of
+from tests.lab.agents import TINY, CountingPool
+from tests.lab.trials import assigned, rows_of, trials_of
+from tests.lab.user_callbacks import CALLS, GOAL_ENV, MODULE, RECORDER, SUCCESS_RATE, GoalEnv, calls_of
 
 PPO_TINY: dict[str, Any] = {
     "model": {"fcnet_hiddens": [8]},

@@ -1,4 +1,7 @@
-"""The keys that say which env is played and what the agent sees of it; each test fails if its key is ignored."""
+"""The keys that say which env is played and what the agent sees of it; each test fails if its key is ignored.
+
+``monitor: true`` leaves a video of an evaluation episode with each checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
 
 from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_code import UserModules, folders_for
-from rlexp.envs import EnvConfig, env_config_of, make_env, make_vector_env
+from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
+from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import ResumeError, UsageError
-from rlexp.models import QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
+from rlexp.runs.trial_files import write_video
 from rlexp.sample_batch import OBS
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.resume import resume_run
-from tests.envs import COUNTING_ENV, ENDLESS_ENV, PIXEL_ENV
-from tests.sent_rows import whole
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, FILMED_ENV, PIXEL_ENV
+from tests.lab.rollout import whole
 
 REPOSITORY = Path(__file__).parents[2]
 TINY: Mapping[str, Any] = {
@@ -152,7 +159,7 @@ def test_the_env_config_reaches_the_env() -> None:
 
 @pytest.mark.key("env_wrappers")
 def test_wrappers_change_what_is_trained_and_evaluated() -> None:
-    wrappers = ["tests.wrappers:InTwoParts", {"tests.wrappers:Paid": {"reward": 3.0}}]
+    wrappers = ["tests.lab.wrappers:InTwoParts", {"tests.lab.wrappers:Paid": {"reward": 3.0}}]
     config = {"env_wrappers": wrappers, "evaluation_interval": 1, "evaluation_num_episodes": 1, "horizon": 5}
     agent = make_agent(
         COUNTING_ENV, **DQNConfig.model_validate(config).model_dump(exclude={"model"}, exclude_unset=True)
@@ -166,7 +173,7 @@ def test_wrappers_change_what_is_trained_and_evaluated() -> None:
 
 @pytest.mark.key("model.custom_preprocessor")
 def test_custom_preprocessor_decides_what_the_network_sees() -> None:
-    model = ModelConfig.model_validate({"custom_preprocessor": {"tests.wrappers:Only": {"factor": 0.5}}})
+    model = ModelConfig.model_validate({"custom_preprocessor": {"tests.lab.wrappers:Only": {"factor": 0.5}}})
     agent = make_agent(COUNTING_ENV, {"custom_preprocessor": model.custom_preprocessor})
     assert agent.network_config().observation_shape == (1,)
     (sample,) = agent.source.poll(0)
@@ -178,7 +185,7 @@ def test_custom_preprocessor_decides_what_the_network_sees() -> None:
 
 REGISTERS = """
 import gymnasium
-gymnasium.register("Registered-v0", "tests.envs:CountingEnv")
+gymnasium.register("Registered-v0", "tests.lab.envs:CountingEnv")
 """
 
 
@@ -207,7 +214,7 @@ def test_a_module_that_cannot_be_imported_is_named() -> None:
 @pytest.fixture
 def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with an env's module, and one that has the name of a module that is not loaded yet."""
-    (tmp_path / "downloaded_env.py").write_text("from tests.envs import CountingEnv as Env\n", encoding="utf-8")
+    (tmp_path / "downloaded_env.py").write_text("from tests.lab.envs import CountingEnv as Env\n", encoding="utf-8")
     (tmp_path / "colorsys.py").write_text("is_poisoned = True\n", encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("downloaded_env", "colorsys"):
@@ -268,3 +275,77 @@ def test_what_a_module_registers_trains_in_other_processes_resumes_and_is_evalua
         resume_run(run, (), QuietDisplay(sys.stdout), debug=False)
     checkpoint = next(run.glob("*/checkpoint_*"))
     assert len(evaluate_checkpoint(checkpoint, EvaluationRequest(2)).played.returns) == 2
+
+
+SIDE = 32
+"""FilmedEnv's pictures are squares of this size."""
+
+
+def read_video(path: Path) -> np.ndarray:
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    raw = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    return np.frombuffer(raw, np.uint8).reshape(-1, SIDE, SIDE, 3)
+
+
+@pytest.mark.key("monitor")
+def test_a_video_shows_every_step_of_an_episode(tmp_path: Path) -> None:
+    agent = DQNAgent(FILMED_ENV, DQNConfig(), InlineTaskPool(), 0)
+    pictures, fps = agent.film()
+    agent.stop()
+    write_video(tmp_path / "videos" / "film.mp4", pictures, fps)
+    frames = read_video(tmp_path / "videos" / "film.mp4")
+    # FilmedEnv lasts ten steps and grows brighter with each.
+    assert len(frames) == 11
+    brightness = [float(frame.mean()) for frame in frames]
+    assert brightness == sorted(brightness)
+    assert brightness[-1] - brightness[0] > 100
+
+
+@pytest.mark.key("monitor")
+def test_an_env_that_cannot_render_is_refused() -> None:
+    agent = DQNAgent(COUNTING_ENV, DQNConfig(), InlineTaskPool(), 0)
+    with pytest.raises(UsageError, match="cannot be recorded"):
+        make_filmed_env(agent.env_config)
+    agent.stop()
+
+
+class UnrenderedEnv(gym.Env[Any, Any]):
+    """An env as beginners write it: nothing in it renders."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+
+class UnwillingEnv(UnrenderedEnv):
+    """Takes no render mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class BrokenScreenEnv(UnrenderedEnv):
+    """Raises while it renders."""
+
+    def render(self) -> Any:
+        raise RuntimeError("no screen")
+
+
+@pytest.mark.parametrize(
+    ("env", "message", "hint"),
+    [
+        ("UnrenderedEnv", "cannot be recorded: its class has no render method", "a render method"),
+        ("UnwillingEnv", "got an unexpected keyword argument 'render_mode'", "needs the argument render_mode"),
+        ("BrokenScreenEnv", r"test_keys_envs.py:\d+ in render: RuntimeError: no screen", "correct the env"),
+    ],
+)
+def test_env_without_pictures_is_refused_with_what_its_class_needs(env: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        make_filmed_env(EnvConfig(f"tests.behaviour.test_keys_envs:{env}", {}, None))
+    assert hint in (caught.value.hint or "")
+    assert str(caught.value).count("tests.behaviour") == 1

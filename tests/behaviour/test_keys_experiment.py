@@ -19,8 +19,8 @@ from rlexp.errors import ConfigError, ResumeError
 from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, read_checkpoint, write_checkpoint
 from rlexp.runs.checkpoints.kept import keep_best
 from rlexp.runs.run_directory import RunDirectory
-from tests.behaviour.inline_trials import assigned, rows_of, trials_of
-from tests.behaviour.learning_agents import TINY
+from tests.lab.agents import TINY
+from tests.lab.trials import assigned, rows_of, trials_of
 
 REPOSITORY = Path(__file__).parents[2]
 NEVER = 10**9
@@ -229,7 +229,7 @@ def test_each_variant_runs_so_often_with_other_seeds(num_samples: int, tmp_path:
 PROCESSES = """
 patient:
   run: DQN
-  env: tests.behaviour.failing_env:FailsOnceEnv
+  env: tests.lab.failing_env:FailsOnceEnv
   num_samples: 2
   max_failures: 1
   checkpoint_freq: 1
@@ -238,7 +238,7 @@ patient:
   config: {{SMALL, env_config: {{failed: {flag}}}}}
 impatient:
   run: APEX
-  env: tests.behaviour.failing_env:FailsOnceEnv
+  env: tests.lab.failing_env:FailsOnceEnv
   checkpoint_freq: 1
   stop: {{training_iteration: 4}}
   config: {{SMALL, num_workers: 0, env_config: {{failed: {flag}, always: true}}}}
@@ -295,7 +295,7 @@ def test_process_trains_trials_until_one_fails_or_cannot_be_ended(
 ) -> None:
     env_config = {"file": str(tmp_path / "processes"), "how": {"grid_search": ends}}
     config = {**TINY, "num_cpus_for_driver": available_cpus(), "horizon": 20, "env_config": env_config}
-    entry = {"run": "DQN", "env": "tests.behaviour.failing_env:RecordedProcessEnv", "stop": {"timesteps_total": 400}}
+    entry = {"run": "DQN", "env": "tests.lab.failing_env:RecordedProcessEnv", "stop": {"timesteps_total": 400}}
     (tmp_path / "small.yaml").write_text(to_yaml({"small": {**entry, "reuse_actors": reuse, "config": config}}))
     command = [sys.executable, "-m", "rlexp", "run", str(tmp_path / "small.yaml"), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)

@@ -17,8 +17,8 @@ from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.policy import Weights
 from rlexp.runs.checkpoints import Checkpoint, read_checkpoint
 from rlexp.tuning.tune_runner import placement
-from tests.behaviour.rollout_agents import weights_of
-from tests.doubles.process_pool import ProcessTaskPool
+from tests.lab.agents import weights_of
+from tests.lab.process_pool import ProcessTaskPool
 
 SMALL: dict[str, Any] = {
     "num_workers": 0,

@@ -14,7 +14,7 @@ from rlexp.errors import ResourceError
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.tuning.tune_runner import placement
-from tests.behaviour.learning_agents import (
+from tests.lab.agents import (
     MAKERS,
     STEPS,
     TINY,
@@ -23,10 +23,10 @@ from tests.behaviour.learning_agents import (
     both_agents,
     make_dqn,
     network_of,
+    poll,
     updates_of,
 )
-from tests.behaviour.rollout_agents import poll
-from tests.envs import ENDLESS_ENV, IDENTITY_ENV
+from tests.lab.envs import ENDLESS_ENV, IDENTITY_ENV
 
 BETA_1 = 0.9
 """Adam's decay of its first moment, which is (1 - BETA_1) times the gradient after the first update."""

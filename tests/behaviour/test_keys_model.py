@@ -1,8 +1,13 @@
-"""The keys of ``config.model`` that shape the torso; each test fails if its key is ignored."""
+"""The keys of ``config.model`` that shape the torso; each test fails if its key is ignored.
+
+``model.custom_model``: every agent acts and learns with the torso of the user's own; fails if the key is ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,16 +15,277 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlexp.agents.agent import Agent
+from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import q_network_config
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.agents.workers import PlayedTrial
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers.board import Seat
+from rlexp.board.task import SeatSpecs, describe_trial, read_description
+from rlexp.cluster.pool.pool import InlineTaskPool
+from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.user_code import UserModules
-from rlexp.envs import env_config_of, make_vector_env
-from rlexp.errors import UsageError
+from rlexp.config.keys.user_code import NO_MODULES, UserModules
+from rlexp.envs.make import make_vector_env, spaces_of
+from rlexp.envs.registry import env_config_of
+from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.models.networks import QNetwork
-from tests.envs import COUNTING_ENV, PIXEL_ENV
+from rlexp.models.user_torso import UserTorso
+from rlexp.policy import Learner
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.sample_batch import Array
+from rlexp.user_code.trusted_code import TrustedCode
+from tests.lab.agents import make_apex, make_dqn, updates_of
+from tests.lab.checkpoints import trained_with
+from tests.lab.envs import COUNTING_ENV, IDENTITY_ENV, PIXEL_ENV
+from tests.lab.ppo import make_ppo
+from tests.lab.user_torsos import DENSE, NORMALISED
+
+MAKERS: Mapping[str, Callable[..., Agent[Any]]] = {"DQN": make_dqn, "APEX": make_apex, "PPO": make_ppo}
+every_agent = pytest.mark.parametrize("run", sorted(MAKERS))
+OURS = {"fcnet_hiddens": [16], "fcnet_activation": "swish"}
+"""Layers that only torch computes here as well: what Dense has."""
+
+
+def custom(named: Any, **model: Any) -> dict[str, Any]:
+    return {"model": {"custom_model": named, **model}}
+
+
+def learner_of(agent: Agent[Any]) -> Learner:
+    with agent.optimizer.paused() as learner:
+        return learner
+
+
+def observations(agent: Agent[Any], count: int) -> Array:
+    assert agent.observation_space.shape is not None
+    return np.random.default_rng(0).normal(size=(count, *agent.observation_space.shape)).astype(np.float32)
+
+
+def shifted(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the state of a learner with Dense, whose layers stand behind a Flatten, as that of one with ours."""
+    found = {}
+    for name, array in state.items():
+        before, layers, after = name.partition("torso.own.layers.")
+        if layers:
+            index, dot, rest = after.partition(".")
+            name = f"{before}torso.{int(index) - 1}{dot}{rest}"
+        found[name] = array
+    return found
+
+
+@pytest.mark.key("model.custom_model")
+@every_agent
+def test_a_torso_like_ours_learns_the_same_bit_by_bit(run: str) -> None:
+    ours, own = (updates_of(MAKERS[run](**keys), 1)[0] for keys in ({"model": OURS}, custom(DENSE)))
+    learners = [learner_of(MAKERS[run](**keys)) for keys in ({"model": OURS}, custom(DENSE))]
+    names = {shifted_name: name for name, shifted_name in zip(own.before, shifted(own.before), strict=True)}
+    assert {name for name in ours.before if name.startswith(("network.", "target."))} <= names.keys()
+    learners[0].load_state_dict(ours.before)
+    learners[1].load_state_dict({names.get(name, name): array for name, array in ours.before.items()})
+    for learner in learners:
+        learner.learn_on_batch(ours.batch)
+    after, own_after = learners[0].state_dict(), shifted(learners[1].state_dict())
+    assert set(after) == set(own_after)
+    assert not all(np.array_equal(after[name], ours.before[name]) for name in after)
+    for name, array in after.items():
+        np.testing.assert_array_equal(own_after[name], array, err_msg=name)
+
+
+@every_agent
+def test_its_policy_acts_with_the_weights_of_the_learner(run: str) -> None:
+    agent = MAKERS[run](**custom(DENSE))
+    (update,) = updates_of(agent, 1)
+    weights = {name.removeprefix("network."): a for name, a in update.after.items() if name.startswith("network.")}
+    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
+    obs = observations(agent, 64)
+    policy.set_weights(weights)
+    before = policy.compute_actions(obs)
+    assert any("torso.own.layers.1.weight" in name for name in weights)
+    policy.set_weights({name: -array for name, array in weights.items()})
+    assert policy.compute_actions(obs).tolist() != before.tolist()
+
+
+@pytest.mark.key("model.custom_model")
+@pytest.mark.parametrize("run", ["DQN", "PPO"])
+def test_agent_learns_the_identity_env(run: str) -> None:
+    keys = {"lr": 5e-3, "learning_starts": 64} if run == "DQN" else {"lr": 2e-2, "train_batch_size": 80}
+    agent = MAKERS[run](IDENTITY_ENV, **custom(DENSE), **keys)
+    for _ in range(60):
+        agent.train()
+        if agent.evaluate(50).returns.mean() == 1.0:
+            break
+    else:
+        pytest.fail("not solved")
+    agent.stop()
+
+
+@every_agent
+def test_checkpoint_has_its_weights_and_buffers(run: str, tmp_path: Path) -> None:
+    named = "tests.lab.user_torsos:Projected" if run == "PPO" else NORMALISED
+    agent = MAKERS[run](**custom(named))
+    while learner_of(agent).num_updates < 3:
+        agent.train()
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    before = learner_of(agent).state_dict()
+    agent.stop()
+    other = MAKERS[run](**custom(named), seed=7, checkpoint=read_checkpoint(path))
+    after = learner_of(other).state_dict()
+    buffers = {name for name in before if "projection" in name or "running_mean" in name}
+    assert buffers
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    weights = read_checkpoint(path).arrays["weights"]
+    for name in buffers & {f"network.{name}" for name in weights}:
+        np.testing.assert_array_equal(weights[name.removeprefix("network.")], before[name])
+    other.stop()
+
+
+def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make_dqn(**custom(DENSE))
+    config = {"model": {"custom_model": "torso_of_a_stranger:Torso"}}
+    experiment = {"name": "a", "run": "DQN", "env": IDENTITY_ENV, "config": config}
+    path = agent.save(
+        tmp_path / "checkpoint_000001",
+        {"experiment": experiment, "module_folders": [str(tmp_path / "checkpoint_000001")]},
+    )
+    agent.stop()
+    (path / "torso_of_a_stranger.py").write_text("raise SystemError('imported')")
+    trained_with(IDENTITY_ENV)
+    with pytest.raises(ResumeError, match=r"have not trained with.*torso_of_a_stranger:Torso"):
+        LoadedCheckpoint.load(path).policy()
+    monkeypatch.chdir(path)
+    allowed = TrustedCode.of((), (), ["torso_of_a_stranger:Torso"])
+    with pytest.raises(ResumeError, match=r"torso_of_a_stranger, which .* names, is inside it"):
+        LoadedCheckpoint.load(path, trusted=allowed).policy()
+
+
+def test_statistics_of_batches_come_from_the_learner_to_target_and_workers() -> None:
+    agent = make_dqn(**custom(NORMALISED), target_network_update_freq=1, sample_batch_size=5)
+    first, *_, last = updates_of(agent, 4)
+    name, variance = "torso.own.norm.running_mean", "torso.own.norm.running_var"
+    assert not np.any(first.before[f"network.{name}"])
+    assert np.any(last.after[f"network.{name}"])
+    np.testing.assert_array_equal(last.after[f"target.{name}"], last.after[f"network.{name}"])
+    weights = learner_of(agent).get_weights()
+    np.testing.assert_array_equal(weights[name], last.after[f"network.{name}"])
+    obs = observations(agent, 64)
+    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
+    chosen = []
+    for mean in (-2.0, 2.0):
+        moments = {name: np.full_like(weights[name], mean), variance: np.ones_like(weights[name])}
+        policy.set_weights({**weights, **moments})
+        chosen.append(policy.compute_actions(obs).tolist())
+    assert chosen[0] != chosen[1]
+
+
+def test_nothing_drops_out_where_it_acts() -> None:
+    config = {**custom({NORMALISED: {"dropout": 0.9}}), "worker_side_prioritization": True}
+    agent = make_dqn(**config)
+    worker = RolloutWorker(agent.spec_maker()(0, 0, None))
+    policy = worker._policy
+    obs = observations(agent, 4)
+    policy.set_weights(learner_of(agent).get_weights())
+    one, other = (policy.outputs(obs)["q_values"] for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    worker.stop()
+    agent.stop()
+
+
+def test_parameter_noise_perturbs_it() -> None:
+    agent = make_dqn(**custom(NORMALISED), parameter_noise=True)
+    updates = updates_of(agent, 2)
+    assert updates[1].largest_change() > 0.0
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_ppo_has_one_instance_or_two(shares: bool) -> None:
+    agent = make_ppo(**custom(DENSE, vf_share_layers=shares))
+    names = learner_of(agent).get_weights().keys()
+    assert any(name.startswith("policy_torso.own.") for name in names)
+    assert any(name.startswith("value_torso.own.") for name in names) != shares
+    agent.stop()
+
+
+def test_ppo_leaves_its_first_weights_as_they_are() -> None:
+    agent = make_ppo(**custom(DENSE))
+    weights = learner_of(agent).get_weights()
+    own, head = weights["policy_torso.own.layers.1.weight"], weights["policy_head.weight"]
+    bound = 1 / np.sqrt(own.shape[1])
+    assert np.abs(own).max() <= bound, "as nn.Linear draws them"
+    assert weights["policy_torso.own.layers.1.bias"].any()
+    np.testing.assert_allclose(head @ head.T, np.eye(len(head)) * 0.01**2, atol=1e-7)
+    agent.stop()
+
+
+def test_ppo_refuses_layers_that_differ_while_it_learns() -> None:
+    with pytest.raises(UsageError, match="other features in training mode; PPO cannot learn"):
+        make_ppo(**custom(NORMALISED))
+
+
+@every_agent
+def test_it_sees_images_as_bytes(run: str) -> None:
+    agent = MAKERS[run](PIXEL_ENV, preprocessor_pref=None, **custom({DENSE: {"hiddens": [4]}}))
+    (update,) = updates_of(agent, 1)
+    weight = next(array for name, array in update.after.items() if name.endswith("own.layers.1.weight"))
+    assert weight.shape == (4, 10 * 10 * 3)
+
+
+@pytest.mark.key("model.custom_model")
+def test_joined_actors_play_with_it() -> None:
+    config = ApexConfig.model_validate(
+        {**custom(NORMALISED), "hiddens": [8], "num_workers": 0, "sample_batch_size": 20}
+    )
+    env_config = env_config_of(IDENTITY_ENV, config, NO_MODULES)
+    trial = PlayedTrial(env_config, 3, *spaces_of(env_config))
+    description = read_description(Task("t", "t", 2, describe_trial(config, trial)))
+    assert isinstance(description.config, DQNConfig)
+    assert [part.name for part in description.config.user_parts()] == [NORMALISED]
+    specs = SeatSpecs(description)
+    assert specs.weights_shapes["torso.own.norm.running_var"] == trial.observation_space.shape
+    worker = RolloutWorker(specs.spec(Seat("t", 0, 1, "a", 15.0)))
+    worker.set_weights(0, {name: np.ones(shape, np.float32) for name, shape in specs.weights_shapes.items()})
+    rows, _ = worker.sample(0)
+    assert len(rows) > 0
+    worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [(DENSE, "needs torch, which is not installed here"), ("tests.lab.user_torsos:Dens", "has no Dens")],
+    ids=["no-torch", "no-class"],
+)
+def test_actors_that_cannot_make_it_leave_the_task_out(
+    monkeypatch: pytest.MonkeyPatch, named: str, message: str
+) -> None:
+    config = ApexConfig.model_validate({**custom(named), "num_workers": 0})
+    env_config = env_config_of(IDENTITY_ENV, config, NO_MODULES)
+    trial = PlayedTrial(env_config, 3, *spaces_of(env_config))
+    description = read_description(Task("t", "t", 2, describe_trial(config, trial)))
+    if named == DENSE:
+        monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(TrialError, match=message):
+        SeatSpecs(description)
+
+
+def test_module_is_made_once_for_each_network() -> None:
+    agent = make_dqn(**custom(DENSE))
+    torso = learner_of(agent)._network.torso  # type: ignore[attr-defined]
+    assert isinstance(torso, UserTorso)
+    assert torso.training
+    assert not learner_of(agent)._target.torso.training  # type: ignore[attr-defined]
+    assert all(parameter.dtype == torch.float32 for parameter in torso.parameters())
+    agent.stop()
+
+
+def test_keys_of_our_layers_have_no_effect_beside_it() -> None:
+    ineffective = dict(DQNConfig.model_validate(custom(DENSE)).ineffective_keys())
+    assert {"model.fcnet_hiddens", "model.conv_filters", "model.post_fcnet_activation"} <= ineffective.keys()
+    assert "model.custom_model" not in ineffective
+
 
 FILTERS = ((4, (4, 4), 2), (5, (5, 5), 1))
 """For the 10 pixels of a PixelEnv."""

@@ -17,7 +17,7 @@ from rlexp.runs.record import Status
 from rlexp.search.search import Search
 from rlexp.search.searchers import OptunaSearcher, PlannedSearcher, make_searcher
 from rlexp.tuning.run import capacity
-from tests.behaviour.simulated_sweeps import Simulation, simulated, sweep_of
+from tests.lab.sweeps import Simulation, simulated, sweep_of
 
 RATES = {"lr": {"grid_search": [0.1, 0.2, 0.3, 0.4]}}
 DRAWN = {"lr": {"uniform": [0.1, 1.0]}}

@@ -17,11 +17,10 @@ from rlexp.errors import ConfigError
 from rlexp.policy import LearnResult
 from rlexp.rollout import evaluation
 from rlexp.sample_batch import Array, SampleBatch
-from tests.behaviour.learning_agents import MAKERS, STEPS, CountingPool, both_agents, make_apex, make_dqn
-from tests.behaviour.rollout_agents import poll, weights_of
-from tests.doubles.policies import ScriptedPolicy
-from tests.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, EndlessEnv, IdentityEnv
-from tests.ones_own import trained_with
+from tests.lab.agents import MAKERS, STEPS, CountingPool, both_agents, make_apex, make_dqn, poll, weights_of
+from tests.lab.checkpoints import trained_with
+from tests.lab.doubles import ScriptedPolicy
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, EndlessEnv, IdentityEnv
 
 PAYING_ENV = "tests.behaviour.test_keys_training:PayingEnv"
 PAID_IDENTITY_ENV = "tests.behaviour.test_keys_training:PaidIdentityEnv"

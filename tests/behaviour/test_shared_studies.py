@@ -19,8 +19,19 @@ from rlexp.errors import ConfigError
 from rlexp.search.searchers import OptunaSearcher
 from rlexp.search.shared_study import StudyMember
 from rlexp.search.trial_source import Outcome, OutcomeStatus
-from tests.behaviour.rehearsed_sweeps import ASHA, Copies, Rehearsals, curve, journal, saved, text_of
-from tests.behaviour.simulated_sweeps import NEVER, Simulation, simulated, sweep_of
+from tests.lab.sweeps import (
+    ASHA,
+    NEVER,
+    Copies,
+    Rehearsals,
+    Simulation,
+    curve,
+    journal,
+    saved,
+    simulated,
+    sweep_of,
+    text_of,
+)
 
 SPACE = {"lr": {"loguniform": [0.01, 1.0]}, "hiddens": {"choice": [[8], [16]]}, "double_q": {"choice": [True, False]}}
 SIX_POINTS = {"n_step": {"randint": [1, 4]}, "double_q": {"choice": [True, False]}}

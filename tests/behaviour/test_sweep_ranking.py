@@ -1,8 +1,13 @@
-"""A sweep has one ranking: its table, ``trials.csv``, TensorBoard's HParams and ``rlexp compare`` show the same."""
+"""A sweep has one ranking: its table, ``trials.csv``, TensorBoard's HParams and ``rlexp compare`` show the same.
+
+Importance through whole sweeps whose scores are known beforehand, as the terminal and JSON show it.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
+import math
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -23,6 +28,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from rlexp.compare.comparison import Comparison, compare_groups
 from rlexp.compare.curve import Axis
 from rlexp.config.keys.trial import Trial
+from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
@@ -31,13 +37,97 @@ from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
 from rlexp.search.search import Search
 from rlexp.search.trial_source import Ending
+from rlexp.terminal.comparison import print_comparison
 from rlexp.terminal.summary import leaderboard_lines, summary_lines
-from tests.behaviour.simulated_sweeps import NEVER, Reward, Simulation, World, simulated, sweep_of
+from tests.lab.sweeps import NEVER, Reward, Simulation, World, simulated, sweep_of
+
+CONFIG = {
+    "lr": {"loguniform": [1e-5, 1e-1]},
+    "n_step": {"randint": [1, 8]},
+    "gamma": {"uniform": [0.9, 0.999]},
+    "hiddens": {"choice": [[32], [64, 64], [128]]},
+}
+ASHA = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}}
+
+
+def by_lr_only(trial: Trial, steps: int) -> float:
+    return 100.0 - abs(math.log10(trial.experiment.config.lr) + 3) * 10 * steps / 1000
+
+
+def cost_by_lr_only(trial: Trial, steps: int) -> float:
+    return -by_lr_only(trial, steps)
+
+
+def compared(folder: Path, search: dict[str, Any], number: int = 40) -> Comparison:
+    sweep = sweep_of(folder, CONFIG, {"num_samples": number, **search})
+    reward = cost_by_lr_only if search.get("mode") == "min" else by_lr_only
+    path = simulated(sweep, folder, reward, capacity=4).path
+    return compare_groups([str(path)], "episode_reward_mean", Axis.STEPS, None)
+
+
+@pytest.mark.parametrize("search", [{}, ASHA, {"mode": "min"}, {"scheduler": "median"}])
+def test_key_that_alone_decides_the_score_has_most_of_the_importance(tmp_path: Path, search: dict[str, Any]) -> None:
+    importance = compared(tmp_path, search).importance
+    assert importance is not None
+    assert (importance.configurations, importance.best) == (40, 8)
+    first, *others = importance.keys
+    assert first.key == "lr"
+    assert first.share > 0.8
+    assert first.is_significant
+    assert not any(each.is_significant for each in others)
+
+
+def test_sweep_file_has_the_space(tmp_path: Path) -> None:
+    simulation = simulated(sweep_of(tmp_path, CONFIG, {"num_samples": 2}), tmp_path, by_lr_only)
+    assert simulation.saved["space"] == CONFIG
+
+
+def test_terminal_prints_shares_and_best_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison = compared(tmp_path, ASHA)
+    print_comparison(comparison, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("importance of the keys, and their best values")
+    assert comparison.sweep is not None
+    assert comparison.sweep.best is not None
+    key, best, share, percent, *rest = lines[start + 2].split()
+    assert (key, best, percent) == ("lr", f"{comparison.sweep.best.point['lr']:.4g}", "%")
+    assert int(share) > 80
+    assert len(rest) == 1, "only a bar: this is not chance"
+    assert all(line.endswith("may be chance") for line in lines[start + 3 : start + 6])
+    assert "\x1b" not in "".join(lines)
+    assert max(map(len, lines[start:])) <= 79
+    assert "that ended early, at their places in the ranking" in " ".join(lines[start:])
+
+
+def test_terminal_says_why_there_is_no_importance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(compared(tmp_path, {}, number=3), as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith("No importance is computed: it needs 8 configurations that ended, and there are 3.")
+
+
+def test_json_has_importance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison = compared(tmp_path, {})
+    print_comparison(comparison, as_json=True)
+    importance = json.loads(capsys.readouterr().out)["importance"]
+    assert importance["method"] == "PED-ANOVA"
+    assert (importance["configurations"], importance["best"], importance["problem"]) == (40, 8, None)
+    assert importance["keys"][0]["key"] == "lr"
+    assert sum(each["share"] for each in importance["keys"]) == pytest.approx(1)
+    assert all(0 < each["chance"] <= 1 for each in importance["keys"])
+
+
+def test_end_of_a_sweep_names_the_command_for_its_report(tmp_path: Path) -> None:
+    simulation = simulated(sweep_of(tmp_path, CONFIG, {"num_samples": 2}), tmp_path, by_lr_only)
+    path, standings = simulation.path, simulation.search.standings
+    lines = summary_lines(read_run_record(path), path, standings)
+    shown = as_typed(path)
+    assert f"      rlexp compare {shown} --html {shown}/report.html" in lines
+
 
 REWARD = "episode_reward_mean"
 RATES = {"lr": {"grid_search": [0.3, 0.6, 0.1, 0.5, 0.2, 0.4]}}
 MANY = {"lr": {"grid_search": [round(0.1 * number, 1) for number in range(1, 9)]}}
-ASHA = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}, "num_seeds": 2}
+RANKED_ASHA = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}, "num_seeds": 2}
 
 
 class RecordedWorld(World):
@@ -69,14 +159,14 @@ def falling(trial: Trial, steps: int) -> float:
 
 def swept(folder: Path, **search: Any) -> Simulation:
     folder.mkdir(exist_ok=True)
-    return simulated(sweep_of(folder, RATES, ASHA | search), folder, falling, make_world=RecordedWorld)
+    return simulated(sweep_of(folder, RATES, RANKED_ASHA | search), folder, falling, make_world=RecordedWorld)
 
 
 def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((path / "trials.csv").read_text().splitlines()))
 
 
-def compared(path: Path, metric: str = REWARD, axis: Axis = Axis.STEPS) -> Comparison:
+def compared_sweep(path: Path, metric: str = REWARD, axis: Axis = Axis.STEPS) -> Comparison:
     return compare_groups([str(path)], metric, axis, None)
 
 
@@ -95,7 +185,7 @@ def test_ranks_and_scores_are_the_same_wherever_they_are_shown(tmp_path: Path, m
     assert {row["status"] for row in rows} == {"TERMINATED", "PRUNED"}
     ranked = ranked_labels(simulation.path)
 
-    comparison = compared(simulation.path)
+    comparison = compared_sweep(simulation.path)
     assert shown_order(comparison) == ranked
     for group in comparison.groups:
         mine = [row for row in rows if f"lr={float(row['lr'])}" == group.name]
@@ -154,7 +244,7 @@ def hparams_scores(path: Path) -> dict[str, float | None]:
 
 def test_a_lower_score_that_ranks_higher_is_explained(tmp_path: Path) -> None:
     simulation = swept(tmp_path)
-    comparison = compared(simulation.path)
+    comparison = compared_sweep(simulation.path)
     best, last = comparison.groups[0], comparison.ended_early[-1]
     assert last.value is not None
     assert last.first_value is not None
@@ -170,7 +260,7 @@ def falling_mean(rate: float, steps: float) -> float:
 
 
 def test_every_completed_group_is_compared_with_the_first(tmp_path: Path) -> None:
-    first, *others = compared(swept(tmp_path).path).groups
+    first, *others = compared_sweep(swept(tmp_path).path).groups
     assert first.improvement is None
     assert others
     assert all(group.improvement is not None for group in others)
@@ -204,7 +294,7 @@ def test_compare_agrees_with_trials_csv_on_generated_sweeps(seed: int, tmp_path:
         "mode": ("max", "min")[seed // 5],
     }
     simulation = simulated(sweep_of(tmp_path, MANY, search), tmp_path, reward, make_world=StoppedWorld)
-    ranks, comparison = ranked_labels(simulation.path), compared(simulation.path)
+    ranks, comparison = ranked_labels(simulation.path), compared_sweep(simulation.path)
     groups, ended = ([ranks.index(each.name) for each in part] for part in (comparison.groups, comparison.ended_early))
     assert groups == sorted(groups)
     assert ended == sorted(ended)
@@ -230,7 +320,7 @@ def test_compare_of_a_stopped_sweep_lists_a_failed_configuration_last(tmp_path: 
     simulation = simulated(sweep, tmp_path, reward, capacity=1, make_world=StoppedWorld)
     rows = [(row["lr"], row["status"]) for row in table(simulation.path)]
     assert rows == [("0.6", "STOPPED"), ("0.3", "TERMINATED"), ("0.3", "ERROR")]
-    assert shown_order(compared(simulation.path)) == ["lr=0.6", "lr=0.3"]
+    assert shown_order(compared_sweep(simulation.path)) == ["lr=0.6", "lr=0.3"]
 
 
 def test_last_lines_of_a_sweep_recommend_a_comparison_in_its_order(tmp_path: Path) -> None:
@@ -241,7 +331,7 @@ def test_last_lines_of_a_sweep_recommend_a_comparison_in_its_order(tmp_path: Pat
         lines = summary_lines(record, simulation.path, simulation.search.standings)
         command = next(line.removeprefix("next:").split() for line in lines if "rlexp compare" in line)
         metric_shown = command[command.index("--metric") + 1] if "--metric" in command else REWARD
-        assert shown_order(compared(simulation.path, metric_shown)) == ranked_labels(simulation.path)
+        assert shown_order(compared_sweep(simulation.path, metric_shown)) == ranked_labels(simulation.path)
 
 
 def test_comparison_at_equal_budgets_says_that_it_is_not_the_ranking(tmp_path: Path) -> None:
@@ -284,7 +374,7 @@ def test_larger_files_of_a_sweep_are_written_less_often(tmp_path: Path) -> None:
 
 def test_another_metric_or_axis_is_scored_as_for_any_run(tmp_path: Path) -> None:
     simulation = swept(tmp_path)
-    for other in (compared(simulation.path, "episode_len_mean"), compared(simulation.path, axis=Axis.TIME)):
+    for other in (compared_sweep(simulation.path, "episode_len_mean"), compared_sweep(simulation.path, axis=Axis.TIME)):
         assert other.window is not None
         assert other.scoring.startswith("Scores are means over ")
         assert "the sweep's ranking" in other.scoring

@@ -25,7 +25,7 @@ from rlexp.board.servers import open_board
 from rlexp.board.servers.access import ROLES
 from rlexp.cli import app
 from rlexp.errors import UsageError
-from tests.brokers import RedisServer, running_redis
+from tests.lab.brokers import RedisServer, running_redis
 
 TIMEOUT_S = 60
 ACL = [f"ACL SETUSER {role.name} {role.template()}" for role in ROLES]

@@ -20,7 +20,7 @@ from rlexp.errors import RlexpError
 from rlexp.replay.buffers import write_npz
 from rlexp.runs.checkpoints import write_checkpoint
 from rlexp.runs.tensorboard import TensorBoardRecorder
-from tests.unit.run_results.run_folders import MadeTrial, make_run, row, write_resolved
+from tests.lab.run_folders import MadeTrial, make_run, row, write_resolved
 
 BOUND_S = 20
 """Reading one of the files below as it is would take far longer, or never end."""

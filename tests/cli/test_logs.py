@@ -17,7 +17,7 @@ import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
 from tests.cli.forked_commands import rlexp, rlexp_in_new_process
-from tests.unit.run_results.event_writing import frames, histogram, scalar, start, write
+from tests.lab.event_writing import frames, histogram, scalar, start_of_run, write
 
 COMMAND = [sys.executable, "-m", "rlexp", "logs"]
 
@@ -208,7 +208,7 @@ def test_damage_is_reported_and_the_rest_is_shown(trial: Path) -> None:
 
 
 def test_restart_is_reported(tmp_path: Path) -> None:
-    write(tmp_path, [scalar("loss", step, 1.0) for step in range(9)] + [start(5)])
+    write(tmp_path, [scalar("loss", step, 1.0) for step in range(9)] + [start_of_run(5)])
     done = logs(tmp_path)
     assert "0..4" in done.stdout
     assert done.stderr == f"notice: {tmp_path}: 4 points are left out: it was resumed from an earlier step\n"

@@ -12,8 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.broker_packages import library_environment, required
-from tests.brokers import redis_program
 from tests.cluster.nodes import Command, TestCluster, nodes
 from tests.cluster.scene import (
     BOUND_S,
@@ -25,6 +23,7 @@ from tests.cluster.scene import (
     wait_for_checkpoint,
     wait_for_rows,
 )
+from tests.lab.brokers import library_environment, redis_program, required
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 

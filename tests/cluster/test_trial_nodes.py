@@ -46,7 +46,7 @@ import socket, sys, time
 from pathlib import Path
 import psutil, torch
 from rlexp.agents.torch.learners import LearnerProcess, add_up
-from tests.unit.agents.ppo.learner_groups import learner_spec
+from tests.unit.agents.torch.test_learners import learner_spec
 rank, place = int(sys.argv[1]), Path(sys.argv[2])
 assert socket.gethostbyname(socket.gethostname()) == "127.0.1.1"
 learner = LearnerProcess(rank, learner_spec())

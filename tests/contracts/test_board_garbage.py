@@ -13,7 +13,7 @@ from rlexp.board.messages.tasks import MOST_SEATS, Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers import redis as redis_board
 from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus, TrainerBeat
-from tests.brokers import RedisServer
+from tests.lab.brokers import RedisServer
 
 TASK = Task("t1", "cartpole", 3, {"protocol": 1, "env": "CartPole-v1"}, "cartpole: {}")
 OTHER = Task("t2", "other", 1, {"protocol": 1})

@@ -8,7 +8,7 @@ import pytest
 from rlexp.board.messages.errors import BoardError
 from rlexp.board.messages.tasks import KEPT_ROWS, MAX_ROW_BYTES, Task
 from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TaskSummary, TrainerBeat
-from tests.doubles.board_places import BoardPlace, MemoryPlace, RedisPlace
+from tests.lab.board import BoardPlace, MemoryPlace, RedisPlace
 
 SUBMITTED = Task("t1", "cartpole", 1, file="cartpole:\n  env: CartPole-v1  # é\n")
 ANNOUNCED = Task("t1", "another name", 3, {"env": "CartPole-v1"})

@@ -23,9 +23,9 @@ from rlexp.models.action_distributions import actions_of
 from rlexp.models.networks import ActorCritic, QNetwork
 from rlexp.policy import Policy, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
-from tests.doubles.policies import NUM_ACTIONS, CountingPolicy, ScriptedPolicy, StepPolicy
-from tests.unit.agents.batches import NETWORK, make_batch
-from tests.unit.agents.ppo.batches import CHOICES, NUMBERS, network_config
+from tests.lab.doubles import NUM_ACTIONS, CountingPolicy, ScriptedPolicy, StepPolicy
+from tests.lab.dqn import NETWORK, make_batch
+from tests.lab.ppo import CHOICES, NUMBERS, network_config
 
 NUM_ENVS = 8
 STEPS = 15

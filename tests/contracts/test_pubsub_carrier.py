@@ -15,7 +15,7 @@ import grpc
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
 from rlexp.board.servers.pubsub import ACK_DEADLINE_S, MAX_BYTES, PubSubCarrier, batches
-from tests.doubles.pubsub_server import PubSubServer, running_pubsub
+from tests.lab.pubsub_server import PubSubServer, running_pubsub
 
 WAIT_S = 30.0
 

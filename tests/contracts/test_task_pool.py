@@ -29,7 +29,7 @@ from rlexp.cluster.pool import (
 )
 from rlexp.cluster.pool.ray_calls import MANY_CALLS, OwnNode, Process, kill, kill_here
 from rlexp.errors import TrialError
-from tests.doubles.process_pool import ProcessTaskPool
+from tests.lab.process_pool import ProcessTaskPool
 
 SHARED = Resources(cpus=0, gpus=0)
 DEADLINE_S = 30.0

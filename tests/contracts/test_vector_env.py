@@ -14,17 +14,19 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlexp.config.keys.user_code import UserClass
 from rlexp.envs import EnvConfig, make_vector_env
 from rlexp.envs.registry import FrameConfig
-from tests.envs import COUNTING_ENV, COUNTING_VECTOR_ENV, episode_length, episode_terminates
+from tests.lab.envs import COUNTING_ENV, COUNTING_VECTOR_ENV, episode_length, episode_terminates
 
 NUM_ENVS = 3
 REGISTERED = "CountingVectors-v0"
 ONLY_VECTORS = "OnlyVectors-v0"
 COUNTING = {
     "class": EnvConfig(COUNTING_ENV, {}, None),
-    "wrapped class": EnvConfig(COUNTING_ENV, {}, None, wrappers=(UserClass("tests.wrappers:Unchanged"),)),
+    "wrapped class": EnvConfig(COUNTING_ENV, {}, None, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)),
     "vector class": EnvConfig(COUNTING_VECTOR_ENV, {}, None),
     "vector class, cut": EnvConfig(COUNTING_VECTOR_ENV, {}, 1000),
-    "wrapped vector class": EnvConfig(COUNTING_VECTOR_ENV, {}, None, wrappers=(UserClass("tests.wrappers:Unchanged"),)),
+    "wrapped vector class": EnvConfig(
+        COUNTING_VECTOR_ENV, {}, None, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)
+    ),
     "vector class that is reset by hand, as envs": EnvConfig(REGISTERED, {"autoreset": "Disabled"}, None),
     "registered vectors": EnvConfig(REGISTERED, {}, None),
     "registered vectors only": EnvConfig(ONLY_VECTORS, {}, None),
@@ -37,13 +39,15 @@ OTHERS = {
     "EnvPool's": EnvConfig("envpool:CartPole-v1", {}, None),
     "EnvPool's, cut": EnvConfig("envpool:CartPole-v1", {}, 9),
     "EnvPool's games": EnvConfig("envpool:Pong-v5", {}, 9),
-    "wrapped EnvPool's": EnvConfig("envpool:CartPole-v1", {}, 9, wrappers=(UserClass("tests.wrappers:Unchanged"),)),
+    "wrapped EnvPool's": EnvConfig("envpool:CartPole-v1", {}, 9, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)),
 }
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    gym.register(REGISTERED, entry_point="tests.wrappers:CountingEnvOfVectors", vector_entry_point=COUNTING_VECTOR_ENV)
+    gym.register(
+        REGISTERED, entry_point="tests.lab.wrappers:CountingEnvOfVectors", vector_entry_point=COUNTING_VECTOR_ENV
+    )
     gym.register(ONLY_VECTORS, entry_point=None, vector_entry_point=COUNTING_VECTOR_ENV)
     yield
     del gym.registry[REGISTERED], gym.registry[ONLY_VECTORS]

@@ -33,8 +33,7 @@ from tests.drills import (  # noqa: F401 - each registers its drills
     sweeps,
     workers,
 )
-from tests.drills.registry import DRILLS, Drill
-from tests.drills.scene import Scene
+from tests.drills.scene import DRILLS, Drill, Scene
 
 
 def play(drill: Drill) -> bool:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.drills.files import refused
-from tests.drills.runs import checkpoints_of, trial_of
-from tests.drills.scene import Command, Scene, check
-from tests.forged import forge
+from tests.drills.scene import Command, Scene, check, checkpoints_of, trial_of
+from tests.lab.checkpoints import forge
 
 NOBODY = 65534
 """A user that is not root."""

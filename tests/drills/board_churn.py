@@ -22,9 +22,7 @@ from tests.drills.board_scene import (
     leave,
 )
 from tests.drills.endurance import follow
-from tests.drills.registry import drill
-from tests.drills.runs import rows_of
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import Command, Scene, check, drill, rows_of
 
 SEED = 12
 CHURN_S, EVERY_S = 600.0, 6.0

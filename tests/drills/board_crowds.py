@@ -12,9 +12,8 @@ from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, Seat
-from tests.brokers import running_redis
-from tests.drills.registry import drill
-from tests.drills.scene import Scene, check
+from tests.drills.scene import Scene, check, drill
+from tests.lab.brokers import running_redis
 
 CLAIMERS, SEATS, ROUNDS = 20, 4, 200
 LEASE_S = 60.0

@@ -8,9 +8,8 @@ import time
 from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown, learns
 from tests.drills.links import NEAR, Impairment, Link, linked
 from tests.drills.redis_tamper import Tampering, tampered
-from tests.drills.registry import drill
-from tests.drills.scene import Command, Scene, check
-from tests.queue_servers import LOGIN, Mosquitto, running_queue
+from tests.drills.scene import Command, Scene, check, drill
+from tests.lab.brokers import LOGIN, Mosquitto, running_queue
 
 CUT_S = 12.0
 """Four leases of these drills, as 60 seconds are of a lease of 15."""

@@ -13,10 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.runs.checkpoints import read_checkpoint
-from tests.brokers import RedisServer, running_redis
 from tests.drills.experiments import NEVER
-from tests.drills.runs import checkpoints_of
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import Command, Scene, check, checkpoints_of
+from tests.lab.brokers import RedisServer, running_redis
 
 ENV: Final = "tests.drills.envs:Paced"
 INTERRUPTED: Final = 130

@@ -11,12 +11,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from rlexp.board.servers.access import ACTOR, CLIENT, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
-from tests.brokers import RedisServer, running_redis
 from tests.drills.board_malice import key_folder
 from tests.drills.board_scene import ENDS_BY_INTERRUPT, interrupt
 from tests.drills.envs import Matching
-from tests.drills.registry import drill
-from tests.drills.scene import DEADLINE_S, Command, DrillError, Scene, check
+from tests.drills.scene import DEADLINE_S, Command, DrillError, Scene, check, drill
+from tests.lab.brokers import RedisServer, running_redis
 
 SEED = 5
 SHORT_S, LONG_S = 12.0, 120.0

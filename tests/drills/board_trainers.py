@@ -18,9 +18,7 @@ from tests.drills.board_scene import (
     learns,
     leave,
 )
-from tests.drills.registry import drill
-from tests.drills.runs import rows_of
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import Command, Scene, check, drill, rows_of
 from tests.drills.workers import TRIAL
 
 SLOW_S = 20.0

@@ -6,9 +6,8 @@ import signal
 import time
 
 from tests.drills.board_scene import LEASE_S, STEPS, board_scene, check_exact, finish, grown, learns
-from tests.drills.registry import drill
-from tests.drills.scene import Scene, check
-from tests.queue_servers import Mosquitto, RabbitMQ, running_queue
+from tests.drills.scene import Scene, check, drill
+from tests.lab.brokers import Mosquitto, RabbitMQ, running_queue
 
 AWAY_S = 8.0
 """How long a server is gone."""

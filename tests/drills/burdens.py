@@ -7,9 +7,7 @@ import time
 
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
-from tests.drills.registry import drill
-from tests.drills.runs import checkpoints_of, stop
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import Command, Scene, check, checkpoints_of, drill, stop
 from tests.drills.workers import WORKER, goes_on_and_stops
 
 LONGEST_END_S = 20.0

@@ -10,9 +10,17 @@ from pathlib import Path
 
 from tests.drills.experiments import apex, dqn
 from tests.drills.malice import contents
-from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice, checkpoints_of, iteration_of, stop, stopped_run
-from tests.drills.scene import REPOSITORY, Scene, check
+from tests.drills.scene import (
+    REPOSITORY,
+    Scene,
+    check,
+    check_no_step_twice,
+    checkpoints_of,
+    drill,
+    iteration_of,
+    stop,
+    stopped_run,
+)
 
 MOMENTS = (
     *((0.5, signal.SIGKILL), (0.8, signal.SIGKILL), (0.9, signal.SIGKILL), (0.95, signal.SIGKILL)),

@@ -13,9 +13,18 @@ import numpy as np
 import psutil
 
 from tests.drills.experiments import apex, cartpole, dqn
-from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice, checkpoints_of, iteration_of, rows_of, stop, trial_of
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import (
+    Command,
+    Scene,
+    check,
+    check_no_step_twice,
+    checkpoints_of,
+    drill,
+    iteration_of,
+    rows_of,
+    stop,
+    trial_of,
+)
 from tests.drills.workers import SHARD, TRIAL, WORKER, replaced_in
 
 SEED = 11

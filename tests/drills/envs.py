@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from tests.envs import Array, EndlessEnv
+from tests.lab.envs import Array, EndlessEnv
 
 
 class WrongShape(EndlessEnv):

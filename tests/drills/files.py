@@ -8,8 +8,7 @@ import stat
 import time
 
 from tests.drills.experiments import apex, dqn
-from tests.drills.registry import drill
-from tests.drills.scene import Scene, check
+from tests.drills.scene import Scene, check, drill
 
 
 def refused(scene: Scene, code: int, said: str, *arguments: object) -> str:

@@ -6,9 +6,7 @@ import re
 import time
 
 from tests.drills.experiments import PPO_BATCH, ppo
-from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice, rows_of, trial_of
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import Command, Scene, check, check_no_step_twice, drill, rows_of, trial_of
 from tests.drills.workers import WORKER
 
 LEARNER = "ray::LearnerProcess"

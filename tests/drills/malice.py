@@ -11,10 +11,8 @@ from rlexp.text import MOST_LINES
 from tests.drills.attacks import ATTACKS, check_clean, record_changed
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
-from tests.drills.registry import drill
-from tests.drills.runs import checkpoints_of, stopped_run, trial_of
-from tests.drills.scene import Scene, check
-from tests.forged import Bomb
+from tests.drills.scene import Scene, check, checkpoints_of, drill, stopped_run, trial_of
+from tests.lab.checkpoints import Bomb
 
 ATTEMPTS = {
     "apply": "config: {{lr: !!python/object/apply:os.system ['{touch}']}}",

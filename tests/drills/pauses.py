@@ -18,9 +18,7 @@ import psutil
 
 from tests.cluster.test_trial_nodes import BACK_S, seconds_until_rows_after_a_cut
 from tests.drills.experiments import apex
-from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice, rows_of
-from tests.drills.scene import DEADLINE_S, Scene, check
+from tests.drills.scene import DEADLINE_S, Scene, check, check_no_step_twice, drill, rows_of
 from tests.drills.workers import goes_on_and_stops
 
 PAUSE_S = 30.0

@@ -17,10 +17,19 @@ import numpy as np
 from rlexp.runs.checkpoints import read_checkpoint
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
-from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice, checkpoints_of, iteration_of, rows_of, stop, stopped_run, trial_of
-from tests.drills.scene import Scene, check
-from tests.forged import Bomb, forge
+from tests.drills.scene import (
+    Scene,
+    check,
+    check_no_step_twice,
+    checkpoints_of,
+    drill,
+    iteration_of,
+    rows_of,
+    stop,
+    stopped_run,
+    trial_of,
+)
+from tests.lab.checkpoints import Bomb, forge
 
 SEED = 7
 LEAST_ITERATIONS = 3

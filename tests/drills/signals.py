@@ -7,9 +7,7 @@ import signal
 import time
 
 from tests.drills.experiments import apex
-from tests.drills.registry import drill
-from tests.drills.runs import checkpoints_of, stop
-from tests.drills.scene import Scene, check
+from tests.drills.scene import Scene, check, checkpoints_of, drill, stop
 
 MOMENTS = (
     *((0.5, signal.SIGINT), (1.5, signal.SIGTERM), (2.5, signal.SIGINT), (2.5, signal.SIGTERM)),

@@ -24,10 +24,8 @@ import psutil
 from tests.drills.attacks import record_changed
 from tests.drills.experiments import dqn
 from tests.drills.malice import POISONED
-from tests.drills.registry import drill
-from tests.drills.runs import checkpoints_of, stopped_run, trial_of
-from tests.drills.scene import Command, Scene, check
-from tests.forged import forge
+from tests.drills.scene import Command, Scene, check, checkpoints_of, drill, stopped_run, trial_of
+from tests.lab.checkpoints import forge
 
 EVIL: Final = "evil_part"
 OWN_SCRIPT: Final = "deploy_of_mine"

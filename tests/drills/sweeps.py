@@ -9,13 +9,12 @@ from typing import Any
 
 import psutil
 
-from tests.drills.registry import drill
-from tests.drills.scene import LINGER_S, Command, Scene, check
+from tests.drills.scene import LINGER_S, Command, Scene, check, drill
 
 SWEEP = """
 {name}:
   run: DQN
-  env: tests.sweep_envs:FatefulEnv
+  env: tests.lab.envs:FatefulEnv
   stop: {{timesteps_total: {steps}}}
   search: {{max_concurrent: 3, {search}}}
   config:
@@ -90,7 +89,7 @@ def sweep_one_bad(scene: Scene) -> str:
     check(statuses == ["TERMINATED"] * 7, f"the others end as {statuses}")
     (trial,) = last["trials"]
     said = f"{trial['status']} ({trial['error']})"
-    check(said.startswith("ERROR (env tests.sweep_envs:FatefulEnv: ") and "RuntimeError: this env raises" in said, said)
+    check(said.startswith("ERROR (env tests.lab.envs:FatefulEnv: ") and "RuntimeError: this env raises" in said, said)
     best = (scene.out / "drill/best.yaml").read_text(encoding="utf-8")
     check("pay: 7" in best, "the best is not the best of the others")
     return f"7 of 8 ended well, the last {said}; exit 0, and 1 where none may fail"

@@ -9,14 +9,12 @@ import time
 from typing import Any
 
 from tests.drills.experiments import apex, dqn
-from tests.drills.registry import drill
-from tests.drills.runs import check_no_step_twice
-from tests.drills.scene import Command, Scene, check
+from tests.drills.scene import Command, Scene, check, check_no_step_twice, drill
 
 WORKER, SHARD = "ray::RolloutWorker", "ray::ReplayShard"
 TRIAL = ("ray::ExperimentTrainable", "ray::ResourceTrainable")
 """Ray names a trial's process after its class between two calls, and after Tune's wrapper of it within one."""
-FAILING_ENV = "tests.behaviour.failing_env:FailsOnceEnv"
+FAILING_ENV = "tests.lab.failing_env:FailsOnceEnv"
 LONGEST_REPLACEMENT_S = 10.0
 """Beyond the time it takes to see that a worker hangs; on a machine that others use as well."""
 INTERRUPTED = 130
@@ -250,7 +248,7 @@ def slow_learner(scene: Scene) -> str:
 @drill(34, "object-store-full")
 def object_store_full(scene: Scene) -> str:
     """Ray's object store is small, and observations are large."""
-    text = apex(env="tests.envs:PixelEnv", env_config="{size: 84}", storage="actors").replace(
+    text = apex(env="tests.lab.envs:PixelEnv", env_config="{size: 84}", storage="actors").replace(
         "    seed: 0\n", "    seed: 0\n    preprocessor_pref: null\n"
     )
     command = scene.start(

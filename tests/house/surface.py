@@ -27,14 +27,14 @@ from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
 from rlexp.runs.record import RunRecord
 from rlexp.runs.rows import COLUMNS
-from tests.behaviour.learning_agents import ONE_SHARD, TINY, CountingPool
-from tests.behaviour.ppo import ppo_agents
+from tests.lab import ppo
+from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 
 ROOT = Path(__file__).parents[2]
 TRAINED: dict[str, Mapping[str, Any]] = {
     "DQN": TINY,
     "APEX": {**TINY, "num_workers": 1, "num_envs_per_worker": 1, "optimizer": ONE_SHARD},
-    "PPO": ppo_agents.TINY,
+    "PPO": ppo.TINY,
 }
 """Agents whose checkpoints are looked at, and their keys."""
 

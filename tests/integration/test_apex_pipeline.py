@@ -38,11 +38,10 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule, derive_seed
-from tests.doubles.policies import CountingPolicy, own_number
-from tests.doubles.scripted import ScriptedLearner
-from tests.envs import COUNTING_ENV
-from tests.replay_states import in_memory
-from tests.rollout_settings import spec_of
+from tests.lab.checkpoints import in_memory
+from tests.lab.doubles import CountingPolicy, ScriptedLearner, own_number
+from tests.lab.envs import COUNTING_ENV
+from tests.lab.rollout import spec_of
 
 pytestmark = pytest.mark.ray
 

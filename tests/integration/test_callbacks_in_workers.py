@@ -17,10 +17,10 @@ from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
-from tests.behaviour.user_callbacks import classes_of
-from tests.doubles.policies import ScriptedPolicy
-from tests.envs import COUNTING_ENV
-from tests.rollout_settings import spec_of
+from tests.lab.doubles import ScriptedPolicy
+from tests.lab.envs import COUNTING_ENV
+from tests.lab.rollout import spec_of
+from tests.lab.user_callbacks import classes_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.runs.checkpoints import contents, read_checkpoint, write_checkpoint
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
-from tests.replay_states import in_memory
+from tests.lab.checkpoints import in_memory
 
 CONFIG = ReplayConfig(
     capacity=300,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.drills.__main__ import play
-from tests.drills.registry import DRILLS
+from tests.drills.scene import DRILLS
 
 
 @pytest.mark.ray

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_packages import install_agent
+from tests.lab.agent_packages import install_agent
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 

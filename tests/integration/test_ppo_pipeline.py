@@ -23,11 +23,10 @@ from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import OBS, Array, SampleBatch
-from tests.doubles.policies import VERSION, VersionPolicy
-from tests.doubles.scripted import ScriptedLearner
-from tests.envs import COUNTING_ENV, episode_length
 from tests.integration.test_apex_pipeline import kill_one
-from tests.rollout_settings import spec_of
+from tests.lab.doubles import VERSION, ScriptedLearner, VersionPolicy
+from tests.lab.envs import COUNTING_ENV, episode_length
+from tests.lab.rollout import spec_of
 
 SEED = 7
 GAMMA = 0.5

@@ -17,7 +17,7 @@ import pytest
 import rlexp
 from rlexp.api.runs import FailedRunError, Run
 from rlexp.runs.record import Status
-from tests.envs import CountingEnv, LateRaisingEnv
+from tests.lab.envs import CountingEnv, LateRaisingEnv
 
 pytestmark = pytest.mark.ray
 
@@ -81,7 +81,7 @@ def test_failed_trial_raises_with_its_traceback_and_the_run(tmp_path: Path) -> N
     with pytest.raises(FailedRunError) as caught:
         rlexp.run({"late": tiny(LateRaisingEnv)}, out=tmp_path, quiet=True)
     error = caught.value
-    assert error.message.startswith("1 of 1 trials failed: 00000-DQN-tests.envs_LateRaisingEnv: ")
+    assert error.message.startswith("1 of 1 trials failed: 00000-DQN-tests.lab.envs_LateRaisingEnv: ")
     assert "this env raises" in error.message
     [trial] = error.run.failed
     assert trial.traceback is not None

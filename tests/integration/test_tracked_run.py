@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.runs.rows import scalars
-from tests.behaviour.trackers.tracked_runs import needs_wandb
-from tests.behaviour.trackers.wandb_logs import wandb_logs
 from tests.integration.test_run_command import TINY, rlexp
+from tests.lab.trials import needs_wandb, wandb_logs
 
 pytestmark = [pytest.mark.ray, needs_wandb]
 

@@ -1,15 +1,37 @@
 """Every experiment of the repository reaches its goal, and its best checkpoint plays as well.
 
 Those that play Atari need hours for that, so what is tested of them is that they begin. Sweeps are not among them.
+
+The command line, as learning tests use it.
+
+APEX learns a game from its pixels, the whole way that Atari games go.
 """
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rlexp.config.load import load_plan
-from tests.learning.commands import REPOSITORY, rlexp
+
+REPOSITORY = Path(__file__).parents[2]
+TIMEOUT_S = 600
+
+
+def rlexp(*arguments: object, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run a command from the repository's root, where the modules of tests are found; return what became of it."""
+    return subprocess.run(
+        [sys.executable, "-m", "rlexp", *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
 
 FILES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
 EXPERIMENTS = [file for file in FILES if "\n  search:" not in file.read_text(encoding="utf-8")]
@@ -81,3 +103,22 @@ def test_halfcheetah_runs_forward_within_100k_steps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "run/run.json").read_text())["trials"]
     assert trial["episode_reward_mean"] > 0
+
+
+FILE = Path(__file__).with_name("catch-apex.yaml")
+SECONDS = 240
+"""On two cores, from the command to the end."""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_catch_is_learned_in_four_minutes(tmp_path: Path) -> None:
+    wanted = load_plan([FILE]).trials[0].experiment.stop["episode_reward_mean"]
+    started = time.monotonic()
+    done = rlexp("run", FILE, "--out", tmp_path, "--name", "run", "--seed", 0, "-q", timeout_s=2 * SECONDS)
+    assert done.returncode == 0, done.stderr
+    trial = json.loads((tmp_path / "run/run.json").read_text())["trials"][0]
+    assert trial["episode_reward_mean"] >= wanted
+    played = json.loads(rlexp("evaluate", tmp_path / "run", "--json").stdout)
+    assert played["return_mean"] >= wanted
+    assert time.monotonic() - started <= SECONDS

@@ -15,13 +15,7 @@ import pytest
 from rlexp.files import read_json
 from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
-from tests.behaviour.trackers.tracked_runs import (
-    needs_mlflow,
-    one_trial,
-    recorded_numbers,
-    result_row,
-    tracked_scene,
-)
+from tests.lab.trials import needs_mlflow, one_trial, recorded_numbers, result_row, tracked_scene
 
 pytestmark = needs_mlflow
 READER = """

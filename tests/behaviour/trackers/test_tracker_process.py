@@ -19,15 +19,14 @@ from rlexp.processes.family import SESSION
 from rlexp.runs.record import Status
 from rlexp.trackers import Trackers, trackers
 from rlexp.trackers import trackers as tracker_process
-from tests.behaviour.trackers.tracked_runs import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene
-from tests.behaviour.trackers.wandb_logs import wandb_logs
+from tests.lab.trials import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene, wandb_logs
 
 pytestmark = pytest.mark.usefixtures("no_account")
 REPOSITORY = Path(__file__).parents[3]
 ORPHAN = """
 import sys, time
 from pathlib import Path
-from tests.behaviour.trackers.tracked_runs import one_trial, result_row, tracked_scene
+from tests.lab.trials import one_trial, result_row, tracked_scene
 
 folder = Path(sys.argv[1])
 trial = one_trial(folder, {"wandb": {"mode": "offline"}})

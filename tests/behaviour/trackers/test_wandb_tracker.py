@@ -11,16 +11,17 @@ from rlexp.errors import UsageError
 from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
 from rlexp.trackers import Trackers
-from tests.behaviour.inline_trials import trials_of
-from tests.behaviour.trackers.tracked_runs import (
+from tests.lab.trials import (
     Notes,
+    WandbLog,
     needs_wandb,
     one_trial,
     recorded_numbers,
     result_row,
     tracked_scene,
+    trials_of,
+    wandb_logs,
 )
-from tests.behaviour.trackers.wandb_logs import WandbLog, wandb_logs
 
 pytestmark = [needs_wandb, pytest.mark.usefixtures("no_account")]
 OFFLINE: dict[str, Any] = {"mode": "offline"}

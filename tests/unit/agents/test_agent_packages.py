@@ -27,7 +27,7 @@ from rlexp.config.reference.key_completion import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, TrialError, UsageError
 from rlexp.terminal.explanations import print_explanation
 from rlexp.user_code.trusted_code import TrustedCode
-from tests.agent_packages import AGENT, ENTRY, KEYS, install_agent
+from tests.lab.agent_packages import AGENT, ENTRY, KEYS, install_agent
 
 Install = Callable[..., None]
 SMALL = "learning_starts: 32, train_batch_size: 8, buffer_size: 500, hiddens: [8], model: {fcnet_hiddens: [8]}"

@@ -20,11 +20,11 @@ from rlexp.errors import EnvError, TrialError
 from rlexp.rollout import evaluation
 from rlexp.rollout.evaluation import PlayedEpisodes, ignore_progress, never
 from rlexp.tuning.stop_condition import CheckpointEvaluation, Reached
-from tests.behaviour.learning_agents import TINY
-from tests.doubles.process_pool import ProcessTaskPool
+from tests.lab.agents import TINY
+from tests.lab.process_pool import ProcessTaskPool
 
 CARTPOLE = "CartPole-v1"
-FAILING_ENV = "tests.behaviour.failing_env:FailsOnceEnv"
+FAILING_ENV = "tests.lab.failing_env:FailsOnceEnv"
 PPO_TINY = {"model": {"fcnet_hiddens": [8]}, "sample_batch_size": 20, "train_batch_size": 40, "sgd_minibatch_size": 20}
 GOAL = Reached("episode_reward_mean", 476.0, 475.0)
 
@@ -83,7 +83,7 @@ def test_the_same_weights_play_the_same_episodes_as_in_the_process_of_the_trial(
 
 
 def test_callbacks_have_an_object_in_that_process(pool: ProcessTaskPool) -> None:
-    agent = make_dqn(pool, callbacks="tests.behaviour.user_callbacks:CountsEnds")
+    agent = make_dqn(pool, callbacks="tests.lab.user_callbacks:CountsEnds")
     own = [agent.evaluate(3).own_metrics["ends"].tolist() for _ in range(2)]
     assert own == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     agent.stop()

@@ -12,7 +12,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs import EnvConfig
 from rlexp.errors import ResourceError, UsageError
-from tests.envs import COUNTING_ENV, PIXEL_ENV
+from tests.lab.envs import COUNTING_ENV, PIXEL_ENV
 
 SIZE = 32
 IMAGE = SIZE * SIZE * 3

@@ -20,15 +20,14 @@ from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.runs.checkpoints.contents import read_arrays, write_arrays
 from rlexp.sample_batch import Array
 from rlexp.user_code.trusted_code import TrustedCode
-from tests.behaviour.rollout_agents import make_agent
-from tests.envs import COUNTING_ENV
-from tests.forged import forge
-from tests.ones_own import trained_with
+from tests.lab.agents import make_agent
+from tests.lab.checkpoints import forge, trained_with
+from tests.lab.envs import COUNTING_ENV
 
 
 @pytest.fixture(autouse=True)
 def _own_env(own_state: None) -> None:
-    trained_with("tests.envs", COUNTING_ENV)
+    trained_with("tests.lab.envs", COUNTING_ENV)
 
 
 def saved(folder: Path, env: str = COUNTING_ENV, trained_on: str = COUNTING_ENV, **metadata: Any) -> Path:
@@ -42,7 +41,7 @@ def saved(folder: Path, env: str = COUNTING_ENV, trained_on: str = COUNTING_ENV,
     return path
 
 
-@pytest.mark.parametrize("metadata", [{}, {"imports": ["tests.envs"]}])
+@pytest.mark.parametrize("metadata", [{}, {"imports": ["tests.lab.envs"]}])
 def test_ones_own_may_name_modules(metadata: dict[str, Any], tmp_path: Path) -> None:
     assert len(evaluate_checkpoint(saved(tmp_path, **metadata), EvaluationRequest(2)).played.returns) == 2
 
@@ -58,8 +57,8 @@ def test_a_strangers_may_not(
     with pytest.raises(ResumeError, match=r"have not trained with.*tests\.module_of_a_stranger"):
         evaluate_checkpoint(path, EvaluationRequest(1))
     (tmp_path / "mine").mkdir()
-    path = saved(tmp_path / "mine", imports=["tests.envs"])
-    allowed = EvaluationRequest(1, trusted=TrustedCode.of(["tests.envs"], [COUNTING_ENV], ()))
+    path = saved(tmp_path / "mine", imports=["tests.lab.envs"])
+    allowed = EvaluationRequest(1, trusted=TrustedCode.of(["tests.lab.envs"], [COUNTING_ENV], ()))
     path.chmod(0o777)
     with pytest.raises(ResumeError, match="may be written by every user"):
         evaluate_checkpoint(path, allowed)

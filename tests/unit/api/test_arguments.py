@@ -1,8 +1,15 @@
-"""Arguments of the public functions: a wrong type is a UsageError that names the argument, and nothing is loaded."""
+"""Arguments of the public functions: a wrong type is a UsageError that names the argument, and nothing is loaded.
+
+``rlexp.load``: files, and dicts whose values and errors are those of Python.
+
+``import rlexp`` is light, and its functions stay what they are.
+"""
 
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +18,11 @@ import numpy as np
 import pytest
 
 import rlexp
+import rlexp.compare.curve
 from rlexp.api.arguments import CHECKS
-from rlexp.errors import UsageError
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.errors import ConfigError, UsageError
+from tests.lab.envs import CountingEnv
 
 FUNCTIONS = [getattr(rlexp, name) for name in rlexp.__all__ if not name.startswith("_")]
 ANYTHING: list[Any] = [
@@ -90,3 +100,181 @@ def test_seed_is_one_that_every_library_takes(seed: Any) -> None:
 def test_help_shows_the_arguments() -> None:
     assert list(inspect.signature(rlexp.run).parameters)[:3] == ["experiments", "out", "name"]
     assert str(rlexp.run.__doc__).startswith("Train every trial")
+
+
+NUMPY_SCALARS = (np.int64(2), np.float64(0.5), np.bool_(True))
+
+
+def experiment(**config: Any) -> dict[str, Any]:
+    return {"run": "DQN", "env": "CartPole-v1", "stop": {"timesteps_total": 1000}, "config": {"seed": 1, **config}}
+
+
+def problems(experiments: Any, **options: Any) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        rlexp.load(experiments, **options)
+    return [(problem.where, problem.message) for problem in caught.value.problems]
+
+
+def test_dict_is_read_as_the_file_with_the_same_text(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(
+        "a:\n  run: DQN\n  env: CartPole-v1\n  stop: {timesteps_total: 1000}\n"
+        "  config: {seed: 1, lr: {grid_search: [1e-3, 1e-4]}, model: {fcnet_hiddens: [16, 8]}, double_q: false}\n"
+    )
+    grid = {"grid_search": [1e-3, 1e-4]}
+    given = experiment(lr=grid, model={"fcnet_hiddens": (np.int64(16), 8)}, double_q=np.bool_(False))
+    from_dict, from_file = rlexp.load({"a": given}), rlexp.load(file)
+    assert from_dict.to_yaml() == from_file.to_yaml()
+    assert [trial.name for trial in from_dict.trials] == [trial.name for trial in from_file.trials]
+
+
+def test_loaded_experiments_are_models_with_every_key() -> None:
+    loaded = rlexp.load({"a": experiment(lr=1e-3), "b": {**experiment(), "num_samples": 3}}, overrides=["gamma=0.5"])
+    a, b = loaded
+    assert (len(loaded), loaded["b"], loaded[0]) == (2, b, a)
+    assert (a.name, a.run, a.env, dict(a.stop)) == ("a", "DQN", "CartPole-v1", {"timesteps_total": 1000})
+    assert isinstance(a.config, DQNConfig)
+    assert (a.config.lr, a.config.gamma) == (1e-3, 0.5)
+    assert (len(a.trials), len(b.trials)) == (1, 3)
+    assert repr(loaded) == "<2 experiments: a (DQN, CartPole-v1, 1 trials), b (DQN, CartPole-v1, 3 trials)>"
+    with pytest.raises(KeyError, match="no experiment 'c'; there are a, b"):
+        loaded["c"]
+
+
+def test_arrays_and_numbers_of_numpy_become_plain() -> None:
+    loaded = rlexp.load({"a": experiment(lr=np.float64(1e-4), model={"fcnet_hiddens": np.array([8, 4])})})
+    config: Any = loaded["a"].config
+    assert type(config.lr) is float
+    assert config.model.fcnet_hiddens == (8, 4)
+
+
+def test_strings_of_python_are_no_words_of_old_yaml() -> None:
+    assert problems({"a": experiment(double_q="no")}) == [
+        ('experiments["a"]["config"]["double_q"]', "config.double_q must be true or false, got the string 'no'")
+    ]
+
+
+def test_every_problem_is_named_by_its_subscript() -> None:
+    wrong = experiment(lrr=1, lr=float("nan"), gamma=2, model={"fcnet_hiddens": [8, "x"]})
+    assert problems({"a": wrong, "b": {"run": "DQM", "env": "CartPole-v1"}}) == [
+        ('experiments["a"]["config"]["lrr"]', "unknown key config.lrr (agent DQN)"),
+        ('experiments["a"]["config"]["lr"]', "config.lr must be a finite number, got nan"),
+        ('experiments["a"]["config"]["gamma"]', "config.gamma must be a number >= 0 and <= 1, got 2"),
+        (
+            'experiments["a"]["config"]["model"]["fcnet_hiddens"][1]',
+            "config.model.fcnet_hiddens[1] must be a whole number >= 1, got the string 'x'",
+        ),
+        ('experiments["b"]["run"]', "unknown agent DQM"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda step: 0.1, "must be a value that YAML has, got a function"),
+        ({1, 2}, "must be a value that YAML has, got an object of builtins.set"),
+        (10**400, "a number of more than 400 digits is too long"),
+        ("\ud800", "\\ud800 to \\udfff are not characters"),
+    ],
+)
+def test_values_that_no_file_could_hold(value: Any, message: str) -> None:
+    assert problems({"a": experiment(lr=value)}) == [('experiments["a"]["config"]["lr"]', message)]
+
+
+def test_dicts_that_contain_themselves_or_have_other_keys() -> None:
+    config: dict[Any, Any] = {None: 1}
+    config["model"] = {"fcnet_hiddens": config}
+    found = problems({"a": {"run": "DQN", "env": "CartPole-v1", "config": config}})
+    assert ('experiments["a"]["config"][None]', "a key must be a string, got NoneType") in found
+    assert ('experiments["a"]["config"]["model"]["fcnet_hiddens"]', "contains itself") in found
+
+
+def test_array_of_many_values_is_refused_at_its_key() -> None:
+    where = 'experiments["a"]["config"]["model"]["fcnet_hiddens"]'
+    for array in (np.ones((1000, 1000), np.int64), np.zeros((10_000, 10_000), np.int8)):
+        assert problems({"a": experiment(model={"fcnet_hiddens": array})}) == [(where, "over 20000 values")]
+    assert [message for _, message in problems({"a": experiment(lr=list(range(30_000)))})] == ["over 20000 values"]
+
+
+def test_long_list_of_wrong_items_names_the_first_of_them() -> None:
+    found = problems({"a": experiment(model={"fcnet_hiddens": np.ones((130, 130), np.int64)})})
+    assert [message for _, message in found] == [
+        f"config.model.fcnet_hiddens[{number}] must be a whole number >= 1, got a list" for number in range(5)
+    ]
+    with pytest.raises(ConfigError) as caught:
+        rlexp.load({"a": experiment(model={"fcnet_hiddens": ["x" * 100] * 15_000})})
+    assert len(str(caught.value)) < 5000
+
+
+def test_experiment_without_a_name() -> None:
+    message = "the experiment has no name: run, env, stop, config cannot be at the top level of the dict"
+    assert problems(experiment()) == [('experiments["run"]', message)]
+
+
+def test_class_of_a_module_is_named_for_other_processes() -> None:
+    loaded = rlexp.load({"a": {**experiment(), "env": CountingEnv}})
+    assert loaded["a"].env == "tests.lab.envs:CountingEnv"
+
+
+def test_classes_that_other_processes_cannot_import() -> None:
+    class Inside(CountingEnv):
+        pass
+
+    of_program = type("MyEnv", (CountingEnv,), {"__module__": "__main__"})
+    for env, message in (
+        (Inside, f"{__name__}.{Inside.__qualname__} cannot be imported by its name"),
+        (of_program, "MyEnv is defined in the program that was started (or in a notebook), not in a module"),
+    ):
+        assert problems({"a": {**experiment(), "env": env}})[0] == ('experiments["a"]["env"]', message)
+
+
+def test_missing_module_is_found_where_it_is_named() -> None:
+    assert problems({"a": {**experiment(), "env": "no_such_module:Env"}}) == [
+        ('experiments["a"]["env"]', "env no_such_module:Env: module no_such_module does not exist")
+    ]
+
+
+def test_override_wins_over_the_dict() -> None:
+    loaded = rlexp.load({"a": experiment(lr=1e-3)}, overrides=["lr=1e-4"], seed=9)
+    config: Any = loaded["a"].config
+    assert (config.lr, config.seed) == (1e-4, 9)
+
+
+@pytest.mark.parametrize("wrong", [3, [], [3]])
+def test_what_is_neither_file_nor_dict(wrong: Any) -> None:
+    with pytest.raises((UsageError, TypeError)):
+        rlexp.load(wrong)
+
+
+def test_single_string_as_overrides() -> None:
+    with pytest.raises(UsageError, match="overrides must be a list of strings, got the string 'lr=1'"):
+        rlexp.load({"a": experiment()}, overrides="lr=1")
+
+
+def test_old_keys_of_a_dict_have_notices() -> None:
+    loaded = rlexp.load({"a": experiment(exploration_config={"type": "EpsilonGreedy"})})
+    assert any(notice.where.startswith('experiments["a"]["config"]') for notice in loaded.notices)
+
+
+LIBRARIES = {"gymnasium", "numpy", "pydantic", "ray", "rich", "torch", "typer", "yaml"}
+
+
+def test_import_loads_only_pythons_own_libraries() -> None:
+    program = f"import sys, rlexp; print(sorted({LIBRARIES} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_functions_have_signatures_and_docs() -> None:
+    for name in rlexp.__all__:
+        function = getattr(rlexp, name)
+        if name != "__version__":
+            assert inspect.isfunction(function), name
+            assert inspect.getdoc(function), name
+            assert inspect.signature(function).return_annotation is not inspect.Parameter.empty, name
+
+
+def test_package_of_results_does_not_replace_the_function() -> None:
+    program = "import rlexp; import rlexp.compare.table; print(rlexp.results.__name__, callable(rlexp.results))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "results True\n"

@@ -295,7 +295,7 @@ def test_is_deepmind_atari() -> None:
 def test_atari_drops_flags_of_the_old_registry() -> None:
     config = DQNConfig(env_config={"nondeterministic": False, "frameskip": 3})
     assert env_config_of("ALE/Pong-v5", config, UserModules()).env_config == {"frameskip": 3}
-    assert env_config_of("tests.envs:ImageEnv", config, UserModules()).env_config == config.env_config
+    assert env_config_of("tests.lab.envs:ImageEnv", config, UserModules()).env_config == config.env_config
     make_env(env_config_of("ALE/Pong-v5", config, UserModules())).close()
 
 
@@ -303,7 +303,7 @@ def test_is_atari_by_id() -> None:
     assert is_atari("ALE/Pong-v5")
     assert is_atari("BreakoutNoFrameskip-v4")
     assert not is_atari("CartPole-v1")
-    assert not is_atari("tests.envs:ImageEnv")
+    assert not is_atari("tests.lab.envs:ImageEnv")
 
 
 def test_missing_emulator_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:

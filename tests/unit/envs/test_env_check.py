@@ -13,7 +13,7 @@ from rlexp.envs import EnvCheck, check_first_steps, make_env
 from rlexp.envs.checked_env import CheckedEnv
 from rlexp.envs.env_check import Limit
 from rlexp.errors import EnvError
-from tests.envs import CountingEnv
+from tests.lab.envs import CountingEnv
 from tests.unit.envs.test_checked_env import NAME, faulty
 
 EPISODES = Limit(math.inf, 4, 60.0)

@@ -1,23 +1,177 @@
+"""
+
+Envs that installed packages bring by entry points: found by their ids, loaded only then, never from a run.
+
+MinAtar's ids, with a package in its place that registers as it does and warns as it does.
+
+Envs of several agents are refused by name, with the reason and what to do instead.
+"""
+
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import gymnasium
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlexp.envs import EnvConfig, make_env, make_vector_env
+from rlexp.config.keys import env_ids as entry_points
+from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, is_known, package_of, why_unknown
+from rlexp.config.keys.user_code import UserModules
+from rlexp.envs import registry
+from rlexp.envs.make import make_env, make_vector_env
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import UsageError
-from tests.envs import COUNTING_ENV, CountingEnv
+from rlexp.terminal.explanations import print_explanation
+from rlexp.user_code.trusted_code import TrustedCode
+from tests.lab.envs import COUNTING_ENV, CountingEnv
+
+CODE = """
+import gymnasium
+from tests.lab.envs import CountingEnv
+
+calls = []
+
+class Env(CountingEnv):
+    pass
+
+def register():
+    calls.append("register")
+    gymnasium.register("labyrinths/Large-v0", entry_point="labyrinth_code:Env")
+
+def raises():
+    raise RuntimeError("no licence")
+
+constant = 3
+"""
+ENTRY_POINTS = """[rlexp.envs]
+Labyrinth-v0 = labyrinth_code:Env
+CartPole-v1 = labyrinth_code:Env
+labyrinths = labyrinth_code:register
+broken = labyrinth_code:raises
+odd = labyrinth_code:constant
+several = labyrinth_code:Env
+gone = labyrinth_code:removed
+"""
+
+
+def install(folder: Path, package: str, entry_points: str) -> None:
+    """Write what pip writes of an installed package that has one module."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(entry_points, encoding="utf-8")
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed packages, with one that brings envs."""
+    install(tmp_path / "site", "labyrinth", ENTRY_POINTS)
+    (tmp_path / "site" / "labyrinth_code.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr(entry_points, "INSTALLED_IN", (str(tmp_path / "site"),))
+    monkeypatch.delitem(sys.modules, "labyrinth_code", raising=False)
+    registry._loaded.cache_clear()
+    entry_points._entry_points.cache_clear()
+    yield tmp_path / "site"
+    gym.registry.pop("labyrinths/Large-v0", None)
+
+
+def config(env: str) -> EnvConfig:
+    return EnvConfig(env, {}, None)
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_entry_point_of_a_class_makes_an_env_by_its_name() -> None:
+    assert is_known("Labyrinth-v0")
+    assert "labyrinth_code" not in sys.modules, "asking whether an id is known imports nothing"
+    assert isinstance(make_env(config("Labyrinth-v0")).unwrapped, CountingEnv)
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_entry_point_of_a_function_is_called_once_and_registers_its_namespace() -> None:
+    for _ in range(2):
+        assert make_vector_env(config("labyrinths/Large-v0"), 2).num_envs == 2
+    assert sys.modules["labyrinth_code"].calls == ["register"]
+    with pytest.raises(UsageError, match="labyrinths/Small-v0 is not a Gymnasium environment"):
+        make_env(config("labyrinths/Small-v0"))
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_entry_point_takes_the_place_of_no_known_env() -> None:
+    assert not isinstance(make_env(config("CartPole-v1")).unwrapped, CountingEnv)
+    assert brought_by("CartPole-v1") is None
+    assert brought_by("labyrinth_code:Env") is None
+
+
+@pytest.mark.usefixtures("site_packages")
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("broken/Env-v0", "labyrinth_code:raises raised RuntimeError: no licence"),
+        ("odd/Env-v0", "is neither a class nor a function"),
+        ("gone/Env-v0", "module labyrinth_code has no removed"),
+        ("several/Env-v0", "has an entry point 'several' for a class"),
+    ],
+)
+def test_faulty_entry_point_names_its_package(env: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_env(config(env))
+    assert message in caught.value.message
+    assert "package labyrinth" in caught.value.message
+
+
+def test_two_packages_with_the_same_name_are_refused(site_packages: Path) -> None:
+    install(site_packages, "another", "[rlexp.envs]\nLabyrinth-v0 = another:Env\n")
+    with pytest.raises(UsageError, match="both bring envs as Labyrinth-v0") as caught:
+        make_env(config("Labyrinth-v0"))
+    assert "another" in caught.value.message
+    assert "labyrinth" in caught.value.message
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_explain_lists_what_packages_bring(capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation("env")
+    assert "Labyrinth-v0" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_nodes_and_hints_learn_which_package_brings_an_env() -> None:
+    package = package_of("labyrinths/Large-v0")
+    assert package is not None
+    assert (package.module, package.requirement) == ("labyrinth_code", "labyrinth")
+    assert "Labyrinth-v0" in why_unknown("Labirynth")[1]
+
+
+def test_entry_points_in_folders_of_experiments_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "labyrinth", ENTRY_POINTS)
+    (tmp_path / "labyrinth_code.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(UsageError, match="Labyrinth-v0 is not a Gymnasium environment"):
+        make_env(EnvConfig("Labyrinth-v0", {}, None, modules=UserModules(("json",), (str(tmp_path),))))
+    assert str(tmp_path) in sys.path
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_joined_actor_plays_a_packages_env_only_where_it_is_allowed() -> None:
+    obstacle = TrustedCode().obstacle("Labyrinth-v0", {}, (), ())
+    assert obstacle is not None
+    assert obstacle.hint == "--allow-env Labyrinth-v0 allows it"
+    assert TrustedCode(frozenset({"Labyrinth-v0"})).obstacle("Labyrinth-v0", {}, (), ()) is None
+
 
 NATIVE_ENV = "CartPole-v1"
 SYNC_ENV = "Acrobot-v1"
 
 
-def config(env: str, horizon: int | None = None, env_config: Mapping[str, Any] | None = None) -> EnvConfig:
+def plain_config(env: str, horizon: int | None = None, env_config: Mapping[str, Any] | None = None) -> EnvConfig:
     return EnvConfig(env, env_config or {}, horizon)
 
 
@@ -33,7 +187,7 @@ def refused(wrong: EnvConfig) -> UsageError:
 
 def endings(env: str, horizon: int | None, steps: int) -> list[tuple[list[bool], list[bool]]]:
     """Step two envs; return who terminated and who was truncated, step by step."""
-    vector = make_vector_env(config(env, horizon), 2)
+    vector = make_vector_env(plain_config(env, horizon), 2)
     vector.reset(seed=1)
     flags = []
     for step in range(steps):
@@ -44,16 +198,16 @@ def endings(env: str, horizon: int | None, steps: int) -> list[tuple[list[bool],
 
 
 def test_makes_an_env_by_its_gymnasium_id_with_its_arguments() -> None:
-    env = make_env(config("FrozenLake-v1", env_config={"map_name": "8x8"}))
+    env = make_env(plain_config("FrozenLake-v1", env_config={"map_name": "8x8"}))
     assert env.observation_space == gym.spaces.Discrete(64)
 
 
 def test_make_env_makes_a_users_class() -> None:
-    assert isinstance(make_env(config(COUNTING_ENV)).unwrapped, CountingEnv)
+    assert isinstance(make_env(plain_config(COUNTING_ENV)).unwrapped, CountingEnv)
 
 
 @pytest.mark.parametrize(
-    "name", ["os:system", "subprocess:run", "builtins:open", "io:FileIO", "tests.envs:COUNTING_ENV"]
+    "name", ["os:system", "subprocess:run", "builtins:open", "io:FileIO", "tests.lab.envs:COUNTING_ENV"]
 )
 def test_make_env_does_not_call_other_objects(name: str, tmp_path: Path) -> None:
     touch = f"touch {tmp_path / 'file'}"
@@ -63,49 +217,49 @@ def test_make_env_does_not_call_other_objects(name: str, tmp_path: Path) -> None
         "builtins:open": {"file": str(tmp_path / "file"), "mode": "w"},
         "io:FileIO": {"file": str(tmp_path / "file"), "mode": "w"},
     }
-    error = refused(config(name, env_config=arguments.get(name)))
+    error = refused(plain_config(name, env_config=arguments.get(name)))
     assert "is not a gymnasium.Env" in error.message
     assert not (tmp_path / "file").exists()
 
 
 def test_renders_where_asked_to() -> None:
-    env = make_env(config("FrozenLake-v1"), render_mode="ansi")
+    env = make_env(plain_config("FrozenLake-v1"), render_mode="ansi")
     assert env.render_mode == "ansi"
 
 
 def test_a_misspelled_id_gets_a_suggestion() -> None:
-    error = refused(config("CartPoel-v1"))
+    error = refused(plain_config("CartPoel-v1"))
     assert "CartPoel-v1" in error.message
     assert error.hint == "did you mean CartPole-v1?"
 
 
 def test_unknown_id_has_hint() -> None:
-    hint = refused(config("Qwxyz-v0")).hint
+    hint = refused(plain_config("Qwxyz-v0")).hint
     assert hint == "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV])
 def test_limit_of_gymnasiums_is_refused_with_the_key_for_it(env: str) -> None:
-    error = refused(config(env, env_config={"max_episode_steps": 7}))
+    error = refused(plain_config(env, env_config={"max_episode_steps": 7}))
     assert error.message == f"env {env}: max_episode_steps is no argument of the env's own"
     assert error.hint == "write horizon: 7 beside env_config instead"
 
 
 def test_a_misspelled_class_gets_a_suggestion() -> None:
-    error = refused(config("tests.envs:CountignEnv"))
-    assert "tests.envs has no CountignEnv" in error.message
+    error = refused(plain_config("tests.lab.envs:CountignEnv"))
+    assert "tests.lab.envs has no CountignEnv" in error.message
     assert error.hint == "did you mean CountingEnv?"
 
 
 def test_missing_module_is_named() -> None:
-    error = refused(config("tests.no_such_module:Env"))
+    error = refused(plain_config("tests.no_such_module:Env"))
     assert "tests.no_such_module cannot be imported" in error.message
     assert error.hint is not None
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])
 def test_unknown_argument_points_to_env_config(env: str) -> None:
-    error = refused(config(env, env_config={"no_such_argument": 1}))
+    error = refused(plain_config(env, env_config={"no_such_argument": 1}))
     assert "no_such_argument" in error.message
     assert error.hint is not None
     assert "env_config" in error.hint
@@ -113,32 +267,32 @@ def test_unknown_argument_points_to_env_config(env: str) -> None:
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])
 def test_every_vector_env_resets_on_the_step_after_the_end(env: str) -> None:
-    vector = make_vector_env(config(env), 2)
+    vector = make_vector_env(plain_config(env), 2)
     assert vector.num_envs == 2
     assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
 
 
 def test_the_stream_of_observations_holds_the_true_last_one_and_the_next_first() -> None:
-    vector = make_vector_env(config(COUNTING_ENV), 1)
+    vector = make_vector_env(plain_config(COUNTING_ENV), 1)
     vector.reset(seed=5)
     stream = [vector.step(np.zeros(1, np.int64))[0][0].tolist() for _ in range(4)]
     assert stream == [[5, 0, 1], [5, 0, 2], [5, 0, 3], [5, 1, 0]]
 
 
 def test_the_copies_have_consecutive_seeds() -> None:
-    obs, _ = make_vector_env(config(COUNTING_ENV), 3).reset(seed=7)
+    obs, _ = make_vector_env(plain_config(COUNTING_ENV), 3).reset(seed=7)
     assert obs[:, 0].tolist() == [7, 8, 9]
 
 
 def test_a_native_vector_env_is_used_where_there_is_one() -> None:
-    assert not isinstance(make_vector_env(config(NATIVE_ENV), 2).unwrapped, SyncVectorEnv)
-    assert isinstance(make_vector_env(config(SYNC_ENV), 2).unwrapped, SyncVectorEnv)
+    assert not isinstance(make_vector_env(plain_config(NATIVE_ENV), 2).unwrapped, SyncVectorEnv)
+    assert isinstance(make_vector_env(plain_config(SYNC_ENV), 2).unwrapped, SyncVectorEnv)
 
 
 @pytest.mark.parametrize("env_config", [{}, {"sutton_barto_reward": True}])
 @pytest.mark.parametrize("horizon", [None, 7])
 def test_one_env_by_itself_plays_as_the_native_vector_env_does(env_config: dict[str, Any], horizon: int | None) -> None:
-    vector = make_vector_env(config(NATIVE_ENV, horizon=horizon, env_config=env_config), 1)
+    vector = make_vector_env(plain_config(NATIVE_ENV, horizon=horizon, env_config=env_config), 1)
     kwargs = env_config | ({} if horizon is None else {"max_episode_steps": horizon})
     native = gym.make_vec(NATIVE_ENV, 1, vectorization_mode="vector_entry_point", **kwargs)
     assert isinstance(vector.unwrapped, SyncVectorEnv)
@@ -172,8 +326,122 @@ def test_the_horizon_cuts_a_class_of_the_users_own() -> None:
 def test_a_horizon_beyond_the_envs_own_limit_changes_nothing() -> None:
     limit = gym.spec("MountainCar-v0").max_episode_steps
     assert limit == 200
-    assert make_env(config("MountainCar-v0", horizon=10_000)).spec == make_env(config("MountainCar-v0")).spec
+    assert (
+        make_env(plain_config("MountainCar-v0", horizon=10_000)).spec == make_env(plain_config("MountainCar-v0")).spec
+    )
     truncations = [
         step for step, (_, truncated) in enumerate(endings("MountainCar-v0", 10_000, 201), 1) if truncated[0]
     ]
     assert truncations == [200]
+
+
+BREAKOUT = EnvConfig("MinAtar/Breakout-v1", {}, None)
+GAME = """
+import logging
+
+import gymnasium
+import numpy as np
+
+logging.warning("Cannot import seaborn.")
+
+
+class Game(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (10, 10, 4), bool)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        return np.zeros((10, 10, 4), bool), {}
+
+
+def register_envs():
+    gymnasium.register("MinAtar/Breakout-v1", Game)
+"""
+
+
+@pytest.fixture
+def minatar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "minatar").mkdir()
+    (tmp_path / "minatar/__init__.py").touch()
+    (tmp_path / "minatar/gym.py").write_text(GAME)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("minatar", "minatar.gym"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    importlib.invalidate_caches()
+
+
+def test_only_games_that_minatar_has_are_known() -> None:
+    assert is_known("MinAtar/SpaceInvaders-v0")
+    package = package_of("MinAtar/Freeway-v1")
+    assert package is not None
+    assert package.requirement == "rlexp[minatar]"
+    assert not is_known("MinAtar/Pong-v1")
+    assert not is_known("MinAtar/Breakout-v2")
+
+
+@pytest.mark.usefixtures("minatar")
+def test_minatar_registers_its_games_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    env = make_env(BREAKOUT)
+    assert env.observation_space.shape == (10, 10, 4)
+    assert env.action_space == gymnasium.spaces.Discrete(3)
+    assert not caplog.records
+
+
+def test_missing_minatar_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minatar", None)
+    monkeypatch.delitem(sys.modules, "minatar.gym", raising=False)
+    with pytest.raises(UsageError, match="needs MinAtar") as caught:
+        make_env(BREAKOUT)
+    assert caught.value.hint == "pip install 'rlexp[minatar]'"
+
+
+def foreign_class(name: str, module: str, *bases: type) -> type:
+    """Return a class of a library that need not be installed."""
+    return type(name, bases, {"__module__": module})
+
+
+def refused_env(env: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        make_env(EnvConfig(env, {}, None))
+    assert caught.value.hint == ONE_AGENT
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "env", ["pettingzoo.butterfly.pistonball_v6:parallel_env", "pettingzoo.classic.chess_v6:raw_env"]
+)
+def test_module_of_pettingzoo_is_refused_before_it_is_imported(env: str) -> None:
+    assert "is an environment of PettingZoo, for several agents" in refused_env(env).message
+    assert not any(name.startswith("pettingzoo.") for name in sys.modules)
+
+
+@pytest.mark.parametrize("env", ["pistonball_v6", "butterfly/pistonball_v6", "pettingzoo.butterfly.pistonball_v6"])
+def test_name_of_pettingzoos_form_is_known_as_such(env: str) -> None:
+    message, hint = why_unknown(env)
+    assert "PettingZoo" in message
+    assert hint == ONE_AGENT
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        foreign_class("AECEnv", "pettingzoo.utils.env"),
+        foreign_class("ParallelEnv", "pettingzoo.utils.env"),
+        foreign_class("MultiAgentEnv", "ray.rllib.env.multi_agent_env", gym.Env),
+    ],
+)
+def test_class_derived_from_an_env_of_several_agents_is_refused(base: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("crowds")
+    module.Crowd = type("Crowd", (base,), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "crowds", module)
+    assert f"is a {base.__name__}, for several agents" in refused_env("crowds:Crowd").message
+
+
+def test_class_of_ones_own_with_such_a_name_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.lab.envs import CountingEnv
+
+    module = ModuleType("lonely")
+    module.ParallelEnv = type("ParallelEnv", (CountingEnv,), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lonely", module)
+    make_env(EnvConfig("lonely:ParallelEnv", {}, None)).close()

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from rlexp.envs import EnvConfig, FrameConfig, make_vector_env
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.states import join_state, split_state
-from tests.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
+from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
 
 Vector = VectorEnv[Any, Any, Any]
 GRID_ENV = "tests.unit.envs.test_snapshots:GridEnv"

@@ -14,7 +14,7 @@ from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay.shard import ReplayShard
 from rlexp.schedules import LinearSchedule
-from tests.doubles.scripted import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
+from tests.lab.doubles import HeldPool, ScriptedLearner, ScriptedSource, make_shard, rows
 
 BATCH_SIZE = 4
 CONFIG = DataPathConfig(replay_depth=2, store_depth=100, beta=LinearSchedule(0.4, 0.4, 0), reports_timing=True)

@@ -23,10 +23,10 @@ from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule, derive_seed
-from tests.doubles.scripted import ScriptedLearner, ScriptedSource, make_shard, rows
-from tests.envs import ENDLESS_ENV, IDENTITY_ENV
-from tests.networks import PLAIN_HEAD
-from tests.rollout_settings import fleet_of, spec_of
+from tests.lab.doubles import ScriptedLearner, ScriptedSource, make_shard, rows
+from tests.lab.dqn import PLAIN_HEAD
+from tests.lab.envs import ENDLESS_ENV, IDENTITY_ENV
+from tests.lab.rollout import fleet_of, spec_of
 
 NUM_ENVS = 2
 FRAGMENT_LENGTH = 4

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer
-from tests.unit.replay.numbered_rows import COLUMNS, check_rows, rows
+from tests.unit.replay.rows import COLUMNS, check_rows, rows
 
 AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
 MakeBuffer = Callable[..., AnyBuffer]

@@ -24,10 +24,10 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
-from tests.behaviour.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
-from tests.doubles.policies import ScriptedPolicy
-from tests.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
-from tests.rollout_settings import spec_of
+from tests.lab.doubles import ScriptedPolicy
+from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
+from tests.lab.rollout import spec_of
+from tests.lab.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
 
 NUM_ENVS = 3
 FRAMES = FrameConfig("deepmind", 42, grayscale=True, framestack=True)
@@ -413,7 +413,7 @@ class TestErrors:
     @pytest.mark.parametrize("hook", ["on_episode_start", "on_episode_step", "on_episode_end"])
     def test_what_a_hook_raises_names_class_line_hook_and_worker(self, hook: str) -> None:
         message = self.fail("Fails", hook=hook).message
-        assert "callbacks tests.behaviour.user_callbacks:Fails: " in message
+        assert "callbacks tests.lab.user_callbacks:Fails: " in message
         assert "user_callbacks.py:" in message
         assert message.endswith(f"KeyError: 'is_success' ({hook}, worker 4)")
 
@@ -443,14 +443,14 @@ class TestErrors:
 
     @pytest.mark.parametrize("declared", ["speed", None, {"speed": 1}])
     def test_declared_metrics_must_be_a_tuple(self, declared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tests.behaviour.user_callbacks.Ends.EPISODE_METRICS", declared)
+        monkeypatch.setattr("tests.lab.user_callbacks.Ends.EPISODE_METRICS", declared)
         with pytest.raises(UsageError, match=r"EPISODE_METRICS is .*, not a tuple of names") as caught:
             classes_of("Ends").make("here")
         assert caught.value.hint == 'write EPISODE_METRICS = ("name",)'
 
     @pytest.mark.parametrize("name", ["a b", 3])
     def test_declared_metrics_must_have_names_of_metrics(self, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tests.behaviour.user_callbacks.Ends.EPISODE_METRICS", ("good", name))
+        monkeypatch.setattr("tests.lab.user_callbacks.Ends.EPISODE_METRICS", ("good", name))
         with pytest.raises(UsageError, match=f"{name!r} is no name of a metric"):
             classes_of("Ends").make("here")
 
@@ -488,7 +488,7 @@ def test_a_hook_cannot_change_what_is_learned() -> None:
     ],
 )
 def test_method_that_is_called_like_a_hook_is_refused(name: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.behaviour.user_callbacks.Ends." + name, lambda self, end: None, raising=False)
+    monkeypatch.setattr("tests.lab.user_callbacks.Ends." + name, lambda self, end: None, raising=False)
     with pytest.raises(UsageError, match=f"{name} is no hook") as caught:
-        CallbackClasses((UserPart("config.callbacks", "tests.behaviour.user_callbacks:Ends"),)).make("worker 0")
+        CallbackClasses((UserPart("config.callbacks", "tests.lab.user_callbacks:Ends"),)).make("worker 0")
     assert caught.value.hint == hint

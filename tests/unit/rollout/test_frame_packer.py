@@ -1,7 +1,11 @@
-"""Frames on their way: what is sent makes the same rows as whole observations would, and has each frame once."""
+"""Frames on their way: what is sent makes the same rows as whole observations would, and has each frame once.
+
+A worker whose env shows images sends frames; whatever its policy asks for, the rows are those of whole ones.
+"""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
+from rlexp.policy import Outputs, Policy
 from rlexp.rollout import folds
 from rlexp.rollout.folds import (
     Accumulator,
@@ -22,8 +27,13 @@ from rlexp.rollout.folds import (
 )
 from rlexp.rollout.fragment import Fragment
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch
-from tests.doubles.folds import StepFold
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import MakePolicy
+from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new
+from tests.lab.doubles import SEEN, ScriptedPolicy, StepFold, without
+from tests.lab.envs import PIXEL_ENV
+from tests.lab.rollout import ONE_STEP, spec_of
+from tests.unit.rollout.test_rollout_worker import KeepingWriter
 
 SIDE = 16
 STACKED = 4
@@ -223,3 +233,94 @@ def test_frame_packer_sends_no_frames_without_rows() -> None:
     assert len(sent) == 0
     assert sent.frames.shape == (0, SIDE, SIDE, 1)
     assert sent.rows[FRAME_IDS].shape == sent.rows[NEW_FRAME_IDS].shape == (0, STACKED)
+
+
+SIZE = 20
+
+
+def brightness(observations: Array) -> Array:
+    """A number that tells the two pictures of a PixelEnv apart."""
+    sums: Array = observations[:, 0, 0].sum(axis=1).astype(np.float32)
+    return sums
+
+
+class LookingPolicy(ScriptedPolicy):
+    """Looks at the observations again when it is given the rows."""
+
+    postprocess_reads_obs = True
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return batch.with_columns(**{TD_ERRORS: brightness(batch[OBS]) - brightness(batch[NEW_OBS])})
+
+
+class RememberingPolicy(ScriptedPolicy):
+    """Remembers what it saw, and is not shown it again."""
+
+    def outputs(self, obs: Array) -> Outputs:
+        return {SEEN: brightness(obs)}
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return without(batch, SEEN, new(SEEN)).with_columns(**{TD_ERRORS: batch[SEEN] - batch[new(SEEN)]})
+
+
+class OnPolicy(RememberingPolicy):
+    """Adds a column from the outputs of its own rows; they have no next observation."""
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return batch.with_columns(doubled=2 * batch[SEEN])
+
+
+class LookingOnPolicy(OnPolicy):
+    """Looks at the observations again."""
+
+    postprocess_reads_obs = True
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        assert (batch[SEEN] == brightness(batch[OBS])).all()
+        return super().postprocess(batch)
+
+
+def make_worker(
+    make_policy: MakePolicy, size: int = SIZE, row_writer: KeepingWriter | None = None, fold: Fold = ONE_STEP
+) -> RolloutWorker:
+    spec = spec_of(PIXEL_ENV, make_policy, fold=fold, env_config={"size": size})
+    return RolloutWorker(replace(spec, row_writer=row_writer))
+
+
+@pytest.mark.parametrize(
+    ("make_policy", "make_whole", "fold"),
+    [
+        (LookingPolicy, LookingPolicy, ONE_STEP),
+        (RememberingPolicy, LookingPolicy, ONE_STEP),
+        (OnPolicy, OnPolicy, StepFold()),
+        (LookingOnPolicy, OnPolicy, StepFold()),
+    ],
+)
+def test_worker_sends_frames_instead_of_images(make_policy: type[Policy], make_whole: type[Policy], fold: Fold) -> None:
+    worker, writer = make_worker(make_policy, fold=fold), KeepingWriter()
+    whole = make_worker(make_whole, row_writer=writer, fold=fold)
+    for _ in range(4):
+        sent, info = worker.sample(0)
+        whole.sample(0)
+        assert isinstance(sent, FrameRows)
+        assert sent.frames.shape[1:] == (SIZE, SIZE, 1)
+        assert info.num_rows == len(sent)
+        expected = writer.batches[-1]
+        stacks = sent.stacks()
+        assert set(stacks) == set(expected)
+        for name in expected:
+            np.testing.assert_array_equal(stacks[name], expected[name])
+
+
+def test_worker_sends_small_images_whole() -> None:
+    sent, _ = make_worker(LookingPolicy, size=18).sample(0)
+    assert isinstance(sent, SampleBatch)
+    assert sent[OBS].shape[1:] == (18, 18, 3)
+
+
+def test_frame_rows_survive_pickling() -> None:
+    sent, _ = make_worker(LookingPolicy).sample(0)
+    assert isinstance(sent, FrameRows)
+    arrived = pickle.loads(pickle.dumps(sent, protocol=5))  # noqa: S301 (as Ray does)
+    np.testing.assert_array_equal(arrived.stacks()[OBS], sent.stacks()[OBS])
+    np.testing.assert_array_equal(arrived.numbers, sent.numbers)

@@ -19,9 +19,9 @@ from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.fragment import join_rows
 from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
-from tests.doubles.policies import CountingPolicy, StepPolicy
-from tests.envs import COUNTING_ENV, ENDLESS_ENV
-from tests.rollout_settings import spec_of
+from tests.lab.doubles import CountingPolicy, StepPolicy
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
+from tests.lab.rollout import spec_of
 
 FRAGMENT = 10
 NOTHING_RESERVED = Resources(0, 0)

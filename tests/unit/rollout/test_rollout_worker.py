@@ -1,38 +1,43 @@
-"""The worker on envs whose every observation, reward and ending is known."""
+"""The worker on envs whose every observation, reward and ending is known.
+
+A WorkerSpec on its way to another process.
+"""
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
+from rlexp.agents.dqn.policy import DQNPolicy
+from rlexp.agents.ppo.policy import PPOPolicy
+from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError
-from rlexp.policy import Outputs
-from rlexp.rollout.folds import NStep
+from rlexp.models.action_distributions import actions_of
+from rlexp.models.network_config import ActorCriticConfig, QNetworkConfig, torso_config_of
+from rlexp.models.networks import ActorCritic, QNetwork
+from rlexp.policy import Outputs, Weights
+from rlexp.rollout.folds import Advantages, NStep
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import MakePolicy
-from rlexp.sample_batch import (
-    ACTIONS,
-    DISCOUNTS,
-    NEW_OBS,
-    OBS,
-    REWARDS,
-    TD_ERRORS,
-    Array,
-    SampleBatch,
-    WrittenRows,
-)
-from tests.doubles.policies import StepPolicy
-from tests.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
-from tests.rollout_settings import spec_of
-from tests.sent_rows import whole
+from rlexp.rollout.worker_spec import MakePolicy, WorkerSpec
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, WrittenRows
+from tests.lab.doubles import StepPolicy
+from tests.lab.dqn import PLAIN_HEAD
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
+from tests.lab.rollout import spec_of, whole
 
 NUM_ENVS = 2
 FRAGMENT_LENGTH = 5
@@ -277,7 +282,7 @@ def test_the_clock_counts_the_steps_ahead() -> None:
 
 
 def test_the_error_of_an_env_surfaces() -> None:
-    with pytest.raises(EnvError, match=r"tests/envs.py:\d+ in step: RuntimeError: this env raises"):
+    with pytest.raises(EnvError, match=r"tests/lab/envs.py:\d+ in step: RuntimeError: this env raises"):
         make_worker(fragment_length=10, env=RAISING_ENV).sample(0)
 
 
@@ -286,3 +291,49 @@ def test_stops_twice() -> None:
     worker.sample(0)
     worker.stop()
     worker.stop()
+
+
+SAMPLES_ONCE = """
+import pickle, sys
+from rlexp.rollout.worker import RolloutWorker
+spec, weights = pickle.load(sys.stdin.buffer)
+worker = RolloutWorker(spec)
+worker.set_weights(1, weights)
+rows, info = worker.sample(0)
+worker.stop()
+assert info.num_rows == len(rows) > 0, info
+assert sys.argv[1] in rows
+heavy = {"torch", "ray"} & set(sys.modules)
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+
+
+def dqn_worker() -> tuple[WorkerSpec, Weights]:
+    network = QNetworkConfig((4,), 2, torso_config_of(DQNConfig()), PLAIN_HEAD)
+    exploration = PolicyExploration(ConstantEpsilon((0.1, 0.1)), seed=0, worker_index=0)
+    make_policy = partial(DQNPolicy, network, exploration, True, 1)
+    weights = {name: tensor.numpy() for name, tensor in QNetwork(network).state_dict().items()}
+    return spec_of("CartPole-v1", make_policy, num_envs=2, fragment_length=10), weights
+
+
+def ppo_worker() -> tuple[WorkerSpec, Weights]:
+    actions = actions_of(Discrete(2))
+    network = ActorCriticConfig((4,), actions.num_inputs, 0, torso_config_of(DQNConfig()), shares_torso=False)
+    make_policy = partial(PPOPolicy, network, actions, 0, 1)
+    weights = {name: tensor.numpy() for name, tensor in ActorCritic(network).state_dict().items()}
+    fold = Advantages(0.99, 0.95, uses_gae=True, uses_critic=True)
+    return spec_of("CartPole-v1", make_policy, num_envs=2, fold=fold, fragment_length=10), weights
+
+
+@pytest.mark.parametrize(("make", "column"), [(dqn_worker, "td_errors"), (ppo_worker, "logp")])
+def test_worker_of_a_small_network_needs_neither_torch_nor_ray(
+    make: Callable[[], tuple[WorkerSpec, Weights]], column: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SAMPLES_ONCE, column],
+        input=pickle.dumps(make()),
+        capture_output=True,
+        timeout=60,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr.decode()

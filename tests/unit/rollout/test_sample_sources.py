@@ -16,12 +16,10 @@ from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
-from tests.doubles.policies import StepPolicy
-from tests.doubles.scripted import HeldPool
-from tests.envs import ENDLESS_ENV
-from tests.rollout_settings import fleet_of, spec_of
-from tests.sent_rows import whole
-from tests.weights_read_here import read_here
+from tests.lab.doubles import HeldPool, StepPolicy
+from tests.lab.envs import ENDLESS_ENV
+from tests.lab.rollout import fleet_of, spec_of, whole
+from tests.lab.shared_memory import read_here
 
 R = TypeVar("R")
 FRAGMENT_LENGTH = 10

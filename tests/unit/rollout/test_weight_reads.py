@@ -20,12 +20,10 @@ from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, WorkerSpec
 from rlexp.sample_batch import SampleBatch, SentRows
-from tests.doubles.policies import CountingPolicy, StepPolicy, VersionPolicy
-from tests.doubles.scripted import HeldPool
-from tests.envs import COUNTING_ENV
-from tests.rollout_settings import fleet_of, spec_of
-from tests.sent_rows import whole
-from tests.weights_read_here import read_here
+from tests.lab.doubles import CountingPolicy, HeldPool, StepPolicy, VersionPolicy
+from tests.lab.envs import COUNTING_ENV
+from tests.lab.rollout import fleet_of, spec_of, whole
+from tests.lab.shared_memory import read_here
 
 STEPS = 10
 """Env steps of a fragment."""

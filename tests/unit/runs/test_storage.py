@@ -20,7 +20,7 @@ from rlexp.runs.checkpoints.fetching import fetch_missing, folder_of
 from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
 from rlexp.runs.storage import CheckpointCopies, StoragePlace, check_storage
-from tests.ones_own import trained_with
+from tests.lab.checkpoints import trained_with
 
 pytestmark = pytest.mark.usefixtures("own_state")
 

@@ -1,9 +1,12 @@
-"""Searchers: what each suggests, and that what failed is never a recommendation."""
+"""Searchers: what each suggests, and that what failed is never a recommendation.
+
+When the trials of a run are given.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,13 +14,14 @@ from typing import Any
 import pytest
 
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Sweep
 from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.search.optuna import require_sampler
 from rlexp.search.searchers import OptunaSearcher, make_searcher
-from rlexp.search.trial_source import Outcome, OutcomeStatus
-from tests.behaviour.simulated_sweeps import sweep_of
+from rlexp.search.trial_source import FixedTrials, Outcome, OutcomeStatus
+from tests.lab.sweeps import sweep_of
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1e-1]},
@@ -109,3 +113,45 @@ def test_random_points_beside_a_grid_are_new_for_each_of_its_points(tmp_path: Pa
 def test_population_may_have_the_same_point_twice(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, {"double_q": {"choice": [True, False]}}, {"num_samples": 8, "scheduler": "pbt"})
     assert len(sweep.planned_points() or ()) == sweep.number_of_configurations == 8
+
+
+MakeTrial = Callable[..., Trial]
+
+
+def given(source: FixedTrials) -> list[int]:
+    """Return the numbers of the trials that a source gives now."""
+    found = []
+    while (trial := source.next()) is not None:
+        found.append(trial.index)
+    return found
+
+
+@pytest.mark.parametrize(("cpus", "first"), [(1.0, [0]), (2.0, [0, 1]), (0.3, [0]), (9.0, [0, 1, 2, 3])])
+def test_fixed_trials_are_given_in_order_while_there_is_room(
+    make_trial: MakeTrial, cpus: float, first: list[int]
+) -> None:
+    trials = [make_trial(index, num_workers=0, num_cpus_for_driver=1.0) for index in range(4)]
+    source = FixedTrials(trials, cpus)
+    assert given(source) == first
+    for trial in trials[:3]:
+        source.on_end(trial, True, None)
+    assert given(source)[:1] == ([] if len(first) == 4 else [len(first)])
+
+
+def test_fixed_trial_waits_for_larger_one_before_it(make_trial: MakeTrial) -> None:
+    small, large, last = (
+        make_trial(index, num_workers=0, num_cpus_for_driver=cpus) for index, cpus in enumerate([0.5, 2.0, 0.5])
+    )
+    source = FixedTrials([small, large, last], cpus=2.0)
+    assert given(source) == [0]
+    assert not source.finished
+    source.on_end(small, True, None)
+    assert given(source) == [1]
+    source.on_end(large, True, None)
+    assert given(source) == [2]
+    assert source.finished
+
+
+def test_rounding_takes_no_room(make_trial: MakeTrial) -> None:
+    trials = [make_trial(index, num_workers=0, num_cpus_for_driver=0.1) for index in range(11)]
+    assert len(given(FixedTrials(trials, cpus=1.0))) == 10

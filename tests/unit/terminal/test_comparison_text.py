@@ -1,18 +1,32 @@
-"""What ``rlexp compare`` prints."""
+"""What ``rlexp compare`` prints.
+
+What ``rlexp ls`` prints, on wide and on narrow terminals.
+
+Plots in braille dots: size, positions of curves, and letters that mark them without colour.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlexp.compare.comparison import Comparison, compare_groups
 from rlexp.compare.curve import Axis
+from rlexp.compare.run_listing import DAMAGED, Found
 from rlexp.runs.record import Status
 from rlexp.terminal.comparison import print_comparison
-from tests.unit.run_results.run_folders import MadeTrial, make_run
+from rlexp.terminal.plot import Line, plot
+from rlexp.terminal.results import print_address, print_found
+from tests.lab.run_folders import MadeTrial, make_run
 
 
 def rising(last: float) -> list[float | None]:
@@ -202,3 +216,229 @@ def test_comparison_says_why_a_probability_is_missing(
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert ("P(better than A) is - where it cannot be estimated: both groups need 2 seeds" in printed) == is_said
+
+
+OUT = Path("results")
+
+
+def found(name: str = "pong", **changes: object) -> Found:
+    known = {
+        "path": OUT / name,
+        "status": Status.TERMINATED,
+        "agents": ("APEX",),
+        "envs": ("PongNoFrameskip-v4",),
+        "num_trials": 1,
+        "best": 20.94,
+        "last": 19.0,
+        "steps": 12_345_678,
+        "iterations": 321,
+        "started": datetime.now().astimezone() - timedelta(hours=5, minutes=30),
+        "size_bytes": 3_200_000,
+    }
+    return Found(**(known | changes))  # type: ignore[arg-type]
+
+
+def printed(capsys: pytest.CaptureFixture[str], runs: list[Found], columns: int | None = 120) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        if columns is not None:
+            patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            patch.setenv("COLUMNS", str(columns))
+            patch.setenv("NO_COLOR", "1")
+        print_found(runs, OUT, as_json=False)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_listing_has_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
+    header, line, grid = printed(capsys, [found(), found("sorted/grid", num_trials=6, agents=("DQN", "APEX"))])
+    assert header.split() == ["run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size"]
+    assert line.split() == (
+        [
+            "pong",
+            "TERMINATED",
+            "APEX",
+            "PongNoFrameskip-v4",
+            "20.94",
+            "19.0",
+            "12,345,678",
+            "321",
+            "5",
+            "h",
+            "3.2",
+            "MB",
+        ]
+    )
+    assert grid.startswith("sorted/grid (6 trials)  TERMINATED  DQN+APEX ")
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80, 100])
+def test_listing_on_narrow_terminals_keeps_the_most_needed_columns(
+    capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    lines = printed(capsys, [found(), found("x" * 100)], columns)
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("run")
+    assert "status" in lines[0]
+    assert ("steps" in lines[0]) == (columns >= 60)
+    assert "iter" not in lines[0]
+
+
+def test_listing_in_a_pipe_has_every_column_and_whole_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    header, line = printed(capsys, [found("x" * 100)], columns=None)
+    assert header.split()[-2:] == ["age", "size"]
+    assert line.startswith("x" * 100)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (4_104_000, "4.1 MB"), (12_340_000_000, "12.3 GB")]
+)
+def test_sizes(capsys: pytest.CaptureFixture[str], size: int, text: str) -> None:
+    assert printed(capsys, [found(size_bytes=size)])[1].endswith(f"  {text}")
+
+
+def test_size_of_which_only_a_part_was_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = found(size_bytes=4_104_000, is_whole_size=False)
+    assert printed(capsys, [counted])[1].endswith("  >4.1 MB")
+    print_found([counted], OUT, as_json=True)
+    assert json.loads(capsys.readouterr().out)["runs"][0]["size_bytes"] is None
+
+
+def test_listing_has_the_reason_of_damage_below(capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = Found(OUT / "bad", DAMAGED, "run.json is damaged (\x1b[2Jboom)")
+    lines = printed(capsys, [damaged, found()])
+    assert lines[1].split()[:4] == ["bad", "DAMAGED", "-", "-"]
+    assert lines[3] == "bad: run.json is damaged ( [2Jboom)"
+
+
+@pytest.mark.parametrize(
+    ("age", "text"),
+    [
+        (timedelta(seconds=9), "9 s"),
+        (timedelta(minutes=3), "3 min"),
+        (timedelta(days=2), "2 d"),
+        (timedelta(days=800), "2 y"),
+        (timedelta(seconds=-60), "0 s"),
+    ],
+)
+def test_ages(capsys: pytest.CaptureFixture[str], age: timedelta, text: str) -> None:
+    assert f"  {text}  " in printed(capsys, [found(started=datetime.now().astimezone() - age)])[1]
+
+
+def test_listing_of_no_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_found([], OUT, as_json=False)
+    assert capsys.readouterr() == ("", "no runs in results\n")
+    print_found([], OUT, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"runs": []}
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    started = datetime.fromisoformat("2026-01-02T03:04:05+00:00")
+    print_found([found(started=started, last=float("nan"))], OUT, as_json=True)
+    assert json.loads(capsys.readouterr().out)["runs"] == [
+        {
+            "path": "results/pong",
+            "status": "TERMINATED",
+            "problem": None,
+            "agents": ["APEX"],
+            "envs": ["PongNoFrameskip-v4"],
+            "trials": 1,
+            "best": 20.94,
+            "last": None,
+            "steps": 12_345_678,
+            "iterations": 321,
+            "started": "2026-01-02T03:04:05+00:00",
+            "size_bytes": 3_200_000,
+        }
+    ]
+
+
+def test_address_of_tensorboard_is_a_sentence_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_address("http://localhost:6006/")
+    assert capsys.readouterr().out == "http://localhost:6006/\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_address("http://localhost:6006/")
+    assert capsys.readouterr().out == "TensorBoard runs at http://localhost:6006/; Ctrl-C stops it\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def line(
+    mark: str, y: list[float], x: list[float] | None = None, colour: str = "36", edge: float | None = None
+) -> Line:
+    values = np.array(y)
+    low, high = (None, None) if edge is None else (values - edge, values + edge)
+    return Line(mark, colour, np.array(x if x is not None else range(len(y)), float), values, low, high)
+
+
+def drawn(*lines: Line, width: int = 40, height: int = 12) -> list[str]:
+    return list(plot(lines, width, height, "env steps", io.StringIO()))
+
+
+def test_plot_of_a_rising_line_rises() -> None:
+    rows = drawn(line("A", [0.0, 100.0]))
+    area = rows[:-2]
+    first = [min((column for column, cell in enumerate(row[6:]) if cell != " "), default=99) for row in area]
+    assert first == sorted(first, reverse=True)
+    assert first[-1] == 0
+
+
+def test_plot_axes_have_round_numbers_and_a_name() -> None:
+    rows = drawn(line("A", [0.0, 100.0], [0.0, 20_000.0]))
+    assert [row[:5] for row in rows if "┤" in row] == ["100 ┤", " 75 ┤", " 50 ┤", " 25 ┤", "  0 ┤"]
+    assert rows[-1].split() == ["0", "10k", "env", "steps"]
+    assert rows[-2].count("┬") == 3
+
+
+def test_plot_draws_a_line_on_the_row_of_its_value() -> None:
+    rows = drawn(line("A", [50.0, 50.0]), line("B", [0.0, 100.0]))
+    assert sum("A" in row for row in rows) == 1
+    [middle] = [number for number, row in enumerate(rows) if "A" in row]
+    assert middle in (4, 5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), min_size=1, max_size=5),
+    st.integers(25, 120),
+    st.integers(6, 30),
+)
+def test_plot_fits_and_every_curve_has_its_letter(curves: list[list[float]], width: int, height: int) -> None:
+    lines = [line("ABCDE"[number], y, edge=1.0) for number, y in enumerate(curves)]
+    rows = drawn(*lines, width=width, height=height)
+    assert len(rows) == height
+    assert max(map(len, rows)) <= width
+    assert lines[-1].mark in "".join(rows[:-2])  # the last one drawn is hidden by none
+
+
+def test_plot_letters_of_parallel_curves_are_side_by_side() -> None:
+    text = "".join(drawn(line("A", [0.0, 1.0]), line("B", [0.0, 1.0]), width=60))
+    assert text.count("A") == text.count("B") == 3
+
+
+def test_plot_draws_interval_edges() -> None:
+    plain, edged = (drawn(line("A", [5.0, 5.0], edge=edge), line("B", [0.0, 10.0])) for edge in (None, 4.0))
+    count = [sum(0x2800 < ord(cell) <= 0x28FF for row in rows for cell in row) for rows in (plain, edged)]
+    assert count[1] > count[0] + 10
+
+
+@pytest.mark.parametrize("y", [[3.0], [3.0, 3.0], [0.0, 1e-12]])
+def test_plot_of_flat_lines_and_single_points(y: list[float]) -> None:
+    assert any("A" in row for row in drawn(line("A", y)))
+
+
+def test_plot_has_colours_on_terminals_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [line("A", [0.0, 1.0], colour="35")]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[35m" in "".join(plot(lines, 40, 12, "x", Terminal()))
+    assert "\x1b" not in "".join(plot(lines, 40, 12, "x", io.StringIO()))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in "".join(plot(lines, 40, 12, "x", Terminal()))

@@ -1,11 +1,113 @@
-"""Errors and notices quote names and texts that may be anybody's."""
+"""Errors and notices quote names and texts that may be anybody's.
+
+``rlexp explain``: every name that a file or a result may have is explained.
+
+A stream whose reader is gone ends a command that only prints, and nothing but the output of one that trains.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import get_args
+
 import pytest
 
-from rlexp.errors import ConfigError, Notice, Problem, RlexpError
-from rlexp.terminal.lines import print_error, print_notice_list, visible
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.metrics import KNOWN_METRICS
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.search import SearchConfig
+from rlexp.config.reference.explain import named_values
+from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
+from rlexp.errors import ConfigError, Notice, Problem, RlexpError, UsageError
+from rlexp.runs.record import Status
+from rlexp.runs.rows import COLUMNS
+from rlexp.terminal.displays import JsonDisplay, PlainDisplay
+from rlexp.terminal.explanations import print_explanation
+from rlexp.terminal.lines import (
+    OutputFile,
+    open_output_streams,
+    outlive_readers,
+    print_error,
+    print_notice_list,
+    visible,
+)
+from tests.unit.conftest import MakeRow, MakeTrial, make_row, make_trial  # noqa: F401 - fixtures
+
+SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
+SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))
+
+
+def explained(name: str | None, capsys: pytest.CaptureFixture[str]) -> str:
+    print_explanation(name)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    return printed
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *KNOWN_METRICS])
+def test_every_column_of_a_result_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = explained(name, capsys).splitlines()
+    assert lines[0] == f"{name} (metric)"
+    assert len(lines) > 1
+
+
+@pytest.mark.parametrize("name", [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS])
+def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *rest = explained(name, capsys).splitlines()
+    assert first.startswith(f"{name} (")
+    assert any(line.startswith("  example: ") for line in rest)
+
+
+def test_explained_names_exist() -> None:
+    known = {
+        *COLUMNS,
+        *DQNConfig.AGENT_COLUMNS,
+        *PPOConfig.AGENT_COLUMNS,
+        *KNOWN_METRICS,
+        GRID,
+        PYTHON_KEYS[0],
+        *SAMPLERS,
+        *SEARCHERS,
+        *SCHEDULERS,
+    }
+    assert {each.name for each in named_values()} == known
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("replay_fill", "info/replay_fill (metric)"),
+        ("loss", "info/learner/loss (metric)"),
+        ("num_env_steps_sampled_lifetime", "timesteps_total (metric)"),
+        ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
+        ("asha", "  keys:    time_attr, grace_period, reduction_factor, brackets"),
+        ("search.pbt.quantile_fraction", "  default: 0.25"),
+        ("clip_param", "  default: 0.3 (PPO)"),
+    ],
+)
+def test_explanation_has_other_spellings_and_keys_of_groups(
+    name: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expected in explained(name, capsys).splitlines()
+
+
+def test_defaults_in_the_list_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "..." not in explained(None, capsys)
+    assert "truncate_episodes" in explained("PPO", capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("loguniforms", "loguniform"), ("episode_reward_maen", "episode_reward_mean")]
+)
+def test_misspelt_name_is_answered_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown name {name}") as caught:
+        print_explanation(name)
+    assert caught.value.hint == f"did you mean {hint}?"
+
 
 ESCAPES = "\x1b[2J\x07\x9b31m\u202e"
 
@@ -39,3 +141,98 @@ def test_notice_list_prints_the_first_and_counts_the_rest(capsys: pytest.Capture
 
 def test_visible_keeps_letters_of_all_languages_and_line_ends() -> None:
     assert visible("Übung 練習\nзавтра 'quoted'") == "Übung 練習\nзавтра 'quoted'"
+
+
+Lose = Callable[[str], io.TextIOWrapper]
+
+
+@pytest.fixture
+def lose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lose]:
+    """Replaces a standard stream by a pipe that nobody reads."""
+    descriptors = []
+
+    def replace(name: str) -> io.TextIOWrapper:
+        reader, writer = os.pipe()
+        os.close(reader)
+        descriptors.append(writer)
+        stream = io.TextIOWrapper(io.BufferedWriter(OutputFile(writer)), "utf-8")
+        monkeypatch.setattr(sys, name, stream)
+        return stream
+
+    yield replace
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_closed_pipe_ends_a_command_with_the_code_of_sigpipe(lose: Lose) -> None:
+    lose("stdout")
+    with pytest.raises(SystemExit) as end:
+        print("first", flush=True)
+    assert end.value.code == 141
+    print("dropped", flush=True)  # as the interpreter does at its end
+
+
+def test_full_disk_is_an_error_of_a_command_that_only_prints() -> None:
+    stream = io.TextIOWrapper(io.BufferedWriter(OutputFile(os.open("/dev/full", os.O_WRONLY))), "utf-8")
+    with pytest.raises(OSError, match="No space left") as caught:
+        print("text", file=stream, flush=True)
+    assert caught.value.errno == errno.ENOSPC
+    stream.flush()
+    os.close(stream.fileno())
+
+
+def test_command_that_trains_outlives_its_reader_and_says_so_once(
+    lose: Lose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lose("stdout")
+    outlive_readers()
+    for _ in range(3):
+        print("text", flush=True)
+    assert capsys.readouterr().err == "notice: cannot write to stdout (Broken pipe); the command continues without it\n"
+
+
+def test_command_that_trains_outlives_lost_stderr(lose: Lose) -> None:
+    stderr = lose("stderr")
+    outlive_readers()
+    print("text", file=stderr, flush=True)
+
+
+@pytest.mark.parametrize("kind", [JsonDisplay, PlainDisplay])
+def test_displays_are_silent_after_stdout_is_lost(
+    kind: type[JsonDisplay | PlainDisplay],
+    lose: Lose,
+    make_trial: MakeTrial,  # noqa: F811
+    make_row: MakeRow,  # noqa: F811
+) -> None:
+    stdout, stderr = lose("stdout"), lose("stderr")
+    outlive_readers()
+    display = JsonDisplay(stdout) if kind is JsonDisplay else PlainDisplay(stdout, stderr)
+    trial = make_trial()
+    with display:
+        display.on_trial_start(trial)
+        for iteration in range(1, 4):
+            display.on_result(trial, make_row(iteration))
+        display.on_trial_end(trial, Status.TERMINATED, None)
+
+
+def test_streams_keep_the_encoding_that_python_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    original = io.TextIOWrapper(io.BufferedWriter(io.FileIO(writer, "w")), "latin-1", "replace")
+    monkeypatch.setattr(sys, "stdout", original)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    open_output_streams()
+    assert sys.stdout is not original
+    print("ä€", flush=True)
+    assert os.read(reader, 100) == b"\xe4?\n"
+    os.close(reader)
+    original.close()
+
+
+def test_missing_streams_become_the_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    open_output_streams()
+    for stream in (sys.stdout, sys.stderr):
+        print("text", file=stream, flush=True)
+        assert os.readlink(f"/proc/self/fd/{stream.fileno()}") == os.devnull
+        os.close(stream.fileno())

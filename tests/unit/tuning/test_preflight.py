@@ -1,4 +1,9 @@
-"""Preflight: envs are tried in a separate process, the command gets an error in time, and nothing else changes."""
+"""Preflight: envs are tried in a separate process, the command gets an error in time, and nothing else changes.
+
+What a run does before it exists: ``cluster_for``, without the process that tries the envs.
+
+While a cluster is looked at or waited for, a signal ends the command only after what it began there.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +23,73 @@ import psutil
 import pytest
 from gymnasium.spaces import Box
 
-from rlexp.cluster.room import Machine
+from rlexp.cluster.room.machine import Machine
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.processes.child import Message
 from rlexp.processes.family import has_ended
 from rlexp.terminal.checking import EnvReport
-from rlexp.tuning import preflight
+from rlexp.terminal.displays import PlainDisplay
+from rlexp.tuning import preflight, run
+from rlexp.tuning.joining import first_processes
 from rlexp.tuning.preflight import try_envs
-from tests.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
+from tests.lab.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
+
+OPTIONS = run.RunOptions(Path("results"), None, False, False, [])
+
+
+@pytest.mark.parametrize(
+    ("agent", "phase"), [("PPO", "trying each env"), ("DQN", "trying each env, and measuring the memory of its replay")]
+)
+def test_cluster_for_says_what_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, phase: str
+) -> None:
+    file = tmp_path / "cartpole.yaml"
+    file.write_text(f"cartpole: {{run: {agent}, env: CartPole-v1, config: {{num_workers: 0}}}}")
+    plan = load_plan([file])
+    monkeypatch.setattr(run, "try_envs", lambda *arguments: [])
+    shown = StringIO()
+    run.cluster_for(plan, plan.trials, PlainDisplay(shown, shown), OPTIONS)
+    assert shown.getvalue().rstrip().endswith(f" {phase}")
+
+
+SCRIPT = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in rlexp run, until trials can save
+from rlexp.tuning.joining import signals_leave_nothing
+with signals_leave_nothing():
+    try:
+        os.kill(os.getpid(), {number})
+        time.sleep(600)
+    finally:
+        print("removed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_the_command_after_the_end_of_the_body(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", SCRIPT.format(number=int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "removed\n", "")
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "num_cpus", "expected"), [(0, 4, 1), (2, 2, 3), (2, 16, 3), (3, 1, 2), (400, 8, 16)]
+)
+def test_ray_starts_few_processes_ahead(tmp_path: Path, num_workers: int, num_cpus: int, expected: int) -> None:
+    file = tmp_path / "cartpole.yaml"
+    file.write_text(f"cartpole: {{run: APEX, env: CartPole-v1, config: {{num_workers: {num_workers}}}}}")
+    assert first_processes(load_plan([file]).everything, num_cpus) == expected
+
+
+def test_ray_starts_a_process_for_each_cpu_where_as_many_trials_need_one(tmp_path: Path) -> None:
+    file = tmp_path / "cartpole.yaml"
+    lr = "{grid_search: [1.0e-3, 1.0e-4, 1.0e-5, 1.0e-6]}"
+    file.write_text(f"cartpole: {{run: DQN, env: CartPole-v1, config: {{num_workers: 0, lr: {lr}}}}}")
+    trials = load_plan([file]).everything
+    assert [first_processes(trials, num_cpus) for num_cpus in (1, 3, 16)] == [1, 3, 4]
+
 
 TIMEOUT_S = 20.0
 
@@ -263,7 +326,7 @@ def test_replay_is_named_and_measured_only_where_there_is_one(tmp_path: Path, mo
 @pytest.mark.parametrize(("how", "message"), [("raises", "shapes do not fit"), ("nan", "returns NaN")])
 def test_torso_of_the_users_own_is_tried_in_every_variant(tmp_path: Path, how: str, message: str) -> None:
     file = tmp_path / "own.yaml"
-    good, bad = ({"tests.user_torsos:Bad": {"how": each}} for each in ("good", how))
+    good, bad = ({"tests.lab.user_torsos:Bad": {"how": each}} for each in ("good", how))
     model = {"custom_model": {"grid_search": [good, bad]}}
     entry = {"run": "PPO", "env": COUNTING_ENV, "stop": {"timesteps_total": 5}, "config": {"model": model}}
     file.write_text(to_yaml({"e": entry}), encoding="utf-8")

@@ -25,7 +25,7 @@ from rlexp.tuning.assignment import assignment_of
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.settling import recorded_trials
 from rlexp.user_code.memory import remember_plan
-from tests.behaviour.inline_trials import rows_of, trials_of
+from tests.lab.trials import rows_of, trials_of
 
 
 @pytest.fixture
@@ -207,4 +207,4 @@ def test_trials_of_a_resumed_run_import_what_was_allowed_not_from_folders_that_i
     monkeypatch.setattr("rlexp.tuning.resume.make_session", lambda *arguments: None)
     monkeypatch.setattr("rlexp.tuning.resume.run_in_session", assign)
     assert resume(run, "stop.timesteps_total=160") == 0
-    assert assigned == [UserModules(folders=(str(Path(__file__).parents[3]),), decided=("tests.envs",))]
+    assert assigned == [UserModules(folders=(str(Path(__file__).parents[3]),), decided=("tests.lab.envs",))]

@@ -21,8 +21,8 @@ from rlexp.tuning import assignment as keeper_actor
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, RayKeeperLink, keeper_error, started_keeper
 from rlexp.tuning.trainable import ExperimentTrainable
-from tests.behaviour.inline_trials import assigned
-from tests.unit.runs.inline_keeper import InlineLink
+from tests.lab.run_failures import InlineLink
+from tests.lab.trials import assigned
 
 STOP = {"training_iteration": 2}
 
@@ -96,7 +96,7 @@ def test_stop_and_error_pass_through_the_keeper(inline: Callable[[Assignment], A
         assert report["stopped"]
         assert report["checkpoint"] == str(newest_checkpoint(assignment.directory))
     (tmp_path / "failing").mkdir()
-    with assigned(tmp_path / "failing", env="tests.envs:LateRaisingEnv") as assignment:
+    with assigned(tmp_path / "failing", env="tests.lab.envs:LateRaisingEnv") as assignment:
         with pytest.raises(EnvError):
             trained(inline(assignment))
         assert "LateRaisingEnv" in (assignment.directory / ERROR_FILE).read_text()

@@ -10,13 +10,12 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class
 from rlexp.config.keys.agents import AGENTS
-from tests.behaviour import learning_agents
-from tests.behaviour.ppo import ppo_agents
-from tests.behaviour.rollout_agents import PlacementPool
-from tests.ones_own import trained
+from tests.lab import agents, ppo
+from tests.lab.agents import PlacementPool
+from tests.lab.checkpoints import trained
 
-MATCHING_ENV = "tests.unit.agents.ppo.agents:MatchingEnv"
-_TINY: Mapping[str, Mapping[str, Any]] = {"DQN": learning_agents.TINY, "PPO": ppo_agents.TINY}
+MATCHING_ENV = "tests.lab.ppo:MatchingEnv"
+_TINY: Mapping[str, Mapping[str, Any]] = {"DQN": agents.TINY, "PPO": ppo.TINY}
 
 
 def saved_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]) -> Path:

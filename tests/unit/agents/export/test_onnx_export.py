@@ -180,8 +180,8 @@ def test_nothing_is_written_where_the_check_fails(
     ("run", "env", "model"),
     [
         ("PPO", "Pendulum-v1", {"fcnet_hiddens": [8], "free_log_std": True}),
-        ("PPO", "Pendulum-v1", {"custom_model": "tests.user_torsos:Projected"}),
-        ("DQN", "CartPole-v1", {"custom_model": "tests.user_torsos:Normalised"}),
+        ("PPO", "Pendulum-v1", {"custom_model": "tests.lab.user_torsos:Projected"}),
+        ("DQN", "CartPole-v1", {"custom_model": "tests.lab.user_torsos:Normalised"}),
     ],
 )
 def test_a_model_takes_any_number_of_rows(run: str, env: str, model: dict[str, Any], tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from rlexp.agents.export.policy_graph import EnvActions, GreedyPolicy
 from rlexp.envs import make_vector_env
 from rlexp.policy import Policy
 from rlexp.sample_batch import Array
-from tests.behaviour.ppo.ppo_agents import ECHO_ENV
-from tests.envs import COUNTING_ENV, IMAGE_ENV
+from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
+from tests.lab.ppo import ECHO_ENV
 from tests.unit.agents.export.checkpoints import MATCHING_ENV, loaded_checkpoint
 
 PENDULUM = "Pendulum-v1"

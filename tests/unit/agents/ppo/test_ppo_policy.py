@@ -10,7 +10,7 @@ from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import actions_of
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
-from tests.unit.agents.ppo.batches import CHOICES, NUMBERS, make_learner, network_config
+from tests.lab.ppo import CHOICES, NUMBERS, make_learner, network_config
 
 NUM_ENVS = 64
 

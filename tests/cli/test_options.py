@@ -1,0 +1,288 @@
+"""Completion as shells ask for it: a process with the words in its environment.
+
+Every option that takes a number refuses others: exit code 2, the option and its range, and no traceback.
+
+``key=value`` words beside ``-o``: what they override, in which order, and how errors name them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from typer.testing import CliRunner
+
+from rlexp.cli import _PACKAGE, COMMANDS, app, summary_of
+from rlexp.errors import UsageError
+from tests.cli.forked_commands import rlexp
+from tests.lab.run_folders import MadeTrial, make_run
+
+NO_NUMBERS = ["", "nan", "inf", "-inf", "x", "1e20", "1" * 30, "-" + "1" * 30, "9" * 5000, "0x10", "1,5", "None"]
+ARGUMENTS = {"check": ["f"], "run": ["f"], "sweep": ["f"], "evaluate": ["d"], "logs": ["d"], "compare": ["d"]}
+
+
+def functions() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command's words, and its function."""
+    for name, module in COMMANDS.items():
+        found = import_module(f"{_PACKAGE}.{module}")
+        if name == "board":
+            for command in found.board_app.registered_commands:
+                yield (name, command.name or command.callback.__name__), command.callback
+        else:
+            yield (name,), getattr(found, name)
+
+
+def numeric_options() -> Iterator[tuple[str, ...]]:
+    """Yield the words of a command with an option of it that takes a number, from its declaration."""
+    for words, function in functions():
+        for hint in get_type_hints(function, include_extras=True).values():
+            metadata = getattr(hint, "__metadata__", ())
+            if metadata and re.search(r"\b(int|float)\b", str(hint.__origin__).replace("'", "")):
+                yield (*words, (metadata[0].default, *metadata[0].param_decls)[0])
+
+
+OPTIONS = sorted(set(numeric_options()))
+
+
+def test_the_walk_finds_the_options() -> None:
+    assert {("evaluate", "--episodes"), ("run", "--seed"), ("board", "serve", "--port")} <= set(OPTIONS)
+    assert len(OPTIONS) >= 22
+
+
+@pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
+def test_option_names_its_range_where_the_value_is_none_of_it(words: tuple[str, ...]) -> None:
+    *command, option = words
+    for text in NO_NUMBERS:
+        result = CliRunner().invoke(app, [*command, f"{option}={text}", *ARGUMENTS.get(command[-1], ["x"])])
+        assert isinstance(result.exception, UsageError), (text, result.exception, result.output)
+        assert re.match(rf"{option} must be a (whole )?number from \S+ to \S+, got ", result.exception.message), text
+        assert len(result.exception.message) < 200
+
+
+@pytest.mark.parametrize("text", ["-1", "4294967296", "1.5"])
+@pytest.mark.parametrize("command", ["check", "run", "sweep", "submit", "evaluate"])
+def test_seed_is_one_that_every_library_takes(command: str, text: str) -> None:
+    result = CliRunner().invoke(
+        app, [command, "--seed", text, "x", *(["--board", "redis://x"] * (command == "submit"))]
+    )
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.message == f"--seed must be a whole number from 0 to 4294967295, got {text}"
+
+
+FILE = """\
+cartpole:
+  run: DQN
+  env: CartPole-v1
+  config: {num_workers: 0, seed: 1}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "cartpole.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def seeds(*words: object, cwd: Path | None = None) -> list[int]:
+    done = rlexp("check", "--json", *words, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return [trial["seed"] for trial in json.loads(done.stdout)["trials"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["config.seed=2"], [2]),
+        (["seed=2"], [2]),
+        (["seed=2", "-o", "seed=3"], [3]),
+        (["-o", "seed=3", "seed=2"], [2]),
+        (["seed=2", "-o", "seed=3", "config.seed=4", "-o", "config.seed=5"], [5]),
+        (["seed={grid_search: [2, 3]}"], [2, 3]),
+        (["--allow-unknown", "seed=2", "env_config.a.b=1", "stop.info/num_steps_trained=5"], [2]),
+        (["-oseed=2"], [2]),
+    ],
+)
+def test_words_override_as_the_option_does(path: Path, words: list[str], expected: list[int]) -> None:
+    assert seeds(path, *words) == expected
+    assert seeds(*words, path) == expected, "before the file as well"
+
+
+def test_an_override_may_be_longer_than_any_name_of_a_file(path: Path) -> None:
+    long = "{grid_search: [" + ", ".join(map(str, range(100))) + "]}"
+    assert len(long) > 255
+    assert seeds(path, f"seed={long}") == list(range(100))
+
+
+def test_an_existing_file_is_no_override(path: Path) -> None:
+    folder = path.parent
+    (folder / "seed=2").write_text(FILE.replace("seed: 1", "seed: 3"))
+    assert seeds("seed=2", cwd=folder) == [3]
+    assert seeds("seed=2", "config.seed=4", cwd=folder) == [4]
+
+
+def test_after_two_dashes_words_are_files(path: Path) -> None:
+    done = rlexp("check", path, "--", "lr=1e-4")
+    assert done.returncode == 2
+    assert "lr=1e-4  path does not exist" in done.stderr
+
+
+def test_values_of_options_are_no_overrides(path: Path) -> None:
+    done = rlexp("run", path, "--dry-run", "--name", "seed=2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["trials"][0]["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("config.lrr=1e-4", "config.lrr=1e-4  unknown key config.lrr"),
+        ("config.lr=fast", "config.lr=fast  config.lr must be a number > 0, got the string 'fast'"),
+    ],
+)
+def test_errors_name_the_word(path: Path, word: str, message: str) -> None:
+    done = rlexp("check", path, word)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.replace("error: ", "error: -o ", 1) == rlexp("check", path, "-o", word).stderr
+    assert json.loads(rlexp("check", "--json", path, word).stdout)["problems"][0]["where"] == word
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "--dry-run"], ["sweep", "--dry-run", "--sweep", "gamma=0.9,0.99"], ["check"]]
+)
+def test_every_command_with_a_file_takes_words(path: Path, command: list[str]) -> None:
+    done = rlexp(*command, path, "seed=2", "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert command[0] == "sweep" or [trial["seed"] for trial in printed["trials"]] == [2]
+    assert rlexp(*command, path, "seed=two").returncode == 2
+
+
+def test_submit_takes_words(path: Path) -> None:
+    done = rlexp("submit", path, "lrr=2", "--board", "redis://127.0.0.1:9", RLEXP_BOARD=None)
+    assert done.returncode == 2
+    assert "lrr=2  unknown key" in done.stderr
+
+
+def test_resume_takes_words(tmp_path: Path) -> None:
+    trials = [MadeTrial([1.0, 2.0], seed, {"lr": lr}) for seed, lr in ((1, 0.1), (2, 0.2))]
+    run = make_run(tmp_path / "results" / "grid", trials)
+    done = rlexp("resume", run, "lr=0.3")
+    assert done.returncode == 3
+    assert "lr=0.3: lr cannot change when" in done.stderr
+    assert "-o lr=0.3" not in done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_run(tmp_path / "results" / "grid", [MadeTrial([1.0, 2.0], 1, {"lr": 0.1})])
+    make_run(tmp_path / "elsewhere" / "other", [MadeTrial([1.0, 2.0], 1, {"lr": 0.1})])
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "pong.yaml").write_text("pong: {env: x}\n")
+    (tmp_path / "ppo.yaml").write_text("a:\n  run: ppo\n  env: CartPole-v1\n")
+    (tmp_path / "sac.yaml").write_text("a:\n  run: SAC\n  env: Pendulum-v1\n")
+    (tmp_path / "notes.txt").write_text("")
+    return tmp_path
+
+
+def in_bash(folder: Path, *words: str, **environ: str) -> list[str]:
+    """Return what bash is offered for the last of ``words``."""
+    asked = {
+        "COMP_WORDS": "\n".join(("rlexp", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = rlexp(cwd=folder, _RLEXP_COMPLETE="complete_bash", **asked, **environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["res"], ["resume"]),
+        (["run", "p"], ["ppo.yaml"]),
+        (["run", "tu"], ["tuned/pong.yaml"]),
+        (["check", "no"], []),
+        (["run", "ppo.yaml", "-o", "config.clip_p"], ["config.clip_param=", "config.clip_param=0.3"]),
+        (["run", "ppo.yaml", "clip_p"], ["clip_param=", "clip_param=0.3"]),
+        (["sweep", "ppo.yaml", "clip_p"], ["clip_param=", "clip_param=0.3"]),
+        (["run", "ppo.yaml", "-o", "config.double"], []),
+        (["run", "sac.yaml", "clip_p"], ["clip_param=", "clip_param=0.3"]),
+        (["run", "ppo.yaml", "-o", "batch_mode", "=", "c"], ["complete_episodes"]),
+        (["sweep", "ppo.yaml", "batch_mode", "="], ["truncate_episodes", "complete_episodes"]),
+        (["resume", "r"], ["results/grid"]),
+        (["resume", "results/grid", "num_works"], []),
+        (["evaluate", "results/grid/"], ["results/grid/00000/"]),
+        (["compare", "results/grid", "res"], ["results/grid"]),
+        (["export", "results"], ["results/grid"]),
+        (["explain", "logu"], ["loguniform"]),
+        (["nonsense", "a"], []),
+    ],
+)
+def test_bash_is_offered(folder: Path, words: list[str], offered: list[str]) -> None:
+    found = in_bash(folder, *words)
+    if words[-1] == "results/grid/":
+        assert [Path(each).parent for each in found] == [Path("results/grid")]
+    else:
+        assert found == offered
+
+
+def test_runs_are_looked_for_where_they_are_kept(folder: Path) -> None:
+    assert in_bash(folder, "resume", "", RLEXP_OUT="elsewhere") == ["elsewhere/other"]
+
+
+def test_zsh_and_fish_get_meanings(folder: Path) -> None:
+    words = {"_TYPER_COMPLETE_ARGS": "rlexp run ppo.yaml -o config.use_"}
+    fish = rlexp(cwd=folder, _RLEXP_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **words)
+    offered = [line.split("\t") for line in fish.stdout.splitlines()]
+    assert [name for name, _ in offered] == ["config.use_gae=", "config.use_critic="]
+    assert all(meaning for _, meaning in offered)
+    zsh = rlexp(cwd=folder, _RLEXP_COMPLETE="complete_zsh", **words)
+    assert '"config.use_gae=":"' in zsh.stdout
+
+
+def test_names_of_commands_are_completed_with_their_lines_and_import_none(folder: Path) -> None:
+    words = {"_TYPER_COMPLETE_ARGS": "rlexp s", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    fish = rlexp(cwd=folder, _RLEXP_COMPLETE="complete_fish", **words)
+    starting = [name for name in COMMANDS if name.startswith("s")]
+    assert [line.partition("\t")[0] for line in fish.stdout.splitlines() if "\t" in line] == starting
+    assert f"schema\t{summary_of('schema')}" in fish.stdout
+    program = (
+        "import sys\nfrom rlexp.cli import app\n"
+        "try:\n    app(prog_name='rlexp')\n"
+        "finally:\n    print([name for name in sys.modules if name.startswith('rlexp.commands.')])\n"
+    )
+    asked = {"COMP_WORDS": "rlexp res", "COMP_CWORD": "1", "_RLEXP_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **asked}, check=False
+    )
+    assert done.stdout.split("\n")[0] == "resume"
+    assert done.stdout.splitlines()[-1] == "['rlexp.commands.basic_options']", done.stderr
+
+
+def test_completion_loads_neither_torch_nor_ray(folder: Path) -> None:
+    program = (
+        "import json, sys\nfrom rlexp.cli import app\n"
+        "try:\n    app(prog_name='rlexp')\n"
+        "finally:\n    print(json.dumps([name for name in ('torch', 'ray', 'gymnasium') if name in sys.modules]))\n"
+    )
+    asked = {"COMP_WORDS": "rlexp resume r", "COMP_CWORD": "2", "_RLEXP_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **asked},
+        check=False,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [], done.stderr
+    assert "results/grid" in done.stdout

@@ -1,0 +1,227 @@
+"""A submitted CartPole trial, and a trainer of it that does only what a test tells it to.
+
+Fragments as joined actors send them, and what a trainer needs to open them.
+
+Servers that tests reach by several boards, whatever their kind.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlexp.board.client.run import SubmittedTask, task_of
+from rlexp.board.messages.address import parse_address, parse_queue_address
+from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys
+from rlexp.board.messages.envelope import Header
+from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
+from rlexp.board.messages.tasks import Task
+from rlexp.board.servers import open_board, open_queue
+from rlexp.board.servers.board import Board, Carrier, Fenced, News, SeatHolder, TaskStatus
+from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
+from rlexp.board.trainer.inbox import Inbox
+from rlexp.board.trainer.link import RESULT, BoardState
+from rlexp.config.load import load_plan
+from rlexp.rollout.episodes import Episodes
+from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.runs.checkpoints.trial import checkpoint_directory, pack_checkpoint, write_checkpoint
+from rlexp.sample_batch import Array, SampleBatch
+from tests.lab.brokers import QueueServer, RedisServer
+from tests.lab.memory_board import MemoryBoard, MemoryServer
+
+TASK = "task-1"
+KEYS = SharedKeys.of("secret", TASK)
+EPOCH = 7
+MAX_BYTES = 1 << 20
+RULES = AdmissionRules(
+    columns={"obs": ColumnRule("f", (2,), -1.0, 100.0, itemsize=4), "actions": ColumnRule("i", (), 0, 3)},
+    max_rows=20,
+    max_env_steps=20,
+)
+
+
+def rows_of(first: int, count: int = 4, **columns: Array) -> SampleBatch:
+    """Return rows that are numbered from ``first`` on."""
+    numbers = np.arange(first, first + count, dtype=np.float32)
+    obs = np.stack([numbers, numbers], axis=1)
+    return SampleBatch({"obs": obs, "actions": np.zeros(count, np.int64), **columns})
+
+
+def info_of(rows: SampleBatch, **changes: object) -> SampleInfo:
+    """Return a report about ``rows`` in which one episode ended."""
+    episodes = Episodes(np.array([1.5]), np.array([3]), np.array([True]))
+    values = {
+        "worker_index": 0,
+        "num_rows": rows.count,
+        "num_env_steps": rows.count,
+        "episodes": episodes,
+        "weights_version": 3,
+        "time": SampleTime(1.0, 0.25, 0.5, 0.125),
+    }
+    return SampleInfo(**(values | changes))  # type: ignore[arg-type]
+
+
+def sealed(
+    number: int, rows: SampleBatch | None = None, seat: int = 0, epoch: int = EPOCH, keys: ActorKeys = KEYS
+) -> list[bytes]:
+    """Return the messages of fragment ``number``."""
+    rows = rows_of(4 * number) if rows is None else rows
+    return seal_fragment(Header(TASK, seat, epoch, number, actor=keys.actor), rows, info_of(rows), keys.key, MAX_BYTES)
+
+
+def inbox(window: int = 4, max_strikes: int = 3, keys: TrainerKeys = KEYS) -> Inbox:
+    """Return an inbox of two seats, whose workers have the indices 5 and 6."""
+    return Inbox(TASK, keys, RULES, Strikes(max_strikes), 2, 5, window, MAX_BYTES)
+
+
+def state_of(*epochs: int, num_beats: int = 1) -> BoardState:
+    """Return what a board says of seats that are held in ``epochs``."""
+    seats = tuple(SeatHolder(seat, epoch, f"actor-{seat}", 10.0) for seat, epoch in enumerate(epochs))
+    return BoardState(num_beats=num_beats, seats=seats, is_connected=True)
+
+
+def first_numbers(opened: list[tuple[SampleBatch, SampleInfo]]) -> list[int]:
+    """Return by which fragment each of ``opened`` was sent."""
+    return [int(rows["obs"][0, 0]) // 4 for rows, _ in opened]
+
+
+class BoardPlace(Protocol):
+    def board(self) -> Board:
+        """Return another board of this server."""
+        ...
+
+    def lose_data(self) -> None:
+        """Do what a server does that restarts without its data."""
+        ...
+
+    def close(self) -> None:
+        """Close every board."""
+        ...
+
+
+class MemoryPlace:
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+
+    def board(self) -> Board:
+        return MemoryBoard(self.server)
+
+    def lose_data(self) -> None:
+        self.server.lose_data()
+
+    def close(self) -> None:
+        pass
+
+
+class RedisPlace:
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._boards: list[Board] = []
+        self._server.command("FLUSHALL")
+
+    def board(self) -> Board:
+        self._boards.append(open_board(parse_address(self._server.url)))
+        return self._boards[-1]
+
+    def lose_data(self) -> None:
+        self._server.command("FLUSHALL")
+        self._server.command("SCRIPT", "FLUSH")
+
+    def close(self) -> None:
+        for board in self._boards:
+            board.close()
+            board.close()
+
+
+class QueuePlace:
+    """A queue that no other test uses, on a server beside the board."""
+
+    def __init__(self, server: QueueServer) -> None:
+        self._address = parse_queue_address(server.url)
+        self._task_id = f"task-{secrets.token_hex(4)}"
+        self._ends: list[Carrier] = []
+
+    def end(self) -> Carrier:
+        """Return another end of the queue."""
+        self._ends.append(open_queue(self._address, self._task_id))
+        return self._ends[-1]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+KEY = b"k" * 32
+LONG_S = 60.0
+EXPERIMENT = """
+cartpole:
+  run: APEX
+  env: CartPole-v1
+  stop: {timesteps_total: 2000}
+  config:
+    num_workers: 0
+    seed: 3
+    hiddens: [4]
+    model: {fcnet_hiddens: [4]}
+    board: {actors: 3}
+"""
+
+
+def submitted_task(folder: Path, text: str = EXPERIMENT, *overrides: str) -> SubmittedTask:
+    path = folder / "experiment-of-test.yaml"
+    path.write_text(text, encoding="utf-8")
+    return task_of(load_plan([path], overrides))
+
+
+def result_row(iteration: int, **changed: Any) -> dict[str, Any]:
+    return {
+        "training_iteration": iteration,
+        "timesteps_total": 100 * iteration,
+        "timesteps_this_iter": 100,
+        "time_total_s": float(iteration),
+        "episode_reward_mean": 10.0 + iteration,
+        "done": False,
+        "timestamp": 1_000_000 + iteration,
+        "trial_name": "of the trainer",
+        "info": {"num_updates": 500 * iteration},
+    } | changed
+
+
+class ToldTrainer:
+    """Trains a task on a board, at once."""
+
+    def __init__(self, board: Board, task: Task, member: str = "colab-1") -> None:
+        self.board, self.task = board, task
+        lead = board.lead(task.id, member, LONG_S)
+        assert lead is not None
+        self.lead = lead
+        board.announce(Task(task.id, task.name, task.num_seats, {"protocol": 1}, task.file))
+
+    def put_rows(self, *rows: dict[str, Any] | str) -> None:
+        texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        assert self.board.put_rows(self.lead, texts)
+
+    def publish(self, weights_version: int = -1, **figures: Any) -> None:
+        assert not isinstance(self.board.publish(self.lead, News(weights_version, {}, figures)), Fenced)
+
+    def put_weights(self, version: int, key: bytes = KEY) -> None:
+        """Put weights of the experiment's network there that are all zero."""
+        shapes = {"torso.0": (4, 4), "advantage_head.0": (4, 4), "advantage_head.2": (2, 4)}
+        shapes |= {"value_head.0": (4, 4), "value_head.2": (1, 4)}
+        weights: dict[str, Array] = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        weights |= {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in shapes.items()}
+        blob = seal_weights(self.task.id, self.lead.epoch, Newer(version, weights, None, 100), SharedKeys(key))
+        assert self.board.put_blob(self.lead, blob_name(version), blob)
+
+    def put_result(self, folder: Path, iteration: int, key: bytes = KEY, **metadata: Any) -> None:
+        arrays = {"weights": {"torso.0.weight": np.ones((4, 4), np.float32)}}
+        directory = checkpoint_directory(folder, iteration)
+        packed = pack_checkpoint(write_checkpoint(directory, arrays, {"iteration": iteration}, metadata), key)
+        assert self.board.put_blob(self.lead, RESULT, packed)
+
+    def finish(self, status: TaskStatus = TaskStatus.ENDED, reason: str = "") -> None:
+        self.board.finish(self.lead, status, reason)

@@ -1,0 +1,51 @@
+"""Short ways to the WorkerSpecs that tests need, and to fleets of workers that are there.
+
+What rollout workers send, where a test knows which of its forms it has.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rlexp.cluster.pool.pool import Actor, TaskPool
+from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig
+from rlexp.rollout.fleet import Fleet, FleetLimits
+from rlexp.rollout.folds import Fold, NStep
+from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker_spec import MakePolicy, RolloutConfig, WorkerSpec
+from rlexp.sample_batch import SampleBatch, SentRows
+
+PLAIN = RolloutConfig(
+    fragment_length=10,
+    clip_rewards=False,
+    batch_mode="truncate_episodes",
+    sample_async=False,
+)
+ONE_STEP = NStep(1, 0.9)
+
+
+def spec_of(
+    env: str,
+    make_policy: MakePolicy,
+    num_envs: int = 2,
+    fold: Fold = ONE_STEP,
+    env_config: Mapping[str, Any] | None = None,
+    **rollout: Any,
+) -> WorkerSpec:
+    """Return worker 0 with seed 0; ``rollout`` differs from PLAIN, and a test may ``replace`` the rest."""
+    make_env = partial(make_vector_env, EnvConfig(env, env_config or {}, None), num_envs)
+    return WorkerSpec(0, 0, make_env, make_policy, fold, replace(PLAIN, **rollout))
+
+
+def fleet_of(pool: TaskPool, workers: Sequence[Actor[RolloutWorker]]) -> Fleet:
+    """Return a fleet of ``workers`` that replaces none of them."""
+    limits = FleetLimits(max_restarts=0, sample_timeout_s=60.0)
+    return Fleet(pool, lambda index, attempt: workers[index], len(workers), limits)
+
+
+def whole(sent: SentRows) -> SampleBatch:
+    """Return rows that were sent with whole observations; AssertionError where they were not."""
+    assert isinstance(sent, SampleBatch)
+    return sent

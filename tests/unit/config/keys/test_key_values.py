@@ -1,0 +1,323 @@
+"""``track``: its short forms, what the command line makes of it, and what is refused.
+
+Wrappers that can be trained with, but lead to what few mean, are a notice at the key that lists them.
+
+Convolutions that do not fit are known of before an image is seen, as the network itself would say it.
+
+A class of the user's own as keys name it: read from both forms, written in the shorter one, else refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rlexp.cluster.room import machine
+from rlexp.cluster.room.machine import check_requirements
+from rlexp.commands.options import Tracking, track_flags
+from rlexp.config.keys.fields import ConvFilter, KeyGroup
+from rlexp.config.keys.key_table import expectation
+from rlexp.config.keys.model import misfit, sides_before_last
+from rlexp.config.keys.tracking import TRACKERS
+from rlexp.config.keys.user_code import UserClass, UserClasses
+from rlexp.config.load import AS_IT_STANDS, LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.reference.json_schema import experiment_schema
+from rlexp.config.yaml.nodes import shown
+from rlexp.config.yaml.reader import to_yaml
+from rlexp.errors import ConfigError, UsageError
+from rlexp.models.network_config import TorsoConfig
+from rlexp.models.torsos import make_torso
+
+Load = Callable[..., Plan]
+NORMALIZED_OBSERVATIONS = "gymnasium.wrappers:NormalizeObservation"
+
+
+def messages(plan: Plan) -> list[str]:
+    return [notice.message for notice in plan.notices]
+
+
+@pytest.mark.parametrize("run", ["PPO", "DQN", "APEX"])
+@pytest.mark.parametrize(
+    ("wrapper", "instead"),
+    [
+        (NORMALIZED_OBSERVATIONS, "observation_filter: MeanStdFilter shares and saves them"),
+        ("gymnasium.wrappers.stateful_observation:NormalizeObservation", "observation_filter: MeanStdFilter"),
+        ("{gymnasium.wrappers:NormalizeReward: {gamma: 0.9}}", "clip_rewards limits only"),
+    ],
+)
+def test_statistics_that_no_checkpoint_has_are_a_notice(load_ppo: Load, run: str, wrapper: str, instead: str) -> None:
+    (notice,) = load_ppo(f"num_workers: 0, env_wrappers: [{wrapper}]", run=run).notices
+    assert notice.where == "f.yaml:5:28"
+    assert notice.message.startswith("config.env_wrappers names Normalize")
+    assert instead in notice.message
+
+
+def test_each_wrapper_is_noted_once(load_ppo: Load) -> None:
+    twice = f"[{NORMALIZED_OBSERVATIONS}, {NORMALIZED_OBSERVATIONS}]"
+    assert len(messages(load_ppo(f"num_workers: 0, env_wrappers: {twice}"))) == 1
+
+
+def test_other_wrappers_are_not_noted(load_ppo: Load) -> None:
+    wrappers = "[gymnasium.wrappers:FlattenObservation, mine:NormalizeObservation]"
+    assert messages(load_ppo(f"num_workers: 0, env_wrappers: {wrappers}")) == []
+
+
+def test_notices_of_an_agents_own_keys_are_beside_those_of_wrappers(load_ppo: Load) -> None:
+    keys = f"num_workers: 0, env_wrappers: [{NORMALIZED_OBSERVATIONS}], prioritized_replay_beta: 0.9"
+    assert ["env_wrappers" in message for message in messages(load_ppo(keys, run="DQN"))] == [True, False]
+
+
+layers = st.tuples(st.just(2), st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(1, 4))
+
+
+def torso_config(filters: tuple[ConvFilter, ...]) -> TorsoConfig:
+    return TorsoConfig((), "relu", filters, "relu", (), "relu", zero_mean=False)
+
+
+@settings(max_examples=50)
+@given(st.lists(layers, min_size=1, max_size=3), st.integers(1, 30), st.integers(1, 30))
+def test_misfit_agrees_with_network(filters: list[ConvFilter], height: int, width: int) -> None:
+    if misfit(height, width, filters) is None:
+        torso = make_torso((height, width, 1), torso_config(tuple(filters)))
+        assert torso(torch.zeros((1, height, width, 1))).shape == (1, torso.num_features)
+    else:
+        with pytest.raises(UsageError, match=f"do not fit images of {height}x{width}"):
+            make_torso((height, width, 1), torso_config(tuple(filters)))
+
+
+def test_sides_before_last_by_hand() -> None:
+    filters = ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1))
+    assert sides_before_last(84, 84, filters) == (11, 11)
+    assert sides_before_last(84, 42, filters) == (11, 6)
+    assert misfit(84, 84, filters) is None
+    assert misfit(84, 42, filters) is not None
+
+
+FILE = """
+pong:
+  run: DQN
+  env: {env}
+  config:
+    preprocessor_pref: {preference}
+    model:
+      dim: 42
+      conv_filters: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]]
+"""
+
+
+def written(tmp_path: Path, env: str, preference: str) -> Path:
+    file = tmp_path / "pong.yaml"
+    file.write_text(FILE.format(env=env, preference=preference), encoding="utf-8")
+    return file
+
+
+@pytest.mark.key("model.conv_filters")
+@pytest.mark.parametrize("preference", ["deepmind", "rllib"])
+def test_load_refuses_filters_that_misfit_atari_frames(tmp_path: Path, preference: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_plan([written(tmp_path, "PongNoFrameskip-v4", preference)])
+    text = str(caught.value)
+    assert "pong.yaml:9:7" in text
+    assert "the last kernel is 11x11, but the output of the layers before it is 6x6" in text
+
+
+@pytest.mark.parametrize(
+    ("env", "preference"), [("PongNoFrameskip-v4", "null"), ("tests.lab.envs:ImageEnv", "deepmind")]
+)
+def test_load_accepts_filters_for_images_of_unknown_size(tmp_path: Path, env: str, preference: str) -> None:
+    assert load_plan([written(tmp_path, env, preference)]).trials
+
+
+def file_with(folder: Path, track: Any) -> Path:
+    file = folder / "one.yaml"
+    file.write_text(to_yaml({"one": {"run": "DQN", "env": "CartPole-v1", "stop": {"training_iteration": 1}}}))
+    if track is not ...:
+        file.write_text(file.read_text() + f"  track: {track}\n")
+    return file
+
+
+def to_of(file: Path, *overrides: str, options: LoadOptions = AS_IT_STANDS) -> tuple[str, ...]:
+    return load_plan([file], overrides, options=options).trials[0].experiment.track.to
+
+
+@pytest.mark.parametrize(
+    ("written", "trackers"),
+    [
+        (..., ()),
+        ("", ()),
+        ("[]", ()),
+        ("wandb", ("wandb",)),
+        ("[mlflow, wandb]", ("mlflow", "wandb")),
+        ("{wandb: {project: a}}", ("wandb",)),
+        ("{wandb: , mlflow: {experiment: b}}", ("wandb", "mlflow")),
+        ("{to: mlflow, wandb: {project: a}}", ("mlflow",)),
+        ("{to: [], wandb: {project: a}}", ()),
+    ],
+)
+def test_short_forms_of_track_name_its_trackers(written: Any, trackers: tuple[str, ...], tmp_path: Path) -> None:
+    file = file_with(tmp_path, written)
+    assert to_of(file) == trackers
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(resolved_yaml(load_plan([file])))
+    assert to_of(resolved) == trackers, "a resumed run records where the first command did"
+
+
+def test_overrides_reach_into_a_short_form_of_track(tmp_path: Path) -> None:
+    track = load_plan([file_with(tmp_path, "wandb")], ["track.wandb.project=a"]).trials[0].experiment.track
+    assert (track.to, track.wandb.project) == (("wandb",), "a")
+    assert to_of(file_with(tmp_path, "wandb"), "track=mlflow") == ("mlflow",)
+
+
+@pytest.mark.parametrize(
+    ("given", "trackers"), [((), ("wandb",)), (("mlflow",), ("mlflow",)), (("none",), ()), (TRACKERS, TRACKERS)]
+)
+def test_track_of_the_command_line_wins_over_the_file(
+    given: tuple[str, ...], trackers: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = LoadOptions(flags=track_flags([Tracking(name) for name in given]))
+    assert to_of(file_with(tmp_path, "{wandb: {project: a}}"), options=options) == trackers
+
+
+def test_track_none_beside_a_tracker_is_refused() -> None:
+    with pytest.raises(UsageError, match="--track none cannot be combined"):
+        track_flags([Tracking("none"), Tracking("wandb")])
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("tensorboard", r"one\.yaml:6:10 .*track\.to\[0\] must be one of wandb, mlflow"),
+        ("{wandb: {projekt: a}}", r"unknown key track\.wandb\.projekt"),
+        ("{wandb: {project: a/b}}", r"track\.wandb\.project must have at most 128 characters"),
+        ("{wandb: {mode: disabled}}", r"track\.wandb\.mode must be one of online, offline or null"),
+        ("{mlflow: {artifacts: [models]}}", r"must be one of checkpoints, videos"),
+        ("{mlflow: {tracking_uri: 'http://a'}}", r"unknown key track\.mlflow\.tracking_uri"),
+    ],
+)
+def test_wrong_values_of_track_are_refused_at_their_place(written: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_plan([file_with(tmp_path, written)])
+    (problem,) = error.value.problems
+    assert re.search(message, f"{problem.where} {problem.message}")
+
+
+@pytest.mark.parametrize("options", [LoadOptions(), LoadOptions(flags=track_flags([Tracking("mlflow")]))])
+def test_a_missing_library_is_found_where_track_names_it(
+    options: LoadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "is_installed", lambda name: False)
+    plan = load_plan([file_with(tmp_path, "wandb")], options=options)
+    with pytest.raises(ConfigError) as error:
+        check_requirements(plan)
+    (problem,) = error.value.problems
+    where, name = ("--track mlflow", "mlflow") if options.flags else (f"{tmp_path / 'one.yaml'}:6:10", "wandb")
+    assert (problem.where, problem.message) == (where, f"track: {name} is not installed")
+    assert problem.hint == f"pip install 'rlexp[{name}]'"
+
+
+def test_a_folder_that_a_tracker_has_left_is_not_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.joinpath("surely_no_library").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not machine.is_installed("surely_no_library")
+    assert machine.is_installed("yaml")
+
+
+@pytest.mark.parametrize("track", ["wandb", ["wandb", "mlflow"], {"wandb": {"project": "a"}}, {"to": ["mlflow"]}])
+def test_editors_accept_every_form_of_track(track: Any) -> None:
+    file = {"one": {"run": "DQN", "env": "CartPole-v1", "track": track}}
+    jsonschema.validate(file, experiment_schema())
+
+
+def test_editors_refuse_unknown_trackers() -> None:
+    file = {"one": {"run": "DQN", "env": "CartPole-v1", "track": "tensorboard"}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(file, experiment_schema())
+
+
+class Keys(KeyGroup):
+    """Keys of this type, as agents have them."""
+
+    one: UserClass | None = None
+    """A class."""
+    several: UserClasses = ()
+    """Classes."""
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "kwargs", "written"),
+    [
+        ("mine:Maze", "mine:Maze", {}, "mine:Maze"),
+        ({"a.b:C": {"size": [3, 4]}}, "a.b:C", {"size": [3, 4]}, {"a.b:C": {"size": [3, 4]}}),
+        ({"a.b:C": {}}, "a.b:C", {}, "a.b:C"),
+        ({"a.b:C": None}, "a.b:C", {}, "a.b:C"),
+    ],
+)
+def test_user_class_is_read_and_written(given: Any, name: str, kwargs: dict[str, Any], written: Any) -> None:
+    keys = Keys.model_validate({"one": given, "several": [given, "mine:Other"]})
+    assert keys.one == UserClass(name, kwargs)
+    assert keys.several == (UserClass(name, kwargs), UserClass("mine:Other"))
+    dumped = keys.model_dump(mode="json")
+    assert dumped == {"one": written, "several": [written, "mine:Other"]}
+    assert Keys.model_validate(dumped) == keys
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("Maze", "mine:", ":Maze", "mine:Maze-v0", "my mod:Maze", "os:system('x')", 3, True, [], {}),
+        *({"mine:Maze": 3}, {"mine:Maze": ["x"]}, {"a:B": {}, "c:D": {}}, {"a:B": {"no name": 1}}, {"a:B": {1: 2}}),
+    ],
+)
+def test_user_class_refuses_other_values(given: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Keys.model_validate({"one": given})
+    (error,) = refused.value.errors()
+    assert error["loc"] == ("one",)
+    assert error["msg"] == f"must be {UserClass.EXPECTED}"
+
+
+def test_user_class_refuses_arguments_that_json_does_not_have() -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        Keys.model_validate({"one": {"a:B": {"x": [math.nan]}}})
+
+
+def test_user_class_is_described_in_words_and_in_the_schema() -> None:
+    words = [expectation(field.annotation, field.metadata) for field in Keys.model_fields.values()]
+    assert words == [f"{UserClass.EXPECTED} or null", f"a list of {UserClass.EXPECTED}"]
+    text, mapping, null = Keys.model_json_schema()["properties"]["one"]["anyOf"]
+    assert (text["type"], mapping["type"], null) == ("string", "object", {"type": "null"})
+    assert text["pattern"] in mapping["patternProperties"]
+
+
+def test_user_class_is_a_part_of_the_experiment() -> None:
+    part = UserClass("a.b:C", {"x": 1}).as_part("config.key")
+    assert (part.key, part.name, part.module, part.kwargs) == ("config.key", "a.b:C", "a.b", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("my_prep", "rlexp has no registry of names: write my_module:my_prep"),
+        ("my.module.Prep", "write my.module:Prep"),
+        ("my prep", None),
+    ],
+)
+def test_registered_name_of_rllib_is_told_how_to_name_the_class(given: str, hint: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    model = {"custom_preprocessor": given}
+    file.write_text(to_yaml({"e": {"run": "DQN", "env": "CartPole-v1", "config": {"model": model}}}), encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_plan([file])
+    (problem,) = refused.value.problems
+    assert problem.message == f"config.model.custom_preprocessor must be {UserClass.EXPECTED}, got {shown(given)}"
+    assert problem.hint == hint

@@ -1,0 +1,249 @@
+"""What ``rlexp prune`` removes of a run, and which runs it refuses.
+
+A trial that takes over another's checkpoint goes on from it, whatever it had itself.
+
+The checkpoint that a path means lies in the run that is named, whatever its record says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rlexp.cli import app
+from rlexp.commands import results
+from rlexp.errors import CheckpointError, ResumeError
+from rlexp.processes.locks import RunLock
+from rlexp.runs.checkpoints.contents import read_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints.kept import NEWEST_KEPT, copy_checkpoint, find_checkpoint
+from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, newest_checkpoint, write_checkpoint
+from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
+
+
+def written(trial: Path, *iterations: int) -> Path:
+    trial.mkdir(exist_ok=True)
+    for iteration in iterations:
+        weights = {"weights": {"w": np.full(3, iteration, np.float32)}}
+        path = write_checkpoint(checkpoint_directory(trial, iteration), weights, {"by": trial.name}, {})
+    return path
+
+
+def by(path: Path | None) -> str:
+    assert path is not None
+    return str(read_checkpoint(path).state["by"])
+
+
+@pytest.mark.parametrize("own", [(2,), (5,), (3, 8, 9)])
+def test_copied_checkpoint_is_the_newest(own: tuple[int, ...], tmp_path: Path) -> None:
+    donors = written(tmp_path / "donor", 5)
+    written(tmp_path / "taker", *own)
+    copy = copy_checkpoint(donors, tmp_path / "taker")
+    assert newest_checkpoint(tmp_path / "taker") == copy
+    assert by(copy) == "donor"
+    assert (read_checkpoint(copy).arrays["weights"]["w"] == 5).all()
+    assert [path.name for path in list_checkpoints(tmp_path / "taker")][1:] == [
+        f"checkpoint_{iteration:06d}" for iteration in sorted(own, reverse=True) if iteration < 5
+    ]
+    assert by(donors) == "donor"
+
+
+def test_damaged_checkpoint_is_not_copied(tmp_path: Path) -> None:
+    donors = written(tmp_path / "donor", 5)
+    (donors / "state.json").unlink()
+    own = written(tmp_path / "taker", 8)
+    with pytest.raises(CheckpointError):
+        copy_checkpoint(donors, tmp_path / "taker")
+    assert newest_checkpoint(tmp_path / "taker") == own
+    assert [path.name for path in (tmp_path / "taker").iterdir()] == [own.name]
+
+
+TRIAL = "00000-DQN"
+FIRST, SECOND = (f"{TRIAL}/checkpoint_00000{number}" for number in (1, 2))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder with a run of one trial and two checkpoints, and another trial beside it."""
+    for path in (tmp_path / "run" / FIRST, tmp_path / "run" / SECOND, tmp_path / "other" / "checkpoint_000001"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(path, {"weights": {"w": np.ones(1)}}, {}, {})
+    return tmp_path
+
+
+def recorded(out: Path, **trial: Any) -> Path:
+    known: dict[str, Any] = {"name": TRIAL, "directory": TRIAL, "seed": 0, "varied": {}} | trial
+    record = RunRecord("run", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00", trials=[TrialRecord(**known)])
+    record.write(out / "run")
+    return out / "run"
+
+
+def test_find_checkpoint_returns_best_else_newest(out: Path) -> None:
+    assert find_checkpoint(recorded(out, best_checkpoint=FIRST)) == out / "run" / FIRST
+    assert find_checkpoint(recorded(out)) == out / "run" / SECOND
+    assert find_checkpoint(recorded(out, best_checkpoint=FIRST, best_checkpoint_reward="high")) == out / "run" / FIRST
+
+
+def test_newest_is_found_where_the_best_was_removed(out: Path) -> None:
+    removed = f"{TRIAL}/checkpoint_000009"
+    assert find_checkpoint(recorded(out, best_checkpoint=removed, best_checkpoint_reward=9.0)) == out / "run" / SECOND
+
+
+@pytest.mark.parametrize("directory", ["../other", "..", "", "/", "a\0b", [1], None])
+def test_trial_outside_the_run_is_refused(out: Path, directory: Any) -> None:
+    with pytest.raises(ResumeError, match="points elsewhere"):
+        find_checkpoint(recorded(out, directory=directory))
+
+
+@pytest.mark.parametrize(
+    "best", ["../other/checkpoint_000001", f"{TRIAL}/../../other", f"{TRIAL}/..", TRIAL, "/etc", [1], f"{TRIAL}/\0"]
+)
+def test_checkpoint_outside_the_run_is_refused(out: Path, best: Any) -> None:
+    with pytest.raises(ResumeError, match="points elsewhere"):
+        find_checkpoint(recorded(out, best_checkpoint=best))
+
+
+def test_folder_of_runs_has_a_hint_to_one(out: Path) -> None:
+    recorded(out)
+    (out / "empty").mkdir()
+    for path, message, hint in (
+        (out, "neither a run", f"name a run in it, for example {out / 'run'}; rlexp ls {out} lists them"),
+        (out / "empty", "neither a run", "rlexp ls DIR lists runs"),
+        (out / "nowhere", f"path {out / 'nowhere'} does not exist", "rlexp ls DIR lists runs"),
+    ):
+        with pytest.raises(ResumeError, match=message) as caught:
+            find_checkpoint(path)
+        assert caught.value.hint == hint
+
+
+def test_a_directory_without_a_record_has_a_hint(out: Path) -> None:
+    recorded(out)
+    for path, message, hint in (
+        (out, "is not a run of rlexp", "name a run in it"),
+        (out / "other", "is not a run of rlexp", "rlexp ls DIR lists runs"),
+        (out / "nowhere", "^path .* does not exist", "rlexp ls DIR lists runs"),
+    ):
+        with pytest.raises(ResumeError, match=message) as caught:
+            read_run_record(path)
+        assert (caught.value.hint or "").startswith(hint)
+
+
+REWARDS = (1.0, 9.0, 2.0, 3.0, 4.0, 5.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of one trial with a checkpoint for each of REWARDS; the best is the second."""
+    run = tmp_path / "run"
+    (run / TRIAL).mkdir(parents=True)
+    trial = TrialRecord(TRIAL, TRIAL, 0, {})
+    for number, reward in enumerate(REWARDS, start=1):
+        path, row = run / TRIAL / f"checkpoint_{number:06d}", {"episode_reward_mean": reward}
+        write_checkpoint(path, {"weights": {"w": np.ones(100)}}, {}, {"metrics": row})
+        trial.add_checkpoint(path, row)
+    RunRecord("run", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00", trials=[trial]).write(run)
+    return run
+
+
+def prune(*arguments: object) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["prune", *map(str, arguments), "--json"])
+    if isinstance(result.exception, ResumeError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    printed: dict[str, Any] = json.loads(result.stdout)
+    return printed
+
+
+def kept(run: Path) -> list[int]:
+    return sorted(int(path.name[-6:]) for path in list_checkpoints(run / TRIAL))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"), [([], [2, 4, 5, 6]), (["--keep", 1], [2, 6]), (["--keep", 9], [1, 2, 3, 4, 5, 6])]
+)
+def test_the_newest_and_the_best_stay(run: Path, options: list[object], left: list[int]) -> None:
+    promised = prune(run, *options, "--dry-run")
+    assert kept(run) == [1, 2, 3, 4, 5, 6]
+    done = prune(run, *options)
+    assert kept(run) == left
+    assert (promised["removed"], done["removed"]) == (False, True)
+    assert promised["runs"] == done["runs"]
+    assert len(done["runs"][0]["checkpoints"]) == 6 - len(left)
+    assert (done["runs"][0]["bytes"] > 0) == (len(left) < 6)
+    assert find_checkpoint(run).name == "checkpoint_000002"
+    assert [verify_checkpoint(path).sequence for path in list_checkpoints(run / TRIAL)] == left[::-1]
+
+
+def test_the_best_that_run_json_names_stays_too(run: Path) -> None:
+    content = json.loads((run / "run.json").read_text())
+    content["trials"][0]["best_checkpoint"] = f"{TRIAL}/checkpoint_000001"
+    (run / "run.json").write_text(json.dumps(content))
+    prune(run, "--keep", 1)
+    assert kept(run) == [1, 2, 6]
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "cut", "no file"])
+def test_what_is_damaged_counts_neither_as_newest_nor_as_best(run: Path, damage: str) -> None:
+    for number in (2, 5, 6):
+        checkpoint = run / TRIAL / f"checkpoint_{number:06d}"
+        file = next(checkpoint.glob("*.safetensors")) if damage != "no manifest" else checkpoint / "manifest.json"
+        if damage == "cut":
+            file.write_bytes(file.read_bytes()[:-1])
+        else:
+            file.unlink()
+    prune(run, "--keep", 1)
+    assert kept(run) == [2, 4, 5, 6], "run.json names the second; the fourth is whole, and the newest that is"
+
+
+def linked_trial(run: Path) -> None:
+    (run / TRIAL).rename(run.parent / "elsewhere")
+    (run / TRIAL).symlink_to(run.parent / "elsewhere")
+
+
+def linked_checkpoint(run: Path) -> None:
+    (run / TRIAL / "checkpoint_000001").rename(run.parent / "elsewhere")
+    (run / TRIAL / "checkpoint_000001").symlink_to(run.parent / "elsewhere")
+
+
+def trial_elsewhere(run: Path) -> None:
+    text = (run / "run.json").read_text()
+    (run / TRIAL).rename(run.parent / "elsewhere")
+    (run / "run.json").write_text(text.replace(f'"directory": "{TRIAL}"', '"directory": "../elsewhere"'))
+
+
+def other_program(run: Path) -> None:
+    (run / "run.json").write_text('{"format": "hdf5"}')
+
+
+def linked_lock(run: Path) -> None:
+    (run / "rlexp.lock").symlink_to(run / "run.json")
+
+
+@pytest.mark.parametrize("make", [linked_trial, linked_checkpoint, trial_elsewhere, other_program, linked_lock])
+def test_nothing_of_a_strange_run_is_removed(run: Path, make: Callable[[Path], None]) -> None:
+    make(run)
+    before = set(run.parent.rglob("*"))
+    if make is trial_elsewhere:
+        assert prune(run)["runs"][0]["checkpoints"] == []
+    else:
+        with pytest.raises(ResumeError):
+            prune(run)
+    assert before <= set(run.parent.rglob("*"))
+
+
+def test_one_run_in_use_keeps_all_of_them(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    RunRecord("other", [], {}, None, "host", 2, "2026-01-01T00:00:00+00:00").write(tmp_path / "other")
+    with RunLock(tmp_path / "other"), pytest.raises(ResumeError, match="in use"):
+        prune(run, tmp_path / "other")
+    assert kept(run) == [1, 2, 3, 4, 5, 6]
+
+
+def test_prune_keeps_as_many_as_training() -> None:
+    assert inspect.signature(results.prune).parameters["keep"].default == NEWEST_KEPT
