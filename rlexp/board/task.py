@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from pydantic import ValidationError
 
-from rlexp.agents.dqn.players import DQNPlayers, q_network_config
+from rlexp.agents.dqn.players import DQNWorkerParts, q_network_config
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
 from rlexp.board.actor.actor import ActorSettings
 from rlexp.board.demands import actor_excess, bytes_of_space, number_excess
@@ -210,7 +210,7 @@ class SeatSpecs:
         excess = actor_excess(config, this_machine().memory_total, row_bytes, num_weights)
         if excess is not None:
             raise TrialError(f"the task asks for too much: {excess}", "its trainer has to ask for less")
-        self._players = DQNPlayers(config, network, config.board.actors)
+        self._players = DQNWorkerParts(config, network, config.board.actors)
 
     def worker_index(self, seat: int) -> int:
         """Return the index of a seat's worker: the trial's own workers come before."""

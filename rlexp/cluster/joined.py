@@ -156,7 +156,7 @@ def head() -> Reachability:
     return Reachability(host.strip("[]"), int(port))
 
 
-class Server(Protocol):
+class HeadServer(Protocol):
     """A server that is tried again and again."""
 
     def is_lost(self) -> bool:
@@ -164,7 +164,9 @@ class Server(Protocol):
 
 
 def _watch(
-    find: Callable[[], Server], pause: Callable[[float], object] = time.sleep, end: Callable[[int], object] = os._exit
+    find: Callable[[], HeadServer],
+    pause: Callable[[float], object] = time.sleep,
+    end: Callable[[int], object] = os._exit,
 ) -> None:
     server = find()
     while not server.is_lost():

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from rlexp import __version__
 from rlexp.cluster.environment import AUTH_MODE, auth_modes, has_token, runtime_env
-from rlexp.cluster.room.machine import Cluster, Machine, Node
+from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine
 from rlexp.cluster.session import AUTO
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.errors import Problem, ResourceError
@@ -43,7 +43,7 @@ _SILENCE_HINTS = {
 class NodeReport:
     """One node, as the cluster and the node itself describe it."""
 
-    node: Node
+    node: ClusterNode
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of Python and packages, by name; without those that are not there."""
     problems: tuple[Problem, ...] = ()
@@ -119,7 +119,7 @@ def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str], 
         memory_available=facts.get("memory_available") or 0,
     )
     is_driver = answer["is_driver"]
-    node = Node(name, machine, answer["custom"], is_driver, is_driver or bool(facts.get("sees_out")))
+    node = ClusterNode(name, machine, answer["custom"], is_driver, is_driver or bool(facts.get("sees_out")))
     problems = (*_problems(name, answer, here, hints), *_unmet(name, answer.get("facts") or {}, hints))
     notices = tuple(_notices(name, facts, here))
     if not (machine.cpus or machine.gpus or is_driver):  # a head that no trial uses

@@ -45,7 +45,7 @@ from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.board import ServedBoard, print_served
 from rlexp.terminal.board_check import (
-    Finding,
+    BoardCheck,
     Level,
     print_access,
     print_findings,
@@ -90,7 +90,7 @@ def check(url: Url = None, insecure: Insecure = False, as_json: AsJson = False, 
     raise typer.Exit(int(any(finding.level is Level.PROBLEM for finding in findings)))
 
 
-def _findings(board: BoardAddress) -> Iterator[Finding]:
+def _findings(board: BoardAddress) -> Iterator[BoardCheck]:
     try:
         from rlexp.board.servers.probes import probe
     except ModuleNotFoundError as error:

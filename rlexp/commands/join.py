@@ -318,7 +318,7 @@ def join(
         with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
             raise typer.Exit(join_in_processes(joined, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
-    from rlexp.board.actor.joiner import Joiner, JoinOptions, Player, TaskPlayer, has_no_trainer
+    from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions, Player, has_no_trainer
     from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
     from rlexp.board.servers import open_board
     from rlexp.user_code.trusted_code import TrustedCode
@@ -329,7 +329,7 @@ def join(
     request = DrainRequest(limit_s, None if parent is None else int(parent))
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
         options = JoinOptions(task, once)
-        player: Player = TaskPlayer(opened, member, board.password, trusted, display, own_token)
+        player: Player = JoinedTask(opened, member, board.password, trusted, display, own_token)
         if role is JoinRole.TRAINER:
             words = _words(None, address=ray or LOCAL, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
             limits = TrainerLimits(cpus, most_bytes, in_cluster=ray is not None)

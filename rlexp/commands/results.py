@@ -20,7 +20,7 @@ import typer
 from rlexp.commands.basic_options import MOST, AsJson, Debug, real, whole
 from rlexp.commands.completion import complete_name, complete_run
 from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
-from rlexp.compare.curve import Axis
+from rlexp.compare.curve import CurveAxis
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
 from rlexp.schedules import LARGEST_SEED
@@ -228,7 +228,7 @@ def compare(
         ),
     ],
     metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
-    by: Annotated[Axis, typer.Option(help="Align runs by env steps or by wall time.")] = Axis.STEPS,
+    by: Annotated[CurveAxis, typer.Option(help="Align runs by env steps or by wall time.")] = CurveAxis.STEPS,
     at: Annotated[
         float | None, real("--at", "N", "Compare all trials at N env steps (--by time: seconds), not at their end.", 1)
     ] = None,

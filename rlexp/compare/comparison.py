@@ -15,11 +15,20 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.compare.curve import Axis, Band, Curve, Reached, amount, band, reached, read_curve
+from rlexp.compare.curve import Band, Curve, CurveAxis, ReachedScore, amount, band, reached, read_curve
 from rlexp.compare.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
 from rlexp.compare.importance import Importance, importance_of
 from rlexp.compare.run_listing import RESULT_FILE, TrialFolder
-from rlexp.compare.scoring import Curves, Request, Scoring, UnscoredGroup, Window, failed, scoring_of, unscored_groups
+from rlexp.compare.scoring import (
+    Curves,
+    ScoreRequest,
+    Scoring,
+    UnscoredGroup,
+    Window,
+    failed,
+    scoring_of,
+    unscored_groups,
+)
 from rlexp.compare.sweep import SweepResults, read_sweep_results, without_confirmation
 from rlexp.config.keys.metrics import current_metric
 from rlexp.errors import Notice, UsageError
@@ -34,7 +43,7 @@ _MOST_NAMES: Final = 4
 
 
 def warnings_of(
-    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, reader: SettingsReader, request: Request
+    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, reader: SettingsReader, request: ScoreRequest
 ) -> Iterator[Notice]:
     """Yield what cannot be read, what ends early, which groups mix different settings, and which have a single seed.
 
@@ -63,7 +72,7 @@ def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
             yield Notice(str(trial.path), "has not reported the metric and is left out")
 
 
-def _short(groups: Sequence[Group], curves: Curves, axis: Axis) -> Iterator[Notice]:
+def _short(groups: Sequence[Group], curves: Curves, axis: CurveAxis) -> Iterator[Notice]:
     ends = {trial: float(curves[trial].along(axis)[-1]) for group in groups for trial in group.trials}
     first, longest = min(ends, key=lambda trial: ends[trial]), max(ends.values())
     if ends[first] < _SHORT_SHARE * longest:
@@ -118,7 +127,7 @@ class ComparedTrial:
     curve: Curve
     score: float
     """Its final score."""
-    reached: Reached | None
+    reached: ReachedScore | None
     """None without a goal."""
 
 
@@ -158,7 +167,7 @@ class Comparison:
     """The result of ``rlexp compare``."""
 
     metric: str
-    axis: Axis
+    axis: CurveAxis
     goal: float | None
     window: Window | None
     """Where final scores are taken, on the axis; None if a sweep has scored the trials."""
@@ -201,7 +210,7 @@ class Comparison:
 
 
 def compare_groups(
-    arguments: Sequence[str], metric: str, axis: Axis, goal: float | None, at: float | None = None
+    arguments: Sequence[str], metric: str, axis: CurveAxis, goal: float | None, at: float | None = None
 ) -> Comparison:
     """Compare the groups of ``arguments`` (see ``groups_of``); raises UsageError if nothing can be compared.
 
@@ -215,7 +224,7 @@ def compare_groups(
         left_out.extend(confirmation)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
     _refuse_without_rows(groups, curves, metric)
-    request = Request(arguments, metric, axis, at)
+    request = ScoreRequest(arguments, metric, axis, at)
     scoring = scoring_of(request, groups, curves)
     scored = scoring.in_order([group for group in (_scored(group, scoring) for group in groups) if group.trials])
     compared: list[ComparedGroup] = []
@@ -251,7 +260,7 @@ def _compared_trial(trial: TrialFolder, curve: Curve, scoring: Scoring, goal: fl
 def _compared_group(
     names: tuple[str, str],
     trials: Sequence[ComparedTrial],
-    axis: Axis,
+    axis: CurveAxis,
     settings: Settings,
     improvement: Estimate | None,
 ) -> ComparedGroup:

@@ -26,7 +26,7 @@ _UNITS_SHOWN: Final = 3.0
 _SUFFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-class Axis(StrEnum):
+class CurveAxis(StrEnum):
     """The quantity by which runs are aligned."""
 
     STEPS = "steps"
@@ -35,7 +35,7 @@ class Axis(StrEnum):
     @property
     def label(self) -> str:
         """Its name with its unit."""
-        return "env steps" if self is Axis.STEPS else "seconds"
+        return "env steps" if self is CurveAxis.STEPS else "seconds"
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Unit:
     size: float
 
 
-def unit_of(axis: Axis, end: float) -> Unit:
+def unit_of(axis: CurveAxis, end: float) -> Unit:
     """Return the unit in which an axis up to ``end`` (env steps or seconds) reads best."""
-    if axis is Axis.TIME:
+    if axis is CurveAxis.TIME:
         for label, size in _UNITS:
             if end >= _UNITS_SHOWN * size:
                 return Unit(label, size)
@@ -73,9 +73,9 @@ def tick_label(value: float) -> str:
     return f"{value / size:.4g}{suffix}"
 
 
-def amount(value: float, axis: Axis) -> str:
+def amount(value: float, axis: CurveAxis) -> str:
     """Return a number of an axis for a sentence: env steps are whole, ``12,345``, times are not, ``17.2``."""
-    return f"{value:,.0f}" if axis is Axis.STEPS or abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if axis is CurveAxis.STEPS or abs(value) >= 100 else f"{value:.3g}"
 
 
 def _multiples(step: float, low: float, high: float) -> list[float]:
@@ -102,9 +102,9 @@ class Curve:
     problem: str | None = None
     """Why its file cannot be read; then it has no rows."""
 
-    def along(self, axis: Axis) -> Array:
+    def along(self, axis: CurveAxis) -> Array:
         """Return the curve's coordinates ``[N]`` along ``axis``."""
-        return self.steps if axis is Axis.STEPS else self.seconds
+        return self.steps if axis is CurveAxis.STEPS else self.seconds
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Reached:
+class ReachedScore:
     """When a trial's metric first reached a goal; infinite if it never did."""
 
     steps: float
@@ -131,7 +131,7 @@ def read_curve(trial_directory: Path, metric: str) -> Curve:
     A resumed trial repeats the steps after its last checkpoint: rows that later rows repeat are
     dropped, so steps rise strictly.
     """
-    rows = _Rows(metric)
+    rows = _CurveRows(metric)
     try:
         for line in read_lines(trial_directory / RESULT_FILE):
             if line.strip():
@@ -139,12 +139,12 @@ def read_curve(trial_directory: Path, metric: str) -> Curve:
     except FileNotFoundError:  # a trial that has not begun has none
         pass
     except OSError as error:
-        return replace(_Rows(metric).curve(), problem=error.strerror)
+        return replace(_CurveRows(metric).curve(), problem=error.strerror)
     return rows.curve()
 
 
 @dataclass
-class _Rows:
+class _CurveRows:
     """Gathers the rows of a file, without those that later rows repeat."""
 
     metric: str
@@ -198,7 +198,7 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def band(curves: Sequence[Curve], axis: Axis, rng: np.random.Generator) -> Band:
+def band(curves: Sequence[Curve], axis: CurveAxis, rng: np.random.Generator) -> Band:
     """Return the curve of a group in the range that all its seeds have, with values between rows interpolated."""
     start = max(float(curve.along(axis)[0]) for curve in curves)
     end = min(float(curve.along(axis)[-1]) for curve in curves)
@@ -207,9 +207,9 @@ def band(curves: Sequence[Curve], axis: Axis, rng: np.random.Generator) -> Band:
     return Band(x, *interquartile_band(values, rng, _BAND_RESAMPLES))
 
 
-def reached(curve: Curve, goal: float) -> Reached:
+def reached(curve: Curve, goal: float) -> ReachedScore:
     """Return the first row with a value of ``goal`` or higher, over the whole trial."""
     there = np.flatnonzero(curve.values >= goal)
     if not there.size:
-        return Reached(math.inf, math.inf)
-    return Reached(float(curve.steps[there[0]]), float(curve.seconds[there[0]]))
+        return ReachedScore(math.inf, math.inf)
+    return ReachedScore(float(curve.steps[there[0]]), float(curve.seconds[there[0]]))

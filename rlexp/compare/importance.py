@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rlexp.compare.sweep import Configuration, Outcome, SweepResults
+from rlexp.compare.sweep import Configuration, RecordedOutcome, SweepResults
 from rlexp.config.space.domains import Listed, Range
 from rlexp.files import to_json
 from rlexp.sample_batch import Array
@@ -76,7 +76,7 @@ def importance_of(results: SweepResults) -> Importance:
     configurations are the best. So those that ended early or failed can be used at their place in the ranking. If they
     were left out, a key whose bad values all ended early would seem to be unimportant.
     """
-    used = [each for each in results.configurations if each.outcome is not Outcome.UNFINISHED]
+    used = [each for each in results.configurations if each.outcome is not RecordedOutcome.UNFINISHED]
     places = _places(used)
     best = _number_of_best(places)
     problem = _problem(results, used, best)
@@ -97,7 +97,7 @@ def _places(used: Sequence[Configuration]) -> Array:
 
     Configurations with the same value share a place; so do all that failed.
     """
-    keys = [(each.outcome, None if each.outcome is Outcome.FAILED else each.value) for each in used]
+    keys = [(each.outcome, None if each.outcome is RecordedOutcome.FAILED else each.value) for each in used]
     places = [0]
     for before, after in pairwise(keys):
         places.append(places[-1] + (before != after))
@@ -203,7 +203,7 @@ def _notes(results: SweepResults, used: Sequence[Configuration], best: int, keys
     )
     others = [
         f"{results.number_of(outcome)} that {verb}"
-        for outcome, verb in ((Outcome.ENDED_EARLY, "ended early"), (Outcome.FAILED, "failed"))
+        for outcome, verb in ((RecordedOutcome.ENDED_EARLY, "ended early"), (RecordedOutcome.FAILED, "failed"))
         if results.number_of(outcome)
     ]
     if others:
@@ -211,7 +211,7 @@ def _notes(results: SweepResults, used: Sequence[Configuration], best: int, keys
             f"The {len(used)} include {' and '.join(others)}, at their places in the ranking: without them a key "
             "whose bad values all ended early or failed would seem to be unimportant."
         )
-    if unfinished := results.number_of(Outcome.UNFINISHED):
+    if unfinished := results.number_of(RecordedOutcome.UNFINISHED):
         yield f"{unfinished} unfinished are left out."
     yield (
         f"The chance of a key: how often it is at least as important in {_SHUFFLES} random orders of the "

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from rlexp.compare.curve import Axis, Curve, amount, unit_of
+from rlexp.compare.curve import Curve, CurveAxis, amount, unit_of
 from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder
 from rlexp.compare.sweep import SweepRanking, read_sweep_ranking
@@ -70,7 +70,7 @@ class FinalWindow:
 
     window: Window
     curves: Curves
-    axis: Axis
+    axis: CurveAxis
     is_failure_scored: bool
     """Whether trials that failed are scored too, if they have the window."""
     span: str
@@ -130,17 +130,17 @@ class SweepScoring:
 
 
 @dataclass(frozen=True)
-class Request:
+class ScoreRequest:
     """What is compared, and where."""
 
     arguments: Sequence[str]
     metric: str
-    axis: Axis
+    axis: CurveAxis
     at: float | None
     """Scores are taken before so many env steps or seconds; None: at the end of completed trials."""
 
 
-def scoring_of(request: Request, groups: Sequence[Group], curves: Curves) -> Scoring:
+def scoring_of(request: ScoreRequest, groups: Sequence[Group], curves: Curves) -> Scoring:
     """Return the scoring of the only sweep that is compared, by its own metric and steps; else by a window.
 
     Raises UsageError where no trial reaches the end of the window that was asked for.
@@ -148,7 +148,7 @@ def scoring_of(request: Request, groups: Sequence[Group], curves: Curves) -> Sco
     trials = [trial for group in groups for trial in group.trials if len(curves[trial].values)]
     ranking = read_sweep_ranking(Path(request.arguments[0])) if len(request.arguments) == 1 else None
     by_metric = ranking is not None and ranking.metric == request.metric
-    if ranking is not None and by_metric and request.axis is Axis.STEPS and request.at is None:
+    if ranking is not None and by_metric and request.axis is CurveAxis.STEPS and request.at is None:
         scoring = SweepScoring(ranking)
         if any(scoring.score(trial) is not None for trial in trials):
             return scoring
@@ -167,7 +167,7 @@ def failed(trial: TrialFolder) -> bool:
     return trial.record is not None and trial.record.status is Status.ERROR
 
 
-def _final(axis: Axis, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+def _final(axis: CurveAxis, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
     """Return the last tenth of what all completed trials have; before one has completed, of what all have."""
     choices = [
         [trial for trial in trials if trial.record is None or trial.record.status is Status.TERMINATED],
@@ -185,9 +185,9 @@ def _without_completed(ranking: SweepRanking, trials: Sequence[TrialFolder], cur
     """Return the last tenth of what all trials of the first tier have, of a sweep with no score: others rank below."""
     scored = ranking.first_tier(trials)
     return FinalWindow(
-        window=final_window([curves[trial] for trial in scored], Axis.STEPS),
+        window=final_window([curves[trial] for trial in scored], CurveAxis.STEPS),
         curves=curves,
-        axis=Axis.STEPS,
+        axis=CurveAxis.STEPS,
         is_failure_scored=True,
         span="the last tenth that all trials of these groups have",
         order=_NONE_COMPLETED,
@@ -198,7 +198,7 @@ def _without_completed(ranking: SweepRanking, trials: Sequence[TrialFolder], cur
     )
 
 
-def _window_at(request: Request, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+def _window_at(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
     assert request.at is not None
     longest = max(float(curves[trial].along(request.axis)[-1]) for trial in trials)
     if longest < request.at:
@@ -209,7 +209,7 @@ def _window_at(request: Request, trials: Sequence[TrialFolder], curves: Curves) 
     return FinalWindow(window, curves, request.axis, True, "the last tenth before --at")
 
 
-def final_window(curves: Sequence[Curve], axis: Axis) -> Window:
+def final_window(curves: Sequence[Curve], axis: CurveAxis) -> Window:
     """Return the last tenth of the steps or seconds that every curve has: the shortest curve ends it."""
     end = min(float(curve.along(axis)[-1]) for curve in curves)
     return Window(end * (1 - FINAL_SHARE), end)
@@ -225,7 +225,11 @@ def _signed_mean(window: FinalWindow, group: Group) -> float:
     return mean if window.lower_is_better else -mean
 
 
-_UNITS: Final = {"timesteps_total": Axis.STEPS.label, "training_iteration": "iterations", "time_total_s": "seconds"}
+_UNITS: Final = {
+    "timesteps_total": CurveAxis.STEPS.label,
+    "training_iteration": "iterations",
+    "time_total_s": "seconds",
+}
 _WORST_FIRST: Final = (Status.ERROR, Status.RUNNING, Status.PENDING, Status.STOPPED, Status.PRUNED)
 
 
@@ -257,7 +261,7 @@ class UnscoredGroup:
         """The value and where it was reached: ``40 @ 100 of 1,000``."""
         if self.at is None or self.value is None:
             return MISSING
-        return score_at(self.value, self.at, self.of, "" if self.unit == Axis.STEPS.label else self.unit)
+        return score_at(self.value, self.at, self.of, "" if self.unit == CurveAxis.STEPS.label else self.unit)
 
     @property
     def status_words(self) -> str:
@@ -273,7 +277,7 @@ class UnscoredGroup:
 
 
 def unscored_groups(
-    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, axis: Axis, scoring: Scoring
+    groups: Sequence[Group], scored: Sequence[Group], curves: Curves, axis: CurveAxis, scoring: Scoring
 ) -> list[UnscoredGroup]:
     """Return what has no score: as its sweep ranks it; else by how far it came and its value there; failed ones last.
 
@@ -301,7 +305,7 @@ def _left(group: Group, scoring: Scoring) -> Iterator[TrialFolder]:
 
 
 def _unscored(
-    group: Group, size: int, curves: Curves, axis: Axis, first: Sequence[Curve], scoring: Scoring
+    group: Group, size: int, curves: Curves, axis: CurveAxis, first: Sequence[Curve], scoring: Scoring
 ) -> UnscoredGroup:
     statuses = {trial.record.status for trial in group.trials if trial.record}
     status = next((each for each in (*_WORST_FIRST, Status.TERMINATED) if each in statuses), None)
@@ -319,7 +323,7 @@ def _unscored(
     return UnscoredGroup(group.name, group.trials, size, status, error, at, None, axis.label, *values)
 
 
-def _mean_at(curves: Sequence[Curve], axis: Axis, at: float) -> float | None:
+def _mean_at(curves: Sequence[Curve], axis: CurveAxis, at: float) -> float | None:
     """Return the mean of the curves at a place, interpolated; None where one of them has no value there."""
     x = [curve.along(axis) for curve in curves]
     if not curves or any(not each[0] <= at <= each[-1] for each in x):

@@ -131,7 +131,7 @@ _COSTS: Final = (
 """Key, key of what early stopping saved, unit and format of each cost in ``summary``."""
 
 
-class Outcome(StrEnum):
+class RecordedOutcome(StrEnum):
     """How a configuration ended, as reports name it."""
 
     COMPLETED = "completed"
@@ -148,7 +148,7 @@ class Configuration:
     number: int
     point: Mapping[str, Any]
     """The values of its keys; some keys can be missing."""
-    outcome: Outcome
+    outcome: RecordedOutcome
     score: float | None
     """Of a configuration that completed, else None: the scores of others are from fewer steps."""
     last_value: float | None
@@ -178,7 +178,7 @@ class SweepResults:
     @property
     def best(self) -> Configuration | None:
         """The best configuration that completed."""
-        return next((each for each in self.configurations if each.outcome is Outcome.COMPLETED), None)
+        return next((each for each in self.configurations if each.outcome is RecordedOutcome.COMPLETED), None)
 
     @property
     def changes_keys(self) -> bool:
@@ -186,14 +186,14 @@ class SweepResults:
         options = SCHEDULERS.get(self.scheduler)
         return options is not None and options.COPIES_TRIALS
 
-    def number_of(self, outcome: Outcome) -> int:
+    def number_of(self, outcome: RecordedOutcome) -> int:
         """Return how many configurations have an outcome."""
         return sum(each.outcome is outcome for each in self.configurations)
 
     def facts(self) -> Iterator[str]:
         """Yield sentences: how many configurations there are, what they cost, and when the best was found."""
         counts = Counter(each.outcome for each in self.configurations)
-        listed = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in Outcome if counts[outcome])
+        listed = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in RecordedOutcome if counts[outcome])
         all_of_them = len(self.configurations)
         yield f"{all_of_them:,} configuration{'s' if all_of_them > 1 else ''}: {listed}."
         known = {key: number(value) for key, value in self.summary.items()}
@@ -235,7 +235,7 @@ def _configurations(listed: Sequence[Any]) -> Iterator[Configuration]:
             continue
         score, early = number(content.get("score")), _mapping(content.get("ended_early"))
         outcome = _outcome(content.get("status"), score)
-        completed = outcome is Outcome.COMPLETED
+        completed = outcome is RecordedOutcome.COMPLETED
         at, at_rung = number(early.get("at")), number(early.get("value"))
         last_value = score if at_rung is None else at_rung
         yield Configuration(
@@ -243,17 +243,19 @@ def _configurations(listed: Sequence[Any]) -> Iterator[Configuration]:
             point=content["point"],
             outcome=outcome,
             score=score if completed else None,
-            last_value=None if completed or outcome is Outcome.FAILED else last_value,
+            last_value=None if completed or outcome is RecordedOutcome.FAILED else last_value,
             ended_at=None if at is None else f"{exact(at)} {early.get('unit', '')}".strip(),
         )
 
 
-def _outcome(status: Any, score: float | None) -> Outcome:
+def _outcome(status: Any, score: float | None) -> RecordedOutcome:
     if status == Status.ERROR:
-        return Outcome.FAILED
+        return RecordedOutcome.FAILED
     if status == Status.PRUNED:
-        return Outcome.ENDED_EARLY
-    return Outcome.COMPLETED if status == Status.TERMINATED and score is not None else Outcome.UNFINISHED
+        return RecordedOutcome.ENDED_EARLY
+    return (
+        RecordedOutcome.COMPLETED if status == Status.TERMINATED and score is not None else RecordedOutcome.UNFINISHED
+    )
 
 
 def _domain(data: Any, values: Sequence[Any]) -> Listed | Range:

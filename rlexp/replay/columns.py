@@ -36,7 +36,7 @@ ColumnForms: TypeAlias = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 """Shape and dtype that each column has in one transition, by name: ``{"obs": ((4,), np.float32)}``."""
 
 
-class Form(NamedTuple):
+class ColumnForm(NamedTuple):
     """What one column's rows are."""
 
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Columns:
         """Take what a user declared; raises ValueError that names the first column that cannot be one."""
         if not declared:
             raise ValueError("a buffer needs at least one column")
-        self.forms: Mapping[str, Form] = {name: _form(name, *declared[name]) for name in sorted(declared)}
+        self.forms: Mapping[str, ColumnForm] = {name: _form(name, *declared[name]) for name in sorted(declared)}
         self._expected = [(name, len(form.shape), *form) for name, form in self.forms.items()]
 
     def rows(self, given: Mapping[str, ArrayLike]) -> SampleBatch:
@@ -95,10 +95,10 @@ class Columns:
         return f"other columns than the buffer's ({', '.join(self.forms)}); {'; '.join(parts)}"
 
 
-def _form(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Form:
+def _form(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> ColumnForm:
     if not name.isidentifier() or name in RESERVED:
         raise ValueError(f"a column cannot be called {name!r}: names are identifiers, and not {', '.join(RESERVED)}")
-    form = Form(tuple(int(size) for size in shape), np.dtype(dtype).newbyteorder("="))
+    form = ColumnForm(tuple(int(size) for size in shape), np.dtype(dtype).newbyteorder("="))
     if min(form.shape, default=1) < 1:
         raise ValueError(f"column {name}: every size in a shape must be at least 1, it is {list(form.shape)}")
     if form.dtype.kind not in NUMBERS or form.dtype.fields or form.dtype.subdtype:
@@ -252,7 +252,7 @@ class Intake:
             self._fold.clear()
 
 
-def _check_columns(forms: Mapping[str, Form], config: NStepConfig) -> None:
+def _check_columns(forms: Mapping[str, ColumnForm], config: NStepConfig) -> None:
     """Raise ValueError where columns that ``config`` names are missing, or are not what they should be."""
     flags = [name for name in (config.terminated, config.truncated) if name is not None]
     missing = [name for name in (config.rewards, *flags, *config.new_columns) if name not in forms]

@@ -17,9 +17,9 @@ from rlexp.rollout.fleet_member import (
     WINDOW_S,
     FleetLimits,
     FleetWords,
-    Member,
-    NodeLosses,
     PlaceWorker,
+    WorkerLosses,
+    WorkerSlot,
     last_line,
 )
 from rlexp.rollout.worker import RolloutWorker
@@ -35,7 +35,7 @@ RECHECK_S = 1.0
 class Suspect:
     """A lost process that may have been lost with its node."""
 
-    member: Member
+    member: WorkerSlot
     failed_at_s: float
     is_counted: bool
     """Whether it cost a restart."""
@@ -71,12 +71,12 @@ class Fleet:
         self._clock = clock
         self._events: list[str] = []
         self._name_of = words.name_of
-        self._node_losses = NodeLosses(words.num_workers_of)
+        self._node_losses = WorkerLosses(words.num_workers_of)
         self._state_of_nodes: ClusterState | None = None
         self._state_of_room: ClusterState | None = None
-        self._members = [Member(index) for index in range(num_workers)]
-        self._with_room: dict[Worker, Member] = {}
-        self._without_room: dict[Worker, Member] = {}
+        self._members = [WorkerSlot(index) for index in range(num_workers)]
+        self._with_room: dict[Worker, WorkerSlot] = {}
+        self._without_room: dict[Worker, WorkerSlot] = {}
         self._suspects: dict[Worker, Suspect] = {}
         # Heaps of a time and a member's index: when replacements are due, and when a worker may hang.
         self._due: list[tuple[float, int]] = []
@@ -162,7 +162,7 @@ class Fleet:
             workers.clear()
         self._due, self._deadlines = [], []
 
-    def _place_member(self, member: Member) -> None:
+    def _place_member(self, member: WorkerSlot) -> None:
         actor = self._place(member.index, member.attempt)
         member.actor, member.first_delivery_s, member.replace_at_s = actor, None, None
         self._without_room[actor] = member
@@ -210,7 +210,7 @@ class Fleet:
         self._lose_with_node(draining, ends_soon=True)
         return workers
 
-    def _forgive_suspects(self, state: ClusterState) -> list[tuple[str, Member]]:
+    def _forgive_suspects(self, state: ClusterState) -> list[tuple[str, WorkerSlot]]:
         """Take back the restarts of workers that turn out to have been lost with their node; return those."""
         now, forgiven = self._clock(), []
         for worker, suspect in tuple(self._suspects.items()):
@@ -225,7 +225,7 @@ class Fleet:
                 forgiven.append((node, member))
         return forgiven
 
-    def _lose_with_node(self, lost: list[tuple[str, Member]], ends_soon: bool) -> None:
+    def _lose_with_node(self, lost: list[tuple[str, WorkerSlot]], ends_soon: bool) -> None:
         """Place anew, without counting it, what nodes have taken with them."""
         now = self._clock()
         for node, member in lost:
@@ -235,18 +235,18 @@ class Fleet:
         workers = [(node, member.index) for node, member in lost]
         self._events += self._node_losses.lost(workers, ends_soon, now)
 
-    def _take_away(self, member: Member) -> None:
+    def _take_away(self, member: WorkerSlot) -> None:
         assert member.actor is not None
         self._pool.remove(member.actor)
         self._with_room.pop(member.actor, None)
         self._without_room.pop(member.actor, None)
         member.actor = None
 
-    def _replace_at(self, member: Member, due_s: float) -> None:
+    def _replace_at(self, member: WorkerSlot, due_s: float) -> None:
         member.replace_at_s = due_s
         heappush(self._due, (due_s, member.index))
 
-    def _suspect(self, member: Member, why: str, now: float) -> None:
+    def _suspect(self, member: WorkerSlot, why: str, now: float) -> None:
         """Handle a failure that may turn out to be that of the worker's node."""
         worker, num_before = member.actor, self._num_restarts
         assert worker is not None
@@ -254,7 +254,7 @@ class Fleet:
         if self._pool.cluster_state().placed is not None:
             self._suspects[worker] = Suspect(member, now, self._num_restarts > num_before)
 
-    def _handle_failure(self, member: Member, why: str, now: float) -> None:
+    def _handle_failure(self, member: WorkerSlot, why: str, now: float) -> None:
         self._take_away(member)
         member.lost = why
         if member.failed(now) > FAILURES_IN_WINDOW or self._num_restarts >= self._limits.max_restarts:
@@ -264,7 +264,7 @@ class Fleet:
         member.restart = self._num_restarts
         self._replace_at(member, now + member.next_delay_s(now))
 
-    def _remove(self, member: Member, why: str) -> None:
+    def _remove(self, member: WorkerSlot, why: str) -> None:
         member.replace_at_s = None
         num_left = sum(not each.is_removed for each in self._members)
         if not num_left:
@@ -274,7 +274,7 @@ class Fleet:
             f" {num_left} of {len(self._members)} continue"
         )
 
-    def _reached_limit(self, member: Member) -> str:
+    def _reached_limit(self, member: WorkerSlot) -> str:
         if len(member.failed_at_s) > FAILURES_IN_WINDOW:
             return f"after {len(member.failed_at_s)} failures in {WINDOW_S / 60:g} minutes"
         return f"since all {self._limits.max_restarts} restarts are used (max_num_worker_restarts)"

@@ -54,7 +54,7 @@ OF_WORKERS = FleetWords("worker {}".format)
 
 
 @dataclass
-class Member:
+class WorkerSlot:
     """One worker's place in the fleet."""
 
     index: int
@@ -133,7 +133,7 @@ class NodeLoss:
     """Those of them that have not delivered since."""
 
 
-class NodeLosses:
+class WorkerLosses:
     """Writes one event when members of a fleet are lost with a node, and one when all of them are back."""
 
     def __init__(self, num_workers_of: Callable[[int], int]) -> None:

@@ -44,7 +44,7 @@ class Recording:
         return int(np.count_nonzero(self.fragment.valid))
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """Delivers fragment after fragment; weights and filters change between two of them."""
 
     def record(self, num_steps_sampled: int) -> Recording:
@@ -244,7 +244,7 @@ class RecordingAhead:
     one in progress when they arrive is finished with the old ones.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: StepRecorder) -> None:
         """Own ``recorder``: from now on, only the thread touches it."""
         self._recorder = recorder
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="recorder")

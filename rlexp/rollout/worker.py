@@ -17,7 +17,7 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import Accumulator, EpisodeAccumulator, FragmentAccumulator, refuse_unended_episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime, join_reports_of_worker, join_rows
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.recorder import ENV, FragmentRecorder, Recorder, Recording, RecordingAhead
+from rlexp.rollout.recorder import ENV, FragmentRecorder, Recording, RecordingAhead, StepRecorder
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames
 from rlexp.schedules import derive_seed
@@ -42,7 +42,7 @@ class RolloutWorker:
         acting_policy = self._policy if self._policy_acts else spec.make_policy()
         env_seed = derive_seed(spec.seed, "worker", spec.index, "env")
         recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed, _make_hooks(spec, env))
-        self._recorder: Recorder = recorder if self._policy_acts else RecordingAhead(recorder)
+        self._recorder: StepRecorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
         """Act with ``weights`` from the next fragment on; ``version`` counts the learner's updates behind them.

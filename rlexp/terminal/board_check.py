@@ -15,7 +15,7 @@ from typing import Final
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.servers.access import OLDEST, ROLES
-from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
+from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
 from rlexp.terminal.lines import CYAN, GREEN, RED, YELLOW, painted, visible
 from rlexp.text import columns_of, duration, size, wrapped
 
@@ -38,7 +38,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class BoardCheck:
     """A line."""
 
     check: str
@@ -48,48 +48,50 @@ class Finding:
     """What to do about it."""
 
 
-_REMEDIES: Final[Mapping[Obstacle, str]] = {
-    Obstacle.NAME: "correct the name in the address; try it with ping",
-    Obstacle.PORT: "start the server, correct the port, or open the firewall; it may listen on loopback only (bind)",
-    Obstacle.SILENCE: "open the firewall or the cloud's access rules for this machine, or use a tunnel (ssh -L)",
-    Obstacle.PLAIN: "give redis:// where the server has no TLS, or the port at which it has it",
-    Obstacle.AUTHORITY: "add ?ssl_ca_certs=FILE with the authority's certificate to the address",
-    Obstacle.HOST: "give the name that the certificate is for, or have one made for this name",
-    Obstacle.TIME: "renew the server's certificate; if it is valid, set this machine's clock",
+_REMEDIES: Final[Mapping[ReachObstacle, str]] = {
+    ReachObstacle.NAME: "correct the name in the address; try it with ping",
+    ReachObstacle.PORT: (
+        "start the server, correct the port, or open the firewall; it may listen on loopback only (bind)"
+    ),
+    ReachObstacle.SILENCE: "open the firewall or the cloud's access rules for this machine, or use a tunnel (ssh -L)",
+    ReachObstacle.PLAIN: "give redis:// where the server has no TLS, or the port at which it has it",
+    ReachObstacle.AUTHORITY: "add ?ssl_ca_certs=FILE with the authority's certificate to the address",
+    ReachObstacle.HOST: "give the name that the certificate is for, or have one made for this name",
+    ReachObstacle.TIME: "renew the server's certificate; if it is valid, set this machine's clock",
 }
 
 
-def unreachable(error: ReachError) -> Finding:
+def unreachable(error: ReachError) -> BoardCheck:
     """Return the only finding of a server that cannot be reached."""
-    return Finding("reach", Level.PROBLEM, error.reason, _REMEDIES[error.obstacle])
+    return BoardCheck("reach", Level.PROBLEM, error.reason, _REMEDIES[error.obstacle])
 
 
-def reach_findings(address: BoardAddress, found: Reach) -> Iterator[Finding]:
+def reach_findings(address: BoardAddress, found: Reach) -> Iterator[BoardCheck]:
     """Yield how the server is reached."""
     where = "this machine" if found.is_this_machine else "a private network" if found.is_private else "public"
-    yield Finding("reach", Level.OK, f"{found.peer} ({where}) in {_ms(found.connect_s)}")
+    yield BoardCheck("reach", Level.OK, f"{found.peer} ({where}) in {_ms(found.connect_s)}")
     if found.tls_version:
         yield _certificate(found)
     elif found.is_this_machine:
-        yield Finding("TLS", Level.OK, "none, and none is needed on this machine")
+        yield BoardCheck("TLS", Level.OK, "none, and none is needed on this machine")
     else:
         level = Level.WARNING if found.is_private else Level.PROBLEM
-        yield Finding("TLS", level, "none: whoever is on the way reads the password", "use rediss://, or a tunnel")
+        yield BoardCheck("TLS", level, "none: whoever is on the way reads the password", "use rediss://, or a tunnel")
     if not address.password:
-        yield Finding(
+        yield BoardCheck(
             "password", Level.WARNING, "none: everybody who reaches the server can use and erase it", _RULES_HINT
         )
 
 
-def refused(address: BoardAddress, error: BoardError) -> Finding:
+def refused(address: BoardAddress, error: BoardError) -> BoardCheck:
     """Return the last finding of a server that can be reached, and then does not answer as it should."""
     hint = error.hint
     if isinstance(error, BoardLostError) and not address.has_tls:
         hint = "if it has TLS, give rediss://"
-    return Finding("server", Level.PROBLEM, error.message, hint)
+    return BoardCheck("server", Level.PROBLEM, error.message, hint)
 
 
-def server_findings(facts: RedisFacts) -> Iterator[Finding]:
+def server_findings(facts: RedisFacts) -> Iterator[BoardCheck]:
     """Yield how the server is."""
     yield from _server(facts)
     yield from _rights(facts)
@@ -97,111 +99,115 @@ def server_findings(facts: RedisFacts) -> Iterator[Finding]:
     yield from _memory(facts.about)
     offset = f"{abs(facts.clock_offset_s):.1f} s {'ahead' if facts.clock_offset_s > 0 else 'behind'}"
     if abs(facts.clock_offset_s) > _CLOCK_S:
-        yield Finding(
+        yield BoardCheck(
             "clock", Level.WARNING, f"the server's is {offset}", "leases do not depend on it, but certificates do"
         )
     else:
-        yield Finding("clock", Level.OK, f"the server's is {offset}")
+        yield BoardCheck("clock", Level.OK, f"the server's is {offset}")
 
 
-def speed_findings(speed: Speed) -> Iterator[Finding]:
+def speed_findings(speed: Speed) -> Iterator[BoardCheck]:
     """Yield how fast messages go, of a board or a queue."""
     trip = f"{_ms(speed.round_trip_s)}, the median of 20"
     if speed.round_trip_s > _SLOW_S:
-        yield Finding("round trip", Level.WARNING, trip, "raise board.window, so that more fragments are on their way")
+        yield BoardCheck(
+            "round trip", Level.WARNING, trip, "raise board.window, so that more fragments are on their way"
+        )
     else:
-        yield Finding("round trip", Level.OK, trip)
+        yield BoardCheck("round trip", Level.OK, trip)
     if speed.bytes_per_s is not None:
-        yield Finding("speed", Level.OK, f"{size(speed.bytes_per_s)}/s, both ways together")
+        yield BoardCheck("speed", Level.OK, f"{size(speed.bytes_per_s)}/s, both ways together")
     if speed.refused_bytes is not None:
         text = f"{size(speed.refused_bytes)} do not go through: {speed.refusal}"
         hint = "raise the limit of the server (proto-max-bulk-len) or plan, or set board.max_fragment_mb below it"
-        yield Finding("largest message", Level.PROBLEM, text, hint)
+        yield BoardCheck("largest message", Level.PROBLEM, text, hint)
     else:
-        yield Finding("largest message", Level.OK, f"{size(speed.largest_bytes)} go through")
+        yield BoardCheck("largest message", Level.OK, f"{size(speed.largest_bytes)} go through")
 
 
-def _certificate(found: Reach) -> Finding:
+def _certificate(found: Reach) -> BoardCheck:
     left_s = found.certificate_left_s
     if left_s is None:
-        return Finding("TLS", Level.OK, f"{found.tls_version}, the certificate is the host's")
+        return BoardCheck("TLS", Level.OK, f"{found.tls_version}, the certificate is the host's")
     text = f"{found.tls_version}, the certificate is the host's and valid for {duration(left_s)}"
     if left_s < _CERTIFICATE_S:
-        return Finding("TLS", Level.WARNING, text, "renew it: afterwards nobody can connect")
-    return Finding("TLS", Level.OK, text)
+        return BoardCheck("TLS", Level.WARNING, text, "renew it: afterwards nobody can connect")
+    return BoardCheck("TLS", Level.OK, text)
 
 
-def _server(facts: RedisFacts) -> Iterator[Finding]:
+def _server(facts: RedisFacts) -> Iterator[BoardCheck]:
     title = f"{facts.server} {'.'.join(map(str, facts.version))}"
     if facts.version < OLDEST:
-        yield Finding("server", Level.PROBLEM, title, "a board needs Redis 6.2 or newer, or Valkey")
+        yield BoardCheck("server", Level.PROBLEM, title, "a board needs Redis 6.2 or newer, or Valkey")
     elif facts.role != "master":
-        yield Finding(
+        yield BoardCheck(
             "server", Level.PROBLEM, f"{title}, a replica, which only reads", "give the address of the master"
         )
     elif facts.mode != "standalone":
         hint = "it works where one node has all slots; else give a server that is no cluster"
-        yield Finding("server", Level.WARNING, f"{title}, {facts.mode}", hint)
+        yield BoardCheck("server", Level.WARNING, f"{title}, {facts.mode}", hint)
     else:
-        yield Finding("server", Level.OK, title)
+        yield BoardCheck("server", Level.OK, title)
 
 
-def _rights(facts: RedisFacts) -> Iterator[Finding]:
+def _rights(facts: RedisFacts) -> Iterator[BoardCheck]:
     user = f"user {facts.user}" if facts.user else "this user"
     if facts.missing is None:
-        yield Finding("rights", Level.UNKNOWN, "the server does not say what this user may do", _RULES_HINT)
+        yield BoardCheck("rights", Level.UNKNOWN, "the server does not say what this user may do", _RULES_HINT)
         return
     roles = [role for role, missing in facts.missing.items() if not missing]
     if not roles:
         role, missing = min(facts.missing.items(), key=lambda item: len(item[1]))
         text = f"{user} can be of no role; as {role} it may not {', '.join(missing)}"
-        yield Finding("rights", Level.PROBLEM, text, _RULES_HINT)
+        yield BoardCheck("rights", Level.PROBLEM, text, _RULES_HINT)
     elif facts.rules_server:
         text = f"{user} may do everything, also erase the server: so may all who have its password"
-        yield Finding("rights", Level.WARNING, text, _RULES_HINT)
+        yield BoardCheck("rights", Level.WARNING, text, _RULES_HINT)
     else:
-        yield Finding("rights", Level.OK, f"{user} can be {_listed(roles)}")
+        yield BoardCheck("rights", Level.OK, f"{user} can be {_listed(roles)}")
 
 
-def _memory(about: Mapping[str, str] | None) -> Iterator[Finding]:
+def _memory(about: Mapping[str, str] | None) -> Iterator[BoardCheck]:
     if about is None:
         hint = "ask as trainer, client or owner"
-        yield Finding("memory", Level.UNKNOWN, "this user may not ask for memory and persistence (INFO)", hint)
+        yield BoardCheck("memory", Level.UNKNOWN, "this user may not ask for memory and persistence (INFO)", hint)
         return
     limit, used = int(about.get("maxmemory", 0)), int(about.get("used_memory", 0))
     policy = about.get("maxmemory_policy", "noeviction")
     text = f"{size(used)} used of {size(limit)}" if limit else f"{size(used)} used, no limit (maxmemory 0)"
     if limit and policy != "noeviction":
         text = f"{text}; when full, it deletes what tasks still need ({policy})"
-        yield Finding(
+        yield BoardCheck(
             "memory", Level.PROBLEM, text, "set maxmemory-policy noeviction: then it refuses, and both ends wait"
         )
     elif limit and limit - used < _LITTLE_MEMORY:
         hint = "few or small tasks: window x seats x fragment size and two versions of weights must fit"
-        yield Finding("memory", Level.WARNING, text, hint)
+        yield BoardCheck("memory", Level.WARNING, text, hint)
     else:
-        yield Finding("memory", Level.OK, text)
+        yield BoardCheck("memory", Level.OK, text)
     yield _persistence(about)
     yield from _connections(about)
 
 
-def _persistence(about: Mapping[str, str]) -> Finding:
+def _persistence(about: Mapping[str, str]) -> BoardCheck:
     if about.get("rdb_last_bgsave_status", "ok") != "ok" or about.get("aof_last_write_status", "ok") != "ok":
         hint = 'free its disk, or turn persistence off (save "", appendonly no): a board needs none'
-        return Finding("persistence", Level.PROBLEM, "its last write to the disk failed: it may refuse messages", hint)
+        return BoardCheck(
+            "persistence", Level.PROBLEM, "its last write to the disk failed: it may refuse messages", hint
+        )
     if about.get("aof_enabled") == "1":
         text = "every fragment is written to the disk (appendonly), which a board does not need"
-        return Finding("persistence", Level.WARNING, text, "appendonly no: a trainer fills an emptied board again")
-    return Finding("persistence", Level.OK, "fragments are not logged to the disk")
+        return BoardCheck("persistence", Level.WARNING, text, "appendonly no: a trainer fills an emptied board again")
+    return BoardCheck("persistence", Level.OK, "fragments are not logged to the disk")
 
 
-def _connections(about: Mapping[str, str]) -> Iterator[Finding]:
+def _connections(about: Mapping[str, str]) -> Iterator[BoardCheck]:
     most, now = int(about.get("maxclients", 0)), int(about.get("connected_clients", 0))
     if most:
         text = f"{now} of {most}"
         level = Level.WARNING if most - now < _FEW_CONNECTIONS else Level.OK
         hint = "an actor takes one or two, a trainer up to four" if level is Level.WARNING else None
-        yield Finding("connections", level, text, hint)
+        yield BoardCheck("connections", level, text, hint)
 
 
 def _listed(names: list[str]) -> str:
@@ -215,7 +221,7 @@ def _ms(seconds: float) -> str:
 _COLOURS: Final = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.PROBLEM: RED, Level.UNKNOWN: CYAN}
 
 
-def print_findings(server: str, findings: Sequence[Finding], as_json: bool) -> None:
+def print_findings(server: str, findings: Sequence[BoardCheck], as_json: bool) -> None:
     """Print what was found out about ``server``, which has no password."""
     if as_json:
         is_ok = all(finding.level is not Level.PROBLEM for finding in findings)

@@ -24,7 +24,7 @@ from rlexp.errors import Notice
 from rlexp.files import plain, to_json
 from rlexp.metrics import Estimate
 from rlexp.terminal.lines import BOLD, aligned, painted, print_notice_list, tolerate_unknown_letters
-from rlexp.terminal.plot import Line, colour_of, plot
+from rlexp.terminal.plot import PlotLine, colour_of, plot
 from rlexp.text import (
     MISSING,
     MOST_LINES,
@@ -194,7 +194,7 @@ def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
     for group in groups:
         band, edges = group.band, with_edges and len(group.trials) > 1
         low, high = (band.low, band.high) if edges else (None, None)
-        lines.append(Line(group.mark, _colour(comparison, group), band.x / unit.size, band.middle, low, high))
+        lines.append(PlotLine(group.mark, _colour(comparison, group), band.x / unit.size, band.middle, low, high))
     what = "IQM over seeds" + (", dots: 95 % interval" if with_edges else "")
     left_out = (
         f"; shown are the first group and the {len(groups) - 1} best others"

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, TextIO
 
-from rlexp.compare.event_files import AtStep, Figures, Run, RunContents, Summary
+from rlexp.compare.event_files import AtStep, Figures, LogRun, RunContents, Summary
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
 from rlexp.text import MISSING
@@ -74,7 +74,7 @@ class TablePrinter:
                 print(line)
         _print_others(contents)
 
-    def print_news(self, run: Run, tag: str, points: Array) -> None:
+    def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print a line a point: time, step, value, tag, and the run where there are several."""
         self._runs.add(run.name)
         name = f"{_GAP}{printable(run.name)}" if len(self._runs) > 1 else ""
@@ -107,11 +107,11 @@ class PointTablePrinter:
         for line in aligned(rows):
             print(line)
 
-    def print_news(self, run: Run, tag: str, points: Array) -> None:
+    def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print nothing: what is past does not change."""
 
 
-def _print_heading(run: Run, first: bool) -> None:
+def _print_heading(run: LogRun, first: bool) -> None:
     print(("" if first else "\n") + painted(printable(run.name), BOLD, sys.stdout))
 
 

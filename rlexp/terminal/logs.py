@@ -19,8 +19,8 @@ from rlexp.compare.event_files import (
     AtStep,
     Figures,
     Follower,
-    Gatherer,
-    Run,
+    LogGatherer,
+    LogRun,
     RunContents,
     Series,
     Summary,
@@ -37,7 +37,7 @@ from rlexp.terminal.log_tables import PointTablePrinter, TablePrinter, printable
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Nobody reads faster, and a look costs little more than finding the files."""
 
-KeptT = TypeVar("KeptT", bound=Gatherer)
+KeptT = TypeVar("KeptT", bound=LogGatherer)
 _POINTS_PER_PIECE = 10_000
 """Points that become text at once."""
 
@@ -139,7 +139,7 @@ class LogPrinter(Protocol[KeptT]):
     def print_run(self, contents: RunContents[KeptT]) -> None:
         """Print what the files of a run say."""
 
-    def print_news(self, run: Run, tag: str, points: Array) -> None:
+    def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print points ``[N]`` of POINT that were written since the last look."""
 
 
@@ -167,11 +167,11 @@ class CsvPrinter:
         for tag, kept in sorted(contents.scalars.items()):
             self._print(contents.run, tag, kept.points())
 
-    def print_news(self, run: Run, tag: str, points: Array) -> None:
+    def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print more rows."""
         self._print(run, tag, points)
 
-    def _print(self, run: Run, tag: str, points: Array) -> None:
+    def _print(self, run: LogRun, tag: str, points: Array) -> None:
         start = _csv_cells(visible(run.name), visible(tag))
         for piece in _pieces(points):
             columns = (piece[name].tolist() for name in ("step", "wall_time", "value"))
@@ -219,11 +219,11 @@ class JsonPrinter:
         for (tag, kind), count in sorted(contents.others.items()):
             print(to_json({"run": contents.run.name, "tag": tag, "kind": kind, "points": count}))
 
-    def print_news(self, run: Run, tag: str, points: Array) -> None:
+    def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print a line with new points."""
         self._print(run, tag, points, {})
 
-    def _print(self, run: Run, tag: str, points: Array, figures: dict[str, Any]) -> None:
+    def _print(self, run: LogRun, tag: str, points: Array, figures: dict[str, Any]) -> None:
         head = {"run": run.name, "tag": tag, "kind": "scalar", "points": len(points), **figures}
         sys.stdout.write(to_json(head)[:-1])
         for key, name in (("steps", "step"), ("wall_times", "wall_time"), ("values", "value")):

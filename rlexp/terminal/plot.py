@@ -25,7 +25,7 @@ _MARKS_ON_A_CURVE: Final = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """One curve: ``x`` rises; ``mark`` is the letter that names it, also where there is no colour."""
 
     mark: str
@@ -42,7 +42,7 @@ def colour_of(index: int) -> str:
     return _COLOURS[index % len(_COLOURS)]
 
 
-def plot(lines: Sequence[Line], width: int, height: int, x_label: str, stream: TextIO) -> Iterator[str]:
+def plot(lines: Sequence[PlotLine], width: int, height: int, x_label: str, stream: TextIO) -> Iterator[str]:
     """Yield a plot of ``height`` rows, none wider than ``width``; painted as ``stream`` allows."""
     y_low, y_high = _limits(
         [values for line in lines for values in (line.y, line.low, line.high) if values is not None]
@@ -93,7 +93,7 @@ class _Canvas:
         self._owner = np.full((height, width), -1)
         self._marks: dict[tuple[int, int], str] = {}
 
-    def draw(self, index: int, line: Line) -> None:
+    def draw(self, index: int, line: PlotLine) -> None:
         """Draw a curve, joined from one column of dots to the next, and the edges of its interval."""
         columns = np.arange(self._dots.shape[1])
         at = np.interp(columns, [0, len(columns) - 1], self.x_limits)
@@ -109,7 +109,7 @@ class _Canvas:
             span = np.arange(min(before, rows[number]), max(before, rows[number]) + 1)
             self._set(index, span, np.full(len(span), column))
 
-    def mark(self, index: int, line: Line, count: int) -> None:
+    def mark(self, index: int, line: PlotLine, count: int) -> None:
         """Write the curve's letter at a few places along it, at other places for each curve."""
         for number in range(_MARKS_ON_A_CURVE):
             share = (number + (index + 1) / (count + 1)) / _MARKS_ON_A_CURVE
@@ -126,7 +126,7 @@ class _Canvas:
         """Return the row of characters at ``y``, from the top."""
         return int(self._dot_rows(np.array([y]))[0]) // _DOTS_HIGH
 
-    def painted_row(self, row: int, lines: Sequence[Line], stream: TextIO) -> str:
+    def painted_row(self, row: int, lines: Sequence[PlotLine], stream: TextIO) -> str:
         """Return a row's characters, those of one curve in its colour."""
         cells = [(int(self._owner[row, column]), self._character(row, column)) for column in range(self.width)]
         runs = [(owner, "".join(text for _, text in run)) for owner, run in groupby(cells, key=lambda cell: cell[0])]

@@ -23,7 +23,7 @@ from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, score, 
 if TYPE_CHECKING:
     from rlexp.agents.checkpoint import Evaluation
     from rlexp.agents.export.export import Export
-    from rlexp.agents.export.onnx import Form, Verification
+    from rlexp.agents.export.onnx import TensorForm, Verification
     from rlexp.runs.checkpoints.kept import Superseded
 
 _CLEAR_LINE: Final = "\r\x1b[K"
@@ -149,7 +149,7 @@ def _export_as_json(export: Export) -> dict[str, object]:
     }
 
 
-def _form(form: Form) -> dict[str, object]:
+def _form(form: TensorForm) -> dict[str, object]:
     return {"name": form.name, "dtype": form.dtype, "shape": list(form.shape)}
 
 

@@ -33,7 +33,7 @@ _LEAST_GAIN: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Progress:
+class GoalProgress:
     """How much of a ``stop`` that can be foretold is reached: a counter's, or the time budget's."""
 
     metric: str
@@ -88,7 +88,7 @@ class TrialView:
         if is_known(reward):
             self._add_reward(self.row[ITERATION], reward)
 
-    def progress(self, now_s: float) -> Progress | None:
+    def progress(self, now_s: float) -> GoalProgress | None:
         """Return the progress of the counter whose ``stop`` comes first, None where there is none or no row yet."""
         stop = self.trial.experiment.stop
         known = [self._of_counter(metric, goal) for metric, goal in stop.items() if metric in GROWING_METRICS]
@@ -112,19 +112,19 @@ class TrialView:
         self._rewards.append((iteration, reward))
         self.best_reward = reward if self.best_reward is None else max(reward, self.best_reward)
 
-    def _of_counter(self, metric: str, goal: float) -> Progress | None:
+    def _of_counter(self, metric: str, goal: float) -> GoalProgress | None:
         value = self.row.get(metric)
         if not is_known(value):
             return None
         share = min(max(value / goal, 0.0), 1.0) if goal > 0 else 1.0
-        return Progress(metric, goal, share, 0.0 if share >= 1 else self._seconds_left(metric, goal - value))
+        return GoalProgress(metric, goal, share, 0.0 if share >= 1 else self._seconds_left(metric, goal - value))
 
-    def _of_budget(self, now_s: float) -> Progress | None:
+    def _of_budget(self, now_s: float) -> GoalProgress | None:
         budget_s = self.trial.experiment.time_budget_s
         if budget_s is None or self._began_s is None:
             return None
         used_s = min(now_s - self._began_s, budget_s)
-        return Progress(_BUDGET, budget_s, used_s / budget_s, budget_s - used_s)
+        return GoalProgress(_BUDGET, budget_s, used_s / budget_s, budget_s - used_s)
 
     def _seconds_left(self, metric: str, missing: float) -> float | None:
         gained = self.row[metric] - self._first.get(metric, self.row[metric])
@@ -132,12 +132,12 @@ class TrialView:
         return missing * seconds / gained if gained > 0 and seconds > 0 else None
 
 
-def _when(progress: Progress) -> tuple[float, float]:
+def _when(progress: GoalProgress) -> tuple[float, float]:
     """Return a key that is lower the sooner the goal is reached."""
     return (float("inf") if progress.seconds_left is None else progress.seconds_left, -progress.share)
 
 
-def goal_text(progress: Progress) -> str:
+def goal_text(progress: GoalProgress) -> str:
     """Return a goal with its unit: ``500,000 env steps``, ``0:10:00 training time``."""
     number = duration(progress.goal) if progress.metric.startswith("time_") else exact(progress.goal)
     return f"{number} {_UNITS.get(progress.metric, progress.metric)}"

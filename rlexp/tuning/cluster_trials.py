@@ -74,7 +74,7 @@ LOST_AFTER_S = 8.0
 INTERVAL_S = 1.0
 
 
-class Server(Protocol):
+class NodeServer(Protocol):
     """A server that is tried again and again."""
 
     def silent_s(self) -> float:
@@ -84,16 +84,16 @@ class Server(Protocol):
         """Give up the try in progress."""
 
 
-def _server_of(node: RayNode) -> Server:
+def _server_of(node: RayNode) -> NodeServer:
     return Reachability(node.address, node.port, interval_s=INTERVAL_S)
 
 
 class SilentNodes:
     """Owns the tries to reach the nodes on which trials run, until ``close``; nothing here waits."""
 
-    def __init__(self, server_of: Callable[[RayNode], Server] = _server_of) -> None:
+    def __init__(self, server_of: Callable[[RayNode], NodeServer] = _server_of) -> None:
         self._server_of = server_of
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, NodeServer] = {}
 
     def look(self, running: Mapping[str, RayNode]) -> dict[str, float]:
         """Return for how many seconds the node of each running trial has not answered; often 0 for all."""

@@ -14,7 +14,7 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.board.actor import actor as joined_actor
 from rlexp.board.actor.actor import ActorFigures
-from rlexp.board.actor.joiner import TaskPlayer
+from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.messages.credentials import SharedKeys, TrainerKeys
 from rlexp.board.messages.envelope import Header, read_message
@@ -99,7 +99,7 @@ def trial(board: MemoryBoard, keys: TrainerKeys = KEYS, **given: Any) -> Iterato
 def actor(board: MemoryBoard, member: str = "actor", token: JoinToken | None = None) -> Iterator[Recorder]:
     """Play for the trial in a thread, as ``rlexp join`` does, until the body ends."""
     recorder, stopping = Recorder(), threading.Event()
-    player = TaskPlayer(board, member, "", TrustedCode(), recorder, token)
+    player = JoinedTask(board, member, "", TrustedCode(), recorder, token)
     thread = threading.Thread(target=player.play, args=(task_of(board), stopping.is_set))
     thread.start()
     try:
@@ -277,7 +277,7 @@ def test_tokens_of_refused_actors_are_not_accepted() -> None:
         until(lambda: agent.source.poll(0) or is_banned(board, "alice/a process"))
         with actor(board, "bob/a process", master.token("bob")):
             assert polled(agent)
-        player = TaskPlayer(board, "alice/b", "", TrustedCode(), Recorder(), master.token("alice"))
+        player = JoinedTask(board, "alice/b", "", TrustedCode(), Recorder(), master.token("alice"))
         with pytest.raises(TrialError, match="has banned this actor"):
             player.play(task_of(board), lambda: True)
 
@@ -297,7 +297,7 @@ def test_actor_without_the_right_token_is_kept_from_the_task() -> None:
     board, master = MemoryBoard(MemoryServer()), MasterKey.new()
     with trial(board, keys=master.keys(TASK)):
         without, stranger, own = (
-            TaskPlayer(board, "a/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
+            JoinedTask(board, "a/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
             for token in (None, MasterKey.new().token("alice"), master.token("alice"))
         )
     assert without is not None
@@ -312,6 +312,6 @@ def test_actor_with_a_token_does_not_play_an_unsigned_task() -> None:
     pytest.importorskip("cryptography")
     board, token = MemoryBoard(MemoryServer()), MasterKey.new().token("alice")
     with trial(board):
-        obstacle = TaskPlayer(board, "alice/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
+        obstacle = JoinedTask(board, "alice/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
     assert obstacle is not None
     assert obstacle.message == "is not signed, and this actor has a token"

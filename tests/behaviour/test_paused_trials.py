@@ -15,7 +15,7 @@ import pytest
 from optuna.trial import TrialState
 
 from rlexp.compare.comparison import compare_groups
-from rlexp.compare.curve import Axis
+from rlexp.compare.curve import CurveAxis
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.errors import ResumeError
@@ -77,7 +77,7 @@ def test_best_configurations_run_again_with_other_seeds(top: int, tmp_path: Path
 
 def test_compare_leaves_out_the_trials_of_the_confirmation(tmp_path: Path) -> None:
     path = Rehearsals(tmp_path, lucky).begin(text_of(RATES, SEARCH))
-    found = compare_groups([str(path)], "episode_reward_mean", Axis.STEPS, None)
+    found = compare_groups([str(path)], "episode_reward_mean", CurveAxis.STEPS, None)
     assert [(group.name, len(group.trials)) for group in found.groups] == [
         (f"lr={lr}", 2) for lr in (0.4, 0.3, 0.2, 0.1)
     ]

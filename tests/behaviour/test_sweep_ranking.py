@@ -26,7 +26,7 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from rlexp.compare.comparison import Comparison, compare_groups
-from rlexp.compare.curve import Axis
+from rlexp.compare.curve import CurveAxis
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record
@@ -62,7 +62,7 @@ def compared(folder: Path, search: dict[str, Any], number: int = 40) -> Comparis
     sweep = sweep_of(folder, CONFIG, {"num_samples": number, **search})
     reward = cost_by_lr_only if search.get("mode") == "min" else by_lr_only
     path = simulated(sweep, folder, reward, capacity=4).path
-    return compare_groups([str(path)], "episode_reward_mean", Axis.STEPS, None)
+    return compare_groups([str(path)], "episode_reward_mean", CurveAxis.STEPS, None)
 
 
 @pytest.mark.parametrize("search", [{}, ASHA, {"mode": "min"}, {"scheduler": "median"}])
@@ -166,7 +166,7 @@ def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((path / "trials.csv").read_text().splitlines()))
 
 
-def compared_sweep(path: Path, metric: str = REWARD, axis: Axis = Axis.STEPS) -> Comparison:
+def compared_sweep(path: Path, metric: str = REWARD, axis: CurveAxis = CurveAxis.STEPS) -> Comparison:
     return compare_groups([str(path)], metric, axis, None)
 
 
@@ -336,7 +336,7 @@ def test_last_lines_of_a_sweep_recommend_a_comparison_in_its_order(tmp_path: Pat
 
 def test_comparison_at_equal_budgets_says_that_it_is_not_the_ranking(tmp_path: Path) -> None:
     simulation = swept(tmp_path)
-    comparison = compare_groups([str(simulation.path)], REWARD, Axis.STEPS, None, 200)
+    comparison = compare_groups([str(simulation.path)], REWARD, CurveAxis.STEPS, None, 200)
     assert len(comparison.groups) == 6
     means = [group.mean for group in comparison.groups]
     assert means == sorted(means, reverse=True)
@@ -374,7 +374,10 @@ def test_larger_files_of_a_sweep_are_written_less_often(tmp_path: Path) -> None:
 
 def test_another_metric_or_axis_is_scored_as_for_any_run(tmp_path: Path) -> None:
     simulation = swept(tmp_path)
-    for other in (compared_sweep(simulation.path, "episode_len_mean"), compared_sweep(simulation.path, axis=Axis.TIME)):
+    for other in (
+        compared_sweep(simulation.path, "episode_len_mean"),
+        compared_sweep(simulation.path, axis=CurveAxis.TIME),
+    ):
         assert other.window is not None
         assert other.scoring.startswith("Scores are means over ")
         assert "the sweep's ranking" in other.scoring

@@ -1,7 +1,7 @@
 """The house holds: a room imports only what lies below it, and heavy libraries only where they belong."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -203,3 +203,63 @@ def test_nothing_is_evaluated() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in {"eval", "exec", "compile"}, f"{path}:{node.lineno}"
+
+
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+LONGEST_FILE = 400
+SHORTEST_FILE = 80
+"""Of a file that only one other imports; a shorter one is a part of that."""
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the modules of ours that statements import."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in whole)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+
+
+def at_the_top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run when a module is imported, without those for type checkers only."""
+    for statement in body:
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            if not (isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"):
+                yield from at_the_top(statement.body)
+        else:
+            yield statement
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    below = {module: set(imported(at_the_top(tree.body))) - {module} for module, tree in TREES.items()}
+    while leaves := {module for module, needs in below.items() if not needs}:
+        below = {module: needs - leaves for module, needs in below.items() if needs}
+    assert not below
+
+
+def test_files_are_chapters() -> None:
+    importers: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, tree in TREES.items():
+        for name in imported(ast.walk(tree)):
+            importers[name].add(module)
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
+    assert not [module for module, number in lines.items() if number > LONGEST_FILE]
+    assert not [
+        module
+        for module, number in lines.items()
+        if number < SHORTEST_FILE and len(importers[module]) == 1 and MODULES[module].name != "__init__.py"
+    ]
+
+
+def test_a_class_name_means_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}

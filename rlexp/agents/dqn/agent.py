@@ -10,7 +10,7 @@ import torch
 
 from rlexp.agents.dqn.exploration import EpsilonSchedule
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.players import DQNPlayers, DQNPolicies, q_network_config
+from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts, q_network_config
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import emulation, learner_device
 from rlexp.agents.workers import WorkerLinks, WorkerParts
@@ -101,8 +101,10 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return self._players.reported_epsilon()
 
     @cached_property
-    def _players(self) -> DQNPlayers:
-        return DQNPlayers(self.config, self.network_config(), None if self.board is None else self.config.board.actors)
+    def _players(self) -> DQNWorkerParts:
+        return DQNWorkerParts(
+            self.config, self.network_config(), None if self.board is None else self.config.board.actors
+        )
 
     def _make_shard(self) -> ReplayShard:
         return ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))

@@ -30,7 +30,7 @@ class DenseLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _LossRows:
     """What the loss of a batch needs of each network: its outputs, and the batch's rows."""
 
     online: Array
@@ -82,13 +82,13 @@ class DenseGradient:
         # Both in one pass, which takes half as many calls.
         passed = self._online.forward(np.concatenate([obs, new_obs]) if self._double_q else obs)
         scale = batch[IMPORTANCE_WEIGHTS] / np.float32(count)
-        rows = _Rows(passed.outputs, outputs_t, batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS], scale)
+        rows = _LossRows(passed.outputs, outputs_t, batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS], scale)
         loss, gradient = _of_values(rows) if self._atoms is None else _of_distributions(rows, self._atoms)
         self._online.backward(passed.first(count) if self._double_q else passed, gradient)
         return loss
 
 
-def _of_values(rows: _Rows) -> tuple[DenseLoss, Array]:
+def _of_values(rows: _LossRows) -> tuple[DenseLoss, Array]:
     """Return the Huber loss of the TD errors, and its gradient by the outputs ``[B, A, 1]``; as in ``loss.py``."""
     q_online, q_t = rows.online[:, :, 0], rows.target[:, :, 0]
     q_tm1 = q_online[: len(q_t)]
@@ -105,7 +105,7 @@ def _of_values(rows: _Rows) -> tuple[DenseLoss, Array]:
     return _reported(loss, q_tm1, np.abs(td)), gradient[:, :, None]
 
 
-def _of_distributions(rows: _Rows, atoms: Atoms) -> tuple[DenseLoss, Array]:
+def _of_distributions(rows: _LossRows, atoms: Atoms) -> tuple[DenseLoss, Array]:
     """Return the cross-entropy of the distributions, and its gradient by the logits ``[B, A, K]``; as in ``loss.py``.
 
     The gradient by the logits of the action taken is the predicted distribution less the projected one.

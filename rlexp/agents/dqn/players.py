@@ -61,7 +61,7 @@ def _reversed_bits(number: int, num_bits: int) -> int:
 
 
 @dataclass(frozen=True)
-class DQNPlayers:
+class DQNWorkerParts:
     """All players of a trial; each is known by its index: the trial's own workers first, then the seats."""
 
     config: DQNConfig

@@ -92,7 +92,7 @@ BATCH_SIZES: Final = (1, 7, 256)
 
 
 @dataclass(frozen=True)
-class Form:
+class TensorForm:
     """An input or output of a model, as onnxruntime reads it."""
 
     name: str
@@ -114,8 +114,8 @@ class Verification:
 
     None for continuous actions, which are among the outputs that are compared.
     """
-    inputs: tuple[Form, ...]
-    outputs: tuple[Form, ...]
+    inputs: tuple[TensorForm, ...]
+    outputs: tuple[TensorForm, ...]
 
 
 class _NodeArg(Protocol):
@@ -233,9 +233,9 @@ def _another_policy(name: str, source: str, what: str) -> ExportError:
     )
 
 
-def _forms(values: Sequence[_NodeArg]) -> tuple[Form, ...]:
+def _forms(values: Sequence[_NodeArg]) -> tuple[TensorForm, ...]:
     kinds = {"float": "float32", "double": "float64"}
-    return tuple(Form(value.name, kinds.get(kind := _kind(value), kind), tuple(value.shape)) for value in values)
+    return tuple(TensorForm(value.name, kinds.get(kind := _kind(value), kind), tuple(value.shape)) for value in values)
 
 
 def _kind(value: _NodeArg) -> str:

@@ -133,7 +133,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TrainBatch:
     """The columns of a train batch, or of a minibatch of it, on the learner's device."""
 
     obs: Tensor
@@ -144,9 +144,9 @@ class Rows:
     """``[B, 4 + K]``: LOGP, ADVANTAGES (normalised), VALUE_TARGETS, VF_PREDS and DIST_INPUTS, as one tensor: a
     minibatch is then taken with three operations."""
 
-    def part(self, indices: Tensor) -> Rows:
+    def part(self, indices: Tensor) -> TrainBatch:
         """Return the rows at ``indices [b]``."""
-        return Rows(*(tensor.index_select(0, indices) for tensor in (self.obs, self.actions, self.numbers)))
+        return TrainBatch(*(tensor.index_select(0, indices) for tensor in (self.obs, self.actions, self.numbers)))
 
 
 class PPOLearner:
@@ -236,13 +236,13 @@ class PPOLearner:
         self._order.set_state(before.order)
         self.num_updates = before.num_updates
 
-    def _staged(self, batch: SampleBatch) -> Rows:
+    def _staged(self, batch: SampleBatch) -> TrainBatch:
         """Return a batch on the device, with advantages of mean 0 and deviation 1 over the whole of it."""
         columns = self._staging.load(batch)
         advantages = columns[ADVANTAGES]
         normalised = (advantages - advantages.mean()) / advantages.std(correction=0).clamp(min=SMALLEST_DEVIATION)
         numbers = [columns[LOGP], normalised, columns[VALUE_TARGETS], columns[VF_PREDS]]
-        return Rows(
+        return TrainBatch(
             obs=columns[OBS],
             actions=numbered_actions(self._actions, columns[ACTIONS]),
             numbers=torch.cat([torch.stack(numbers, dim=1), columns[DIST_INPUTS]], dim=1),
@@ -254,7 +254,9 @@ class PPOLearner:
         order = torch.randperm(num_rows, generator=self._order).to(self._device)
         yield from order.tensor_split(num_parts)
 
-    def _update(self, rows: Rows, indices: Tensor, lr: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
+    def _update(
+        self, rows: TrainBatch, indices: Tensor, lr: float, entropy_coeff: float, measures: bool
+    ) -> list[Tensor]:
         """Do one SGD step; return the figures of this learner's part of the minibatch if it ``measures`` them."""
         own = rows.part(self._shard.part(indices))
         self._adam.zero_grad()
@@ -264,7 +266,7 @@ class PPOLearner:
         self.num_updates += 1
         return [*figures, grad_norm]
 
-    def _backward(self, rows: Rows, weight: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
+    def _backward(self, rows: TrainBatch, weight: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
         """Compute the gradient of the loss of ``rows``, each of which counts by ``weight``; return its figures.
 
         The KL divergence and the entropy are computed only where they are part of the loss, or measured: an
@@ -294,7 +296,7 @@ class PPOLearner:
         measured = (losses, policy_losses, vf_losses, kl, entropy, is_clipped)
         return [weight * each.sum() for each in measured]
 
-    def _stats(self, figures: Sequence[Sequence[Tensor]], rows: Rows) -> dict[str, float]:
+    def _stats(self, figures: Sequence[Sequence[Tensor]], rows: TrainBatch) -> dict[str, float]:
         """Return the means of an epoch's ``figures``, of all learners together; read back from the device once."""
         sums = torch.stack([torch.stack([*minibatch]) for minibatch in figures]).mean(dim=0)
         grad_norm = sums[-1].clone()  # the same in all learners

@@ -225,7 +225,7 @@ class ActorView(Protocol):
         ...
 
 
-class TaskPlayer:
+class JoinedTask:
     """Claims seats of one board for one member; used by one thread."""
 
     def __init__(

@@ -26,7 +26,7 @@ from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, Hand
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Lead
-from rlexp.cluster.room.machine import Cluster, Machine, Node, this_machine
+from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine, this_machine
 from rlexp.cluster.room.packing import cluster_shortfalls
 from rlexp.cluster.room.shortfalls import bytes_per_transition, gib, shortfalls
 from rlexp.config.keys.experiment import Experiment, required_cpus
@@ -129,7 +129,7 @@ def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Probl
         cpus, memory = limits.cpus or _UNLIMITED, limits.max_memory or _UNLIMITED
         resources = dict.fromkeys(experiment.config.custom_resources_per_worker, float(_UNLIMITED))
         return cluster_shortfalls(
-            experiment, Cluster((Node("", Machine(cpus, _UNLIMITED, memory, memory), resources),))
+            experiment, Cluster((ClusterNode("", Machine(cpus, _UNLIMITED, memory, memory), resources),))
         )
     machine = this_machine()
     allowed = replace(

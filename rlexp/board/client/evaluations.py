@@ -39,7 +39,7 @@ TIMEOUT_S: Final = 600.0
 """Seconds of an evaluation, at most: an episode may have no end."""
 
 
-class WeightsPlayer:
+class BoardEvaluator:
     """Owns the policy of one experiment, which plays with the weights that it is given; used by one thread."""
 
     def __init__(self, experiment: Experiment, modules: UserModules) -> None:
@@ -107,7 +107,7 @@ class EvaluationThread:
 
     def __init__(
         self,
-        player: WeightsPlayer,
+        player: BoardEvaluator,
         feed: WeightsFeed,
         num_episodes: int,
         period_s: float = PERIOD_S,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlexp.board.actor.outbox import WeightsFeed
-from rlexp.board.client.evaluations import EvaluationThread, WeightsPlayer
+from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread
 from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, described, run_of_task, task_of, task_on_board
 from rlexp.board.client.submission import Submission, SubmissionDisplay, TaskPlace, TaskWatch, put
 from rlexp.board.demands import network_excess
@@ -113,7 +113,7 @@ class Submitter:
             with run:
                 return self._follow(submitted, board, run, player)
 
-    def _follow(self, submitted: SubmittedTask, board: Board, run: TaskRun, player: WeightsPlayer | None) -> Submitted:
+    def _follow(self, submitted: SubmittedTask, board: Board, run: TaskRun, player: BoardEvaluator | None) -> Submitted:
         task = submitted.task
         keys = actor_keys(self._options.token, self._address.password, task.id)
         place = TaskPlace(board, keys, self._shown)
@@ -135,7 +135,7 @@ class Submitter:
         self._display.on_leave(task.id, self._shown)
         return Submitted(task.id, directory)
 
-    def _player(self, submitted: SubmittedTask) -> WeightsPlayer | None:
+    def _player(self, submitted: SubmittedTask) -> BoardEvaluator | None:
         if self._options.num_episodes is None or not self._options.waits:
             return None
         config = submitted.trial.experiment.config
@@ -143,10 +143,10 @@ class Submitter:
         excess = network_excess(config, this_machine().memory_total)
         if excess is not None:
             raise UsageError(f"it cannot be evaluated here: {excess}", "leave out --evaluate")
-        return WeightsPlayer(submitted.trial.experiment, submitted.plan.modules)
+        return BoardEvaluator(submitted.trial.experiment, submitted.plan.modules)
 
     def _evaluations(
-        self, player: WeightsPlayer, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
+        self, player: BoardEvaluator, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
     ) -> EvaluationThread:
         """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
         keys_of_board = submitted.trial.experiment.config.board_keys

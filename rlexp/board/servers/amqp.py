@@ -38,10 +38,10 @@ class AmqpCarrier(SessionCarrier):
     """The queue of one task; see ``Carrier``. An end that only sends declares nothing."""
 
     def __init__(self, address: QueueAddress, task_id: str) -> None:
-        super().__init__(partial(_Session, address, f"rlexp.{task_id}"), MAX_BYTES)
+        super().__init__(partial(_AmqpConnection, address, f"rlexp.{task_id}"), MAX_BYTES)
 
 
-class _Session:
+class _AmqpConnection:
     """One connection. The client library allows one thread to use it, which is this session's own."""
 
     def __init__(self, address: QueueAddress, queue: str) -> None:

@@ -77,7 +77,7 @@ class ReconnectingCarrier:
             self._backoff.succeeded()
 
 
-class Session(Protocol):
+class Connection(Protocol):
     """One connection, used by one thread; after an error that ended it another one is opened."""
 
     @property
@@ -105,11 +105,11 @@ class Session(Protocol):
 class SessionCarrier:
     """A :class:`~rlexp.board.servers.board.Carrier` that opens a session with its first call, and after each error."""
 
-    def __init__(self, open_session: Callable[[], Session], max_bytes: int) -> None:
+    def __init__(self, open_session: Callable[[], Connection], max_bytes: int) -> None:
         """Take messages of ``max_bytes`` at most."""
         self._open_session = open_session
         self._max_bytes = max_bytes
-        self._session: Session | None = None
+        self._session: Connection | None = None
 
     @property
     def max_bytes(self) -> int:
@@ -127,7 +127,7 @@ class SessionCarrier:
             self._session.close()
             self._session = None
 
-    def _connected(self) -> Session:
+    def _connected(self) -> Connection:
         """Return the session, another one where the last one has ended; raises the error that ended it first."""
         if self._session is None:
             self._session = self._open_session()

@@ -37,10 +37,10 @@ class MqttCarrier(SessionCarrier):
 
     def __init__(self, address: QueueAddress, task_id: str) -> None:
         topic = "/".join(filter(None, (address.path, "rlexp", task_id)))
-        super().__init__(partial(_Session, address, topic), MAX_BYTES)
+        super().__init__(partial(_MqttConnection, address, topic), MAX_BYTES)
 
 
-class _Session:
+class _MqttConnection:
     """One connection, and the client library's thread that serves it."""
 
     def __init__(self, address: QueueAddress, topic: str) -> None:

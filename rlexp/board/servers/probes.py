@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CONNECT_S: Final = 5.0
 
 
-class Obstacle(StrEnum):
+class ReachObstacle(StrEnum):
     """Why a server cannot be reached."""
 
     NAME = "name"
@@ -46,7 +46,7 @@ class Obstacle(StrEnum):
 class ReachError(Exception):
     """A server that cannot be reached."""
 
-    def __init__(self, obstacle: Obstacle, reason: str) -> None:
+    def __init__(self, obstacle: ReachObstacle, reason: str) -> None:
         super().__init__(reason)
         self.obstacle = obstacle
         self.reason = reason
@@ -91,11 +91,11 @@ def _connected(host: str, port: int) -> socket.socket:
     try:
         return socket.create_connection((host, port), _CONNECT_S)
     except socket.gaierror as error:
-        raise ReachError(Obstacle.NAME, f"{host}: {error.strerror}") from error
+        raise ReachError(ReachObstacle.NAME, f"{host}: {error.strerror}") from error
     except TimeoutError as error:
-        raise ReachError(Obstacle.SILENCE, f"nothing comes back from {host}:{port}") from error
+        raise ReachError(ReachObstacle.SILENCE, f"nothing comes back from {host}:{port}") from error
     except OSError as error:
-        raise ReachError(Obstacle.PORT, f"{host}:{port}: {error.strerror}") from error
+        raise ReachError(ReachObstacle.PORT, f"{host}:{port}: {error.strerror}") from error
 
 
 def _encrypted(connection: socket.socket, host: str, ca_file: str) -> ssl.SSLSocket:
@@ -104,14 +104,16 @@ def _encrypted(connection: socket.socket, host: str, ca_file: str) -> ssl.SSLSoc
     except ssl.SSLCertVerificationError as error:
         raise ReachError(_obstacle_of(error), f"the certificate: {error.verify_message}") from error
     except OSError as error:  # also where the server waits for a command, and says nothing to the beginning of TLS
-        raise ReachError(Obstacle.PLAIN, f"no TLS: {getattr(error, 'reason', '') or type(error).__name__}") from error
+        raise ReachError(
+            ReachObstacle.PLAIN, f"no TLS: {getattr(error, 'reason', '') or type(error).__name__}"
+        ) from error
 
 
 def _context(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
-        raise ReachError(Obstacle.AUTHORITY, f"{ca_file} cannot be read, or has no certificate in PEM") from error
+        raise ReachError(ReachObstacle.AUTHORITY, f"{ca_file} cannot be read, or has no certificate in PEM") from error
 
 
 def _left_s(encrypted: ssl.SSLSocket) -> float | None:
@@ -120,10 +122,10 @@ def _left_s(encrypted: ssl.SSLSocket) -> float | None:
     return ssl.cert_time_to_seconds(ends) - time.time() if isinstance(ends, str) else None
 
 
-def _obstacle_of(error: ssl.SSLCertVerificationError) -> Obstacle:
+def _obstacle_of(error: ssl.SSLCertVerificationError) -> ReachObstacle:
     """Return what is wrong with a certificate, by OpenSSL's number of the error."""
-    x509_v_err = {9: Obstacle.TIME, 10: Obstacle.TIME, 62: Obstacle.HOST, 64: Obstacle.HOST}
-    return x509_v_err.get(error.verify_code, Obstacle.AUTHORITY)
+    x509_v_err = {9: ReachObstacle.TIME, 10: ReachObstacle.TIME, 62: ReachObstacle.HOST, 64: ReachObstacle.HOST}
+    return x509_v_err.get(error.verify_code, ReachObstacle.AUTHORITY)
 
 
 NUM_ROUND_TRIPS: Final = 20

@@ -99,7 +99,7 @@ class PubSubCarrier:
         self._task_id = task_id
         self._lock = threading.Lock()
         self._publisher: Any = None
-        self._reader: _Reader | None = None
+        self._reader: _TopicReader | None = None
         self._is_closed = False
 
     @property
@@ -117,7 +117,7 @@ class PubSubCarrier:
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
         if self._reader is None:
-            self._reader = _Reader(self._topic, self._task_id)
+            self._reader = _TopicReader(self._topic, self._task_id)
         return self._reader.take(limit, timeout_s)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class PubSubCarrier:
             return self._publisher
 
 
-class _Reader:
+class _TopicReader:
     """A thread that waits at the service for messages, so that ``receive`` can give up without losing any."""
 
     def __init__(self, topic: str, task_id: str) -> None:

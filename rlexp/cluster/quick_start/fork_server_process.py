@@ -35,7 +35,7 @@ _OUT_OF_MEMORY_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 @dataclass(frozen=True)
-class Request:
+class ForkRequest:
     """A process that is asked for."""
 
     words: list[str]
@@ -86,7 +86,7 @@ def _drawn_in_fork(raylet: Any) -> bytes:
         return file.read()
 
 
-def next_child(listener: socket.socket) -> Request | None:
+def next_child(listener: socket.socket) -> ForkRequest | None:
     """Fork a process for each request: return the request in the process that is forked, None when stdin ends."""
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [], REAP_S)
@@ -98,7 +98,7 @@ def next_child(listener: socket.socket) -> Request | None:
             return request
 
 
-def _request_in_fork(listener: socket.socket) -> Request | None:
+def _request_in_fork(listener: socket.socket) -> ForkRequest | None:
     """Fork a process for the request that waits: return the request in the process that is forked, None in this one."""
     connection, _ = listener.accept()
     with connection:
@@ -122,13 +122,13 @@ def _reap() -> None:
             pass
 
 
-def _received(connection: socket.socket) -> Request | None:
+def _received(connection: socket.socket) -> ForkRequest | None:
     """Return a request; None where there is none, nobody waits for it any more, or forking is not safe."""
     connection.settimeout(REAP_S)
     with suppress(OSError):
         data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, _FILES)
         if data and len(files) == _FILES and _is_waited_for(connection) and _has_one_thread():
-            return Request(**json.loads(data), files=tuple(files))
+            return ForkRequest(**json.loads(data), files=tuple(files))
         for file in files:
             os.close(file)
     return None
@@ -147,7 +147,7 @@ def _has_one_thread() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def become(request: Request, variables: dict[str, str]) -> None:
+def become(request: ForkRequest, variables: dict[str, str]) -> None:
     """Run the script of a request as if this process had been started for it, and had imported what it has.
 
     ``variables``: what that has set in the environment.
@@ -172,7 +172,7 @@ def become(request: Request, variables: dict[str, str]) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def _set_limits(request: Request) -> None:
+def _set_limits(request: ForkRequest) -> None:
     """Set limits and score; ``ray.init`` raises the number of open files after the fork server was started."""
     for number, *limits in request.limits:
         if resource.getrlimit(number) != tuple(limits):

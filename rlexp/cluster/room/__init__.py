@@ -3,8 +3,8 @@
 from rlexp.cluster.room.fit import check_fits
 from rlexp.cluster.room.machine import (
     Cluster,
+    ClusterNode,
     Machine,
-    Node,
     available_cpus,
     available_gpus,
     check_requirements,
@@ -13,8 +13,8 @@ from rlexp.cluster.room.machine import (
 
 __all__ = [
     "Cluster",
+    "ClusterNode",
     "Machine",
-    "Node",
     "available_cpus",
     "available_gpus",
     "check_fits",

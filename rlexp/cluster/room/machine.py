@@ -108,7 +108,7 @@ def available_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.envir
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """One machine of a cluster."""
 
     name: str
@@ -127,14 +127,14 @@ class Node:
 class Cluster:
     """The nodes that trials may use."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     is_joined: bool = True
     """Whether it is somebody's cluster; if not, the only node is this machine, with a Ray of our own."""
 
     @classmethod
     def of(cls, machine: Machine) -> Cluster:
         """Return a Ray of our own on ``machine``."""
-        return cls((Node("this machine", machine, is_driver=True),), is_joined=False)
+        return cls((ClusterNode("this machine", machine, is_driver=True),), is_joined=False)
 
     @property
     def cpus(self) -> int:

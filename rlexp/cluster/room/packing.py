@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import add, le, mul, sub
 
-from rlexp.cluster.room.machine import Cluster, Node
+from rlexp.cluster.room.machine import Cluster, ClusterNode
 from rlexp.cluster.room.shortfalls import (
     SHARD_CPUS,
     bytes_per_transition,
@@ -352,7 +352,7 @@ def _amount(name: str, amount: float) -> str:
     return count(amount, name) if name in ("CPU", "GPU") else f"{amount:g} {name}"
 
 
-def _amount_of(node: Node, name: str) -> float:
+def _amount_of(node: ClusterNode, name: str) -> float:
     own = {"CPU": float(node.machine.cpus), "GPU": float(node.machine.gpus)}
     return own.get(name, node.custom.get(name, 0.0))
 

@@ -7,8 +7,8 @@ be shown of each tag is kept (``gathering``).
 """
 
 from rlexp.compare.event_files.event_file import Batch, EventFile
-from rlexp.compare.event_files.gathering import AtStep, Figures, Gatherer, Series, Summary
-from rlexp.compare.event_files.runs import Follower, Run, RunContents, TagGlobs, find_runs, read_run
+from rlexp.compare.event_files.gathering import AtStep, Figures, LogGatherer, Series, Summary
+from rlexp.compare.event_files.runs import Follower, LogRun, RunContents, TagGlobs, find_runs, read_run
 from rlexp.compare.event_files.shapes import POINT
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "EventFile",
     "Figures",
     "Follower",
-    "Gatherer",
-    "Run",
+    "LogGatherer",
+    "LogRun",
     "RunContents",
     "Series",
     "Summary",

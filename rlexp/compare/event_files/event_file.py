@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from rlexp.compare.event_files.framing import CHECKSUM_BYTES, Frames, Framing, crc32c, masked
-from rlexp.compare.event_files.messages import Event, WireError, parse_event
+from rlexp.compare.event_files.messages import LogEvent, WireError, parse_event
 from rlexp.compare.event_files.shapes import LONGEST, MOST_TAGS, POINT, Shape, TagNumbers, has_shape, row_bytes
 from rlexp.files import open_regular
 from rlexp.sample_batch import Array
@@ -216,7 +216,7 @@ class _Decoding:
         for index in indices.tolist():
             self._add(index, self._event(index))
 
-    def _event(self, index: int) -> Event | None:
+    def _event(self, index: int) -> LogEvent | None:
         """Return the content of a record, None if it is damaged."""
         data = self._data(index)
         end = int(self._starts[index]) + len(data)
@@ -232,7 +232,7 @@ class _Decoding:
         start = int(self._starts[index])
         return bytes(self._buffer[start : start + int(self._lengths[index])])
 
-    def _add(self, index: int, event: Event | None) -> None:
+    def _add(self, index: int, event: LogEvent | None) -> None:
         """Add the content of a record to the batch."""
         record = self._first_record + index
         if event is None:

@@ -24,7 +24,7 @@ _FOLDED_AT_ONCE: Final = 512
 _COUNT, _STEP, _VALUE, _STEP_STEP, _STEP_VALUE = range(5)
 
 
-class Gatherer(Protocol):
+class LogGatherer(Protocol):
     """Takes the points of a tag, batch after batch."""
 
     def take(self, points: Array) -> None:
@@ -55,7 +55,7 @@ class Summary:
     """Gathers the figures of a tag and its curve, in memory that does not depend on the number of points."""
 
     def __init__(self) -> None:
-        self.curve = Curve()
+        self.curve = LogCurve()
         self._waiting: list[Array] = []
         self._waiting_points = 0
         self._first: Array | None = None
@@ -163,7 +163,7 @@ class AtStep:
         return found
 
 
-class Curve:
+class LogCurve:
     """A curve of any length in bounded memory: moments of its finite points, in stretches of 1, 2, 4, 8 … points."""
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ class Value:
 
 
 @dataclass(slots=True)
-class Event:
+class LogEvent:
     """The content of a record."""
 
     wall_time: float = 0.0
@@ -109,9 +109,9 @@ class Event:
     values: list[Value] = field(default_factory=list)
 
 
-def parse_event(data: bytes) -> Event:
+def parse_event(data: bytes) -> LogEvent:
     """Return the content of the record ``data``; raises WireError if it is not a message."""
-    event = Event()
+    event = LogEvent()
     for number, wire, begin, end, value in _fields(data, 0, len(data)):
         if number == _WALL_TIME and wire == _FIXED64:
             event.wall_time, event.wall_time_at = struct.unpack_from("<d", data, begin)[0], begin

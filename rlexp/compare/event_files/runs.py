@@ -32,7 +32,7 @@ import numpy as np
 
 from rlexp.compare.event_files.event_file import Batch, EventFile
 from rlexp.compare.event_files.framing import HEADER_BYTES, begins_with_frame
-from rlexp.compare.event_files.gathering import Gatherer
+from rlexp.compare.event_files.gathering import LogGatherer
 from rlexp.errors import UsageError
 from rlexp.files import open_regular
 from rlexp.sample_batch import Array
@@ -99,11 +99,11 @@ _MARK: Final = "tfevents"
 _EMPTY_SUFFIX: Final = ".profile-empty"
 """TensorBoard's profiler writes such files; they are empty."""
 
-Kept = TypeVar("Kept", bound=Gatherer)
+Kept = TypeVar("Kept", bound=LogGatherer)
 
 
 @dataclass(frozen=True)
-class Run:
+class LogRun:
     """A directory with event files, or one event file that was named itself."""
 
     name: str
@@ -111,12 +111,12 @@ class Run:
     files: tuple[Path, ...]
 
 
-def find_runs(paths: Sequence[Path], leave_out: Callable[[OSError], None] = lambda error: None) -> list[Run]:
+def find_runs(paths: Sequence[Path], leave_out: Callable[[OSError], None] = lambda error: None) -> list[LogRun]:
     """Return the runs at and below ``paths``, each once; raises UsageError for a path without event files.
 
     What ``leave_out`` gets are directories below them that may not be read.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, LogRun] = {}
     for path in paths:
         if os.path.exists(path) and not os.path.isdir(path):
             _refuse_other_file(path)
@@ -139,25 +139,25 @@ def _refuse_other_file(path: Path) -> None:
         raise UsageError(f"{path} is not an event file", "event files are called events.out.tfevents.…")
 
 
-def _runs_at(path: Path, leave_out: Callable[[OSError], None] = lambda error: None) -> list[Run]:
+def _runs_at(path: Path, leave_out: Callable[[OSError], None] = lambda error: None) -> list[LogRun]:
     """Return the file ``path`` as a run, or the runs below the directory ``path``."""
-    return [Run(str(path), (path,))] if os.path.isfile(path) else list(_runs_below(path, leave_out))
+    return [LogRun(str(path), (path,))] if os.path.isfile(path) else list(_runs_below(path, leave_out))
 
 
-def _runs_below(directory: Path, leave_out: Callable[[OSError], None]) -> Iterator[Run]:
+def _runs_below(directory: Path, leave_out: Callable[[OSError], None]) -> Iterator[LogRun]:
     for folder, subfolders, names in os.walk(directory, onerror=leave_out):
         subfolders.sort()
         marked = sorted(name for name in names if _MARK in name and not name.endswith(_EMPTY_SUFFIX))
         files = tuple(Path(folder, name) for name in marked if os.path.isfile(Path(folder, name)))
         if files:
-            yield Run(str(Path(folder)), files)
+            yield LogRun(str(Path(folder)), files)
 
 
 @dataclass
 class RunContents(Generic[Kept]):
     """The contents of a run's files."""
 
-    run: Run
+    run: LogRun
     files: list[EventFile]
     """With the positions where a follower continues, and their faults."""
     scalars: dict[str, Kept] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class RunContents(Generic[Kept]):
         self.scalars[tag].take(points)
 
 
-def read_run(run: Run, keep: Callable[[], Kept], wanted: Callable[[str], bool]) -> RunContents[Kept]:
+def read_run(run: LogRun, keep: Callable[[], Kept], wanted: Callable[[str], bool]) -> RunContents[Kept]:
     """Read all files of ``run`` up to their present size; ``keep()`` gathers the points of a tag that is ``wanted``.
 
     If points were discarded, the files are read again without them: which points these are is known only at the
@@ -246,7 +246,7 @@ class Follower:
         self._files = {file.path: file for file in files}
         self._reported = {fault for file in self._files.values() for fault in _faults(file)}
 
-    def poll(self) -> Iterator[tuple[Run, Batch]]:
+    def poll(self) -> Iterator[tuple[LogRun, Batch]]:
         """Yield what was written since the last call, up to the present end of each file."""
         for run in {run.name: run for path in self._paths for run in _runs_at(path)}.values():
             for path in run.files:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from rlexp.compare.event_files.framing import BLOCK, CHECKSUM_BYTES, contributions, crc32c, masked_array
-from rlexp.compare.event_files.messages import SCALAR, Event, decoded
+from rlexp.compare.event_files.messages import SCALAR, LogEvent, decoded
 from rlexp.sample_batch import Array
 
 POINT: Final = np.dtype([("tag", "<i8"), ("record", "<i8"), ("step", "<i8"), ("wall_time", "<f8"), ("value", "<f8")])
@@ -56,7 +56,7 @@ class TagNumbers:
 class Shape:
     """One shape of records, and the spellings found in it: a spelling is one tag for each value."""
 
-    def __init__(self, record: bytes, event: Event, tags: TagNumbers) -> None:
+    def __init__(self, record: bytes, event: LogEvent, tags: TagNumbers) -> None:
         """Take the shape of ``record``, which contains ``event`` and has a shape; ``tags`` numbers the tags."""
         self._event, self._tags = event, tags
         self._length = len(record)
@@ -149,7 +149,7 @@ class Shape:
         return steps.view(np.int64)
 
 
-def has_shape(event: Event) -> bool:
+def has_shape(event: LogEvent) -> bool:
     """Return whether ``event`` consists of scalars with numbers that need no unpacking."""
     scalars = all(value.kind == SCALAR for value in event.values)
     return scalars and 0 < len(event.values) == len(_numbers(event)) and not event.starts_session
@@ -160,13 +160,13 @@ def row_bytes(length: int) -> int:
     return -(-(length + CHECKSUM_BYTES) // 8) * 8
 
 
-def _numbers(event: Event) -> list[tuple[slice, str]]:
+def _numbers(event: LogEvent) -> list[tuple[slice, str]]:
     """Return where the bytes of each number are, and their format; without those that had to be unpacked."""
     numbers = [value.number for value in event.values if value.number is not None]
     return [(slice(each.at, each.at + len(each.raw)), each.format) for each in numbers if each.at is not None]
 
 
-def _masks(length: int, event: Event, numbers: list[slice]) -> tuple[Array, Array]:
+def _masks(length: int, event: LogEvent, numbers: list[slice]) -> tuple[Array, Array]:
     """Return where the bytes are that vary, and a mask of the others: tags, and what makes the structure."""
     mask = np.zeros(row_bytes(length), np.uint8)
     mask[:length] = 0xFF

@@ -11,7 +11,7 @@ from typing import Final
 
 from rlexp.compare.importance import Importance
 from rlexp.compare.report.charts import Frame, KeyScale, ScoreScale, Tick, place
-from rlexp.compare.sweep import Configuration, Outcome, SweepResults
+from rlexp.compare.sweep import Configuration, RecordedOutcome, SweepResults
 from rlexp.text import distinct_cuts, score, value_words
 
 MOST_DRAWN: Final = 1000
@@ -72,7 +72,7 @@ class SliceChart:
         Those that failed are at the lower edge. Unfinished ones without a value are left out.
         """
         for index, each in reversed(list(enumerate(self._drawn))):
-            if self.key not in each.point or (each.value is None and each.outcome is not Outcome.FAILED):
+            if self.key not in each.point or (each.value is None and each.outcome is not RecordedOutcome.FAILED):
                 continue
             share = self.scale.share(each.point[self.key]) + self.scale.spread(index)
             value = self.frame.y_limits[0] if each.value is None else each.value
@@ -82,7 +82,7 @@ class SliceChart:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A configuration in parallel coordinates."""
 
     points: str
@@ -128,7 +128,7 @@ class ParallelChart:
         """Of its label, 0 for the lower one."""
         self.axes = list(self._axes(results, keys, room))
         self.score_x = float(right)
-        self.endings = [outcome for outcome in Outcome if any(_ending(each) is outcome for each in self.drawn)]
+        self.endings = [outcome for outcome in RecordedOutcome if any(_ending(each) is outcome for each in self.drawn)]
         """Outcomes of configurations without a score, in the order of their places below the axis of scores."""
         self._scores = scores
         self._best = results.best
@@ -146,14 +146,14 @@ class ParallelChart:
         """Return the place of row number ``index`` below the axes from the top."""
         return self.frame.bottom + 14.0 + 14.0 * index
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[ChartLine]:
         """Yield the lines: those without a score first, then from the worst to the best, which is above all others."""
         from_worst = reversed(list(enumerate(self.drawn)))
         for index, each in sorted(from_worst, key=lambda pair: pair[1].score is not None):
             outcome = "best" if each is self._best else outcome_class(each)
             if each.score is not None and each is not self._best:
                 outcome = f"{outcome} {self._scores.colour_class(each.score)}"
-            yield Line(" ".join(self._points(each, index)), outcome, said(each))
+            yield ChartLine(" ".join(self._points(each, index)), outcome, said(each))
 
     def _points(self, configuration: Configuration, index: int) -> Iterator[str]:
         for axis in self.axes:
@@ -202,7 +202,7 @@ def _clipped_y(frame: Frame, value: float) -> str:
     return place(frame.y(min(max(value, low), high)))
 
 
-def _ending(configuration: Configuration) -> Outcome | None:
+def _ending(configuration: Configuration) -> RecordedOutcome | None:
     return None if configuration.score is not None else configuration.outcome
 
 

@@ -83,7 +83,7 @@ def find_axes(experiment: Node, most_variants: int) -> tuple[tuple[Axis, ...], t
 
     Samplers are axes where the experiment has a ``search`` section.
     """
-    reader = _Reader(SEARCH in experiment.entries())
+    reader = _GridReader(SEARCH in experiment.entries())
     findings = list(reader.malformed(experiment, ()))
     if not findings and (size := reader.size(experiment)) > most_variants:
         message = f"the grid has {size} variants, more than {most_variants}"
@@ -145,7 +145,7 @@ def replaced(node: Node, path: KeyPath, value: Node) -> Node:
     return node.with_value({**entries, str(key): replaced(below, rest, value)})
 
 
-class _Reader:
+class _GridReader:
     """Walks an experiment; ``sampling`` says whether samplers mean anything in it."""
 
     def __init__(self, sampling: bool) -> None:

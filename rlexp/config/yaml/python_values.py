@@ -34,7 +34,7 @@ class ExperimentDict:
 
     def read(self) -> YamlText:
         """Return the nodes, and what cannot be a value. Raises nothing."""
-        reader = _Reader()
+        reader = _TagReader()
         try:
             root = reader.node(self.data, (), None)
         except _TooManyError as error:
@@ -63,7 +63,7 @@ class _TooManyError(Exception):
         self.finding = Finding(place, f"over {MAX_NODES} values")
 
 
-class _Reader:
+class _TagReader:
     """Makes the nodes of one dict, and collects what is wrong with its values."""
 
     def __init__(self) -> None:

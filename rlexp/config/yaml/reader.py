@@ -52,7 +52,7 @@ _BETTER_WORDS = {
 }
 
 
-class UnreadableError(Exception):
+class UnreadableYamlError(Exception):
     """The text cannot be read at all; holds the one finding that says why."""
 
     def __init__(self, finding: Finding) -> None:
@@ -66,17 +66,17 @@ def read_text(path: Path, name: str) -> str:
         with path.open("rb") if _is_of_the_shell(path) else open_regular(path, None) as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise UnreadableError(Finding(Place(name), "path does not exist", _hint_of_missing(path))) from error
+        raise UnreadableYamlError(Finding(Place(name), "path does not exist", _hint_of_missing(path))) from error
     except (OSError, ValueError) as error:
         if os.path.isdir(path):
-            raise UnreadableError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
+            raise UnreadableYamlError(Finding(Place(name), "is a directory", _file_to_name(path, name))) from error
         reason = getattr(error, "strerror", None) or str(error)
-        raise UnreadableError(Finding(Place(name), f"cannot be read: {reason}")) from error
+        raise UnreadableYamlError(Finding(Place(name), f"cannot be read: {reason}")) from error
     if len(data) > MAX_BYTES:
         message = f"is larger than {MAX_BYTES // 1024} KiB, too large for an experiment file"
-        raise UnreadableError(Finding(Place(name), message))
+        raise UnreadableYamlError(Finding(Place(name), message))
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UnreadableError(Finding(Place(name), "is UTF-16 text", "save it as UTF-8"))
+        raise UnreadableYamlError(Finding(Place(name), "is UTF-16 text", "save it as UTF-8"))
     return _decode(data.removeprefix(codecs.BOM_UTF8), name)
 
 
@@ -105,7 +105,7 @@ def _decode(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         line, column = position(data[: error.start].decode(), error.start)
         message = f"byte 0x{data[error.start]:02x} is not valid UTF-8"
-        raise UnreadableError(Finding(Place(name, line, column), message, "save the file as UTF-8")) from error
+        raise UnreadableYamlError(Finding(Place(name, line, column), message, "save the file as UTF-8")) from error
 
 
 def refuse_unprintable(text: str, locate: Locate) -> None:
@@ -114,7 +114,7 @@ def refuse_unprintable(text: str, locate: Locate) -> None:
     match = Reader.NON_PRINTABLE.search(text.replace(_BYTE_ORDER_MARK, "\0"))
     if match:
         message = f"character U+{ord(text[match.start()]):04X} is not allowed in YAML"
-        raise UnreadableError(Finding(locate(*position(text, match.start())), message))
+        raise UnreadableYamlError(Finding(locate(*position(text, match.start())), message))
 
 
 def position(text: str, index: int) -> tuple[int, int]:
@@ -193,7 +193,7 @@ def read_file(path: Path, name: str) -> YamlText:
     """Read an experiment file, a mapping at its top; ``name`` is the path as its user wrote it. Raises nothing."""
     try:
         text = read_text(path, name)
-    except UnreadableError as error:
+    except UnreadableYamlError as error:
         return YamlText(None, (error.finding,))
     found = parse(text, lambda line, column: Place(name, line, column))
     if found.root is None and found.problems:
@@ -214,7 +214,7 @@ def parse(text: str, locate: Locate) -> YamlText:
         refuse_unprintable(text, locate)
         root = _compose(text, locate)
         node = builder.build(root) if root else None
-    except UnreadableError as error:
+    except UnreadableYamlError as error:
         return YamlText(None, (*builder.problems, error.finding))
     return YamlText(node, tuple(builder.problems), tuple(builder.notices))
 
@@ -224,11 +224,11 @@ def _compose(text: str, locate: Locate) -> yaml.Node | None:
     try:
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        raise UnreadableError(explain(error, text, locate)) from error
+        raise UnreadableYamlError(explain(error, text, locate)) from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # a code point or a %YAML version beyond all bounds
         mark = loader.get_mark()
         message = "not valid YAML: a number is too large"
-        raise UnreadableError(Finding(locate(mark.line + 1, mark.column + 1), message)) from error
+        raise UnreadableYamlError(Finding(locate(mark.line + 1, mark.column + 1), message)) from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -279,15 +279,17 @@ class _NodeBuilder:
     def _check_limits(self, node: yaml.Node, place: Place) -> None:
         self._count += 1
         if self._count > MAX_NODES:
-            raise UnreadableError(Finding(place, f"over {MAX_NODES} values once aliases are expanded"))
+            raise UnreadableYamlError(Finding(place, f"over {MAX_NODES} values once aliases are expanded"))
         if node in self._open:
-            raise UnreadableError(Finding(place, "contains itself, by an alias"))
+            raise UnreadableYamlError(Finding(place, "contains itself, by an alias"))
         if len(self._open) > MAX_DEPTH:
-            raise UnreadableError(Finding(place, f"nested deeper than {MAX_DEPTH} levels once aliases are expanded"))
+            raise UnreadableYamlError(
+                Finding(place, f"nested deeper than {MAX_DEPTH} levels once aliases are expanded")
+            )
         odd = _ODD_SPACE.search(str(node.value)) if node.tag == _PLAIN else None
         if odd:
             message = f"U+{ord(odd.group()):04X} looks like a space, but is another character"
-            raise UnreadableError(Finding(place, message, "replace it by an ordinary space"))
+            raise UnreadableYamlError(Finding(place, message, "replace it by an ordinary space"))
 
     def _value(self, node: yaml.Node, place: Place) -> Scalar | tuple[Node, ...] | dict[str, Node]:
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":

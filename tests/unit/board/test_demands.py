@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board import task as task_description
 from rlexp.board.actor import joiner
-from rlexp.board.actor.joiner import TaskPlayer
+from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.demands import MOST, actor_excess, network_excess, number_excess, trainer_excess
 from rlexp.board.messages.tasks import Task
@@ -119,7 +119,7 @@ def why_not_trained(task: Task) -> str:
 
 
 def why_not_played(task: Task) -> str:
-    obstacle = TaskPlayer(MemoryBoard(MemoryServer()), "m", "", TrustedCode(), None).obstacle(task)  # type: ignore[arg-type]
+    obstacle = JoinedTask(MemoryBoard(MemoryServer()), "m", "", TrustedCode(), None).obstacle(task)  # type: ignore[arg-type]
     assert obstacle is not None
     return obstacle.message
 

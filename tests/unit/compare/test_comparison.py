@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rlexp.compare.comparison import Comparison, compare_groups
-from rlexp.compare.curve import Axis, Curve
+from rlexp.compare.curve import Curve, CurveAxis
 from rlexp.compare.scoring import Window, final_window
 from rlexp.errors import UsageError
 from rlexp.runs.record import Status
@@ -23,7 +23,7 @@ REWARD = "episode_reward_mean"
 
 
 def compared(
-    *arguments: object, metric: str = REWARD, axis: Axis = Axis.STEPS, goal: float | None = None
+    *arguments: object, metric: str = REWARD, axis: CurveAxis = CurveAxis.STEPS, goal: float | None = None
 ) -> Comparison:
     return compare_groups([str(argument) for argument in arguments], metric, axis, goal)
 
@@ -96,7 +96,7 @@ def test_goal_reached_by_group(two: tuple[Path, Path]) -> None:
 
 
 def test_comparison_by_time(two: tuple[Path, Path]) -> None:
-    comparison = compared(*two, axis=Axis.TIME)
+    comparison = compared(*two, axis=CurveAxis.TIME)
     assert comparison.window == Window(36.0, 40.0)
     assert comparison.groups[0].band.x[-1] == 40.0
 
@@ -188,8 +188,8 @@ def test_final_window_ends_with_shortest_curve() -> None:
         Curve(np.array([100, 1000]), np.array([5, 60]), np.array([0, 1])),
         Curve(np.array([100, 2000]), np.array([4, 50]), np.array([0, 1])),
     ]
-    assert final_window(curves, Axis.STEPS) == Window(900.0, 1000.0)
-    assert final_window(curves, Axis.TIME) == Window(45.0, 50.0)
+    assert final_window(curves, CurveAxis.STEPS) == Window(900.0, 1000.0)
+    assert final_window(curves, CurveAxis.TIME) == Window(45.0, 50.0)
 
 
 SLOW = [10.0 * iteration for iteration in range(1, 11)]
@@ -197,7 +197,7 @@ SLOW = [10.0 * iteration for iteration in range(1, 11)]
 FAST = [95.0 - 5 * iteration for iteration in range(10)]
 
 
-def compared_unscored(*paths: Path, at: float | None = None, axis: Axis = Axis.STEPS) -> Comparison:
+def compared_unscored(*paths: Path, at: float | None = None, axis: CurveAxis = CurveAxis.STEPS) -> Comparison:
     return compare_groups([str(path) for path in paths], REWARD, axis, None, at)
 
 
@@ -268,7 +268,9 @@ def test_at_compares_all_at_equal_steps(tmp_path: Path) -> None:
     assert [each.where for each in comparison.ended_early] == ["90.0 @ 200"]
     assert not any("ends at" in notice.message for notice in comparison.notices), "scores are taken before all ends"
     assert comparison.scoring == "Scores are means over env steps 270 to 300, the last tenth before --at."
-    assert [group.mean for group in compared_unscored(run, at=6, axis=Axis.TIME).groups] == [30.0, 85.0], "2 s a row"
+    assert [group.mean for group in compared_unscored(run, at=6, axis=CurveAxis.TIME).groups] == [30.0, 85.0], (
+        "2 s a row"
+    )
 
 
 def test_at_beyond_every_trial_is_refused(tmp_path: Path) -> None:

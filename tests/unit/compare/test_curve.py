@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.compare.curve import (
-    Axis,
     Curve,
-    Reached,
+    CurveAxis,
+    ReachedScore,
     Unit,
     amount,
     band,
@@ -65,15 +65,19 @@ def test_tick_labels_are_short(value: float, label: str) -> None:
 
 
 def test_unit_of_time_fits_range() -> None:
-    assert unit_of(Axis.TIME, 100.0) == Unit("seconds", 1.0)
-    assert unit_of(Axis.TIME, 1_000.0) == Unit("minutes", 60.0)
-    assert unit_of(Axis.TIME, 100_000.0) == Unit("hours", 3600.0)
-    assert unit_of(Axis.STEPS, 100_000.0) == Unit("env steps", 1.0)
+    assert unit_of(CurveAxis.TIME, 100.0) == Unit("seconds", 1.0)
+    assert unit_of(CurveAxis.TIME, 1_000.0) == Unit("minutes", 60.0)
+    assert unit_of(CurveAxis.TIME, 100_000.0) == Unit("hours", 3600.0)
+    assert unit_of(CurveAxis.STEPS, 100_000.0) == Unit("env steps", 1.0)
 
 
 def test_amounts_in_sentences() -> None:
-    assert (amount(12_345.6, Axis.STEPS), amount(90.4, Axis.STEPS), amount(0, Axis.STEPS)) == ("12,346", "90", "0")
-    assert (amount(12_345.6, Axis.TIME), amount(2.0666, Axis.TIME)) == ("12,346", "2.07")
+    assert (amount(12_345.6, CurveAxis.STEPS), amount(90.4, CurveAxis.STEPS), amount(0, CurveAxis.STEPS)) == (
+        "12,346",
+        "90",
+        "0",
+    )
+    assert (amount(12_345.6, CurveAxis.TIME), amount(2.0666, CurveAxis.TIME)) == ("12,346", "2.07")
 
 
 REWARD = "episode_reward_mean"
@@ -87,8 +91,8 @@ def curve(folder: Path, lines: list[str], metric: str = REWARD) -> Curve:
 def test_rows_become_points(tmp_path: Path) -> None:
     read = curve(tmp_path, [json.dumps(row(1, 20.0)), json.dumps(row(2, 30.5))])
     assert (read.steps.tolist(), read.seconds.tolist(), read.values.tolist()) == ([100, 200], [2.0, 4.0], [20.0, 30.5])
-    assert read.along(Axis.STEPS) is read.steps
-    assert read.along(Axis.TIME) is read.seconds
+    assert read.along(CurveAxis.STEPS) is read.steps
+    assert read.along(CurveAxis.TIME) is read.seconds
     assert read.damaged_lines == 0
     assert {REWARD, "info/learner/loss", "timesteps_total"} <= read.metrics
 
@@ -174,7 +178,7 @@ def made(steps: list[float], values: list[float], seconds: list[float] | None = 
 
 def test_band_covers_common_range_and_interpolates() -> None:
     seeds = [made([0, 100, 200], [0.0, 10.0, 20.0]), made([50, 300], [0.0, 50.0])]
-    drawn = band(seeds, Axis.STEPS, np.random.default_rng(0))
+    drawn = band(seeds, CurveAxis.STEPS, np.random.default_rng(0))
     assert (drawn.x[0], drawn.x[-1]) == (50.0, 200.0)
     assert drawn.middle[0] == pytest.approx((5.0 + 0.0) / 2)
     assert drawn.middle[-1] == pytest.approx((20.0 + 30.0) / 2)
@@ -183,19 +187,19 @@ def test_band_covers_common_range_and_interpolates() -> None:
 
 
 def test_band_of_single_row() -> None:
-    drawn = band([made([100], [7.0])], Axis.STEPS, np.random.default_rng(0))
+    drawn = band([made([100], [7.0])], CurveAxis.STEPS, np.random.default_rng(0))
     assert set(drawn.x) == {100.0}
     assert set(drawn.middle) == {7.0}
 
 
 def test_band_without_common_range_is_at_first_end() -> None:
-    drawn = band([made([10, 20], [1.0, 1.0]), made([50, 60], [3.0, 3.0])], Axis.STEPS, np.random.default_rng(0))
+    drawn = band([made([10, 20], [1.0, 1.0]), made([50, 60], [3.0, 3.0])], CurveAxis.STEPS, np.random.default_rng(0))
     assert set(drawn.x) == {20.0}
     assert set(drawn.middle) == {2.0}
 
 
 def test_reached_is_first_row_at_goal() -> None:
     ran = made([100, 200, 300], [1.0, 5.0, 4.0], [2.0, 3.0, 4.0])
-    assert reached(ran, 5.0) == Reached(200.0, 3.0)
-    assert reached(ran, 1.0) == Reached(100.0, 2.0)
-    assert reached(ran, 5.1) == Reached(math.inf, math.inf)
+    assert reached(ran, 5.0) == ReachedScore(200.0, 3.0)
+    assert reached(ran, 1.0) == ReachedScore(100.0, 2.0)
+    assert reached(ran, 5.1) == ReachedScore(math.inf, math.inf)

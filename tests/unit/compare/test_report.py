@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from rlexp.compare.comparison import Comparison, compare_groups
-from rlexp.compare.curve import Axis
+from rlexp.compare.curve import CurveAxis
 from rlexp.compare.report import write_picture
 from rlexp.compare.report.page import _LARGEST_BYTES, report_page, write_report
 from rlexp.compare.report.sweep_charts import MOST_DRAWN
@@ -32,7 +32,7 @@ from tests.lab.run_folders import MadeTrial, configuration, ended_early, make_ru
 @pytest.fixture
 def comparison(tmp_path: Path) -> Comparison:
     run = make_run(tmp_path / "run", [MadeTrial([1.0, float(seed)], seed) for seed in (1, 2)])
-    return compare_groups([f"_$\\nonsense{{$^={run}"], "episode_reward_mean", Axis.STEPS, None)
+    return compare_groups([f"_$\\nonsense{{$^={run}"], "episode_reward_mean", CurveAxis.STEPS, None)
 
 
 def test_missing_matplotlib_names_extra(
@@ -93,7 +93,7 @@ class Parsed(HTMLParser):
 
 
 def parsed(*arguments: object, goal: float | None = None, where: Path = Path()) -> Parsed:
-    comparison = compare_groups([str(argument) for argument in arguments], "episode_reward_mean", Axis.STEPS, goal)
+    comparison = compare_groups([str(argument) for argument in arguments], "episode_reward_mean", CurveAxis.STEPS, goal)
     return Parsed(report_page(comparison, where, WRITTEN))
 
 
@@ -233,7 +233,7 @@ def test_many_groups_have_dashes(tmp_path: Path) -> None:
 
 
 def test_report_is_written_whole(tmp_path: Path) -> None:
-    comparison = compare_groups([str(run(tmp_path / "grid"))], "episode_reward_mean", Axis.STEPS, None)
+    comparison = compare_groups([str(run(tmp_path / "grid"))], "episode_reward_mean", CurveAxis.STEPS, None)
     path = tmp_path / "report.html"
     path.write_text("old")
     write_report(comparison, path, WRITTEN)
@@ -243,7 +243,7 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["missing/report.html", "grid", "x" * 300])
 def test_report_at_unwritable_path(tmp_path: Path, where: str) -> None:
-    comparison = compare_groups([str(run(tmp_path / "grid"))], "episode_reward_mean", Axis.STEPS, None)
+    comparison = compare_groups([str(run(tmp_path / "grid"))], "episode_reward_mean", CurveAxis.STEPS, None)
     with pytest.raises(UsageError, match="cannot write") as caught:
         write_report(comparison, tmp_path / where, WRITTEN)
     assert caught.value.hint
@@ -252,7 +252,7 @@ def test_report_at_unwritable_path(tmp_path: Path, where: str) -> None:
 
 def test_what_ended_early_has_a_table(tmp_path: Path) -> None:
     trials = [MadeTrial([1.0] * 20, 1, {"lr": 0.1}), MadeTrial([5.0] * 3, 1, {"lr": 0.2}, status=Status.ERROR)]
-    comparison = compare_groups([str(make_run(tmp_path / "run", trials))], "episode_reward_mean", Axis.STEPS, None)
+    comparison = compare_groups([str(make_run(tmp_path / "run", trials))], "episode_reward_mean", CurveAxis.STEPS, None)
     page = Parsed(report_page(comparison, tmp_path, WRITTEN))
     words = " ".join(page.text.split())
     assert "Ended early These have no score" in words

@@ -19,7 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from rlexp.compare.importance import Importance, importance_of
-from rlexp.compare.sweep import Outcome, SweepResults, read_sweep_results
+from rlexp.compare.sweep import RecordedOutcome, SweepResults, read_sweep_results
 from rlexp.config.space.domains import Listed, Range
 from rlexp.runs.record import Status
 from tests.lab.run_folders import configuration, ended_early, write_sweep
@@ -221,12 +221,12 @@ def test_outcomes_and_values(tmp_path: Path) -> None:
         ],
     )
     assert [(each.number, each.outcome, each.score, each.value) for each in results.configurations] == [
-        (4, Outcome.COMPLETED, 9.5, 9.5),
-        (5, Outcome.UNFINISHED, None, 3.0),
-        (1, Outcome.ENDED_EARLY, None, 17.0),
-        (2, Outcome.ENDED_EARLY, None, 6.0),
-        (3, Outcome.UNFINISHED, None, None),
-        (0, Outcome.FAILED, None, None),
+        (4, RecordedOutcome.COMPLETED, 9.5, 9.5),
+        (5, RecordedOutcome.UNFINISHED, None, 3.0),
+        (1, RecordedOutcome.ENDED_EARLY, None, 17.0),
+        (2, RecordedOutcome.ENDED_EARLY, None, 6.0),
+        (3, RecordedOutcome.UNFINISHED, None, None),
+        (0, RecordedOutcome.FAILED, None, None),
     ]
     assert results.best is results.configurations[0]
     assert results.configurations[2].ended_at == "100 timesteps_total"

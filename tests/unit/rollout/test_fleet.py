@@ -32,7 +32,7 @@ from rlexp.rollout.fleet_member import (
     STEADY_S,
     SUSPECTED_S,
     WINDOW_S,
-    NodeLosses,
+    WorkerLosses,
 )
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
@@ -504,7 +504,7 @@ def test_failed_calls_of_a_dead_node_make_one_event_and_are_not_counted(error: T
 
 
 def test_events_of_nodes_count_the_workers_of_each_gatherer() -> None:
-    losses = NodeLosses(lambda index: 3)
+    losses = WorkerLosses(lambda index: 3)
     assert "with 6 workers" in losses.lost([("10.0.0.3", 0), ("10.0.0.3", 1)], False, 0.0)[0]
     assert losses.back("10.0.0.3", 0, 1.0) == []
     assert losses.back("10.0.0.3", 1, 2.0) == ["6 workers of node 10.0.0.3 came back after 2.0 s"]

@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.compare.comparison import Comparison, compare_groups
-from rlexp.compare.curve import Axis
+from rlexp.compare.curve import CurveAxis
 from rlexp.compare.run_listing import DAMAGED, Found
 from rlexp.runs.record import Status
 from rlexp.terminal.comparison import print_comparison
-from rlexp.terminal.plot import Line, plot
+from rlexp.terminal.plot import PlotLine, plot
 from rlexp.terminal.results import print_address, print_found
 from tests.lab.run_folders import MadeTrial, make_run
 
@@ -39,7 +39,7 @@ def grid(tmp_path: Path, values: int, seeds: int = 4, key: str = "n_step") -> Pa
 
 
 def compared(path: Path, goal: float | None = None) -> Comparison:
-    return compare_groups([str(path)], "episode_reward_mean", Axis.STEPS, goal)
+    return compare_groups([str(path)], "episode_reward_mean", CurveAxis.STEPS, goal)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_comparison_of_many_groups_draws_the_best_and_lists_all(
 
 def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", [MadeTrial([1.0], 0)])
-    comparison = compare_groups([f"a\x1b[2Jb={run}"], "episode_reward_mean", Axis.STEPS, None)
+    comparison = compare_groups([f"a\x1b[2Jb={run}"], "episode_reward_mean", CurveAxis.STEPS, None)
     print_comparison(comparison, as_json=False)
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
@@ -373,13 +373,13 @@ class Terminal(io.StringIO):
 
 def line(
     mark: str, y: list[float], x: list[float] | None = None, colour: str = "36", edge: float | None = None
-) -> Line:
+) -> PlotLine:
     values = np.array(y)
     low, high = (None, None) if edge is None else (values - edge, values + edge)
-    return Line(mark, colour, np.array(x if x is not None else range(len(y)), float), values, low, high)
+    return PlotLine(mark, colour, np.array(x if x is not None else range(len(y)), float), values, low, high)
 
 
-def drawn(*lines: Line, width: int = 40, height: int = 12) -> list[str]:
+def drawn(*lines: PlotLine, width: int = 40, height: int = 12) -> list[str]:
     return list(plot(lines, width, height, "env steps", io.StringIO()))
 
 

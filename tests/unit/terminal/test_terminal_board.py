@@ -19,9 +19,9 @@ from rlexp.board.actor.actor import ActorFigures
 from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.errors import BoardLostError
 from rlexp.board.servers.board import TaskStatus, TaskSummary
-from rlexp.board.servers.probes import Obstacle, Reach, ReachError, RedisFacts, Speed
+from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
 from rlexp.terminal.board import ActorDisplay, line_of, print_cancelled, print_tasks
-from rlexp.terminal.board_check import Finding, Level, reach_findings, refused, server_findings, unreachable
+from rlexp.terminal.board_check import BoardCheck, Level, reach_findings, refused, server_findings, unreachable
 from rlexp.terminal.lines import visible
 from rlexp.terminal.submissions import JsonTaskDisplay, QuietTaskDisplay, TaskDisplay, seats_of, short_duration
 from tests.lab.board import result_row, submitted_task
@@ -44,7 +44,7 @@ ADDRESS = parse_address("redis://:hidden@10.0.0.1")
 DAY_S = 86400.0
 
 
-def found(check: str, facts: RedisFacts) -> Finding:
+def found(check: str, facts: RedisFacts) -> BoardCheck:
     (finding,) = [finding for finding in server_findings(facts) if finding.check == check]
     return finding
 
@@ -105,8 +105,8 @@ def test_server_without_password_is_told() -> None:
     assert "password" not in [finding.check for finding in reach_findings(ADDRESS, reach)]
 
 
-@pytest.mark.parametrize("obstacle", list(Obstacle))
-def test_every_obstacle_has_a_remedy(obstacle: Obstacle) -> None:
+@pytest.mark.parametrize("obstacle", list(ReachObstacle))
+def test_every_obstacle_has_a_remedy(obstacle: ReachObstacle) -> None:
     assert unreachable(ReachError(obstacle, "why")).hint
 
 

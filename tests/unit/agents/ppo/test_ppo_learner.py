@@ -27,7 +27,7 @@ from rlexp.agents.ppo.dense_network import (
 )
 from rlexp.agents.ppo.learner import (
     PPOLearner,
-    Rows,
+    TrainBatch,
     adapted_kl_coeff,
     explained_variance,
     surrogate_losses,
@@ -96,16 +96,16 @@ def test_activations_that_need_their_input_and_images_are_left_to_autograd() -> 
 
 
 @pytest.fixture
-def minibatches(monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
+def minibatches(monkeypatch: pytest.MonkeyPatch) -> list[TrainBatch]:
     """The minibatches of learners that a test makes."""
-    seen: list[Rows] = []
-    part = Rows.part
+    seen: list[TrainBatch] = []
+    part = TrainBatch.part
 
-    def remembered(rows: Rows, indices: Tensor) -> Rows:
+    def remembered(rows: TrainBatch, indices: Tensor) -> TrainBatch:
         seen.append(part(rows, indices))
         return seen[-1]
 
-    monkeypatch.setattr(Rows, "part", remembered)
+    monkeypatch.setattr(TrainBatch, "part", remembered)
     return seen
 
 
@@ -115,7 +115,7 @@ def numbered(count: int) -> SampleBatch:
     return make_batch(count=count).with_columns(**{OBS: obs / count})
 
 
-def row_numbers(minibatches: list[Rows], count: int) -> list[list[int]]:
+def row_numbers(minibatches: list[TrainBatch], count: int) -> list[list[int]]:
     return [torch.round(rows.obs[:, 0] * count).int().tolist() for rows in minibatches]
 
 
@@ -124,7 +124,7 @@ def row_numbers(minibatches: list[Rows], count: int) -> list[list[int]]:
     [(32, [16, 16]), (33, [17, 16]), (40, [20, 20]), (41, [14, 14, 13]), (7, [7]), (1, [1])],
 )
 def test_each_epoch_sees_every_row_once_in_nearly_equal_parts(
-    count: int, sizes: list[int], minibatches: list[Rows]
+    count: int, sizes: list[int], minibatches: list[TrainBatch]
 ) -> None:
     learner = make_learner(num_sgd_iter=3, sgd_minibatch_size=16)
     learner.learn_on_batch(numbered(count))
@@ -137,21 +137,21 @@ def test_each_epoch_sees_every_row_once_in_nearly_equal_parts(
     assert learner.num_updates == len(numbers)
 
 
-def test_minibatches_are_drawn_by_the_learners_seed(minibatches: list[Rows]) -> None:
+def test_minibatches_are_drawn_by_the_learners_seed(minibatches: list[TrainBatch]) -> None:
     for seed in (0, 0, 1):
         make_learner(seed=seed, num_sgd_iter=1).learn_on_batch(numbered(32))
     first, same, other = (row_numbers(minibatches[start : start + 2], 32) for start in (0, 2, 4))
     assert first == same != other
 
 
-def test_advantages_are_normalised_once_over_the_whole_batch(minibatches: list[Rows]) -> None:
+def test_advantages_are_normalised_once_over_the_whole_batch(minibatches: list[TrainBatch]) -> None:
     batch = make_batch(count=3).with_columns(**{ADVANTAGES: np.array([1, 2, 3], np.float32)})
     make_learner(num_sgd_iter=1, sgd_minibatch_size=1).learn_on_batch(batch)
     found = sorted(float(rows.numbers[0, 1]) for rows in minibatches)
     assert found == pytest.approx([-1.22474, 0.0, 1.22474], abs=1e-4)
 
 
-def test_equal_advantages_stay_finite(minibatches: list[Rows]) -> None:
+def test_equal_advantages_stay_finite(minibatches: list[TrainBatch]) -> None:
     batch = make_batch(count=4).with_columns(**{ADVANTAGES: np.full(4, 2.5, np.float32)})
     make_learner().learn_on_batch(batch)
     assert all(not rows.numbers[:, 1].any() for rows in minibatches)

@@ -17,7 +17,7 @@ import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.dqn.players import DQNPlayers, q_network_config
+from rlexp.agents.dqn.players import DQNWorkerParts, q_network_config
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor import outbox as outbox_module
 from rlexp.board.actor.actor import JoinedActor
@@ -109,7 +109,7 @@ def test_description_makes_the_same_config() -> None:
 def test_seats_and_workers_share_one_ladder() -> None:
     config = config_of(num_workers=2, board={"actors": 6})
     network = q_network_config(config, *spaces_of(env_config_of("CartPole-v1", config, NO_MODULES)))
-    players = DQNPlayers(config, network, num_seats=6)
+    players = DQNWorkerParts(config, network, num_seats=6)
     epsilons = [float(players.epsilon_schedule(index).epsilons(0)[0]) for index in range(players.number)]
     assert len(set(epsilons)) == 8
     assert epsilons[0] == min(epsilons) == pytest.approx(0.4**8)

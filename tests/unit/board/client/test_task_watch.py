@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rlexp.board.actor.outbox import WeightsFeed
-from rlexp.board.client.evaluations import EvaluationThread, TaskNotes, WeightsPlayer
+from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread, TaskNotes
 from rlexp.board.client.run import SubmittedTask
 from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskWatch, put
 from rlexp.board.messages.credentials import SharedKeys
@@ -118,8 +118,8 @@ def test_env_that_fails_is_told_and_ends_nothing(tmp_path: Path) -> None:
     assert scene.thread.take() == ([], ["no evaluation: OSError: no display"] * 2)
 
 
-def player(submitted: SubmittedTask) -> WeightsPlayer:
-    return WeightsPlayer(submitted.trial.experiment, submitted.plan.modules)
+def player(submitted: SubmittedTask) -> BoardEvaluator:
+    return BoardEvaluator(submitted.trial.experiment, submitted.plan.modules)
 
 
 def weights(num_observations: int = 4) -> dict[str, np.ndarray]:

@@ -40,7 +40,7 @@ from rlexp.board.trainer.trial import (
     with_board,
 )
 from rlexp.cluster.probe import Question
-from rlexp.cluster.room.machine import Cluster, Machine, Node
+from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
@@ -56,8 +56,8 @@ BOARD = BoardAddress("redis", "10.0.0.7", 6379, password="geheim")
 QUEUE = QueueAddress("amqps", "10.0.0.8", 5671, username="me", password="geheim", ca_file="ca.pem")
 
 
-def node(name: str, cpus: int = 4, is_driver: bool = False) -> Node:
-    return Node(name, Machine(cpus, 0, 0, 0), is_driver=is_driver)
+def node(name: str, cpus: int = 4, is_driver: bool = False) -> ClusterNode:
+    return ClusterNode(name, Machine(cpus, 0, 0, 0), is_driver=is_driver)
 
 
 def test_nodes_are_asked_for_servers_client_libraries_and_certificates() -> None:

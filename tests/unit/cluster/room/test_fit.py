@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlexp.cluster.room.fit import check_fits, fitted, number_that_fit, wait_for_room
-from rlexp.cluster.room.machine import Cluster, Machine, Node
+from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -31,7 +31,7 @@ GIB = 2**30
 def cluster(*cpus: int, gpus: tuple[int, ...] = (), memory: int = 64 * GIB, **custom: float) -> Cluster:
     """Return a joined cluster with a node for each number of CPUs; ``custom`` is what the first one has."""
     nodes = [
-        Node(f"10.0.0.{1 + i}", Machine(number, (*gpus, *[0] * len(cpus))[i], memory, memory))
+        ClusterNode(f"10.0.0.{1 + i}", Machine(number, (*gpus, *[0] * len(cpus))[i], memory, memory))
         for i, number in enumerate(cpus)
     ]
     nodes[0] = replace(nodes[0], custom=custom)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.compare.event_files.gathering import CELLS, FEWEST_FOR_SLOPE, AtStep, Curve, Series, Summary
-from rlexp.compare.event_files.runs import Follower, Run, TagGlobs, find_runs
+from rlexp.compare.event_files.gathering import CELLS, FEWEST_FOR_SLOPE, AtStep, LogCurve, Series, Summary
+from rlexp.compare.event_files.runs import Follower, LogRun, TagGlobs, find_runs
 from rlexp.compare.event_files.shapes import POINT
 from rlexp.errors import UsageError
 from rlexp.sample_batch import Array
@@ -63,7 +63,7 @@ def test_figures_match_all_points_at_once(pieces: list[Array]) -> None:
 @settings(deadline=None)
 @given(batches())
 def test_slope_is_over_last_tenth(pieces: list[Array]) -> None:
-    curve, everything = Curve(), np.concatenate(pieces)
+    curve, everything = LogCurve(), np.concatenate(pieces)
     for piece in pieces:
         curve.add(piece["step"], piece["value"])
     slope, _ = curve.slope()
@@ -91,7 +91,7 @@ def least_squares(tail: Array) -> float | None:
 @settings(deadline=None)
 @given(batches(), st.integers(1, 60))
 def test_curve_means_are_of_stretches(pieces: list[Array], width: int) -> None:
-    curve, values = Curve(), np.concatenate(pieces)["value"]
+    curve, values = LogCurve(), np.concatenate(pieces)["value"]
     for piece in pieces:
         curve.add(piece["step"], piece["value"])
     means = curve.means(width)
@@ -109,7 +109,7 @@ def test_curve_means_are_of_stretches(pieces: list[Array], width: int) -> None:
 
 
 def test_long_curve_has_shape_of_points() -> None:
-    curve = Curve()
+    curve = LogCurve()
     for start in range(0, 100_000, 700):
         steps = np.arange(start, min(start + 700, 100_000))
         curve.add(steps, np.abs(steps - 50_000.0))
@@ -123,7 +123,7 @@ def test_long_curve_has_shape_of_points() -> None:
 def test_slope_of_long_curve_is_over_reported_points() -> None:
     rng = np.random.default_rng(0)
     everything = timed_points(np.cumsum(rng.integers(1, 9, 20_000)), rng.normal(size=20_000))
-    curve = Curve()
+    curve = LogCurve()
     for piece in np.split(everything, np.sort(rng.integers(1, 20_000, 50))):
         if len(piece):
             curve.add(piece["step"], piece["value"])
@@ -177,15 +177,15 @@ def test_each_directory_with_event_files_is_a_run(tmp_path: Path) -> None:
     runs = find_runs([tmp_path, tmp_path / "a"])
     trial = tmp_path / "b" / "trial"
     assert runs == [
-        Run(str(tmp_path / "a"), (tmp_path / "a" / FIRST,)),
-        Run(str(trial), (trial / FIRST, trial / SECOND)),
+        LogRun(str(tmp_path / "a"), (tmp_path / "a" / FIRST,)),
+        LogRun(str(trial), (trial / FIRST, trial / SECOND)),
     ]
     assert steps(trial) == [0, 1, 2, 3, 4]
 
 
 def test_named_file_of_any_name_is_a_run(tmp_path: Path) -> None:
     path = write(tmp_path, losses(range(3))).rename(tmp_path / "log")
-    assert find_runs([path]) == [Run(str(path), (path,))]
+    assert find_runs([path]) == [LogRun(str(path), (path,))]
 
 
 @pytest.mark.parametrize(
