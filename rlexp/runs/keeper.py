@@ -25,7 +25,7 @@ from rlexp.runs.checkpoints.trial import (
     iteration_of,
     list_checkpoints,
     newest_with_damaged_aside,
-    publish_checkpoint,
+    publish_verified,
     remove_leftovers,
 )
 from rlexp.runs.record import is_in_run
@@ -180,12 +180,9 @@ class Keeper:
         with self._writing(trial, token) as writer:
             hidden = _hidden(writer, name)
             try:
-                verify_checkpoint(hidden)
-                target = writer.directory / name
-                publish_checkpoint(hidden, target)
+                return publish_verified(hidden, writer.directory / name)
             finally:
                 remove_leftovers(writer.directory)
-            return target
 
     def drop_checkpoint(self, trial: str, token: str, name: str) -> None:
         """Delete what was sent of a checkpoint that will not be committed."""

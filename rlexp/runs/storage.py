@@ -93,8 +93,7 @@ class StoragePlace:
                 _copy(source.read, target.write, progress)
 
     def get(self, folder: Path, progress: Progress) -> None:
-        """Copy the files of a checkpoint to a new folder; what is no file of one is left out."""
-        folder.mkdir()
+        """Copy the files of a checkpoint to an empty folder; what is no file of one is left out."""
         for name in filter(is_file_of_checkpoint, self.names()):
             with self.files.open_input_stream(f"{self.root}/{name}") as source, (folder / name).open("wb") as target:
                 _copy(source.read, target.write, progress)

@@ -15,7 +15,7 @@ from typing import Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import CheckpointError, ConfigError
-from rlexp.runs.checkpoints.kept import copied_checkpoint, put_in_place
+from rlexp.runs.checkpoints.kept import copy_checkpoint
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.journal import Event, Journal
 from rlexp.search.state import SearchState
@@ -57,9 +57,7 @@ class Exploits:
     def _carried_out(self, trial: Trial, exploit: Exploit) -> Trial:
         donor, directory = self._directory.path / exploit.checkpoint, self._directory.trial_directory(trial)
         changed = self._state.sweep.changed(trial, exploit.after)
-        copy = copied_checkpoint(donor, directory)
-        self._journal.write(Event.EXPLOITED, exploit=asdict(exploit))
-        put_in_place(copy, directory / donor.name)
+        copy_checkpoint(donor, directory, lambda: self._journal.write(Event.EXPLOITED, exploit=asdict(exploit)))
         self._directory.change(changed)
         self._state.exploited(exploit, changed)
         self._state.standings.note(self._described(exploit))

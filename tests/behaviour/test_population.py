@@ -268,7 +268,7 @@ def test_trials_continue_where_nothing_can_be_copied(
     def fails(*paths: Path) -> Path:
         raise OSError("no space left")
 
-    monkeypatch.setattr("rlexp.search.population.copied_checkpoint", fails)
+    monkeypatch.setattr("rlexp.search.population.copy_checkpoint", fails)
     simulation = population(tmp_path, rising, 3, synch=synch)
     assert set(simulation.ends.values()) == {(Status.TERMINATED, STOP)}
     assert simulation.saved["exploits"] == []

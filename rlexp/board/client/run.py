@@ -7,8 +7,6 @@ The checkpoint that a trainer has left on a board, as one of a run of this machi
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,10 +25,10 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
 from rlexp.config.space.grid import TRACK
-from rlexp.errors import CheckpointError, ConfigError, ResumeError, TrialError, UsageError
+from rlexp.errors import ConfigError, ResumeError, TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
-from rlexp.runs.checkpoints.contents import MANIFEST, verify_checkpoint, write_manifest
-from rlexp.runs.checkpoints.trial import publish_checkpoint, unpack_checkpoint
+from rlexp.runs.checkpoints.contents import MANIFEST, Manifest, write_manifest
+from rlexp.runs.checkpoints.trial import unpack_checkpoint
 from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.recorders import RunTrackers, TrialRecorder
 from rlexp.runs.rows import checkpoint_row, last_row
@@ -150,12 +148,10 @@ def keep_result(content: bytes, folder: Path, submitted: SubmittedTask, key: byt
     It says of itself what was submitted here: the env and modules that ``rlexp evaluate`` imports for it are never
     those that a trainer names.
     """
-    hidden = folder / f".result.{os.getpid()}.writing"
-    try:
-        received = unpack_checkpoint(content, hidden, key, MAX_BLOB_BYTES)
-        manifest = verify_checkpoint(received)
+    experiment, modules = submitted.trial.experiment, submitted.plan.modules
+
+    def describe(received: Path, manifest: Manifest) -> None:
         row = checkpoint_row(received, manifest.metadata)
-        experiment, modules = submitted.trial.experiment, submitted.plan.modules
         metadata = {
             "experiment": experiment.model_dump(mode="json"),
             "imports": list(modules.imports),
@@ -164,13 +160,8 @@ def keep_result(content: bytes, folder: Path, submitted: SubmittedTask, key: byt
         }
         (received / MANIFEST).unlink()
         write_manifest(received, manifest.sequence, metadata)
-        kept = folder / received.name
-        publish_checkpoint(received, kept)
-        return kept
-    except OSError as error:
-        raise CheckpointError(f"it cannot be written to {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
+
+    return unpack_checkpoint(content, folder, key, MAX_BLOB_BYTES, describe)
 
 
 STATUSES: Final = {

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError
-from rlexp.files import read_regular, sync
+from rlexp.files import read_regular
 from rlexp.processes.threads import Progress, bounded
-from rlexp.runs.checkpoints import list_checkpoints, publish_checkpoint, verify_checkpoint
-from rlexp.runs.checkpoints.trial import iteration_of
+from rlexp.runs.checkpoints.trial import hidden_folder, iteration_of, list_checkpoints, publish_verified
 from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.runs.storage import StoragePlace, said
 from rlexp.text import MASK, masked
@@ -63,7 +60,9 @@ def _fetch(directory: Path, url: str, folder: str, name: str | None) -> Path | N
         for each in sorted(names, key=lambda each: iteration_of(Path(each)), reverse=True):
             progress()
             try:
-                return _fetched(trial.below(each), directory / each, progress)
+                with hidden_folder(directory / each) as hidden:
+                    trial.below(each).get(hidden, progress)
+                    return publish_verified(hidden, directory / each)
             except DamagedCheckpointError:
                 continue  # an older one may be whole
         return None
@@ -81,21 +80,6 @@ def _is_checkpoint(name: str) -> bool:
     except ValueError:
         return False
     return "." not in name and "/" not in name
-
-
-def _fetched(place: StoragePlace, target: Path, progress: Progress) -> Path:
-    """Copy a checkpoint to a hidden folder, verify it, and give it its name; raises DamagedCheckpointError."""
-    hidden = target.with_name(f".{target.name}.{os.getpid()}.writing")
-    shutil.rmtree(hidden, ignore_errors=True)
-    try:
-        place.get(hidden, progress)
-        verify_checkpoint(hidden)
-        for path in hidden.iterdir():
-            sync(path)
-        publish_checkpoint(hidden, target)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-    return target
 
 
 def unmasked(run: Path, url: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -16,9 +17,16 @@ from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import size_below
 from rlexp.processes.locks import RUN_FILE, RunLock, in_use, is_in_use
-from rlexp.runs.checkpoints.contents import MANIFEST, looks_whole, read_manifest, verify_checkpoint
+from rlexp.runs.checkpoints.contents import MANIFEST, Manifest, looks_whole, read_manifest, verify_checkpoint
 from rlexp.runs.checkpoints.fetching import fetched_checkpoint, unmasked
-from rlexp.runs.checkpoints.trial import iteration_of, list_checkpoints, newest_checkpoint, remove_checkpoint
+from rlexp.runs.checkpoints.trial import (
+    hidden_folder,
+    iteration_of,
+    list_checkpoints,
+    newest_checkpoint,
+    publish_verified,
+    remove_checkpoint,
+)
 from rlexp.runs.record import (
     EVALUATED_REWARD,
     SEE_LS,
@@ -165,35 +173,24 @@ def _score(checkpoint: Path, attribute: str) -> float:
     return -value if attribute.startswith(LOWER_IS_BETTER) else value
 
 
-def copy_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
+def copy_checkpoint(checkpoint: Path, trial_directory: Path, once_whole: Callable[[], object] | None = None) -> Path:
     """Copy another trial's checkpoint to ``trial_directory``, where it becomes the newest; return the copy.
 
-    Checkpoints of the trial's own that are as far or farther are removed: it does not continue from them. Raises
-    CheckpointError, with nothing changed, where the copy is not whole: the other trial may be removing it.
+    Checkpoints of the trial's own that are as far or farther are removed: it does not continue from them. Before that
+    ``once_whole`` is called. Raises CheckpointError, with nothing changed, where the copy is not whole: the other trial
+    may be removing it.
     """
-    return put_in_place(copied_checkpoint(checkpoint, trial_directory), trial_directory / checkpoint.name)
 
+    def make_way(manifest: Manifest) -> None:
+        if once_whole is not None:
+            once_whole()
+        for own in list_checkpoints(trial_directory):
+            if own.name >= checkpoint.name:
+                remove_checkpoint(own)
 
-def copied_checkpoint(checkpoint: Path, trial_directory: Path) -> Path:
-    """Return a hidden copy, the first half of ``copy_checkpoint``: the trial does not continue from it yet."""
-    copy = trial_directory / f".{checkpoint.name}.writing"
-    shutil.rmtree(copy, ignore_errors=True)
-    copy.mkdir()  # copytree would make the trial's directory too, where somebody deleted it
-    try:
-        shutil.copytree(checkpoint, copy, dirs_exist_ok=True)
-        verify_checkpoint(copy)
-    except BaseException:
-        shutil.rmtree(copy, ignore_errors=True)
-        raise
-    return copy
-
-
-def put_in_place(copy: Path, target: Path) -> Path:
-    """Let a hidden copy be the trial's newest checkpoint, ``target``: the second half of ``copy_checkpoint``."""
-    for own in list_checkpoints(target.parent):
-        if own.name >= target.name:
-            remove_checkpoint(own)
-    return copy.rename(target)
+    with hidden_folder(trial_directory / checkpoint.name) as hidden:
+        shutil.copytree(checkpoint, hidden, dirs_exist_ok=True)
+        return publish_verified(hidden, trial_directory / checkpoint.name, make_way)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""The checkpoints of one trial: named, found, removed, and written whole or not at all.
+"""The checkpoints of one trial: named, found and removed; written, or brought from elsewhere, whole or not at all.
 
-Checkpoints as one piece of bytes, to be sent: a header as JSON, the files one after the other, and an HMAC.
-
-Only files that a checkpoint can have are written, into a folder that is new, and their sizes and hashes are checked
-twice: as those of the piece, and as those of the checkpoint.
+Whoever brings one (from a board, a storage, another trial, the trial's machine) fills a :func:`hidden_folder` and
+calls :func:`publish_verified`. Packed for a board, a checkpoint is one piece of bytes: a header as JSON, the files one
+after the other, and an HMAC. Only files that a checkpoint can have are unpacked, and their sizes and hashes are
+checked twice: as those of the piece, and as those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,19 +144,16 @@ def write_checkpoint(
     sequence = iteration_of(directory)
     _refuse_unstorable(arrays)
     state_text = json.dumps(state)
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.writing")
     try:
         remove_leftovers(directory.parent)
-        temporary.mkdir()
-        for group, named in arrays.items():
-            write_arrays(temporary / f"{group}{ARRAYS_SUFFIX}", named)
-        (temporary / STATE).write_text(state_text, encoding="utf-8")
-        write_manifest(temporary, sequence, metadata)
-        publish_checkpoint(temporary, directory)
+        with hidden_folder(directory) as hidden:
+            for group, named in arrays.items():
+                write_arrays(hidden / f"{group}{ARRAYS_SUFFIX}", named)
+            (hidden / STATE).write_text(state_text, encoding="utf-8")
+            write_manifest(hidden, sequence, metadata)
+            _publish(hidden, directory)
     except OSError as error:
         raise _write_error(directory, arrays, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return directory
 
 
@@ -167,10 +166,44 @@ def _refuse_unstorable(arrays: ArrayGroups) -> None:
                 raise ValueError(f"{group}/{name} has dtype {array.dtype}, which a checkpoint cannot hold")
 
 
-def publish_checkpoint(temporary: Path, directory: Path) -> None:
+@contextmanager
+def hidden_folder(checkpoint: Path) -> Iterator[Path]:
+    """Provide a new folder beside ``checkpoint`` for its files until it is published; what is left is removed.
+
+    Raises OSError where the trial's directory is missing: it is not made again where somebody has deleted it.
+    """
+    hidden = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.writing")
+    shutil.rmtree(hidden, ignore_errors=True)
+    hidden.mkdir()
+    try:
+        yield hidden
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def publish_verified(
+    hidden: Path, checkpoint: Path | None = None, prepare: Callable[[Manifest], object] | None = None
+) -> Path:
+    """Give a checkpoint that was brought here its name, once it is verified and on the disk; return where it is.
+
+    ``hidden`` lies in the directory of its trial. Without ``checkpoint`` it is called by the iteration in its manifest.
+    ``prepare`` gets that manifest after the verification, when nothing has been changed yet. Replaces an older one of
+    the name; raises CheckpointError as ``verify_checkpoint`` does.
+    """
+    manifest = verify_checkpoint(hidden)
+    if prepare is not None:
+        prepare(manifest)
+    for path in (*hidden.iterdir(), hidden):
+        sync(path)
+    checkpoint = checkpoint or checkpoint_directory(hidden.parent, manifest.sequence)
+    _publish(hidden, checkpoint)
+    return checkpoint
+
+
+def _publish(temporary: Path, directory: Path) -> None:
     """Give a checkpoint that is whole, on the disk and hidden beside ``directory`` that name; replaces an older one."""
     if directory.exists():
-        replaced = directory.with_name(f"{directory.name}.replaced")
+        replaced = directory.with_name(f"{directory.name}{_REPLACED}")
         shutil.rmtree(replaced, ignore_errors=True)
         directory.rename(replaced)
     temporary.rename(directory)
@@ -207,28 +240,31 @@ def pack_checkpoint(path: Path, key: bytes) -> bytes:
     return body + _digest(body, key)
 
 
-def unpack_checkpoint(content: bytes, folder: Path, key: bytes, max_bytes: int) -> Path:
+def unpack_checkpoint(
+    content: bytes,
+    folder: Path,
+    key: bytes,
+    max_bytes: int,
+    prepare: Callable[[Path, Manifest], object] | None = None,
+) -> Path:
     """Write what :func:`pack_checkpoint` returned into ``folder``; return the checkpoint, named by its iteration.
 
-    One of the same iteration is replaced. Raises CheckpointError, with nothing left behind, for anything else than a
-    whole checkpoint that was signed with ``key``, and for more than ``max_bytes``.
+    One of the same iteration is replaced. ``prepare`` may change it before: it gets the hidden folder and the manifest.
+    Raises CheckpointError, with nothing left behind, for anything else than a whole checkpoint that was signed with
+    ``key``, and for more than ``max_bytes``.
     """
     if len(content) > max_bytes:
         raise CheckpointError(f"the checkpoint on the board has {len(content):,} bytes, more than {max_bytes:,}")
     files = _files(content, key)
-    temporary = folder / f".checkpoint_received.{os.getpid()}.writing"
     try:
-        temporary.mkdir(parents=True)
-        for name, file in files.items():
-            (temporary / name).write_bytes(file)
-        path = checkpoint_directory(folder, verify_checkpoint(temporary).sequence)
-        publish_checkpoint(temporary, path)
-        return path
+        folder.mkdir(parents=True, exist_ok=True)
+        with hidden_folder(folder / "checkpoint_received") as hidden:
+            for name, file in files.items():
+                (hidden / name).write_bytes(file)
+            return publish_verified(hidden, prepare=None if prepare is None else partial(prepare, hidden))
     except OSError as error:
         message = f"the checkpoint on the board cannot be written to {folder}: {error.strerror or error}"
         raise CheckpointError(message) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def iteration_of_packed(content: bytes, key: bytes) -> int:
