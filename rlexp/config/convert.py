@@ -127,8 +127,6 @@ def _with_axes(parsed: ParsedExperiment) -> Node:
         else:
             choices = [_choice(parsed, place, axis.path) for place in line_of(parsed.axes, number)]
             experiment = _put(experiment, axis.path, axis.data(choices), axis.choices[0])
-    for path, node in parsed.computed:
-        experiment = _put(experiment, path, node.plain(), node)
     return experiment
 
 

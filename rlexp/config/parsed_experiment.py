@@ -21,7 +21,7 @@ from rlexp.config.space.domains import Listed
 from rlexp.config.space.grid import GRID, Axis, find_axes, replaced, variant_indices, variants
 from rlexp.config.sweep import Space
 from rlexp.config.validation import conflict_findings, validated
-from rlexp.config.variants import Computed, Variant, computed_values, is_at_a_key, located, variants_of
+from rlexp.config.variants import Variant, is_at_a_key, located, variants_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_key, written
 
 
@@ -38,7 +38,6 @@ class ParsedExperiment:
     """The same variants with no more keys than the file has, in today's spelling."""
     space: Space
     """What of it is searched, and how to make an experiment of any point of it."""
-    computed: Computed
     notices: tuple[Finding, ...]
 
     @cached_property
@@ -89,17 +88,14 @@ def _located(
     """Return the experiment of an entry that is right in all its variants, and the axes that cannot be searched."""
     experiment, run = assembly.translation.experiment, assembly.translation.run
     valid = tuple(variant.experiment for variant in made if variant.experiment)
-    computed = computed_values(experiment, valid)
-    placed, unplaced = located(axes, valid, computed)
+    placed, unplaced = located(axes, valid)
     space = Space(name, run, experiment, axes, placed, assembly.age, options)
     wrong = (*unplaced, *(space.findings(valid[0]) if valid[0].is_sweep else ()))
     of_variants = (notice for variant in made for notice in variant.notices)
     notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
     notices += tuple(space.notices(valid[0]))
     written = tuple(variant.written for variant in made)
-    return ParsedExperiment(
-        name, entry.key_place, placed, valid, written, space, computed, tuple(dict.fromkeys(notices))
-    ), wrong
+    return ParsedExperiment(name, entry.key_place, placed, valid, written, space, tuple(dict.fromkeys(notices))), wrong
 
 
 def _notice_of_defaults(name: str, assembly: Assembled, variant: Node) -> Iterator[Finding]:

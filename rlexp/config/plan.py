@@ -85,9 +85,7 @@ def planned(
     sweeps: list[Sweep] = []
     for parsed in parsed_experiments:
         seeded = _seeded(parsed, fresh_seed)
-        experiments.append(
-            PlannedExperiment(parsed.name, parsed.variants[0].run, resolved(parsed.axes, seeded, parsed.computed))
-        )
+        experiments.append(PlannedExperiment(parsed.name, parsed.variants[0].run, resolved(parsed.axes, seeded)))
         if seeded[0].is_sweep:
             sweeps.append(_sweep(parsed, seeded))
             points = sweeps[-1].planned_points() or ()

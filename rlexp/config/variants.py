@@ -14,53 +14,26 @@ from rlexp.config.keys import env_ids
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.rllib.ages import Age, leave_out_ignored
-from rlexp.config.rllib.names import arranged, current_path, old_groups, proper_path, use_current_names
+from rlexp.config.rllib.groups import TRIAL_RESOURCES
+from rlexp.config.rllib.names import arranged, old_groups, read_literal, use_current_names
 from rlexp.config.rllib.values import use_current_values
-from rlexp.config.space.expressions import EVAL, ExpressionError, evaluated
 from rlexp.config.space.grid import SEARCH, Axis, line_of, variant_indices
-from rlexp.config.space.samplers import FREE_FORM, SAMPLERS
-from rlexp.config.translation import Translation, node_of
+from rlexp.config.space.samplers import EVAL, FREE_FORM, PYTHON_KEYS, SAMPLERS, sampler_in
+from rlexp.config.translation import Translation
 from rlexp.config.validation import unknown_keys, validated
-from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at, dotted, shown_key
+from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at, dotted, shown_key, written
 
 Data = dict[str, Any]
-Computed = tuple[tuple[KeyPath, Node], ...]
-"""The path of each ``eval`` whose value depends on the variant, and its node."""
 
 
-def computed_values(experiment: Node, variants: Sequence[Experiment]) -> Computed:
-    """Return the expressions of an experiment with grids whose values differ between its variants."""
-    data = [data_of(variant) for variant in variants] if len(variants) > 1 else []
-    return tuple(
-        (path, node)
-        for path, node in _expressions(experiment, ())
-        if any(at(other, path) != at(data[0], path) for other in data[1:])
-    )
-
-
-def _expressions(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
-    """Yield the path of every ``eval`` below a node, and the node."""
-    if EVAL in node.entries():
-        yield path, node
-    elif isinstance(node.value, Mapping):
-        for key, child in node.entries().items():
-            yield from _expressions(child, (*path, key))
-
-
-def located(
-    axes: Sequence[Axis], variants: Sequence[Experiment], computed: Computed
-) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
-    """Return the axes with the paths at which the variants differ, and what is wrong with ranges that change nothing.
-
-    The values that are ``computed`` are expected to follow from others.
-    """
-    following = {path for path, _ in computed}
+def located(axes: Sequence[Axis], variants: Sequence[Experiment]) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
+    """Return the axes with the paths at which variants differ, and what is wrong with ranges that change nothing."""
     data = [data_of(variant) for variant in variants]
     found: list[Axis] = []
     lost: list[Finding] = []
     for number, axis in enumerate(axes):
         along = [data[place] for place in line_of(axes, number)]
-        paths = {path for other in along[1:] for path in _differences(along[0], other)}.difference(following)
+        paths = {path for other in along[1:] for path in _differences(along[0], other)}
         if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not MISSING:
             found.append(axis)
         elif len(paths) == 1 and not axis.is_conditional:
@@ -104,14 +77,12 @@ def varied_values(axes: Sequence[Axis], variants: Sequence[Experiment]) -> list[
     ]
 
 
-def resolved(axes: Sequence[Axis], variants: Sequence[Experiment], computed: Computed) -> Data:
-    """Return the first variant with every key, then each axis put back with its choices, and what depends on them."""
+def resolved(axes: Sequence[Axis], variants: Sequence[Experiment]) -> Data:
+    """Return the first variant with every key, then each axis put back with its choices."""
     data = data_of(variants[0])
     for number, axis in enumerate(axes):
         along = [data_of(variants[place]) for place in line_of(axes, number)]
         _put_axis(data, axis, [_value_on(axis, other, choice) for choice, other in enumerate(along)])
-    for path, node in computed:
-        at(data, path[:-1])[path[-1]] = node.plain()
     return data
 
 
@@ -143,7 +114,7 @@ def without_section(experiment: Experiment) -> Experiment:
     return plain
 
 
-_SAMPLERS = ("sample_from", *SAMPLERS)
+_SAMPLERS = (*PYTHON_KEYS, *SAMPLERS)
 
 
 @dataclass(frozen=True)
@@ -177,7 +148,7 @@ def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOp
     """Return a variant, or everything that is wrong with it."""
     translation = Translation(node, run)
     _use_names_of_chosen_groups(translation, age)
-    _compute(translation)
+    _refuse_expressions(translation)
     use_current_values(translation)
     _drop_empty_groups(translation)
     if options.allow_unknown:
@@ -199,56 +170,49 @@ def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> No
     translation.problems += contradictory
 
 
-def _compute(translation: Translation) -> None:
-    """Replace every ``eval`` of a variant by its value; one that has none is a problem, and left out."""
-    translation.experiment = _computed(translation, translation.experiment, ()) or translation.experiment
+def _refuse_expressions(translation: Translation) -> None:
+    """Refuse every sampler that is left in a variant, and arithmetic, which rlexp does not do: both are left out."""
+    translation.experiment = _without_expressions(translation, translation.experiment, ()) or translation.experiment
 
 
-def _computed(translation: Translation, node: Node, path: KeyPath) -> Node | None:
+def _without_expressions(translation: Translation, node: Node, path: KeyPath) -> Node | None:
     entries = node.entries()
-    if EVAL in entries and len(entries) == 1:
-        return _value_of(translation, node, path)
     sampler = next((name for name in _SAMPLERS if name in entries and len(entries) == 1), None)
     if sampler and path[-1:] and path[-1] != FREE_FORM:
-        if SEARCH in translation.experiment.entries():
-            hint = "write a sampler: {uniform: [0, 1]}, for example, or {choice: [a, b, c]}"
-            translation.problem(entries[sampler], f"{dotted(path)}: {sampler} is not allowed here", hint)
-            return None
-        message = f"{dotted(path)}: {sampler} is random, which rlexp run does not support"
-        hint = "use rlexp sweep, or write grid_search: [...] with the values to try"
-        translation.problem(entries[sampler], message, hint)
+        if sampler == EVAL and sampler_in(node, path) is None:
+            _refuse_arithmetic(translation, entries[EVAL], path)
+        else:
+            _refuse_sampler(translation, entries[sampler], path, sampler)
         return None
     if isinstance(node.value, tuple):
-        items = (_computed(translation, child, (*path, index)) for index, child in enumerate(node.value))
+        items = (_without_expressions(translation, child, (*path, index)) for index, child in enumerate(node.value))
         return node.with_value(tuple(item for item in items if item is not None))
     if isinstance(node.value, Mapping):
-        made = {key: _computed(translation, child, (*path, key)) for key, child in entries.items()}
-        return node.with_value({key: child for key, child in made.items() if child is not None})
+        left = {key: _without_expressions(translation, child, (*path, key)) for key, child in entries.items()}
+        return node.with_value({key: child for key, child in left.items() if child is not None})
     return node
 
 
-def _value_of(translation: Translation, node: Node, path: KeyPath) -> Node | None:
-    text = node.entries()[EVAL]
-    if not isinstance(text.value, str):
-        return text
-    try:
-        return node_of(evaluated(text.value, lambda names: _looked_up(translation, names)), node)
-    except ExpressionError as error:
-        translation.problem(
-            text, f"{dotted(path)}: the expression {error}", "numbers, + - * / and spec.config.KEY are allowed"
-        )
-        return None
+def _refuse_arithmetic(translation: Translation, expression: Node, path: KeyPath) -> None:
+    """Refuse ``eval: 4 + spec.config.num_workers``; in the resources of a trial, which follow anyway, note it."""
+    message = f"{dotted(path)}: {EVAL} is not supported, as rlexp computes no expressions"
+    if path[0] in TRIAL_RESOURCES:
+        translation.notice(expression, f"{dotted(path)} has no effect here: rlexp computes no expressions")
+        return
+    value = read_literal(expression.value) if isinstance(expression.value, str) else expression.plain()
+    is_value = value is None or isinstance(value, bool | int | float | list)
+    hint = f"write {written(value)}" if is_value else "write the value itself, or grid_search: [...] with those to try"
+    translation.problem(expression, message, hint)
 
 
-def _looked_up(translation: Translation, names: tuple[str, ...]) -> Any:
-    """Return the value of a key of any age, or its default; raises ExpressionError."""
-    path = proper_path(current_path(names, translation.run), translation.run) if names else names
-    node, key = translation.experiment.find(path), key_table(translation.run).get(path)
-    if node is not None and not isinstance(node.value, Mapping):
-        return node.plain()
-    if node is not None or key is None or key.is_group or key.required:
-        raise ExpressionError(f"uses spec.{'.'.join(names)}, which has no value")
-    return key.default
+def _refuse_sampler(translation: Translation, arguments: Node, path: KeyPath, sampler: str) -> None:
+    if SEARCH in translation.experiment.entries():
+        hint = "write a sampler: {uniform: [0, 1]}, for example, or {choice: [a, b, c]}"
+        translation.problem(arguments, f"{dotted(path)}: {sampler} is not allowed here", hint)
+    else:
+        message = f"{dotted(path)}: {sampler} is random, which rlexp run does not support"
+        hint = "use rlexp sweep, or write grid_search: [...] with the values to try"
+        translation.problem(arguments, message, hint)
 
 
 def _drop_empty_groups(translation: Translation) -> None:

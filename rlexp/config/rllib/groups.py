@@ -15,6 +15,9 @@ from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, shown, shown_key, written
 
+TRIAL_RESOURCES: Final = ("resources_per_trial", "trial_resources", "resources")
+"""The keys beside ``config`` by which Tune was told what a trial reserves."""
+
 _KEY: Final = "config.model.custom_model"
 _ARGUMENTS: Final = ("config.model.custom_model_config", "config.model.custom_options")
 _NOT_REGISTERED: Final = (
@@ -123,7 +126,7 @@ def worker_resources(translation: Translation) -> None:
 
 def trial_resources(translation: Translation) -> None:
     """Give the CPUs and GPUs of a trial to its driver and, in equal shares, to its workers."""
-    for name in ("resources_per_trial", "trial_resources", "resources"):
+    for name in TRIAL_RESOURCES:
         node = translation.take(name)
         if node is None or node.value is None:
             continue

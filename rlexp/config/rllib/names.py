@@ -9,6 +9,7 @@ Strings in other spellings of values: Python's ``None`` and ``(256, 256)``, YAML
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,8 +28,7 @@ from rlexp.config.keys.key_table import (
     nested_keys_of_config,
 )
 from rlexp.config.keys.metrics import SHORT_NAMES, current_metric
-from rlexp.config.space.expressions import EVAL, ExpressionError, evaluated
-from rlexp.config.space.samplers import FREE_FORM, GRID, SAMPLERS
+from rlexp.config.space.samplers import EVAL, FREE_FORM, GRID, MAX_LENGTH, SAMPLERS
 from rlexp.config.translation import Translation, leaves
 from rlexp.config.yaml.nodes import Finding, Node, dotted, read_yaml_1_1, shown, shown_key
 
@@ -364,11 +364,18 @@ def read_literal(text: str) -> Any:
         return bare.lower() == "true"
     if bare != "None" and bare == stripped and not stripped.startswith(_STARTS):
         return text
+    if len(bare) > MAX_LENGTH:
+        return text
     try:
-        return evaluated(bare, _nothing_is_known)
-    except ExpressionError:
+        return _as_in_yaml(ast.literal_eval(bare))
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
         return text
 
 
-def _nothing_is_known(path: tuple[str, ...]) -> Any:
-    raise ExpressionError("uses a key")
+def _as_in_yaml(value: Any) -> Any:
+    """Return a value of Python as YAML has it, a tuple as a list; raises TypeError where YAML has none."""
+    if isinstance(value, list | tuple):
+        return [_as_in_yaml(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(type(value).__name__)

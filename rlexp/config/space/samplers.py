@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from rlexp.config.space.domains import Domain, Listed, Normal, Number, Range, multiple
-from rlexp.config.space.expressions import EVAL, MAX_LENGTH
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import KeyPath, Node, shown
 
@@ -19,6 +18,10 @@ CHOICE = "choice"
 
 FREE_FORM = "env_config"
 """A mapping with the user's own keys: in it ``{choice: 3}`` is not a sampler."""
+
+EVAL = "eval"
+MAX_LENGTH = 1000
+"""Characters of a value in Python's spelling."""
 
 PYTHON_KEYS = ("sample_from", EVAL)
 """The keys of a sampler in Python's spelling: ``sample_from: "lambda spec: random.uniform(0, 1)"``."""

@@ -55,7 +55,7 @@ def test_schema_accepts_experiments_folder(validator: Any, path: Path) -> None:
     [
         ("apex", "{num_replay_buffer_shards: 2, optimizer: {debug: true, buffer_size: 3}}"),
         ("DQN", "{lr: {grid_search: [1e-3, 1e-4]}, model: {fcnet_hiddens: [{grid_search: [1, 2]}, 3]}}"),
-        ("DQN", "{train_batch_size: {eval: 4 * spec.config.num_workers}}"),
+        ("DQN", "{train_batch_size: {eval: 'tune.choice([32, 64])'}}"),
         ("DQN", "{exploration_config: {type: SoftQ}, rollout_fragment_length: 4, framework: tf, gpu: true}"),
         ("DQN", "{clip_rewards: [0, 1], lr_schedule: [[0, 1], [5, 2]], grad_norm_clipping: null}"),
         ("PPO", "{lambda: 0.9, sgd_minibatch_size: 32, model: {vf_share_layers: true}}"),

@@ -379,9 +379,44 @@ def test_python_samplers_are_read(sweep: Sweep) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "message", "hint"),
+    [
+        ("{eval: 4 + spec.config.num_workers}", "eval is not supported", "write the value itself, or grid_search"),
+        ("{eval: 'np.random.choice([1]) + 1'}", "eval is not supported", "write the value itself, or grid_search"),
+        ("{eval: 'tune.choice([1, 2])'}", "eval is random", "use rlexp sweep"),
+        ("{eval: '(32, 64)'}", "eval is not supported", "write [32, 64]"),
+        ("{eval: 0.5}", "eval is not supported", "write 0.5"),
+        ("{sample_from: 'lambda spec: 3'}", "sample_from is random", "use rlexp sweep"),
+    ],
+)
+def test_arithmetic_is_refused_with_what_to_write(load: Load, value: str, message: str, hint: str) -> None:
+    for lines, path in ((f"lr: {value}", "lr"), (f"model: {{fcnet_hiddens: [8, {value}]}}", "model.fcnet_hiddens[1]")):
+        with pytest.raises(ConfigError) as caught:
+            load(f"  env: CartPole-v1\n  config:\n    n_step: {{grid_search: [1, 2]}}\n    {lines}")
+        (problem,) = caught.value.problems
+        column = len(f"    {lines}".partition(value)[0]) + 2
+        assert problem.where == f"f.yaml:6:{column}"
+        assert problem.message.startswith(f"config.{path}: {message}")
+        assert problem.hint is not None
+        assert problem.hint.startswith(hint)
+
+
+def test_arithmetic_without_effect_has_a_notice(load: Load) -> None:
+    resources = "{cpu: 2, extra_cpu: {eval: 4 + spec.config.num_workers}}"
+    config = "{num_workers: 4, tf_session_args: {threads: {eval: 2 * 3}}}"
+    plan = load(f"  env: CartPole-v1\n  trial_resources: {resources}\n  config: {config}")
+    notices = {notice.where: notice.message for notice in plan.notices}
+    assert notices["f.yaml:4:41"].startswith("trial_resources.extra_cpu has no effect here: rlexp computes no")
+    assert any(message.startswith("config.tf_session_args has no effect here") for message in notices.values())
+    keys = plan.trials[0].experiment.config
+    assert (keys.num_cpus_for_driver, keys.num_cpus_per_worker) == (2, 1)
+
+
 def test_env_config_keys_named_like_samplers_are_kept(sweep: Sweep) -> None:
-    plan = sweep("  config: {env_config: {choice: 3}, lr: {uniform: [1, 2]}}")
-    assert plan.trials[0].experiment.config.env_config == {"choice": 3}
+    for own_keys in ({"choice": 3}, {"eval": "1 + 1"}):
+        plan = sweep(f"  config: {{env_config: {own_keys}, lr: {{uniform: [1, 2]}}}}")
+        assert plan.trials[0].experiment.config.env_config == own_keys
 
 
 def test_run_refuses_samplers(tmp_path: Path) -> None:
