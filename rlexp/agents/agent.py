@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -116,6 +116,9 @@ class Agent(ABC, Generic[ConfigT]):
         """Return figures for the results, beside those of the optimizer."""
         return {} if self.board is None else self.board.figures(self.source)
 
+    def observe(self, row: Mapping[str, Any], infos: Sequence[SampleInfo]) -> None:
+        """Look at the row of an iteration and at what came from the workers in it, to change what the next one does."""
+
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
         """Add what may be read while the learner continues, but before the next step of the optimizer."""
 
@@ -176,6 +179,7 @@ class Agent(ABC, Generic[ConfigT]):
         self._progress.iteration += 1
         self.filters.synchronize(self.source)
         row = self._report(iteration, infos)
+        self.observe(row, infos)
         evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)
         return end_iteration(self.callbacks, row | evaluated)
 

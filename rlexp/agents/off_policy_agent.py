@@ -4,57 +4,97 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
-from rlexp.agents.agent import Agent, CheckpointArrays
-from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
-from rlexp.config.keys.dqn import DQNConfig
+from rlexp.agents.agent import Agent, CheckpointArrays, ConfigT
+from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES, ReplayNeeds
 from rlexp.errors import CheckpointError
+from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import ReplayOptimizer
+from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner
-from rlexp.replay import ReplayConfig, split_evenly
+from rlexp.replay import ReplayConfig, ReplayShard, split_evenly
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
-from rlexp.schedules import LinearSchedule
+from rlexp.schedules import LinearSchedule, derive_seed
 from rlexp.states import AnyArray, join_state, split_state
 
-OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=DQNConfig)
+
+class ReplayKeys(Protocol):
+    """The keys of an agent that learns from replay, whatever it learns; DQNKeys says what each of them means."""
+
+    @property
+    def train_batch_size(self) -> int: ...
+    @property
+    def training_intensity(self) -> float | None: ...
+    @property
+    def buffer_size(self) -> int: ...
+    @property
+    def learning_starts(self) -> int: ...
+    @property
+    def prioritized_replay(self) -> bool: ...
+    @property
+    def prioritized_replay_alpha(self) -> float: ...
+    @property
+    def prioritized_replay_beta(self) -> float: ...
+    @property
+    def resolved_final_prioritized_replay_beta(self) -> float: ...
+    @property
+    def resolved_beta_annealing_timesteps(self) -> int: ...
+    @property
+    def prioritized_replay_eps(self) -> float: ...
+    @property
+    def checkpoint_replay(self) -> bool | None: ...
+    @property
+    def replay(self) -> ReplayNeeds: ...
 
 
-class OffPolicyAgent(Agent[OffPolicyConfigT]):
-    """An agent whose optimizer owns replay."""
+class OffPolicyAgent(Agent[ConfigT]):
+    """An agent whose optimizer owns replay; by default one shard in the learner's process, which learns in turn."""
 
     optimizer: ReplayOptimizer
 
+    @property
     @abstractmethod
-    def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer: ...
+    def replay_keys(self) -> ReplayKeys:
+        """The keys of replay: those of ``config``, or what another spelling of them means."""
+
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
+        keys, shard = self.replay_keys, self.make_shard()
+        pacing = Pacing(keys.training_intensity, keys.train_batch_size)
+        round_size = max(self.config.num_workers, 1)
+        return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
+
+    def make_shard(self) -> ReplayShard:
+        """Return the whole replay, in one shard."""
+        return ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
 
     def stores_replay(self) -> bool:
         """Return whether checkpoints hold what replay holds, which may depend on how much that is."""
-        given = self.config.checkpoint_replay
+        given = self.replay_keys.checkpoint_replay
         return self.optimizer.replay_bytes() <= MOST_CHECKPOINTED_BYTES if given is None else given
 
     def beta_schedule(self) -> LinearSchedule:
         """Return the importance-sampling exponent over trained steps."""
-        config = self.config
+        keys = self.replay_keys
         return LinearSchedule(
-            config.prioritized_replay_beta,
-            config.resolved_final_prioritized_replay_beta,
-            config.resolved_beta_annealing_timesteps,
+            keys.prioritized_replay_beta,
+            keys.resolved_final_prioritized_replay_beta,
+            keys.resolved_beta_annealing_timesteps,
         )
 
     def replay_config(self, num_shards: int) -> ReplayConfig:
         """Return the config of one of ``num_shards`` shards."""
-        config = self.config
+        keys = self.replay_keys
         return ReplayConfig(
-            capacity=split_evenly(config.buffer_size, num_shards),
-            learning_starts=split_evenly(config.learning_starts, num_shards),
-            train_batch_size=config.train_batch_size,
-            prioritized=config.prioritized_replay,
-            alpha=config.prioritized_replay_alpha,
-            beta=config.prioritized_replay_beta,
-            eps=config.prioritized_replay_eps,
-            storage=config.replay.storage,
+            capacity=split_evenly(keys.buffer_size, num_shards),
+            learning_starts=split_evenly(keys.learning_starts, num_shards),
+            train_batch_size=keys.train_batch_size,
+            prioritized=keys.prioritized_replay,
+            alpha=keys.prioritized_replay_alpha,
+            beta=keys.prioritized_replay_beta,
+            eps=keys.prioritized_replay_eps,
+            storage=keys.replay.storage,
         )
 
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:

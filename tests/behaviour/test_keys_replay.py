@@ -330,7 +330,7 @@ def test_small_vectors_are_kept_as_they_are() -> None:
 def test_replay_shards_have_processes_of_their_own_or_the_learners(
     replay_storage: str, cpus: int, own_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: cpus)
+    monkeypatch.setattr("rlexp.agents.apex.data_path.available_cpus", lambda: cpus)
     changes = {"num_workers": 2, "optimizer": {"num_replay_buffer_shards": 2}, "replay_storage": replay_storage}
     config = ApexConfig(**{**SMALL, **changes})
     pool = PlacementPool()
@@ -348,8 +348,8 @@ def test_replay_shards_have_processes_of_their_own_or_the_learners(
 def test_only_workers_on_the_learners_machine_take_cpus_of_shards(
     cpus: int, here: range, own_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: cpus)
-    monkeypatch.setattr("rlexp.agents.apex.agent.trial_group", lambda: TrialGroup(21, frozenset(here)))
+    monkeypatch.setattr("rlexp.agents.apex.data_path.available_cpus", lambda: cpus)
+    monkeypatch.setattr("rlexp.agents.apex.data_path.trial_group", lambda: TrialGroup(21, frozenset(here)))
     config = ApexConfig(**{**SMALL, "num_workers": 20, "optimizer": {"num_replay_buffer_shards": 4}})
     pool = PlacementPool()
     agent = ApexAgent(COUNTING_ENV, config, pool, seed=0)

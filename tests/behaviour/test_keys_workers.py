@@ -249,7 +249,7 @@ def test_bundles_are_packed_spread_or_on_one_node(changes: dict[str, Any], strat
 def test_shards_reserve_cpus_in_the_bundle_of_the_driver(
     storage: str, cpus: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlexp.agents.apex.agent.available_cpus", lambda: 1)
+    monkeypatch.setattr("rlexp.agents.apex.data_path.available_cpus", lambda: 1)
     shards = {"num_replay_buffer_shards": 4, "num_cpus_per_shard": 0.5}
     keys = {**SMALL, "num_workers": 1, "train_batch_size": 32, "replay_storage": storage, "optimizer": shards}
     entry = {"name": "e", "run": "APEX", "env": COUNTING_ENV, "config": keys}

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import ceil
-from typing import Any
+from typing import Any, Protocol, Self, runtime_checkable
 
-from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.workers import MakeSpec, worker_resources
 from rlexp.cluster.pool import Actor, TaskPool, TrialGroup
-from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.apex import AsyncReplayOptimizerConfig
+from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.metrics import RunningClock
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
@@ -36,7 +36,7 @@ SYNC_SHARE = 4
 """A gatherer gets newer weights at least so often within the time in which each of its workers becomes due."""
 
 
-def worker_nodes(config: ApexConfig, group: TrialGroup | None) -> tuple[list[str], str]:
+def worker_nodes(config: CommonConfig, group: TrialGroup | None) -> tuple[list[str], str]:
     """Return the node of each worker, and that of the driver; empty where it is not known, as of elastic workers."""
     nodes = {} if group is None else group.nodes
     bundles = bundles_of(config)
@@ -63,10 +63,15 @@ def groups_of(setting: int | str, worker_nodes: Sequence[str], driver_node: str)
 
 
 def place_gatherers(
-    pool: TaskPool, config: ApexConfig, make_spec: MakeSpec, seed: int, groups: Sequence[Sequence[int]]
+    pool: TaskPool,
+    config: CommonConfig,
+    settings: AsyncReplayOptimizerConfig,
+    make_spec: MakeSpec,
+    seed: int,
+    groups: Sequence[Sequence[int]],
 ) -> GatheredWorkers:
     """Place a gatherer for each of ``groups``, indices of workers; each places its workers itself."""
-    bundles = bundles_of(config)
+    bundles, common = bundles_of(config), _gatherer_config(config, settings, len(groups))
 
     def place(index: int, attempt: int) -> Actor[Any]:  # of a Gatherer, which is called like a worker
         own_seed = derive_seed(seed, "gatherer", index, attempt)
@@ -78,7 +83,7 @@ def place_gatherers(
             )
             for worker in groups[index]
         )
-        spec = GathererSpec(index, attempt, own_seed, workers, renewed, type(pool), gatherer_config(config, groups))
+        spec = GathererSpec(index, attempt, own_seed, workers, renewed, type(pool), common)
         # It is placed with its first worker, and takes nothing of what is reserved there.
         resources = replace(workers[0][1], cpus=0, gpus=0, custom={})
         return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
@@ -87,17 +92,17 @@ def place_gatherers(
     words = FleetWords("gatherer {}".format, lambda index: len(groups[index]))
     fleet = Fleet(pool, place, len(groups), limits, RunningClock(), words)
     least = min(len(group) for group in groups)
-    delay = config.optimizer.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
-    return GatheredWorkers(pool, fleet, len(groups), config.optimizer.num_replay_buffer_shards, delay)
+    delay = settings.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
+    return GatheredWorkers(pool, fleet, len(groups), settings.num_replay_buffer_shards, delay)
 
 
-def gatherer_config(config: ApexConfig, groups: Sequence[Sequence[int]]) -> GathererConfig:
-    """Return what all gatherers of ``config`` have in common."""
+def _gatherer_config(config: CommonConfig, settings: AsyncReplayOptimizerConfig, number: int) -> GathererConfig:
+    """Return what all gatherers have in common."""
     return GathererConfig(
-        num_shards=config.optimizer.num_replay_buffer_shards,
-        limits=FleetLimits(ceil(config.max_num_worker_restarts / len(groups)), config.sample_timeout_s),
-        queue_depth=config.optimizer.sample_queue_depth,
-        max_weight_sync_delay=config.optimizer.max_weight_sync_delay,
+        num_shards=settings.num_replay_buffer_shards,
+        limits=FleetLimits(ceil(config.max_num_worker_restarts / number), config.sample_timeout_s),
+        queue_depth=settings.sample_queue_depth,
+        max_weight_sync_delay=settings.max_weight_sync_delay,
         joined_rows=JOINED_ROWS,
         reported_rows=REPORTED_ROWS,
         longest_wait_s=LONGEST_WAIT_S,
@@ -105,18 +110,22 @@ def gatherer_config(config: ApexConfig, groups: Sequence[Sequence[int]]) -> Gath
     )
 
 
+@runtime_checkable
+class Reseedable(Protocol):
+    """What an algorithm gives its policies to explore by, with a random stream of its own."""
+
+    def reseeded(self, attempt: int) -> Self:
+        """Return it as the replacement of a worker has it."""
+        ...
+
+
 def renewed(spec: WorkerSpec, attempt: int) -> WorkerSpec:
     """Return the spec of a worker's replacement, with random streams of its own, also that of its exploration."""
     make = spec.make_policy
     if isinstance(make, partial):
-        make = partial(make.func, *(_reseeded(each, attempt) for each in make.args), **make.keywords)
+        args = (each.reseeded(attempt) if isinstance(each, Reseedable) else each for each in make.args)
+        make = partial(make.func, *args, **make.keywords)
     return replace(spec, seed=derive_seed(spec.seed, "attempt", attempt), make_policy=make)
-
-
-def _reseeded(argument: object, attempt: int) -> object:
-    if isinstance(argument, PolicyExploration):
-        return replace(argument, seed=derive_seed(argument.seed, "attempt", attempt))
-    return argument
 
 
 def _split(indices: Sequence[int], number: int) -> list[list[int]]:

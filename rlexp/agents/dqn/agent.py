@@ -21,9 +21,7 @@ from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
 from rlexp.optimizers.policy_optimizer import Figures, InlineLearnerRunner, ReplayOptimizer
 from rlexp.optimizers.replay_shards import ReplayShards
-from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner
-from rlexp.replay import ReplayShard
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
@@ -39,6 +37,10 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     POLICIES = DQNPolicies
     target_counts_trained = False
     """Whether the target network is copied by trained steps, or by sampled ones."""
+
+    @property
+    def replay_keys(self) -> DQNConfig:
+        return self.config
 
     def make_learner(self) -> DQNLearner:
         config = self.config
@@ -68,10 +70,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
         if self.board is not None:
             return self._make_board_optimizer(learner, source)
-        shard = self._make_shard()
-        round_size = max(self.config.num_workers, 1)
-        pacing = Pacing(self.config.training_intensity, self.config.train_batch_size)
-        return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
+        return super().make_optimizer(learner, source)
 
     def network_config(self) -> QNetworkConfig:
         """Return the shape of the Q-network for this env."""
@@ -106,9 +105,6 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             self.config, self.network_config(), None if self.board is None else self.config.board.actors
         )
 
-    def _make_shard(self) -> ReplayShard:
-        return ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
-
     def _make_board_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
         """Return the optimizer of Ape-X with one shard in this process: rounds would wait for the network."""
         config = self.config
@@ -120,7 +116,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return AsyncReplayOptimizer(
             self.pool,
             source,
-            ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self._make_shard), 1),
+            ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self.make_shard), 1),
             self._make_board_runner(learner),
             DataPathConfig(replay_depth=BOARD_LEARNER_QUEUE, store_depth=self.num_players, beta=self.beta_schedule()),
             Pacing(intensity, config.train_batch_size),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -70,6 +70,10 @@ class PolicyExploration:
     def seed_of(self, stream: str) -> int:
         """Return the seed of one of the worker's random streams."""
         return derive_seed(self.seed, "worker", self.worker_index, stream)
+
+    def reseeded(self, attempt: int) -> PolicyExploration:
+        """Return it as the worker's replacement has it, with random streams of its own."""
+        return replace(self, seed=derive_seed(self.seed, "attempt", attempt))
 
 
 class Explorer:

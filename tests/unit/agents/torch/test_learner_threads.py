@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlexp.agents.apex import agent as apex_agent
+from rlexp.agents.apex import data_path
 from rlexp.agents.dqn.learner import DQNLearner
 from rlexp.agents.torch.process import LearnerThreads, TrialLoad
 from rlexp.sample_batch import SampleBatch
@@ -130,8 +130,8 @@ def test_a_learner_computes_with_the_threads_that_it_is_given() -> None:
 
 
 def test_an_agent_gives_threads_to_the_thread_that_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apex_agent, "available_cpus", lambda: 2)
-    monkeypatch.setattr(apex_agent, "trial_load", lambda row, infos, rows: WAITING)
+    monkeypatch.setattr(data_path, "available_cpus", lambda: 2)
+    monkeypatch.setattr(data_path, "trial_load", lambda row, infos, rows: WAITING)
     seen: dict[str, set[int]] = {}
     learn = DQNLearner.submit
 
@@ -152,9 +152,9 @@ def test_an_agent_gives_threads_to_the_thread_that_learns(monkeypatch: pytest.Mo
 def test_a_learner_uses_only_what_its_trial_reserves(
     cpus_per_worker: float, available: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apex_agent, "available_cpus", lambda: available)
+    monkeypatch.setattr(data_path, "available_cpus", lambda: available)
     idle = replace(WAITING, workers_busy_s=0.0)
-    monkeypatch.setattr(apex_agent, "trial_load", lambda row, infos, rows: idle)
+    monkeypatch.setattr(data_path, "trial_load", lambda row, infos, rows: idle)
     agent = make_agent(num_workers=2, num_cpus_per_worker=cpus_per_worker, timesteps_per_iteration=1)
     numbers = [agent.train()["info"]["num_learner_threads"] for _ in range(5)]
     agent.stop()
@@ -162,8 +162,8 @@ def test_a_learner_uses_only_what_its_trial_reserves(
 
 
 def test_a_repeatable_run_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apex_agent, "available_cpus", lambda: 8)
-    monkeypatch.setattr(apex_agent, "trial_load", lambda row, infos, rows: WAITING)
+    monkeypatch.setattr(data_path, "available_cpus", lambda: 8)
+    monkeypatch.setattr(data_path, "trial_load", lambda row, infos, rows: WAITING)
     agent = make_agent(num_workers=0)
     assert "num_learner_threads" not in agent.train()["info"]
     agent.stop()

@@ -1,0 +1,256 @@
+"""Ape-X around any agent with replay: where its workers, shards and learner are, and what moves rows between them.
+
+An agent that learns from replay in turn becomes one of Ape-X (Horgan et al. 2018) by giving its methods to an
+``ApexDataPath``, as ``ApexAgent`` does with DQN's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
+from rlexp.agents.off_policy_agent import OffPolicyAgent, ReplayKeys
+from rlexp.agents.torch.device import free_device_bytes, learner_device
+from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
+from rlexp.agents.torch.process import LearnerThreads, trial_load
+from rlexp.agents.workers import WorkerLinks
+from rlexp.cluster.pool import Actor, Resources, trial_group
+from rlexp.cluster.room import available_cpus
+from rlexp.cluster.room.shortfalls import frames_per_transition
+from rlexp.config.keys.apex import AsyncReplayOptimizerConfig
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.trial import bundles_of
+from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
+from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
+from rlexp.optimizers.pacing import DataPathConfig, Pacing
+from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
+from rlexp.optimizers.replay_shards import ReplayShards
+from rlexp.policy import Learner
+from rlexp.replay import ReplayShard
+from rlexp.replay.rows import Rows
+from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.gatherer import GatheredWorkers
+from rlexp.rollout.source import SampleSource
+from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, RowWriter
+from rlexp.sample_batch import num_frames
+from rlexp.schedules import derive_seed
+
+MESSAGE_LIMITS: Final = MessageLimits(4, 96_000, 0.1)
+"""How many fragments a worker sends at once, at most: each message costs the driver and the worker time of their own.
+
+Rows of more than 100 kB would go through Ray's object store, which costs another message. Slow envs send each of their
+fragments at once: a worker that shares its core takes 20 ms for 400 steps of CartPole, so four of them fit into 100 ms.
+"""
+
+
+class ApexKeys(ReplayKeys, Protocol):
+    """The keys of an agent of Ape-X, beside those of every agent."""
+
+    @property
+    def replay_storage(self) -> str: ...
+    @property
+    def optimizer(self) -> AsyncReplayOptimizerConfig: ...
+
+
+class ThreadedLearner(Learner, Protocol):
+    """A Learner whose threads can change while it runs."""
+
+    num_threads: int | None
+    """From its next update on; may be set from another thread."""
+
+
+class ApexDataPath:
+    """Places what an agent of Ape-X consists of beside its learner and the parts of its workers; owned by that agent.
+
+    ``Agent`` calls the agent's methods in this order: the learner is there first, then come source and optimizer.
+    """
+
+    def __init__(self, agent: OffPolicyAgent[Any], keys: ApexKeys, learner: ThreadedLearner) -> None:
+        """``keys`` are the agent's own; raises ResourceError where replay does not fit into the memory of the GPU."""
+        self._agent, self._keys, self._learner = agent, keys, learner
+        self._config: CommonConfig = agent.config
+        self._gathered: GatheredWorkers | None = None
+        if keys.replay.on_device:
+            self._check_device_memory()
+        self._threads = self._make_learner_threads()
+
+    def make_source(self) -> SampleSource:
+        """Place the workers, behind gatherers where the trial has them."""
+        settings, agent = self._keys.optimizer, self._agent
+        self._gathered = self._place_gatherers()
+        if self._gathered is not None:
+            return agent.with_board(self._gathered)
+        delay, message = settings.max_weight_sync_delay, self._message_limits()
+        return agent.place_workers(
+            WorkerLinks(settings.sample_queue_depth, delay, shares_weights=True, message=message)
+        )
+
+    def row_writer(self, worker_index: int) -> RowWriter | None:
+        """Return what writes the rows of a worker into replay; None where it sends them."""
+        if self._shared is None:
+            return None
+        routing_seed = derive_seed(self._agent.stream_seed, "worker", worker_index, "routing")
+        return self._shared.writer(worker_index, routing_seed)
+
+    def make_optimizer(self, source: SampleSource) -> AsyncReplayOptimizer:
+        """Place the shards; return what lets workers, shards and learner run side by side."""
+        settings, agent = self._keys.optimizer, self._agent
+        config = DataPathConfig(
+            replay_depth=settings.replay_queue_depth,
+            store_depth=settings.sample_queue_depth * agent.num_players,
+            beta=agent.beta_schedule(),
+            reports_timing=settings.debug,
+            min_weight_publish_s=settings.min_weight_publish_s,
+            num_gatherers=0 if self._gathered is None else self._gathered.num_gatherers,
+        )
+        return AsyncReplayOptimizer(
+            agent.pool,
+            source,
+            ReplayShards(agent.pool, self._place_shard, settings.num_replay_buffer_shards),
+            self._make_learner_runner(),
+            config,
+            Pacing(self._keys.training_intensity, self._keys.train_batch_size),
+            np.random.default_rng(derive_seed(agent.stream_seed, "routing")),
+        )
+
+    def observe(self, row: Mapping[str, Any], infos: Sequence[SampleInfo]) -> None:
+        """Let the learner have as many threads as the load of the iteration of ``row`` leaves it."""
+        if self._threads is not None:
+            self._threads.observe(trial_load(row, infos, self._keys.train_batch_size))
+            self._learner.num_threads = self._threads.number
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many threads the learner has where that is decided while it runs."""
+        return {} if self._threads is None else {"num_learner_threads": self._threads.number}
+
+    # The learner.
+
+    def _make_learner_runner(self) -> LearnerRunner[RowsOfShard]:
+        """Return what learns: a thread; without other players the optimizer's own, so that runs are repeatable."""
+        if self._config.num_workers == 0 and self._agent.board is None:
+            return InlineLearnerRunner(self._learner)
+        return LearnerThread(self._learner, self._keys.optimizer.learner_queue_depth)
+
+    def _make_learner_threads(self) -> LearnerThreads | None:
+        """Return what gives the learner the cores that its workers leave idle; None where they are not its workers.
+
+        A learner without a thread of its own keeps its number: more threads would add in another order.
+        """
+        config = self._config
+        if config.num_gpus or config.num_workers == 0 or self._agent.board is not None:
+            return None
+        fewest, num_workers = max(int(config.num_cpus_for_driver), 1), self._num_workers_here
+        reserved = fewest + int(num_workers * config.num_cpus_per_worker)
+        return LearnerThreads(fewest, min(available_cpus(), reserved), num_workers)
+
+    # The workers.
+
+    def _message_limits(self) -> MessageLimits:
+        """Return which fragments go together where sampling waits for nobody.
+
+        With an intensity workers wait for the learner, and what they have sampled in advance gets old meanwhile. A
+        ring has room for single fragments.
+        """
+        is_waited_for = self._keys.training_intensity is not None or self._shared is not None
+        return EACH_ALONE if is_waited_for else MESSAGE_LIMITS
+
+    def _place_gatherers(self) -> GatheredWorkers | None:
+        """Return the workers behind gatherers; None where shards are in this process, which alone can add rows."""
+        if self._replays_here():
+            return None
+        settings, agent = self._keys.optimizer, self._agent
+        groups = groups_of(settings.gatherers, *worker_nodes(self._config, trial_group()))
+        if not groups:
+            return None
+        return place_gatherers(agent.pool, self._config, settings, agent.spec_maker(), agent.stream_seed, groups)
+
+    @cached_property
+    def _num_workers_here(self) -> int:
+        """How many workers use this machine's CPUs: all, unless some of the trial's bundles are elsewhere.
+
+        It is decided once, since a lost bundle may come back on another machine, but shards do not move.
+        """
+        group = trial_group()
+        if group is None or group.is_all_here:
+            return self._config.num_workers
+        bundles = bundles_of(self._config)
+        return sum(bundles.of_worker(index) in group.here for index in range(bundles.num_workers))
+
+    # The shards.
+
+    @cached_property
+    def _shared(self) -> SharedReplay | None:
+        """The memory that workers in other processes write into, with ``replay_storage: shared_memory``."""
+        config, settings = self._config, self._keys.optimizer
+        if self._keys.replay_storage != "shared_memory" or config.num_workers == 0:
+            return None
+        sizes = RingSizes(
+            capacity=self._agent.replay_config(settings.num_replay_buffer_shards).capacity,
+            num_rings=config.num_workers,
+            # The fragments that a worker is asked for, and those that have come back and are about to be taken in:
+            # with so much room no worker ever waits.
+            headroom=2 * settings.sample_queue_depth * config.fragment_length * config.num_envs_per_worker,
+        )
+        return SharedReplay(settings.num_replay_buffer_shards, sizes)
+
+    def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
+        agent = self._agent
+        seed = derive_seed(agent.stream_seed, "replay", index)
+        shard = agent.pool.place(
+            f"replay-{index}",
+            None if self._replays_here() else self._shard_resources(),
+            ReplayShard,
+            agent.replay_config(self._keys.optimizer.num_replay_buffer_shards),
+            derive_seed(seed, "attempt", attempt) if attempt else seed,
+            self._rows_of(index),
+        )
+        if self._gathered is not None:
+            self._gathered.set_shard(index, shard)
+        return shard
+
+    def _shard_resources(self) -> Resources:
+        """Return the driver's bundle, so that batches are not sent from another machine to the learner.
+
+        A shard asks for no CPUs of it: Tune gives all of that bundle, those for shards included, to this process.
+        """
+        return Resources(cpus=0, gpus=0, bundle=bundles_of(self._config).of_driver)
+
+    def _replays_here(self) -> bool:
+        """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
+        settings = self._keys.optimizer
+        if self._keys.replay_storage != "auto":
+            return self._keys.replay_storage != "actors"
+        if self._config.num_workers == 0:
+            return True
+        if settings.gatherers not in ("auto", 0) or self._config.cpus_of_shards:
+            return False
+        return available_cpus() < self._num_workers_here + settings.num_replay_buffer_shards + 1
+
+    def _rows_of(self, index: int) -> Rows | None:
+        """Return where shard ``index`` keeps its rows; None: in memory of its own."""
+        if self._shared is not None:
+            return self._shared.rows(index)
+        if not self._keys.replay.on_device:
+            return None
+        capacity = self._agent.replay_config(self._keys.replay.num_shards).capacity
+        device = learner_device(self._config.num_gpus)
+        return device_rows(capacity, device, math.ceil(capacity * self._frames_per_row()))
+
+    def _check_device_memory(self) -> None:
+        space, num_gpus, num_rows = self._agent.observation_space, self._config.num_gpus, self._keys.buffer_size
+        assert space.shape is not None
+        assert space.dtype is not None
+        frame_bytes = math.prod(space.shape) * space.dtype.itemsize / num_frames(space.shape)
+        needed = num_rows * self._frames_per_row() * frame_bytes
+        check_frames_fit(needed, free_device_bytes(num_gpus), num_rows)
+
+    def _frames_per_row(self) -> float:
+        space = self._agent.observation_space
+        assert space.shape is not None
+        return frames_per_transition(self._keys.replay, self._config.fragment_length, num_frames(space.shape))
