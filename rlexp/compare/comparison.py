@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.compare.curve import Band, Curve, CurveAxis, ReachedScore, amount, band, reached, read_curve
+from rlexp.compare.axis import CurveAxis, amount
+from rlexp.compare.curve import Band, Curve, ReachedScore, band, reached, read_curve
 from rlexp.compare.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
 from rlexp.compare.importance import Importance, importance_of
 from rlexp.compare.run_listing import RESULT_FILE, TrialFolder

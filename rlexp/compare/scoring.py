@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from rlexp.compare.curve import Curve, CurveAxis, amount, unit_of
+from rlexp.compare.axis import CurveAxis, amount, unit_of
+from rlexp.compare.curve import Curve
 from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder
 from rlexp.compare.sweep import SweepRanking, read_sweep_ranking

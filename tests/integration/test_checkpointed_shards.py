@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlexp import states
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
 from rlexp.cluster.pool import Actor, RayTaskPool, Resources
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.runs.checkpoints import contents, read_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints import read_checkpoint, write_checkpoint
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 from tests.lab.checkpoints import in_memory
 
@@ -65,7 +66,7 @@ def told(shards: ReplayShards) -> list[dict[str, Any]]:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_shards_in_other_processes_come_back_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "PIECE_BYTES", 5000)
+    monkeypatch.setattr(states, "PIECE_BYTES", 5000)
     pool = RayTaskPool()
     try:
         shards, again = placed(pool, seed=1), placed(pool, seed=7)

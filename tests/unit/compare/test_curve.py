@@ -15,19 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.compare.curve import (
-    Curve,
-    CurveAxis,
-    ReachedScore,
-    Unit,
-    amount,
-    band,
-    reached,
-    read_curve,
-    tick_label,
-    ticks,
-    unit_of,
-)
+from rlexp.compare.axis import CurveAxis, Unit, amount, tick_label, ticks, unit_of
+from rlexp.compare.curve import Curve, ReachedScore, band, reached, read_curve
 from tests.lab.run_folders import row
 
 

@@ -187,18 +187,18 @@ def wild(habit: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("habit", "message", "hint"),
+    ("habit", "timeout_s", "message", "hint"),
     [
-        ("exits", "its process ended with exit code 7 in reset", "it printed last: could not open the display"),
-        ("crashes", "its process was killed by SIGSEGV in reset", "an env must not end its process"),
-        ("hangs", "reset of episode 1 has not ended within 1 s", "sample_timeout_s"),
+        ("exits", 60, "its process ended with exit code 7 in reset", "it printed last: could not open the display"),
+        ("crashes", 60, "its process was killed by SIGSEGV in reset", "an env must not end its process"),
+        ("hangs", 5, "reset of episode 1 has not ended within 5 s", "sample_timeout_s"),
     ],
 )
 def test_env_that_ends_or_blocks_its_process_is_an_error_with_its_place(
-    habit: str, message: str, hint: str, tmp_path: Path
+    habit: str, timeout_s: int, message: str, hint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        tried(tmp_path, wild(habit), sample_timeout_s=1)
+        tried(tmp_path, wild(habit), sample_timeout_s=timeout_s)
     (problem,) = caught.value.problems
     assert problem.where == f"{tmp_path / 'wild.yaml'}:3:8"
     assert problem.message.startswith(f"env {WILD_ENV}: ")
