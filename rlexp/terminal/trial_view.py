@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
-from rlexp.config.keys.metrics import GROWING_METRICS
+from rlexp.config.keys.metrics import GROWING_METRICS, METRICS
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import Status
 from rlexp.runs.rows import ITERATION, flatten
@@ -18,16 +17,6 @@ _REWARDS_KEPT: Final = 400
 _BUDGET: Final = "time_budget_s"
 _OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.STOPPED, Status.ERROR})
 
-_UNITS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "timesteps_total": "env steps",
-        "training_iteration": "iterations",
-        "episodes_total": "episodes",
-        "time_total_s": "training time",
-        "time_budget_s": "time_budget_s",
-        "info/num_updates": "updates",
-    }
-)
 _LEAST_GAIN: Final = 0.01
 """Below, a grid's time left cannot be estimated."""
 
@@ -140,7 +129,8 @@ def _when(progress: GoalProgress) -> tuple[float, float]:
 def goal_text(progress: GoalProgress) -> str:
     """Return a goal with its unit: ``500,000 env steps``, ``0:10:00 training time``."""
     number = duration(progress.goal) if progress.metric.startswith("time_") else exact(progress.goal)
-    return f"{number} {_UNITS.get(progress.metric, progress.metric)}"
+    metric = METRICS.get(progress.metric)  # none has the time budget's name
+    return f"{number} {metric.unit if metric and metric.unit else progress.metric}"
 
 
 def time_left(seconds_left: float | None, is_bound: bool) -> str:

@@ -216,8 +216,8 @@ def named_values() -> Iterator[NamedValue]:
     """Yield all of them."""
     for name, (kind, example, meaning) in _OTHERS.items():
         yield NamedValue(name, kind, meaning, example)
-    for name, meaning in METRICS.items():
-        yield NamedValue(name, "metric", meaning, _example(name))
+    for name, metric in METRICS.items():
+        yield NamedValue(name, "metric", metric.meaning, _example(name))
 
 
 def find_named_value(name: str) -> NamedValue | None:

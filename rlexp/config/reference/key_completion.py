@@ -103,7 +103,10 @@ def _values(key: Key) -> dict[str, str]:
 
 
 def _meaning(dotted: str, key: Key | None) -> str:
-    return _sentence(METRICS.get(dotted.removeprefix(_STOP), "") if key is None else key.meaning)
+    if key is not None:
+        return _sentence(key.meaning)
+    metric = METRICS.get(dotted.removeprefix(_STOP))
+    return _sentence(metric.meaning) if metric else ""
 
 
 def _as_typed(default: object) -> str:
