@@ -1,0 +1,73 @@
+"""Heavy libraries are imported where they belong, and what is dangerous is called in one file or nowhere."""
+
+import ast
+
+import pytest
+
+from tests.house.tree import IMPORTS, MODULES, TREES, path_of, room_of
+
+LIBRARIES = {
+    "ray.tune": {"tuning", "cluster"},
+    "ray": {"tuning", "cluster"},
+    "torch": {"models", "agents"},
+    "gymnasium": {"envs", "models", "rollout", "agents", "board", "callbacks"},
+    "typer": {"cli", "commands"},
+    "yaml": {"config"},
+    "redis": {"board"},
+    "cryptography": {"board"},
+    "google": {"board"},
+    "grpc": {"board"},
+    "pika": {"board"},
+    "paho": {"board"},
+    "lz4": {"replay", "board"},
+    "mlflow": {"trackers"},
+    "wandb": {"trackers"},
+    "onnx": {"agents"},
+    "onnxruntime": {"agents"},
+    "onnxscript": {"agents"},
+}
+CLIENT_FILES = {
+    "redis": {"board/servers/redis_queue.py"},
+    "pika": {"board/servers/amqp.py"},
+    "paho": {"board/servers/mqtt.py"},
+    "google": {"board/servers/pubsub.py"},
+    "grpc": {"board/servers/pubsub.py"},
+    "cryptography": {"board/messages/tokens.py"},
+    "mlflow": {"trackers/mlflow_client.py"},
+    "wandb": {"trackers/wandb_client.py"},
+}
+TEXTS = {path_of(module): path.read_text(encoding="utf-8") for module, path in MODULES.items()}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_stay_in_their_rooms(library: str) -> None:
+    users = [each for each in IMPORTS if f"{each.module}.".startswith(f"{library}.")]
+    wrong = [each for each in users if room_of(each.path) not in LIBRARIES[library]]
+    assert not wrong, "\n".join(f"{each.where}: {room_of(each.path)} must not import {each.module}" for each in wrong)
+
+
+@pytest.mark.parametrize("library", CLIENT_FILES)
+def test_client_libraries_have_files_of_their_own(library: str) -> None:
+    assert {each.path for each in IMPORTS if each.module.split(".")[0] == library} <= CLIENT_FILES[library]
+
+
+@pytest.mark.parametrize(
+    "forbidden", ["pickle.load", "cloudpickle", "weights_only=False", "yaml.load(", "CSafeLoader", "local_mode"]
+)
+def test_dangerous_calls_are_nowhere(forbidden: str) -> None:
+    found = [path for path, text in TEXTS.items() if forbidden in text]
+    assert not found, f"{forbidden} in {found}"
+
+
+@pytest.mark.parametrize(
+    ("call", "owner"), [("Popen(", "processes/child.py"), ("signal.signal(", "processes/signals.py")]
+)
+def test_what_can_leave_something_behind_has_one_owner(call: str, owner: str) -> None:
+    assert {path for path, text in TEXTS.items() if call in text} == {owner}
+
+
+def test_nothing_is_evaluated() -> None:
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"eval", "exec", "compile"}, f"{module}:{node.lineno}"

@@ -1,0 +1,73 @@
+"""What pages and docstrings say about the code is there: rooms, files, and what packages may rely on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.house.test_floors import FLOORS
+from tests.house.tree import MODULES, PACKAGE, ROOT
+
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
+ROOMS = "|".join(sorted({*FLOORS} - {"__init__"} | {"rlexp", "tests"}))
+FILE = re.compile(rf"(?<![\w./-])((?:{ROOMS})(?:/[a-z_0-9]+)+(?:\.py)?|[a-z_]+(?:/[a-z_0-9]+)+\.py)(?![\w./-])")
+"""A path as pages write it, from ``rlexp`` or the top of the repository on; of a room, the ending may be left out."""
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def missing(text: str) -> Iterator[str]:
+    """Yield the paths of source files in a text that do not exist."""
+    for path in FILE.findall(text):
+        places = [place / path for place in (PACKAGE, ROOT)]
+        if not any(place.exists() or place.with_suffix(".py").exists() for place in places):
+            yield path
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_a_page_names_exist(name: str) -> None:
+    assert not list(missing("\n".join(re.findall(r"`([^`\n]+)`", FENCE.sub("", TEXTS[name])))))
+
+
+def test_files_in_drawings_of_the_architecture_exist() -> None:
+    drawings = [block for block in FENCE.findall(TEXTS["docs/architecture.md"]) if "─▶" in block]
+    assert len(drawings) == 3
+    assert not list(missing("\n".join(drawings)))
+
+
+def test_files_that_docstrings_name_exist() -> None:
+    texts = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
+    named = {module: re.findall(r"``([\w/]+\.py)``", text) for module, text in texts.items()}
+    gone = {module: list(missing("\n".join(paths))) for module, paths in named.items()}
+    assert not any(gone.values()), gone
+
+
+def test_rooms_are_drawn_on_their_floors() -> None:
+    (drawing,) = (block for block in FENCE.findall(TEXTS["docs/architecture.md"]) if block.startswith("```text\n14"))
+    drawn: dict[str, int] = {}
+    floor = 0
+    for line in drawing.splitlines()[1:-1]:
+        floor = int(line[:2].strip() or floor)
+        words = line[4:].split("  ")[0].split(" · ")
+        drawn |= dict.fromkeys((word.strip() for word in words), floor)
+    assert drawn == FLOORS
+
+
+def test_every_page_is_in_the_nav() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    assert set(re.findall(r"[\w-]+\.md", nav)) == {Path(name).name for name in PAGES if name.startswith("docs/")}
+
+
+def test_what_a_package_may_rely_on_can_be_imported() -> None:
+    section = TEXTS["docs/own-agents.md"].partition("## What a package may rely on")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 5
+    for what, where in rows:
+        modules = re.findall(r"`([\w.]+)`", where)
+        names = [name for name in re.findall(r"`([A-Z]\w+)`", what) if not name.isupper()]
+        found = [import_module(module) for module in modules]
+        assert all(any(hasattr(module, name) for module in found) for name in names), what

@@ -1,0 +1,82 @@
+"""The house stays small: files are chapters, rooms have a budget, a name means one class."""
+
+import ast
+from collections import Counter
+
+from tests.house.tree import LINES, MODULES, PACKAGE, TREES, imported, path_of, room_of
+
+MOST_ENTRIES = 31
+"""Rooms and files at the top of rlexp."""
+LONGEST_FILE = 400
+SHORTEST_FILE = 80
+"""Of a file that only one other imports; a shorter one is a part of that."""
+BUDGETS = {
+    "agents": (42, 6_800),
+    "api": (9, 1_400),
+    "board": (46, 9_700),
+    "cluster": (24, 4_400),
+    "commands": (14, 2_600),
+    "compare": (22, 4_700),
+    "config": (52, 10_100),
+    "envs": (13, 2_800),
+    "models": (10, 1_800),
+    "optimizers": (9, 1_800),
+    "processes": (8, 1_300),
+    "replay": (16, 3_000),
+    "rollout": (18, 3_900),
+    "runs": (19, 3_800),
+    "search": (18, 3_800),
+    "terminal": (18, 4_100),
+    "trackers": (7, 1_200),
+    "tuning": (16, 3_400),
+    "user_code": (7, 1_000),
+}
+"""The most files and lines of a room.
+
+A raise is a decision: make it in the commit that needs it, which says why, and look first for what can go.
+"""
+MOST_LINES_AT_THE_TOP = 2_100
+"""Of the files that are no room."""
+
+
+def budget_of_today() -> dict[str, tuple[int, int]]:
+    """Return the files and lines of each room."""
+    files = Counter(room_of(path_of(module)) for module in MODULES)
+    lines: Counter[str] = Counter()
+    for module, number in LINES.items():
+        lines[room_of(path_of(module))] += number
+    return {room: (files[room], lines[room]) for room in files if (PACKAGE / room).is_dir()}
+
+
+def test_every_room_keeps_its_budget() -> None:
+    today = budget_of_today()
+    assert today.keys() == BUDGETS.keys()
+    over = [room for room, used in today.items() if any(a > b for a, b in zip(used, BUDGETS[room], strict=True))]
+    assert not over, "\n".join(f"{room}: {today[room]} files and lines, of {BUDGETS[room]}" for room in over)
+
+
+def test_few_things_are_at_the_top() -> None:
+    assert len({room_of(path_of(module)) for module in MODULES}) <= MOST_ENTRIES
+    assert sum(number for module, number in LINES.items() if "/" not in path_of(module)) <= MOST_LINES_AT_THE_TOP
+
+
+def test_files_are_chapters() -> None:
+    importers: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, tree in TREES.items():
+        for name in imported(ast.walk(tree)):
+            importers[name].add(module)
+    assert not [module for module, number in LINES.items() if number > LONGEST_FILE]
+    assert not [
+        module
+        for module, number in LINES.items()
+        if number < SHORTEST_FILE and len(importers[module]) == 1 and MODULES[module].name != "__init__.py"
+    ]
+
+
+def test_a_class_name_means_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
