@@ -1,8 +1,8 @@
-"""ReplayBuffer and PrioritizedReplayBuffer: the buffers of the replay library, in the memory of one process.
+"""The replay library's buffers: thin faces of a run's samplers, with columns of the caller's own.
 
-Saved buffers: one .npz file, written piece by piece, that NumPy reads without pickle.
-
-HeldRows: what every buffer of the replay library does with the rows that it holds, however they came in.
+HeldRows is what all do with the rows that they hold, however these came in, PrioritizedRows what those do that draw by
+priority. ReplayBuffer and PrioritizedReplayBuffer are in the memory of one process; the one that others write into is
+in ``shared/buffers``. A saved buffer is one .npz file, written piece by piece, that NumPy reads without pickle.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from numpy.typing import ArrayLike
 
 from rlexp.errors import CheckpointError
 from rlexp.files import parse_json, replacing, to_json
-from rlexp.replay.columns import PRIORITIES_TO_ALPHA, ColumnForms, Intake, NStepConfig
-from rlexp.replay.rows import STORAGE_PREFIX, RowRing
-from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rlexp.replay.columns import (
+    PRIORITIES_TO_ALPHA,
+    ColumnForms,
+    Intake,
+    NStepConfig,
+    intake_of,
+    refuse_folded_priorities,
+)
+from rlexp.replay.rows import STORAGE_PREFIX, RowRing, Rows
+from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler, bad_priority
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.states import AnyArray, pieces, split_state
@@ -202,7 +209,50 @@ def _are_priorities(numbers: Array) -> bool:
     return numbers.dtype == np.float64 and bool(np.isfinite(numbers).all() and (numbers >= 0).all())
 
 
-NO_KEYS = np.empty(0, np.int64)
+class PrioritizedRows(HeldRows):
+    """Rows of which i is drawn with P(i) = (p_i + eps)^alpha / sum_k (p_k + eps)^alpha (Schaul et al. 2016)."""
+
+    _sampler: PrioritizedSampler
+
+    def __init__(self, intake: Intake, rows: Rows, alpha: float, eps: float, seed: int | None) -> None:
+        """Draw from ``rows``; raises ValueError where no priority can be higher by ``eps``, and for other ``alpha``."""
+        if not 0 <= eps < np.inf:
+            raise ValueError(f"eps is {eps}, it must be finite and not negative")
+        super().__init__(intake, PrioritizedSampler(rows, alpha), seed)
+        self._eps = eps
+        self._num_stale_priorities = 0
+
+    @property
+    def num_stale_priorities(self) -> int:
+        """Priorities that were dropped, because newer rows had overwritten theirs."""
+        return self._num_stale_priorities
+
+    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
+        """Return copies of ``batch_size`` rows ``[B, ...]`` by column, drawn by priority with replacement.
+
+        ``keys [B]`` are for :meth:`update_priorities`. ``weights [B]`` (float32, at most 1) correct the loss for rows
+        drawn more often than others: not at all where ``beta`` is 0, fully where it is 1. The rows' order means
+        nothing. Raises ValueError where there is no row with a priority above 0.
+        """
+        return self._draw(batch_size, beta)
+
+    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
+        """Give the rows ``keys [B]`` new ``priorities [B]``; of a key named twice the last one counts.
+
+        Returns how many were dropped because newer rows have overwritten theirs: no other row ever gets them.
+        Raises ValueError, with nothing changed, for a priority that is negative or not finite.
+        """
+        dropped = self._sampler.update_priorities(_checked_keys(keys), self._raised(priorities))
+        self._num_stale_priorities += dropped
+        return dropped
+
+    def _raised(self, priorities: ArrayLike) -> Array:
+        """Return ``priorities [B]``, or a single one, with eps added: float64 ``[B]``; ValueError if negative."""
+        sums: Array = np.add(np.atleast_1d(priorities), self._eps, dtype=np.float64)
+        if sums.min(initial=np.inf) < self._eps:
+            row = int(sums.argmin())
+            raise bad_priority(row, sums.flat[row] - self._eps)
+        return sums
 
 
 class ReplayBuffer(HeldRows):
@@ -228,7 +278,7 @@ class ReplayBuffer(HeldRows):
             ValueError: what of these cannot be.
 
         """
-        intake = Intake(columns, n_step)
+        intake = intake_of(columns, n_step)
         self._rows = _rows(capacity, intake)
         super().__init__(intake, UniformSampler(self._rows), seed)
 
@@ -244,7 +294,7 @@ class ReplayBuffer(HeldRows):
 
         Without ``n_step`` there is nothing to do.
         """
-        return _store(self._sampler, self._rows, self._intake.end_episode(), None)
+        return _store(self._sampler, self._rows, self._intake.end(), None)
 
     def sample(self, batch_size: int) -> dict[str, Array]:
         """Return copies of ``batch_size`` rows ``[B, ...]`` by column, drawn independently with replacement.
@@ -255,11 +305,8 @@ class ReplayBuffer(HeldRows):
         return self._draw(batch_size, beta=0.0)
 
 
-class PrioritizedReplayBuffer(HeldRows):
-    """The newest transitions, in columns of your own; batches are drawn by priority.
-
-    Row i is drawn with P(i) = (p_i + eps)^alpha / sum_k (p_k + eps)^alpha (Schaul et al. 2016).
-    """
+class PrioritizedReplayBuffer(PrioritizedRows):
+    """The newest transitions, in columns of your own; batches are drawn by priority."""
 
     def __init__(
         self,
@@ -285,16 +332,9 @@ class PrioritizedReplayBuffer(HeldRows):
             ValueError: what of these cannot be.
 
         """
-        intake = Intake(columns, n_step)
+        intake = intake_of(columns, n_step)
         self._rows = _rows(capacity, intake)
-        self._eps = checked_eps(eps)
-        self._num_stale_priorities = 0
-        super().__init__(intake, PrioritizedSampler(self._rows, alpha), seed)
-
-    @property
-    def num_stale_priorities(self) -> int:
-        """Priorities that were dropped, because newer rows had overwritten theirs."""
-        return self._num_stale_priorities
+        super().__init__(intake, self._rows, alpha, eps, seed)
 
     def add(self, *, priorities: ArrayLike | None = None, **columns: ArrayLike) -> Array:
         """Add one transition, or a batch ``[B]``, with ``priorities [B]``; return the keys ``[B]`` of the rows (int64).
@@ -304,66 +344,22 @@ class PrioritizedReplayBuffer(HeldRows):
         """
         refuse_folded_priorities(priorities, self._intake)
         rows = self._intake.rows(columns)
-        return _store(self._sampler, self._rows, rows, None if priorities is None else raised(priorities, self._eps))
+        return _store(self._sampler, self._rows, rows, None if priorities is None else self._raised(priorities))
 
     def on_episode_end(self) -> Array:
         """Say that the episode has ended; return the keys ``[B]`` of n-step transitions that are stored now.
 
         Without ``n_step`` there is nothing to do.
         """
-        return _store(self._sampler, self._rows, self._intake.end_episode(), None)
-
-    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
-        """Return copies of ``batch_size`` rows ``[B, ...]`` by column, drawn by priority with replacement.
-
-        ``keys [B]`` are for :meth:`update_priorities`. ``weights [B]`` (float32, at most 1) correct the loss for rows
-        drawn more often than others: not at all where ``beta`` is 0, fully where it is 1. The rows' order means
-        nothing. Raises ValueError where there is no row with a priority above 0.
-        """
-        return self._draw(batch_size, beta)
-
-    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """Give the rows ``keys [B]`` new ``priorities [B]``; of a key named twice the last one counts.
-
-        Returns how many were dropped because newer rows have overwritten theirs: no other row ever gets them.
-        Raises ValueError, with nothing changed, for a priority that is negative or not finite.
-        """
-        dropped = self._sampler.update_priorities(checked_keys(keys), raised(priorities, self._eps))
-        self._num_stale_priorities += dropped
-        return dropped
+        return _store(self._sampler, self._rows, self._intake.end(), None)
 
 
-def raised(priorities: ArrayLike, eps: float) -> Array:
-    """Return ``priorities [B]``, or a single one, with ``eps`` added: float64 ``[B]``; ValueError if negative."""
-    sums: Array = np.add(np.atleast_1d(priorities), eps, dtype=np.float64)
-    if sums.min(initial=np.inf) < eps:
-        row = int(sums.argmin())
-        raise ValueError(f"the priority of row {row} is {sums.flat[row] - eps}: it must be finite and not negative")
-    return sums
-
-
-def checked_keys(keys: ArrayLike) -> Array:
+def _checked_keys(keys: ArrayLike) -> Array:
     """Return ``keys [B]``, or a single one, as an array ``[B]``; ValueError where they are no whole numbers."""
     checked = np.atleast_1d(keys)
     if checked.dtype.kind not in "iu" and checked.size:
         raise ValueError(f"keys are whole numbers, as sample and add return them, not {checked.dtype}")
     return checked
-
-
-def checked_eps(eps: float) -> float:
-    """Return ``eps``; ValueError where no priority can be higher by it."""
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"eps is {eps}, it must be finite and not negative")
-    return eps
-
-
-def refuse_folded_priorities(priorities: ArrayLike | None, intake: Intake) -> None:
-    """Raise ValueError for priorities of steps, where what is stored are n-step transitions."""
-    if priorities is not None and intake.folds:
-        raise ValueError(
-            "priorities of single steps are none of n-step transitions: fold the steps by an NStepFold, and add "
-            "what it returns with its priorities to a buffer without n_step"
-        )
 
 
 def _rows(capacity: int, intake: Intake) -> RowRing:
@@ -375,6 +371,6 @@ def _rows(capacity: int, intake: Intake) -> RowRing:
 def _store(sampler: Sampler, ring: RowRing, rows: SampleBatch, priorities: Array | None) -> Array:
     """Add ``rows [B]`` to a sampler of ``ring`` and return their keys ``[B]``."""
     if not len(rows):
-        return NO_KEYS
+        return np.empty(0, np.int64)
     sampler.add(rows, priorities)
     return np.arange(ring.next_key - len(rows), ring.next_key)

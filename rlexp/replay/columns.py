@@ -1,6 +1,6 @@
-"""Columns of the replay library: how a buffer's columns are declared, and what a caller's rows must be to fit them.
+"""The first stage of the replay library: a caller's rows are checked against the columns that were declared.
 
-NStepFold of the replay library: n-step transitions from the steps of one env, as they come.
+Where there are n-step transitions, an NStepFold makes them of the steps of one env, as these come.
 """
 
 from __future__ import annotations
@@ -12,17 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from rlexp.sample_batch import (
-    DISCOUNTS,
-    IMPORTANCE_WEIGHTS,
-    KEYS,
-    Array,
-    SampleBatch,
-    n_step_returns,
-)
-from rlexp.sample_batch import (
-    Column as SentColumn,
-)
+from rlexp.sample_batch import DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, Array, SampleBatch, n_step_returns
+from rlexp.sample_batch import Column as SentColumn
 
 PRIORITIES: Final = "priorities"
 PRIORITIES_TO_ALPHA: Final = "priorities_to_alpha"
@@ -77,6 +68,18 @@ class Columns:
                 )
             columns[name] = column
         return SampleBatch(columns)
+
+    @property
+    def stored(self) -> Columns:
+        """The columns of the rows that :meth:`rows` returns."""
+        return self
+
+    def end(self) -> SampleBatch:
+        """Return no rows: none wait for others of their episode, as those of an NStepFold do."""
+        return self.no_rows()
+
+    def clear(self) -> None:
+        """Do nothing: no rows wait."""
 
     def no_rows(self) -> SampleBatch:
         """Return a batch of these columns without rows."""
@@ -168,6 +171,7 @@ class NStepFold:
         kept = {name: (form.shape, form.dtype) for name, form in self._steps.forms.items() if name not in ends}
         self.columns: ColumnForms = {**kept, DISCOUNTS: ((), np.float32)}
         """The columns of the transitions, to make a buffer of."""
+        self.stored = Columns(self.columns)
         self._waiting = self._steps.no_rows()
 
     def add(self, **step: ArrayLike) -> dict[str, Array]:
@@ -225,31 +229,22 @@ class NStepFold:
         return _Stream(steps[config.rewards].reshape(shape), terminated, truncated, np.ones(shape, bool))
 
 
-class Intake:
-    """What a caller adds, on its way into a buffer: checked, and folded where there are n-step transitions."""
+Intake: TypeAlias = Columns | NStepFold
+"""What a caller's rows pass on their way into a buffer: checked, and folded where there are n-step transitions."""
 
-    def __init__(self, columns: ColumnForms, n_step: NStepConfig | None) -> None:
-        """Take rows with ``columns``; those stored are ``stored``."""
-        self._fold = None if n_step is None else NStepFold(columns, n_step)
-        self.stored = Columns(columns if self._fold is None else self._fold.columns)
 
-    @property
-    def folds(self) -> bool:
-        """Whether the rows that come out are others than those that were given."""
-        return self._fold is not None
+def intake_of(columns: ColumnForms, n_step: NStepConfig | None) -> Intake:
+    """Return what takes rows with ``columns``; those that come out have the columns ``stored``."""
+    return Columns(columns) if n_step is None else NStepFold(columns, n_step)
 
-    def rows(self, given: Mapping[str, ArrayLike]) -> SampleBatch:
-        """Return the rows ``[B]`` to store; of n-step transitions those now complete, which may be none."""
-        return self.stored.rows(given) if self._fold is None else self._fold.rows(given)
 
-    def end_episode(self) -> SampleBatch:
-        """Return the rows ``[B]`` that waited for more steps of the episode that has ended."""
-        return self.stored.no_rows() if self._fold is None else self._fold.end()
-
-    def clear(self) -> None:
-        """Forget the steps that wait for more of their episode."""
-        if self._fold is not None:
-            self._fold.clear()
+def refuse_folded_priorities(priorities: ArrayLike | None, intake: Intake) -> None:
+    """Raise ValueError for priorities of steps, where what is stored are n-step transitions."""
+    if priorities is not None and isinstance(intake, NStepFold):
+        raise ValueError(
+            "priorities of single steps are none of n-step transitions: fold the steps by an NStepFold, and add "
+            "what it returns with its priorities to a buffer without n_step"
+        )
 
 
 def _check_columns(forms: Mapping[str, ColumnForm], config: NStepConfig) -> None:

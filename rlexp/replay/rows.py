@@ -1,6 +1,6 @@
-"""Rows: what a sampler needs of the object that keeps its rows, in its own memory or shared with the workers.
+"""Rows, which a sampler draws from: what it needs of whoever keeps them, in its own memory or shared with workers.
 
-RowRing: which row is in which slot, for buffers where the newest rows overwrite the oldest.
+RowRing keeps them in one storage, where the newest overwrite the oldest; ``shared/rows`` has the other implementation.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Rows(Protocol):
 
 
 class RowRing:
-    """:class:`~rlexp.replay.rows.Rows` in one storage; their keys are their insertion numbers.
+    """:class:`Rows` in one storage; their keys are their insertion numbers.
 
     Row ``key`` is in slot ``key % capacity`` until row ``key + capacity`` overwrites it. The key
     follows from the slot and the next row's key, and is not stored. After :meth:`clear` keys go on at
@@ -129,7 +129,6 @@ class RowRing:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the storage once every slot is used."""
         return self._storage.nbytes
 
     def unpack(self, sent: SentRows, /) -> tuple[SampleBatch | FrameRows, Array | None]:
@@ -164,7 +163,6 @@ class RowRing:
         return runs
 
     def read(self, slots: Array) -> SampleBatch:
-        """Return copies of the rows in ``slots [B]``, with their KEYS ``[B]`` (int64)."""
         newest = self.next_key - 1
         keys = newest - (newest - slots) % self.capacity
         return self._storage.read(slots).with_columns(**{KEYS: keys})
@@ -173,17 +171,14 @@ class RowRing:
         return ordinals
 
     def locate(self, keys: Array) -> tuple[Array, Array]:
-        """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""
         held = (keys >= self.next_key - self.size) & (keys < self.next_key)
         return keys % self.capacity, held
 
     def state(self) -> dict[str, Any]:
-        """Return the rows held, to be read before anything changes, and the numbers that say which they are."""
         rows = {STORAGE_PREFIX + name: array for name, array in self._storage.state(self.size).items()}
         return {"capacity": self.capacity, "num_added": self.num_added, **rows}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned; raises CheckpointError when it is not of this capacity."""
         if state["capacity"] != self.capacity:
             raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
         rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
@@ -201,5 +196,4 @@ class RowRing:
         self.num_added = 0
 
     def close(self) -> None:
-        """Give the storage's memory back; the second call does nothing."""
         self._storage.close()

@@ -101,15 +101,12 @@ class UniformSampler:
         return 0
 
     def state(self) -> dict[str, Any]:
-        """Return the rows, to be read before anything changes, and how many were added."""
         return self.rows.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this buffer."""
         self.rows.load(state)
 
     def clear(self) -> None:
-        """Forget every row."""
         self.rows.clear()
 
 
@@ -184,7 +181,6 @@ class PrioritizedSampler:
         return dropped
 
     def state(self) -> dict[str, Any]:
-        """Return the rows and their priorities, from which :meth:`load` makes an equal sampler."""
         return {
             **self.rows.state(),
             "alpha": self._alpha,
@@ -230,5 +226,10 @@ def _checked(priorities: Array, rows: int) -> tuple[Array, float]:
     highest = float(priorities.max(initial=0))
     if not (highest <= LARGEST_PRIORITY and priorities.min(initial=0) >= 0):  # so too for NaN
         row = int(((priorities >= 0) & (priorities <= LARGEST_PRIORITY)).argmin())
-        raise ValueError(f"the priority of row {row} is {priorities[row]}: it must be finite and not negative")
+        raise bad_priority(row, priorities[row])
     return priorities, highest
+
+
+def bad_priority(row: int, priority: np.floating[Any]) -> ValueError:
+    """Return the error for the first priority of a batch that no row can have."""
+    return ValueError(f"the priority of row {row} is {priority}: it must be finite and not negative")

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 
 from rlexp.errors import CheckpointError
 from rlexp.processes.shared_memory import Segment, SegmentHandle
-from rlexp.replay.buffers import HeldRows, checked_eps, checked_keys, raised, refuse_folded_priorities
-from rlexp.replay.columns import ColumnForms, Intake, NStepConfig
-from rlexp.replay.samplers import PrioritizedSampler
+from rlexp.replay.buffers import PrioritizedRows
+from rlexp.replay.columns import ColumnForms, NStepConfig, intake_of, refuse_folded_priorities
+from rlexp.replay.samplers import bad_priority
 from rlexp.replay.shared.rows import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter, SharedRows
 from rlexp.sample_batch import Array, SampleBatch, WrittenRows
 
@@ -50,7 +50,7 @@ class ReplayWriter:
     def __init__(self, spec: WriterSpec) -> None:
         """Write as ``spec`` says; the memory is opened when it is first used."""
         self._spec = spec
-        self._intake = Intake(spec.columns, spec.n_step)
+        self._intake = intake_of(spec.columns, spec.n_step)
         self._opened: tuple[int, RingWriter] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ class ReplayWriter:
 
     def on_episode_end(self) -> int:
         """Say that the episode has ended; return how many n-step transitions were written now."""
-        rows = self._intake.end_episode()
+        rows = self._intake.end()
         return self._write(rows, _sent_priorities(None, len(rows)))
 
     def clear(self) -> None:
@@ -94,7 +94,7 @@ class ReplayWriter:
         return self._opened[1]
 
 
-class SharedPrioritizedReplayBuffer(HeldRows):
+class SharedPrioritizedReplayBuffer(PrioritizedRows):
     """A prioritized buffer in memory that explorers in other processes write into, each into its own ring.
 
     The process that makes it draws from it. Each explorer's share of the rows is equal. The memory has no name in any
@@ -135,7 +135,7 @@ class SharedPrioritizedReplayBuffer(HeldRows):
         """
         if capacity < num_writers:
             raise ValueError(f"capacity is {capacity}, and each of {num_writers} writers needs one row of it at least")
-        intake = Intake(columns, n_step)
+        intake = intake_of(columns, n_step)
         segment, sizes = Segment.create(), RingSizes(capacity, num_writers, headroom)
         self._writer_specs = [
             WriterSpec(segment.handle, sizes, ring, dict(columns), n_step, full_timeout_s)
@@ -143,16 +143,8 @@ class SharedPrioritizedReplayBuffer(HeldRows):
         ]
         self._rows = SharedRows(segment, sizes)
         self._sent_columns = intake.stored.sent()
-        self._eps = checked_eps(eps)
-        self._num_stale_priorities = 0
         self._is_closed = False
-        self._prioritized = PrioritizedSampler(self._rows, alpha)
-        super().__init__(intake, self._prioritized, seed)
-
-    @property
-    def num_stale_priorities(self) -> int:
-        """Priorities that were dropped, because newer rows had overwritten theirs."""
-        return self._num_stale_priorities
+        super().__init__(intake, self._rows, alpha, eps, seed)
 
     def writer(self, index: int) -> ReplayWriter:
         """Return the end of explorer ``index``, from 0 to ``num_writers - 1``, to be sent to its process.
@@ -172,16 +164,6 @@ class SharedPrioritizedReplayBuffer(HeldRows):
         before = self._rows.num_added
         self._take_in()
         return self._rows.num_added - before
-
-    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
-        """Take in what was written, and return copies of rows as ``PrioritizedReplayBuffer.sample`` does."""
-        return self._draw(batch_size, beta)
-
-    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """Give the rows ``keys [B]`` new ``priorities [B]``, as ``PrioritizedReplayBuffer.update_priorities`` does."""
-        dropped = self._prioritized.update_priorities(checked_keys(keys), raised(priorities, self._eps))
-        self._num_stale_priorities += dropped
-        return dropped
 
     def clear(self) -> None:
         """Forget every row and priority; keys of batches drawn before never mean rows that come later.
@@ -223,11 +205,11 @@ class SharedPrioritizedReplayBuffer(HeldRows):
     def _add(self, written: WrittenRows) -> None:
         due, sent = self._rows.unpack(written)
         assert sent is not None
-        priorities = raised(sent, self._eps)
+        priorities = self._raised(sent)
         not_given = np.isnan(priorities)
         if not_given.any():
-            priorities[not_given] = self._prioritized.highest_priority
-        self._prioritized.add(due, priorities)
+            priorities[not_given] = self._sampler.highest_priority
+        self._sampler.add(due, priorities)
 
 
 def _sent_priorities(priorities: ArrayLike | None, count: int) -> Array:
@@ -241,5 +223,5 @@ def _sent_priorities(priorities: ArrayLike | None, count: int) -> Array:
     good = (sent >= 0) & (sent < np.inf)
     if not good.all():
         row = int(good.argmin())
-        raise ValueError(f"the priority of row {row} is {sent[row]}: it must be finite and not negative")
+        raise bad_priority(row, sent[row])
     return sent
