@@ -1,6 +1,6 @@
-"""The protocol of a tracker's client, which its process calls; and what is kept of a trial in its directory.
+"""What the command and a tracker's process say to each other, and what that process asks of a library's client.
 
-What the command sends to a tracker's process, a line of JSON each, and what it answers.
+Messages are a line of JSON each. What is kept of a trial in its directory lets a later command continue it.
 """
 
 from __future__ import annotations
@@ -108,15 +108,10 @@ class TrialState:
         """Return what ``file`` has; an empty one where there is none, or it is damaged."""
         with suppress(OSError, ValueError, TypeError):
             data = read_json(file)
-            kinds: dict[str, type | tuple[type, ...]] = {
-                "id": str,
-                "rows": int,
-                "best": (float, int, type(None)),
-                "sent": dict,
-            }
-            known = {each.name: data[each.name] for each in fields(cls)}
-            if all(isinstance(value, kinds[name]) for name, value in known.items()):
-                return cls(**known)
+            state = cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
+            has_numbers = isinstance(state.rows, int) and isinstance(state.best, float | int | None)
+            if isinstance(state.id, str) and has_numbers and isinstance(state.sent, dict):
+                return state
         return cls()
 
     def write(self, file: Path) -> None:

@@ -14,9 +14,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,13 +122,13 @@ class Service:
         content = {key: value for key, value in message.items() if key != "kind"}
         match message["kind"]:
             case Kind.BEGIN:
-                self._attempt(content["name"], partial(self._begin, TrackedTrial(**content)))
+                self._begin(TrackedTrial(**content))
             case Kind.ROW:
                 row = TrackedRow(**content)
-                self._attempt(row.trial, partial(self._record, row))
+                with self._failures_noted(row.trial):
+                    self._open[row.trial].record(row)
             case Kind.END:
-                name, status = content["trial"], Status(content["status"])
-                self._attempt(name, partial(self._end, name, status, content["score"]))
+                self._end(content["trial"], Status(content["status"]), content["score"])
             case Kind.FINISH:
                 self.is_finished = True
 
@@ -137,28 +136,27 @@ class Service:
         """End the runs of the trials that have not ended; without FINISH the command has died. Note what is missing."""
         status = Status.STOPPED if self.is_finished else None
         for name in list(self._open):
-            self._attempt(name, partial(self._end, name, status, None))
+            self._end(name, status, None)
         for name, count in self._failed.items():
             what = "1 message" if count == 1 else f"{count} messages"
             self._note(f"{self._tracker} has not recorded {what} of {name}; the run's own files have every row")
 
     def _begin(self, trial: TrackedTrial) -> None:
-        known = self._open.get(trial.name)
-        if known is None:
-            self._open[trial.name] = OpenTrial(self._tracker, trial, self._client)
-        else:
-            known.change(trial)
-
-    def _record(self, row: TrackedRow) -> None:
-        self._open[row.trial].record(row)
+        with self._failures_noted(trial.name):
+            if trial.name in self._open:
+                self._open[trial.name].change(trial)
+            else:
+                self._open[trial.name] = OpenTrial(self._tracker, trial, self._client)
 
     def _end(self, name: str, status: Status | None, score: float | None) -> None:
-        self._open.pop(name).end(status, score)
+        with self._failures_noted(name):
+            self._open.pop(name).end(status, score)
 
-    def _attempt(self, name: str, step: Callable[[], None]) -> None:
-        """Take a step for a trial; only the first failure is reported, as those of a run that has not begun follow."""
+    @contextmanager
+    def _failures_noted(self, name: str) -> Iterator[None]:
+        """Go on where a step for a trial fails; only the first failure is noted: others follow where none has begun."""
         try:
-            step()
+            yield
         except Exception as error:  # of any kind of library
             self._failed[name] += 1
             if self._failed[name] == 1:

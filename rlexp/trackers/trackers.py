@@ -1,6 +1,6 @@
-"""Trackers: the processes of all trackers of a run, and what the runner hands each trial's rows to.
+"""The command's end of its trackers: a process for each, and what the runner hands each trial's rows to.
 
-TrackerProcess: the process of one tracker, as the command sees it. It may hang or die; training goes on.
+A process may hang or die, and training goes on. ``serving`` is its end, ``client`` what the two say to each other.
 """
 
 from __future__ import annotations
