@@ -1,11 +1,10 @@
 """Keeper: does at the driver's node what trials on machines without the run's directory ask for.
 
-KeeperLink: how a trial's process calls the Keeper, which may be on another machine.
+A trial's process calls it by a KeeperLink; see ``sent_files``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from rlexp.errors import CheckpointError, TrialError
-from rlexp.files import open_regular
 from rlexp.processes.locks import OpenFolder
-from rlexp.runs.checkpoints.contents import MANIFEST, is_file_of_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints.contents import MANIFEST, is_file_of_checkpoint, sha256_of, verify_checkpoint
 from rlexp.runs.checkpoints.kept import KeptNumber, keep_best
 from rlexp.runs.checkpoints.trial import (
-    iteration_of,
+    is_checkpoint_name,
     list_checkpoints,
     newest_with_damaged_aside,
     publish_verified,
@@ -233,19 +231,9 @@ def _begun_by_another(trial: str) -> TrialError:
     return TrialError(f"another process has begun the trial {trial}")
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    with open_regular(path, None) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _hidden(writer: _Trial, name: str) -> Path:
     """Return where a checkpoint is until it is whole; raises TrialError where ``name`` is not that of one."""
-    try:
-        iteration_of(Path(name))
-    except ValueError:
-        raise TrialError(f"{name!r} is not the name of a checkpoint") from None
-    if Path(name).name != name or Path(name).suffix:
+    if not is_checkpoint_name(name):
         raise TrialError(f"{name!r} is not the name of a checkpoint")
     return writer.directory / f".{name}.{writer.token}.writing"
 

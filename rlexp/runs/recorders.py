@@ -1,8 +1,7 @@
-"""``result.json`` and ``progress.csv``: a line for each iteration, continued after a kill.
+"""What keeps the rows of a trial: ``result.json`` and ``progress.csv``, a line an iteration, continued after a kill.
 
-The protocols of recorders: what keeps the rows of a trial, and what a run's trackers are to the runner.
-
-All recorders of a trial behind one name: its files, and the trackers that its experiment asks for.
+TrialRecorder is all recorders of a trial behind one name: its files, and the trackers that its experiment asks for,
+of which the runner knows the protocols here.
 """
 
 from __future__ import annotations

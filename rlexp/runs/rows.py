@@ -1,4 +1,4 @@
-"""Rows of results: their columns in ``progress.csv``, flat, and as what a run has written is read again."""
+"""Rows of results: their columns in ``progress.csv``, as flat names, and as what a run has written is read again."""
 
 from __future__ import annotations
 

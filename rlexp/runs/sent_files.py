@@ -11,10 +11,9 @@ from pathlib import Path
 from rlexp.errors import RlexpError
 from rlexp.files import open_regular
 from rlexp.processes.family import TemporaryFolder
-from rlexp.runs.checkpoints import verify_checkpoint
-from rlexp.runs.checkpoints.contents import MANIFEST
+from rlexp.runs.checkpoints.contents import MANIFEST, sha256_of, verify_checkpoint
 from rlexp.runs.checkpoints.kept import KeptNumber
-from rlexp.runs.keeper import PIECE_BYTES, Answer, Keeper, KeeperLink, KeeperLostError, sha256_of
+from rlexp.runs.keeper import PIECE_BYTES, Answer, Keeper, KeeperLink, KeeperLostError
 from rlexp.runs.trial_files import STOP_POLL_S, Poll, Requests
 
 

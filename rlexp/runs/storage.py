@@ -1,6 +1,7 @@
-"""CheckpointCopies: copies the checkpoints of a run to its storage, in a thread, while the run goes on.
+"""The second place of a run's checkpoints: the folder of a file system that a URL names.
 
-StoragePlace: the folder of a file system that a URL names, and the checkpoints in it.
+StoragePlace is such a folder; CheckpointCopies copies the checkpoints of a run there, in a thread, while the run goes
+on. ``checkpoints/fetching`` brings them back.
 """
 
 from __future__ import annotations

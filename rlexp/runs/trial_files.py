@@ -1,10 +1,8 @@
-"""What the process of a trial does with the run's directory, wherever that is.
+"""What the process of a trial does with the run's directory, wherever that is: the protocol TrialFiles.
 
-What a trial's process does between two results, in a file of its directory: Tune reports results only.
-
-Videos of evaluation episodes; needs the extra ``[video]``.
-
-SharedFiles: the trial's process has the run's directory, on its own disk or on one that is shared.
+Beside it what both implementations do: requests to stop or move, the phase that is shown before the first result, as
+Tune reports results only, and videos of evaluation episodes, which need the extra ``[video]``. SharedFiles is for a
+process that has the directory, on its own disk or on one that is shared; ``sent_files`` is for one that has not.
 """
 
 from __future__ import annotations
@@ -144,15 +142,8 @@ class PhaseWatch:
 
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
-        self._next_look_s = 0.0
-
-    def is_due(self) -> bool:
-        """Return whether it is time for another look."""
-        now_s = time.monotonic()
-        if now_s < self._next_look_s:
-            return False
-        self._next_look_s = now_s + _SECONDS_BETWEEN_LOOKS
-        return True
+        self.is_due = Poll(_SECONDS_BETWEEN_LOOKS).is_due
+        """Returns whether it is time for another look."""
 
     def news(self, trial_directory: Path) -> str | None:
         """Return a trial's phase if it is not the same as at the last look."""

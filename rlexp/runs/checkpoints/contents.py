@@ -1,11 +1,9 @@
-"""What a checkpoint contains: its manifest, with the size and hash of each file and a seal, its arrays and its state.
+"""What a checkpoint contains: arrays, a state, and a manifest with the size and hash of each file and a seal.
 
-Reading verifies every size and hash first; nothing in it is executed.
-
-Files of arrays in the safetensors format, written piece by piece and read in place: nothing is in memory twice.
-
-The format (https://huggingface.co/docs/safetensors) is the length of a header in 8 bytes, the header as JSON, then
-the arrays as they are. Its library wants every array whole and contiguous, and hands out copies of what it reads.
+Reading verifies every size and hash first; nothing in it is executed. Arrays are files in the safetensors format
+(https://huggingface.co/docs/safetensors): the length of a header in 8 bytes, the header as JSON, then the arrays as
+they are. They are written piece by piece and read in place, so that nothing is in memory twice; the format's library
+wants every array whole and contiguous, and hands out copies of what it reads.
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ def write_manifest(directory: Path, sequence: int, metadata: Mapping[str, Any]) 
     files = {}
     for path in sorted(directory.iterdir()):
         sync(path)
-        files[path.name] = asdict(FileEntry(path.stat().st_size, _sha256(path)))
+        files[path.name] = asdict(FileEntry(path.stat().st_size, sha256_of(path)))
     content = plain({"format": FORMAT, "sequence": sequence, "files": files, "metadata": metadata})
     text = to_json({**content, "seal": _seal(content)}, indent=2)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -202,7 +200,7 @@ def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:
         if not stat.S_ISREG(about.st_mode):
             raise DamagedCheckpointError(checkpoint, f"{name} is not a regular file")
         size = about.st_size
-        intact = size == entry.bytes and _sha256(path) == entry.sha256
+        intact = size == entry.bytes and sha256_of(path) == entry.sha256
     except FileNotFoundError as error:
         raise DamagedCheckpointError(checkpoint, f"{name} is missing") from error
     except OSError as error:
@@ -213,7 +211,8 @@ def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:
         raise DamagedCheckpointError(checkpoint, f"sha256 mismatch in {name}")
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     with open_regular(path, None) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -10,7 +10,13 @@ from typing import Final
 from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError
 from rlexp.files import read_regular
 from rlexp.processes.threads import Progress, bounded
-from rlexp.runs.checkpoints.trial import hidden_folder, iteration_of, list_checkpoints, publish_verified
+from rlexp.runs.checkpoints.trial import (
+    hidden_folder,
+    is_checkpoint_name,
+    iteration_of,
+    list_checkpoints,
+    publish_verified,
+)
 from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.runs.storage import StoragePlace, said
 from rlexp.text import MASK, masked
@@ -56,7 +62,7 @@ def _fetch(directory: Path, url: str, folder: str, name: str | None) -> Path | N
 
     def work(progress: Progress) -> Path | None:
         trial = StoragePlace.at(url).below(folder, directory.name)
-        names = [each for each in trial.names() if _is_checkpoint(each) and name in (None, each)]
+        names = [each for each in trial.names() if is_checkpoint_name(each) and name in (None, each)]
         for each in sorted(names, key=lambda each: iteration_of(Path(each)), reverse=True):
             progress()
             try:
@@ -72,14 +78,6 @@ def _fetch(directory: Path, url: str, folder: str, name: str | None) -> Path | N
     except OSError as error:
         message = f"cannot fetch checkpoints of {directory.name} from {masked(url)}: {said(error, url)}"
         raise ResourceError(message, "look at the network and at the credentials") from None
-
-
-def _is_checkpoint(name: str) -> bool:
-    try:
-        iteration_of(Path(name))
-    except ValueError:
-        return False
-    return "." not in name and "/" not in name
 
 
 def unmasked(run: Path, url: str) -> str:

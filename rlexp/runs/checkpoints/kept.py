@@ -1,6 +1,6 @@
-"""Checkpoints of a run: the one that a path means, those of a trial that are kept, and copies of another trial's.
+"""Which checkpoints a run has: the one that a path means, those of a trial that are kept, copies of another trial's.
 
-Pruning: the checkpoints of a run that has ended are removed, but for the newest and the best of each trial.
+A run that has ended can be pruned of all but the newest and the best of each trial.
 """
 
 from __future__ import annotations

@@ -46,6 +46,11 @@ def checkpoint_directory(trial_directory: Path, iteration: int) -> Path:
     return trial_directory / f"checkpoint_{iteration:06d}"
 
 
+def is_checkpoint_name(name: str) -> bool:
+    """Return whether a checkpoint is called so: no path leads out of a folder by it."""
+    return _NAME.fullmatch(name) is not None
+
+
 def iteration_of(checkpoint: Path) -> int:
     """Return the training iteration in a checkpoint's name; raises ValueError where it has none."""
     match = _NAME.fullmatch(checkpoint.name.removesuffix(_REPLACED))
