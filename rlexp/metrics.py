@@ -1,13 +1,8 @@
-"""Scores of trials and how sure they are over few seeds: interquartile means and bootstrap intervals as in rliable.
+"""Numbers about training: scores of trials and how sure they are, where time goes, statistics of recent episodes.
 
-Agarwal, Schwarzer, Castro, Courville, Bellemare, "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice", NeurIPS 2021.
-
-Scores come in strata, one array ``[seeds]`` per environment: a bootstrap draws seeds within each.
-
-How much of a thread's time each part takes, and a clock that does not count while the process is stopped.
-
-Statistics over the most recent episodes, and over the values since the last report.
+Scores are compared over few seeds by interquartile means and bootstrap intervals, as in rliable (Agarwal, Schwarzer,
+Castro, Courville, Bellemare, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021).
+They come in strata, one array ``[seeds]`` per environment: a bootstrap draws seeds within each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SampleBatch and its column names: the one currency that rollout, replay, optimizers and learners trade in.
 
-n-step returns of a stream of steps: what the folds of workers and of the replay library have in common.
+Beside it is what workers and the replay library fold steps with: the n-step returns of a stream.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Values that change with a counter: exploration, importance-sampling exponents, learning rates.
+"""Values that follow from others alone: those that change with a counter, and seeds.
 
-Derived seeds: one seed in a file gives every env, worker, shard, sample and learner a stream of its own.
+Exploration, importance-sampling exponents and learning rates change as training goes on; one seed in a file gives every
+env, worker, shard, sample and learner a stream of its own.
 """
 
 from __future__ import annotations

@@ -62,6 +62,12 @@ class Plan:
         return any(sweep.search.scheduler_options.COPIES_TRIALS for sweep in self.sweeps)
 
     @property
+    def named_experiments(self) -> list[Experiment]:
+        """All experiments that name code: those of the trials, and the variants of sweeps."""
+        variants = (variant for sweep in self.sweeps for variant in sweep.variants)
+        return [*(trial.experiment for trial in self.everything), *variants]
+
+    @property
     def everything(self) -> tuple[Trial, ...]:
         """The trials, and for a sweep that decides on its way, one at each end of its space."""
         ends = (

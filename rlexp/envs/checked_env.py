@@ -1,6 +1,7 @@
-"""What an env raises, or returns against Gymnasium's rules, is an error that names env and line.
+"""What an env, or a vector env of the user's, raises or returns against Gymnasium's rules: an error with env and line.
 
-What a user's vector env raises, or returns against Gymnasium's rules, is an error that names env and line.
+``make`` puts a CheckedEnv around each env as its user gave it, and around each wrapper of theirs; CheckedVectorEnv is
+for vector envs, which must also begin the next episode as rlexp expects.
 """
 
 from __future__ import annotations
@@ -40,10 +41,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
         Raises EnvError where it has no spaces.
         """
-        for attribute in ("observation_space", "action_space"):
-            if not isinstance(getattr(env, attribute, None), gym.Space):
-                message = f"env {name} has no {attribute}: it must be a gymnasium.Space"
-                raise EnvError(message, f"set self.{attribute} in __init__")
+        _require_spaces(env, f"env {name}", ("observation_space", "action_space"))
         super().__init__(env)
         self._name, self._part = name, part
         space = env.observation_space
@@ -107,6 +105,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def _unexpected(self, method: str, what: str) -> EnvError:
         return EnvError(f"env {self._name}: {method} returned {what}", f"correct {method} of the {self._part}")
+
+
+def _require_spaces(env: object, shown: str, attributes: tuple[str, ...]) -> None:
+    for attribute in attributes:
+        if not isinstance(getattr(env, attribute, None), gym.Space):
+            raise EnvError(
+                f"{shown} has no {attribute}: it must be a gymnasium.Space", f"set self.{attribute} in __init__"
+            )
 
 
 def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -187,7 +193,6 @@ if TYPE_CHECKING:
     Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
 else:
     Wrapper = VectorWrapper  # Gymnasium 1.3 has no types for it
-SPACES: Final = ("single_observation_space", "single_action_space")
 HOW_TO_RESET: Final = (
     'set metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}: the step after an episode\'s end ignores its action '
     "and returns the first observation of the next one, reward 0 and no end"
@@ -202,10 +207,7 @@ class CheckedVectorEnv(Wrapper):
 
         Raises EnvError where it has no spaces, another number of envs, or other autoresets than NEXT_STEP.
         """
-        for attribute in SPACES:
-            if not isinstance(getattr(vector, attribute, None), gym.Space):
-                message = f"vector env {name} has no {attribute}: it must be a gymnasium.Space"
-                raise EnvError(message, f"set self.{attribute} in __init__")
+        _require_spaces(vector, f"vector env {name}", ("single_observation_space", "single_action_space"))
         if getattr(vector, "num_envs", None) != num_envs:
             message = f"vector env {name} has num_envs {getattr(vector, 'num_envs', None)}, not {num_envs}"
             raise EnvError(message, "set self.num_envs to the argument num_envs of __init__")

@@ -1,12 +1,10 @@
 """Vector envs that step several envs by themselves: Gymnasium's, Atari's, EnvPool's, and those of the user's own.
 
-Atari games in ale-py's vectorised env, where that computes what the wrappers of :mod:`rlexp.envs.atari` do.
-
-Emulating, skipping, taking the maximum of two frames, making them grey and small, and starting with no-ops
-are done in C++. What ale-py means by the end of a life is not what is meant here (its ``episodic_life``
-starts a new game), so lives, scores and stacks of frames are kept here, for all games at once.
-
-SingleEnv: a vector env of one copy as an env, for what looks at one: wrappers, horizons, checks, videos.
+Atari games are played in ale-py's vectorised env where that computes what the wrappers of :mod:`rlexp.envs.atari` do:
+emulating, skipping, taking the maximum of two frames, making them grey and small, and starting with no-ops, in C++.
+What ale-py means by the end of a life is not what is meant here (its ``episodic_life`` starts a new game), so lives,
+scores and stacks of frames are kept here, for all games at once. SingleEnv makes an env of a vector env of one copy,
+for what looks at one: wrappers, horizons, checks, videos.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an env's name stands for: a class or an entry of Gymnasium's registry, of the user's own or a package's.
+"""Which env an experiment means: EnvConfig, as it says that, and the class or registered entry that a name stands for.
 
-EnvConfig: which env is played and how it is prepared, as an experiment says it.
+Names are of Gymnasium's registry, of the user's own classes, or of a package's entry points.
 """
 
 from __future__ import annotations
@@ -243,35 +243,30 @@ def find_spec(name: str) -> EnvSpec:
 
 def _register_package(env_id: str) -> None:
     """Import the package that registers an id, where one is known; raises UsageError where that is missing."""
-    if is_of_ale(env_id):
-        _register_ale_ids(env_id)
-    elif is_minatar(env_id):
-        _register_minatar_ids(env_id)
-    elif is_minigrid(env_id):
-        try:
-            importlib.import_module("minigrid")
-        except ImportError as error:
-            raise UsageError(f"env {env_id} needs MiniGrid: {error}", "pip install 'rlexp[minigrid]'") from error
+    known = (
+        (is_of_ale, _register_ale_ids, "the Arcade Learning Environment", "atari"),
+        (is_minatar, _register_minatar_ids, "MinAtar", "minatar"),
+        (is_minigrid, lambda: importlib.import_module("minigrid"), "MiniGrid", "minigrid"),
+    )
+    for is_of_package, register, package, extra in known:
+        if is_of_package(env_id):
+            try:
+                register()
+            except ImportError as error:
+                raise UsageError(f"env {env_id} needs {package}: {error}", f"pip install 'rlexp[{extra}]'") from error
 
 
-def _register_ale_ids(env_id: str) -> None:
-    """Import the Arcade Learning Environment, which registers its games; raises UsageError where it is missing."""
-    try:
-        ale = importlib.import_module("ale_py")
-        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # every game would print a banner of two lines
-    except ImportError as error:
-        message = f"env {env_id} needs the Arcade Learning Environment: {error}"
-        raise UsageError(message, "pip install 'rlexp[atari]'") from error
+def _register_ale_ids() -> None:
+    ale = importlib.import_module("ale_py")
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # every game would print a banner of two lines
 
 
-def _register_minatar_ids(env_id: str) -> None:
-    """Let MinAtar register its games: Gymnasium asks packages no more; raises UsageError where it is missing."""
+def _register_minatar_ids() -> None:
+    """Let MinAtar register its games: Gymnasium asks packages no more."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # it warns that pictures need seaborn, by a bare except around its import
     try:
         importlib.import_module("minatar.gym").register_envs()
-    except ImportError as error:
-        raise UsageError(f"env {env_id} needs MinAtar: {error}", "pip install 'rlexp[minatar]'") from error
     finally:
         root.setLevel(level)

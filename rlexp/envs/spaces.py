@@ -1,6 +1,7 @@
-"""What of Gymnasium's spaces the agents can play.
+"""What of Gymnasium's spaces the agents can play, and how envs are wrapped so that they have such spaces.
 
-Continuous actions: numbered for agents that choose among a finite number, else brought within their bounds.
+Continuous actions are numbered for agents that choose among a finite number, else brought within their bounds.
+Observations become vectors or images.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Puts the user's own wrappers and preprocessor around an env; what they do wrong is an error that names them.
+"""Wrappers around single envs: images scaled, made grey and stacked; the user's own wrappers and preprocessor.
 
-Frames of envs that show images: scaled, made grey, stacked.
-
-Preprocessor: a class of the user's own that turns observations into what the network sees.
+A Preprocessor is a class of the user's own that turns observations into what the network sees. What the user's classes
+do wrong is an error that names them.
 """
 
 from __future__ import annotations

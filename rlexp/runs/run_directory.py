@@ -302,9 +302,7 @@ def load_recorded_plan(
     """
     options = LoadOptions(imports=(*record.imports, *trusted.modules.imports), module_folders=())
     plan = load_plan([path / RESOLVED_FILE], overrides, options=options)
-    experiments = [trial.experiment for trial in plan.everything]
-    experiments += [variant for sweep in plan.sweeps for variant in sweep.variants]
-    named = Named(path, record.imports, record.module_folders, experiments)
+    named = Named(path, record.imports, record.module_folders, plan.named_experiments)
     given = typed_addresses(plan, overrides)
     remember((), given)
     for url in addresses_of(plan):

@@ -1,8 +1,7 @@
-"""Where the user's modules lie, and what their files contain; nothing is imported.
+"""Finds the user's code without running it: where modules lie, what their files are, which line has raised an error.
 
-What the user's own code has raised, as a sentence that names the line.
-
-Whoever calls it catches ``BaseException``: an env may raise anything, ``KeyboardInterrupt`` and ``GeneratorExit`` too.
+Whoever asks for that line catches ``BaseException``: an env may raise anything, ``KeyboardInterrupt`` and
+``GeneratorExit`` too.
 """
 
 from __future__ import annotations

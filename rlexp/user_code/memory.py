@@ -88,8 +88,7 @@ def state_folder() -> Path | None:
 
 def remember_plan(plan: Plan) -> Notice | None:
     """Remember the modules and storages that experiments of this user's own name; return why that failed."""
-    experiments = [trial.experiment for trial in plan.everything]
-    experiments += [variant for sweep in plan.sweeps for variant in sweep.variants]
+    experiments = plan.named_experiments
     names = dict.fromkeys(plan.modules.imports)
     for experiment in experiments:
         names |= dict.fromkeys([experiment.env] if ":" in experiment.env else [])

@@ -1,6 +1,7 @@
-"""SharedRows: the learner's end of shared memory, where what workers have written is kept, sampled and retired.
+"""The rings of a segment that workers write into and a replay shard reads: both ends, and what lies between them.
 
-RingMemory: what a segment holds for one replay shard, and the worker's end of it, which writes rows there.
+RingMemory is what a segment holds for a shard. RingWriter is the worker's end, SharedRowWriter deals its batches to the
+shards. SharedRows is the learner's end, where what was written is kept, sampled and retired; SharedReplay makes all.
 """
 
 from __future__ import annotations

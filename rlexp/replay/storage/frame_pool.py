@@ -1,7 +1,4 @@
-"""FramePool: frames that rows share, each kept as long as a row refers to it.
-
-Memory of frames: what it is for a pool, and the kind that keeps them as they are.
-"""
+"""FramePool: frames that rows share, each kept as long as a row refers to it, and the plain kind of memory for them."""
 
 from __future__ import annotations
 
