@@ -21,7 +21,7 @@ from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.signals import StopRequest
 from rlexp.runs.directories import usual_name
-from rlexp.runs.record import RecordedError, Status, read_run_record
+from rlexp.runs.record import RecordedError, RunRecord, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.search.trial_source import FixedTrials
 from rlexp.terminal.displays import choose_display
@@ -47,6 +47,32 @@ def finished(out: Path, stem: str = "pong", name: str | None = None) -> Path:
 
 def content(directory: Path) -> dict[str, Any]:
     return dict(json.loads((directory / "run.json").read_text()))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that ``time.monotonic`` returns; each call of it takes a thousandth."""
+    now = [1_000.0]
+
+    def read() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    monkeypatch.setattr("time.monotonic", read)
+    return now
+
+
+@pytest.fixture
+def trial(make_trial: MakeTrial) -> Trial:
+    return make_trial()
+
+
+@pytest.fixture
+def run(tmp_path: Path, trial: Trial) -> Iterator[RunDirectory]:
+    """A run that has begun, of one trial."""
+    with created(tmp_path) as directory:
+        directory.start([trial])
+        yield directory
 
 
 def plan_of(folder: Path, **files: str) -> Plan:
@@ -242,19 +268,16 @@ def test_a_trials_directory_has_its_parameters_without_secrets(tmp_path: Path, m
     assert "hunter2" not in everything
 
 
-def test_run_json_records_trial_status(tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow) -> None:
-    trial = make_trial()
-    with created(tmp_path) as run:
-        run.start([trial])
-        run.trial_status(trial, Status.RUNNING)
-        for iteration, reward in enumerate([-5.0, 0.0, -2.0, None, float("nan")], start=1):
-            run.trial_result(trial, make_row(iteration, reward))
-            run.trial_checkpoint(
-                trial, run.trial_directory(trial) / f"checkpoint_{iteration:06d}", make_row(iteration, reward)
-            )
-        run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom", f"{trial.name}/error.txt"))
-        run.finish(Status.ERROR)
-        said = content(run.path)
+def test_run_json_records_trial_status(run: RunDirectory, trial: Trial, make_row: MakeRow) -> None:
+    run.trial_status(trial, Status.RUNNING)
+    for iteration, reward in enumerate([-5.0, 0.0, -2.0, None, float("nan")], start=1):
+        run.trial_result(trial, make_row(iteration, reward))
+        run.trial_checkpoint(
+            trial, run.trial_directory(trial) / f"checkpoint_{iteration:06d}", make_row(iteration, reward)
+        )
+    run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom", f"{trial.name}/error.txt"))
+    run.finish(Status.ERROR)
+    said = content(run.path)
     told = said["trials"][0]
     assert (said["status"], told["status"]) == ("ERROR", "ERROR")
     assert said["ended"] >= said["started"]
@@ -264,23 +287,18 @@ def test_run_json_records_trial_status(tmp_path: Path, make_trial: MakeTrial, ma
     assert told["error"] == {"summary": "ValueError: boom", "traceback": f"{trial.name}/error.txt"}
 
 
-def test_a_checkpoint_without_a_reward_is_better_than_none(
-    tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow
-) -> None:
-    trial = make_trial()
-    with created(tmp_path) as run:
-        run.start([trial])
-        record = run.record.trial(trial.name)
-        for iteration, reward, best in [
-            (1, None, 1),
-            (2, None, 2),
-            (3, 1.0, 3),
-            (4, None, 3),
-            (5, 1.0, 5),
-            (6, 0.5, 5),
-        ]:
-            run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), make_row(iteration, reward))
-            assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
+def test_a_checkpoint_without_a_reward_is_better_than_none(run: RunDirectory, trial: Trial, make_row: MakeRow) -> None:
+    record = run.record.trial(trial.name)
+    for iteration, reward, best in [
+        (1, None, 1),
+        (2, None, 2),
+        (3, 1.0, 3),
+        (4, None, 3),
+        (5, 1.0, 5),
+        (6, 0.5, 5),
+    ]:
+        run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), make_row(iteration, reward))
+        assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
 
 
 @pytest.mark.parametrize(
@@ -294,47 +312,81 @@ def test_a_checkpoint_without_a_reward_is_better_than_none(
     ],
 )
 def test_the_best_checkpoint_has_the_highest_reward_played_or_else_of_training(
-    checkpoints: list[tuple[float | None, float | None, int]],
-    tmp_path: Path,
-    make_trial: MakeTrial,
-    make_row: MakeRow,
+    run: RunDirectory, trial: Trial, checkpoints: list[tuple[float | None, float | None, int]], make_row: MakeRow
 ) -> None:
-    trial = make_trial()
-    with created(tmp_path) as run:
-        run.start([trial])
-        record = run.record.trial(trial.name)
-        for iteration, (reward, evaluation, best) in enumerate(checkpoints, start=1):
-            row = dict(make_row(iteration, reward))
-            if evaluation is not None:
-                row["evaluation"] = {"episode_reward_mean": evaluation}
-            run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), row)
-            assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
+    record = run.record.trial(trial.name)
+    for iteration, (reward, evaluation, best) in enumerate(checkpoints, start=1):
+        row = dict(make_row(iteration, reward))
+        if evaluation is not None:
+            row["evaluation"] = {"episode_reward_mean": evaluation}
+        run.trial_checkpoint(trial, Path(f"checkpoint_{iteration:06d}"), row)
+        assert record.best_checkpoint == f"{trial.name}/checkpoint_{best:06d}"
 
 
 def test_results_reach_run_json_within_seconds(
-    tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+    clock: list[float], run: RunDirectory, trial: Trial, make_row: MakeRow
 ) -> None:
-    clock = 1_000.0
-    monkeypatch.setattr("time.monotonic", lambda: clock)
-    trial = make_trial()
-    with created(tmp_path) as run:
-        run.start([trial])
-        run.trial_result(trial, make_row(1))
-        assert content(run.path)["trials"][0]["iterations"] == 0
-        clock += 6.0
-        run.trial_result(trial, make_row(2))
-        assert content(run.path)["trials"][0]["iterations"] == 2
+    run.trial_result(trial, make_row(1))
+    assert content(run.path)["trials"][0]["iterations"] == 0
+    clock[0] += 6.0
+    run.trial_result(trial, make_row(2))
+    assert content(run.path)["trials"][0]["iterations"] == 2
 
 
-def test_open_reads_the_record(tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow) -> None:
-    trial = make_trial()
-    with created(tmp_path) as run:
-        run.start([trial])
-        run.trial_result(trial, make_row(3))
-        run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom"))
-        run.finish(Status.STOPPED)
+def test_open_reads_the_record(run: RunDirectory, trial: Trial, make_row: MakeRow) -> None:
+    run.trial_result(trial, make_row(3))
+    run.trial_status(trial, Status.ERROR, RecordedError("ValueError: boom"))
+    run.finish(Status.STOPPED)
+    run.close()
     with RunDirectory.open(run.path) as opened:
         assert opened.record == run.record
+
+
+def test_status_reaches_run_json_within_a_second_though_nothing_else_happens(
+    clock: list[float], run: RunDirectory, trial: Trial
+) -> None:
+    run.trial_status(trial, Status.RUNNING)
+    assert content(run.path)["trials"][0]["status"] == "PENDING"
+    clock[0] += 1.0
+    run.write_when_due()
+    assert content(run.path)["trials"][0]["status"] == "RUNNING"
+
+
+def test_writing_run_json_takes_a_twentieth_of_the_time_at_most(
+    tmp_path: Path, make_trial: MakeTrial, make_row: MakeRow, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[float] = []
+
+    def write(record: RunRecord, path: Path) -> None:
+        clock[0] += 0.5
+        written.append(clock[0])
+
+    trial = make_trial()
+    with created(tmp_path) as run:
+        monkeypatch.setattr(RunRecord, "write", write)
+        run.start([trial])
+        for iteration in range(1, 1_000):
+            clock[0] += 0.1
+            run.trial_status(trial, Status.RUNNING)
+            run.trial_result(trial, make_row(iteration))
+    assert 0.04 < 0.5 * len(written) / (written[-1] - written[0]) < 0.06
+
+
+def test_open_reads_what_run_json_lacked_when_the_run_was_killed(
+    run: RunDirectory, trial: Trial, make_row: MakeRow
+) -> None:
+    run.trial_status(trial, Status.RUNNING)
+    run.write()
+    folder = run.trial_directory(trial)
+    rows = [make_row(n, reward) for n, reward in [(1, 4.0), (2, 9.0), (3, 5.0)]]
+    (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for iteration in (2, 3):
+        (folder / f"checkpoint_{iteration:06d}").mkdir()
+    run.close()
+    with RunDirectory.open(run.path) as opened:
+        record = opened.record.trial(trial.name)
+    assert (record.iterations, record.episode_reward_mean, record.best_episode_reward_mean) == (3, 5.0, 9.0)
+    assert (record.best_checkpoint, record.best_checkpoint_reward) == (f"{trial.name}/checkpoint_000002", 9.0)
 
 
 class Interrupted:
