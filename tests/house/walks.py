@@ -20,21 +20,24 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import rlexp
+from rlexp.board.actor.joiner import Joiner, JoinOptions, has_no_trainer
+from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
 from rlexp.board.client.run import RunPlace
 from rlexp.board.client.submit import SubmitOptions, Submitter
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.servers import OPENERS, open_board
+from rlexp.board.servers.board import Board, Lead
 from rlexp.commands.submit import checked_plan
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.processes.signals import StopRequest
-from rlexp.rollout.evaluation import never
+from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.terminal.displays import QuietDisplay
@@ -44,6 +47,7 @@ from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
 from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.tune_callbacks import TrialEvents
 from rlexp.tuning.tune_runner import placement
+from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 from tests.lab.board import EXPERIMENT, ToldTrainer, result_row
 from tests.lab.memory_board import open_memory_board
@@ -120,8 +124,8 @@ WALKS: Mapping[str, Sequence[Station]] = {
         Station("config/load.py", "load_plan"),
         Station("board/client/submit.py", "Submitter.submit"),
         Station("board/servers/redis.py"),
-        Station("board/actor/joiner.py"),
-        Station("board/actor/trainer.py"),
+        Station("board/actor/joiner.py", "Joiner.run"),
+        Station("board/actor/trainer.py", "TaskTrainer.play"),
         Station("board/trainer/link.py"),
         Station("board/client/submission.py", "Submission.wait"),
         Station("board/client/run.py", "TaskRun.add_result"),
@@ -215,33 +219,44 @@ def trace_training(folder: Path) -> dict[str, Trace]:
 
 
 def trace_submission(folder: Path) -> dict[str, Trace]:
-    """Submit an experiment to a board of this process, where a thread says that it has trained it."""
+    """Submit an experiment to a board of this process, which a trainer joins."""
     OPENERS["memory"] = open_memory_board
     address = BoardAddress("memory", f"walks-{folder.name}")
     board = open_board(address)
     file, trace = folder / "experiment.yaml", Trace()
     file.write_text(EXPERIMENT, encoding="utf-8")
     place = RunPlace(folder / "out", None, False, [])
-    submitter = Submitter(address, SubmitOptions(place), _TrainedAtOnce(board), never)
+    submitter = Submitter(address, SubmitOptions(place), _JoinedAtOnce(board, folder), never)
     with trace.running():
         submitter.submit(checked_plan(file, (), None, LoadOptions()))
     return {"submit to result": trace}
 
 
-class _TrainedAtOnce(QuietTaskDisplay):
-    """Stands for the trainer: what was submitted is trained before the submitter looks for the first time."""
+class _JoinedAtOnce(QuietTaskDisplay):
+    """Lets a trainer join the board and train what was submitted, before the submitter looks for the first time."""
 
-    def __init__(self, board: Any) -> None:
+    def __init__(self, board: Board, folder: Path) -> None:
         super().__init__(io.StringIO())
-        self._board = board
+        self._board, self._folder = board, folder
 
     def on_submitted(self, task_id: str) -> None:
-        task = self._board.describe(task_id)
-        trainer, key = ToldTrainer(self._board, task), SharedKeys.of("", task_id).key
-        trainer.put_rows(result_row(1, done=True))
-        with tempfile.TemporaryDirectory() as folder:
-            trainer.put_result(Path(folder), 1, key)
-        trainer.finish()
+        options = TrainingOptions(BoardAddress("memory", "walks"), self._folder, TrainerLimits(in_cluster=True))
+        trainer = _TrainerWithoutCommand(self._board, "trainer", TrustedCode(), options, lambda text: None)
+        search = JoinOptions(once=True, wants=has_no_trainer)
+        Joiner(self._board, "trainer", search, trainer, lambda text: None, never).run()
+
+
+class _TrainerWithoutCommand(TaskTrainer):
+    """Puts a row and a checkpoint on the board itself, in place of the command that it would start."""
+
+    def _train(self, lead: Lead, command: Sequence[str], should_stop: ShouldStop) -> tuple[int, bool]:
+        task = self._board.describe(lead.task_id)
+        assert task is not None
+        told, key = ToldTrainer(self._board, task, lead=lead), SharedKeys.of("", task.id).key
+        told.put_rows(result_row(1, done=True))
+        told.put_result(self._options.out, 1, key)
+        told.finish()
+        return 0, False
 
 
 SCENES: Sequence[Callable[[Path], dict[str, Trace]]] = (trace_training, trace_submission)

@@ -21,7 +21,7 @@ from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board, open_queue
-from rlexp.board.servers.board import Board, Carrier, Fenced, News, SeatHolder, TaskStatus
+from rlexp.board.servers.board import Board, Carrier, Fenced, Lead, News, SeatHolder, TaskStatus
 from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import RESULT, BoardState
@@ -194,9 +194,10 @@ def result_row(iteration: int, **changed: Any) -> dict[str, Any]:
 class ToldTrainer:
     """Trains a task on a board, at once."""
 
-    def __init__(self, board: Board, task: Task, member: str = "colab-1") -> None:
+    def __init__(self, board: Board, task: Task, member: str = "colab-1", lead: Lead | None = None) -> None:
+        """``lead`` None: take it as ``member``."""
         self.board, self.task = board, task
-        lead = board.lead(task.id, member, LONG_S)
+        lead = lead or board.lead(task.id, member, LONG_S)
         assert lead is not None
         self.lead = lead
         board.announce(Task(task.id, task.name, task.num_seats, {"protocol": 1}, task.file))
