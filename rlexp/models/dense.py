@@ -1,10 +1,7 @@
-"""The Q-network of fully connected layers in NumPy, for acting.
+"""Fully connected networks in NumPy, for acting: on a few rows torch would be mostly overhead.
 
-Fully connected layers in NumPy, for acting: on a few rows, torch would be mostly overhead.
-
-The actor-critic network of fully connected layers in NumPy, for acting.
-
-The shapes of a Q-network's parameters, by their names: what weights must have before a network takes them.
+First layers and activations, then the networks that policies act with, those of Q-values and of actor-critics, then the
+shapes that weights must have before a network takes them. Nothing here imports torch where it is not needed.
 """
 
 from __future__ import annotations
@@ -90,18 +87,20 @@ def torso_activations(config: TorsoConfig) -> tuple[Activation, ...]:
     )
 
 
-def layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
-    """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation."""
+def layers_of(
+    weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation], in_place: bool = False
+) -> Iterator[Linear]:
+    """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation.
+
+    With ``in_place`` they read the weights where they are: who changes them changes the layers.
+    """
     for index, activation in enumerate(activations):
-        name = f"{prefix}.{2 * index}"
-        yield Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), activation)
+        yield _layer_of(weights, f"{prefix}.{2 * index}", activation, in_place)
 
 
-def live_layers_of(weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation]) -> Iterator[Linear]:
-    """Yield what ``layers_of`` does, but of the weights where they are: who changes them changes the layers."""
-    for index, activation in enumerate(activations):
-        name = f"{prefix}.{2 * index}"
-        yield Linear(weights[f"{name}.weight"].T, weights[f"{name}.bias"], activation)
+def _layer_of(weights: Mapping[str, Array], name: str, activation: Activation, in_place: bool = False) -> Linear:
+    weight, bias = weights[f"{name}.weight"].T, weights[f"{name}.bias"]
+    return Linear(weight, bias, activation) if in_place else Linear(weight.copy(order="C"), bias.copy(), activation)
 
 
 def centered_bytes(obs: Array) -> Array:
@@ -122,6 +121,15 @@ def side_by_side(a: Linear, b: Linear, share_input: bool) -> Linear:
     zeros_a = np.zeros((len(a.weight), b.weight.shape[1]), a.weight.dtype)
     zeros_b = np.zeros((len(b.weight), a.weight.shape[1]), b.weight.dtype)
     return Linear(np.block([[a.weight, zeros_a], [zeros_b, b.weight]]), bias, a.activation)
+
+
+def add_value(advantages: Array, value: Array) -> None:
+    """Make ``V + A - mean A`` of ``advantages [B, A, K]`` in place; overwrites ``value [B, K]`` too.
+
+    It is what dueling makes of its two heads (Wang et al. 2016, equation 9).
+    """
+    value -= np.add.reduce(advantages, axis=1) / np.float32(advantages.shape[1])
+    advantages += value[:, None]
 
 
 def relu(x: Array) -> Array:
@@ -181,7 +189,7 @@ class NumpyActorCritic:
         """Copy the weights of an ``ActorCritic``, by the names of its ``state_dict``."""
         activations = torso_activations(self._config.torso)
         layers = [*layers_of(weights, "policy_torso", activations)]
-        policy, value = (_head(weights, name) for name in ("policy_head", "value_head"))
+        policy, value = (_layer_of(weights, name, identity) for name in ("policy_head", "value_head"))
         if self._config.shares_torso:
             layers.append(side_by_side(policy, value, share_input=True))
         else:
@@ -203,10 +211,6 @@ class NumpyActorCritic:
             log_std = np.broadcast_to(self._log_std, (len(inputs), len(self._log_std)))
             inputs = np.concatenate([inputs, log_std], axis=1)
         return inputs, values
-
-
-def _head(weights: Mapping[str, Array], name: str) -> Linear:
-    return Linear(weights[f"{name}.weight"].T.copy(order="C"), weights[f"{name}.bias"].copy(), identity)
 
 
 class NumpyQNetwork:
@@ -251,7 +255,7 @@ class NumpyQNetwork:
 
     def share(self, weights: Mapping[str, Array]) -> None:
         """Read ``weights`` where they are from now on, also when their owner changes them; names as for ``load``."""
-        self._layers = tuple(live_layers_of(_means(weights), "torso", self._torso_activations))
+        self._layers = tuple(layers_of(_means(weights), "torso", self._torso_activations, in_place=True))
         self._advantage = self._live_head(weights, "advantage_head")
         self._value = self._live_head(weights, "value_head") if self._config.head.dueling else ()
         self._centers_obs = self._config.sees_byte_vectors
@@ -274,20 +278,17 @@ class NumpyQNetwork:
     def _joined_heads(self, features: Array) -> Array:
         """Return ``V + A - mean A`` ``[B, A * K]`` of ``features [B, F]``, or A alone without dueling."""
         advantage = forward(self._advantage, features)
-        if not self._value:
-            return advantage
-        per_action = advantage.reshape(len(features), self._config.num_actions, -1)
-        level = forward(self._value, features)
-        level -= np.add.reduce(per_action, axis=1) / np.float32(self._config.num_actions)
-        per_action += level[:, None]
+        if self._value:
+            per_action = advantage.reshape(len(features), self._config.num_actions, -1)
+            add_value(per_action, forward(self._value, features))
         return advantage
 
     def _live_head(self, weights: Mapping[str, Array], part: str) -> tuple[Layer, ...]:
-        means = live_layers_of(_means(weights), part, self._head_activations)
+        means = layers_of(_means(weights), part, self._head_activations, in_place=True)
         if self._noise is None:
             return tuple(means)
         linear = (identity,) * len(self._head_activations)
-        deviations = live_layers_of(_deviations(weights), part, linear)
+        deviations = layers_of(_deviations(weights), part, linear, in_place=True)
         noise = self._noise.of(part)
         parts = zip(means, deviations, noise, strict=True)
         return tuple(NoisyLayer(mean, deviation, *each) for mean, deviation, each in parts)

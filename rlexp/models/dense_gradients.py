@@ -1,25 +1,66 @@
-"""A small, fully connected Q-network in NumPy, in the memory of the torch network, and its gradient by hand.
+"""Fully connected layers with gradients by hand, and a Q-network of them: for small ones autograd is mostly overhead.
 
-The matrix products of one fully connected layer and its gradient, by the library that is quickest at its size.
-
-A noisy layer's weights in NumPy, and the gradient of what they are made of.
-
-Fully connected layers with a gradient computed by hand, in NumPy: for small ones, autograd is mostly overhead.
+``DenseLayers`` goes forwards and backwards through layers of either library: those of a Q-network compute in NumPy, in
+the memory of the torch network, those of an actor-critic (``layered_actor_critic.py``) in torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.models.dense import ACTIVATIONS, centered_bytes, has_numpy_form
+from rlexp.models.dense import ACTIVATIONS, add_value, centered_bytes, has_numpy_form
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.sample_batch import Array
+
+Numbers = TypeVar("Numbers")
+"""Arrays or tensors."""
+
+
+class DifferentiableLayer(Protocol[Numbers]):
+    """A linear layer and its activation, which knows where the gradient of its parameters belongs."""
+
+    def forward(self, x: Numbers) -> Numbers:
+        """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, in memory of its own."""
+        ...
+
+    def backward(self, x: Numbers, output: Numbers, gradient: Numbers, with_input: bool) -> Numbers:
+        """Store the gradient of the parameters; return that of ``x`` where ``with_input``, else anything.
+
+        ``gradient [B, fan_out]`` is that of ``output``, which ``forward`` returned for ``x``; it may be overwritten.
+        """
+        ...
+
+
+class DenseLayers(Generic[Numbers]):
+    """Layers one behind the other, in the memory of a network that changes them; owned by one thread."""
+
+    def __init__(self, layers: Iterable[DifferentiableLayer[Numbers]]) -> None:
+        self._layers = tuple(layers)
+
+    def forward(self, x: Numbers) -> list[Numbers]:
+        """Return ``x [B, N]`` and the output of each layer, float32; the last one is the result."""
+        outputs = [x]
+        for layer in self._layers:
+            x = layer.forward(x)
+            outputs.append(x)
+        return outputs
+
+    def backward(self, outputs: Sequence[Numbers], gradient: Numbers, with_input: bool) -> Numbers:
+        """Store the layers' gradient; return that of the input ``[B, N]`` where ``with_input``, else anything.
+
+        ``outputs`` are those of :meth:`forward`, ``gradient`` is that of the last one; it may be overwritten.
+        """
+        for index in range(len(self._layers) - 1, -1, -1):
+            needs_input = with_input or index > 0
+            gradient = self._layers[index].backward(outputs[index], outputs[index + 1], gradient, needs_input)
+        return gradient
+
 
 MIN_WEIGHTS_FOR_TORCH: Final = 128 * 128
 """Weights of a layer from which on torch multiplies: on one thread, 64 rows by 256 x 256 take it 235 µs forward and
@@ -91,6 +132,53 @@ def _tensor_of(array: Array) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
+Slope = Callable[[Array, Array], None]
+"""Multiplies a gradient ``[B, N]`` in place by the derivative of an activation, of which ``[B, N]`` is the output."""
+
+
+class ArrayLayer:
+    """A DifferentiableLayer in NumPy, of views of the parameters as torch has them; it replaces their gradient."""
+
+    def __init__(
+        self, weight: Array, bias: Array, weight_gradient: Array, bias_gradient: Array, activation: str
+    ) -> None:
+        """``weight`` is ``[fan_out, fan_in]``, ``bias [fan_out]``, ``activation`` a name in SLOPES."""
+        self._products = products_of(weight, weight_gradient)
+        self._bias, self._bias_gradient = bias, bias_gradient
+        self._activation, self._slope = ACTIVATIONS[activation], SLOPES[activation]
+
+    def forward(self, x: Array) -> Array:
+        outputs = self._products.outputs(x)
+        outputs += self._bias
+        return self._activation(outputs)
+
+    def backward(self, x: Array, output: Array, gradient: Array, with_input: bool) -> Array:
+        self._slope(gradient, output)
+        self._products.write_weight_gradient(x, gradient)
+        np.add.reduce(gradient, axis=0, out=self._bias_gradient)
+        return self._products.input_gradient(gradient) if with_input else gradient
+
+
+def _relu(gradient: Array, output: Array) -> None:
+    gradient *= output > 0
+
+
+def _tanh(gradient: Array, output: Array) -> None:
+    gradient *= 1 - output * output
+
+
+def _elu(gradient: Array, output: Array) -> None:
+    gradient *= np.minimum(output, 0) + 1
+
+
+def _linear(gradient: Array, output: Array) -> None:
+    return None
+
+
+SLOPES: Final[Mapping[str, Slope]] = {"relu": _relu, "tanh": _tanh, "elu": _elu, "linear": _linear}
+"""By name, activations whose derivative follows from their output."""
+
+
 class NoisyWeights:
     """Weights ``w = mu + sigma * f(eps_out) f(eps_in)^T`` (Fortunato et al. 2018, equation 10) of one layer.
 
@@ -125,74 +213,6 @@ class NoisyWeights:
         np.multiply(gradients[f"{layer}.weight_mu"], self._noise, out=gradients[f"{layer}.weight_sigma"])
         np.multiply(gradients[f"{layer}.bias_mu"], self._noise_out, out=gradients[f"{layer}.bias_sigma"])
 
-
-Slope = Callable[[Array, Array], None]
-"""Multiplies a gradient ``[B, N]`` in place by the derivative of an activation, of which ``[B, N]`` is the output."""
-
-
-@dataclass(frozen=True, eq=False)
-class DenseLayer:
-    """Views of one layer's parameters, and of where their gradient belongs."""
-
-    weight: Array
-    """``[fan_out, fan_in]``, as torch has it."""
-    bias: Array
-    """``[fan_out]``."""
-    weight_gradient: Array
-    bias_gradient: Array
-    activation: str
-    """A name in SLOPES."""
-
-
-class DenseLayers:
-    """Layers one behind the other, in the memory of a network that changes them; owned by one thread."""
-
-    def __init__(self, layers: Sequence[DenseLayer]) -> None:
-        self._layers = tuple((layer, products_of(layer.weight, layer.weight_gradient)) for layer in layers)
-
-    def forward(self, x: Array) -> list[Array]:
-        """Return ``x [B, N]`` and the output of each layer, float32; the last one is the result."""
-        outputs = [x]
-        for layer, products in self._layers:
-            x = products.outputs(x)
-            x += layer.bias
-            x = ACTIVATIONS[layer.activation](x)
-            outputs.append(x)
-        return outputs
-
-    def backward(self, outputs: Sequence[Array], gradient: Array, with_input: bool) -> Array:
-        """Write the layers' gradient; return that of the input ``[B, N]`` where ``with_input``, else anything.
-
-        ``outputs`` are those of :meth:`forward`, ``gradient`` is that of the last one; it is overwritten.
-        """
-        for index in range(len(self._layers) - 1, -1, -1):
-            layer, products = self._layers[index]
-            SLOPES[layer.activation](gradient, outputs[index + 1])
-            products.write_weight_gradient(outputs[index], gradient)
-            np.add.reduce(gradient, axis=0, out=layer.bias_gradient)
-            if index or with_input:
-                gradient = products.input_gradient(gradient)
-        return gradient
-
-
-def _relu(gradient: Array, output: Array) -> None:
-    gradient *= output > 0
-
-
-def _tanh(gradient: Array, output: Array) -> None:
-    gradient *= 1 - output * output
-
-
-def _elu(gradient: Array, output: Array) -> None:
-    gradient *= np.minimum(output, 0) + 1
-
-
-def _linear(gradient: Array, output: Array) -> None:
-    return None
-
-
-SLOPES: Final[Mapping[str, Slope]] = {"relu": _relu, "tanh": _tanh, "elu": _elu, "linear": _linear}
-"""By name, activations whose derivative follows from their output."""
 
 Noise = Mapping[str, tuple[Array, Array]]
 """The noise of input and output of each noisy layer, by the layer's name."""
@@ -255,8 +275,8 @@ class DenseNetwork:
         if self._value is None:
             return Passed(torso, advantage, None, per_action)
         value = self._value.forward(torso[-1])
-        level = value[-1] - np.add.reduce(per_action, axis=1) / np.float32(self._shape[0])
-        return Passed(torso, advantage, value, per_action + level[:, None])
+        add_value(per_action, value[-1])  # in place: no slope needs the outputs of a linear layer
+        return Passed(torso, advantage, value, per_action)
 
     def backward(self, passed: Passed, gradient: Array) -> None:
         """Write the gradient of all parameters, where ``gradient [B, A, K]`` is that of the outputs."""
@@ -277,18 +297,18 @@ class DenseNetwork:
     def _seen(self, obs: Array) -> Array:
         return centered_bytes(obs) if self._centers_bytes else obs.astype(np.float32, copy=False)
 
-    def _layers(self, weights: Mapping[str, Array], prefix: str, activations: list[str]) -> DenseLayers:
+    def _layers(self, weights: Mapping[str, Array], prefix: str, activations: list[str]) -> DenseLayers[Array]:
         names = [f"{prefix}.{2 * index}" for index in range(len(activations))]
         return DenseLayers(
             [self._layer(weights, name, activation) for name, activation in zip(names, activations, strict=True)]
         )
 
-    def _layer(self, weights: Mapping[str, Array], name: str, activation: str) -> DenseLayer:
+    def _layer(self, weights: Mapping[str, Array], name: str, activation: str) -> ArrayLayer:
         noisy, gradients = self._noisy.get(name), self._gradients
         if noisy is None:
             weight, bias, suffix = weights[f"{name}.weight"], weights[f"{name}.bias"], ""
         else:
             weight, bias, suffix = noisy.weight, noisy.bias, "_mu"
-        return DenseLayer(
+        return ArrayLayer(
             weight, bias, gradients[f"{name}.weight{suffix}"], gradients[f"{name}.bias{suffix}"], activation
         )

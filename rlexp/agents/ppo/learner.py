@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.ppo.dense_network import differentiable
 from rlexp.agents.torch.device import BatchStaging, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.process import keep_freed_memory
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import Actions
+from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions

@@ -18,13 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.ppo.dense_network import (
-    AutogradNetwork,
-    DifferentiableNetwork,
-    LayeredNetwork,
-    can_be_layered,
-    differentiable,
-)
 from rlexp.agents.ppo.learner import (
     PPOLearner,
     TrainBatch,
@@ -35,6 +28,13 @@ from rlexp.agents.ppo.learner import (
 )
 from rlexp.agents.torch.flat_adam import FlatParameters
 from rlexp.errors import TrialError
+from rlexp.models.layered_actor_critic import (
+    AutogradNetwork,
+    DifferentiableNetwork,
+    LayeredNetwork,
+    can_be_layered,
+    differentiable,
+)
 from rlexp.models.network_config import ActorCriticConfig, TorsoConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.policy import Weights

@@ -1,4 +1,4 @@
-"""The network of a learner, forwards and backwards: through autograd, or layer by layer where that is quicker."""
+"""An actor-critic network forwards and backwards: by autograd, or layer by layer where that is quicker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from rlexp.models.dense_gradients import DenseLayers
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torsos import VectorTorso
 
@@ -55,29 +56,36 @@ class LayeredNetwork:
         assert isinstance(torso, VectorTorso)
         self._see = torso.seen
         self._shares_torso = value_torso is None
-        self._torso = _Layers([*torso] if self._shares_torso else [])
-        self._policy = _Layers([*([] if self._shares_torso else torso), network.policy_head])
-        self._value = _Layers([*(value_torso.children() if value_torso is not None else ()), network.value_head])
+        self._torso = _layers([*torso] if self._shares_torso else [])
+        self._policy = _layers([*([] if self._shares_torso else torso), network.policy_head])
+        self._value = _layers([*(value_torso.children() if value_torso is not None else ()), network.value_head])
         self._log_std = network.log_std
+        self._passed: tuple[list[Tensor], list[Tensor], list[Tensor]] | None = None
+        """Of the last forward pass, what each of the three saw and returned."""
 
     @torch.no_grad()
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        features = self._torso.forward(self._see(obs))
-        inputs, values = self._policy.forward(features), self._value.forward(features)
+        torso = self._torso.forward(self._see(obs))
+        policy, value = self._policy.forward(torso[-1]), self._value.forward(torso[-1])
+        self._passed = torso, policy, value
+        inputs, values = policy[-1], value[-1]
         if self._log_std is not None:
             inputs = torch.cat([inputs, self._log_std.expand(len(inputs), -1)], dim=1)
         return inputs, values.squeeze(1)
 
     @torch.no_grad()
     def backward(self, of_inputs: Tensor, of_values: Tensor) -> None:
+        assert self._passed is not None
+        torso, policy, value = self._passed
+        self._passed = None
         if self._log_std is not None:
             count = of_inputs.shape[1] - len(self._log_std)
             of_inputs, of_log_std = of_inputs[:, :count], of_inputs[:, count:]
             _gradient(self._log_std).add_(of_log_std.sum(dim=0))
-        from_policy = self._policy.backward(of_inputs, self._shares_torso)
-        from_value = self._value.backward(of_values.unsqueeze(1), self._shares_torso)
+        from_policy = self._policy.backward(policy, of_inputs, self._shares_torso)
+        from_value = self._value.backward(value, of_values.unsqueeze(1), self._shares_torso)
         if self._shares_torso:
-            self._torso.backward(from_policy + from_value, False)
+            self._torso.backward(torso, from_policy + from_value, False)
 
 
 def can_be_layered(network: ActorCritic) -> bool:
@@ -91,43 +99,35 @@ def differentiable(network: ActorCritic) -> DifferentiableNetwork:
     return LayeredNetwork(network) if can_be_layered(network) else AutogradNetwork(network)
 
 
-class _Layers:
-    """Linear layers, each followed by an activation or by the next one."""
+class _TensorLayer:
+    """A DifferentiableLayer in torch, on any device, which adds to the gradients of its parameters."""
 
-    def __init__(self, layers: Iterable[nn.Module]) -> None:
-        linear: list[nn.Linear] = []
-        self._activations: list[type[nn.Module]] = []
-        for layer in layers:
-            if isinstance(layer, nn.Linear):
-                linear.append(layer)
-                self._activations.append(nn.Identity)
-            else:
-                self._activations[-1] = type(layer)
+    def __init__(self, linear: nn.Linear, activation: type[nn.Module]) -> None:
         # As tensors: a module looks each of them up among its attributes, at every update.
-        self._weights = [layer.weight.data for layer in linear]
-        self._transposed = [weight.t() for weight in self._weights]
-        self._biases = [layer.bias.data for layer in linear]
-        self._of_weights = [_gradient(layer.weight) for layer in linear]
-        self._of_biases = [_gradient(layer.bias) for layer in linear]
-        self._seen: list[Tensor] = []
+        self._weight, self._bias = linear.weight.data, linear.bias.data
+        self._transposed = self._weight.t()
+        self._of_weight, self._of_bias = _gradient(linear.weight), _gradient(linear.bias)
+        self._activation, self._slope = _FORWARD[activation], _BACKWARD[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        self._seen = [x]
-        for bias, weight, activation in zip(self._biases, self._transposed, self._activations, strict=True):
-            x = _FORWARD[activation](torch.addmm(bias, x, weight))
-            self._seen.append(x)
-        return x
+        return self._activation(torch.addmm(self._bias, x, self._transposed))
 
-    def backward(self, gradient: Tensor, needs_input: bool) -> Tensor:
-        """Add the gradients of the parameters; return that of the input if it is needed."""
-        for index in reversed(range(len(self._weights))):
-            gradient = _BACKWARD[self._activations[index]](gradient, self._seen[index + 1])
-            self._of_weights[index].addmm_(gradient.t(), self._seen[index])
-            self._of_biases[index].add_(gradient.sum(dim=0))
-            if index or needs_input:
-                gradient = gradient @ self._weights[index]
-        self._seen = []
-        return gradient
+    def backward(self, x: Tensor, output: Tensor, gradient: Tensor, with_input: bool) -> Tensor:
+        gradient = self._slope(gradient, output)
+        self._of_weight.addmm_(gradient.t(), x)
+        self._of_bias.add_(gradient.sum(dim=0))
+        return gradient @ self._weight if with_input else gradient
+
+
+def _layers(modules: Iterable[nn.Module]) -> DenseLayers[Tensor]:
+    """Return linear layers, each followed by an activation or by the next one."""
+    found: list[tuple[nn.Linear, type[nn.Module]]] = []
+    for module in modules:
+        if isinstance(module, nn.Linear):
+            found.append((module, nn.Identity))
+        else:
+            found[-1] = found[-1][0], type(module)
+    return DenseLayers([_TensorLayer(*each) for each in found])
 
 
 def _gradient(parameter: Tensor) -> Tensor:
