@@ -1,9 +1,4 @@
-"""Code and storages that who runs a test has trained with, where the test makes a run or checkpoint in another way.
-
-Checkpoints as somebody makes them who means harm.
-
-States of replay as a checkpoint has them.
-"""
+"""Checkpoints as whoever means harm makes them, what a test's user has trained with, and states of replay in memory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Environments whose every observation, reward and ending is known beforehand.
-
-An env whose reward is an argument: evaluations can be given another one than training.
-
-Environments of which one value raises, one yields NaN and one hangs: what a sweep must outlive.
-"""
+"""Envs whose every observation, reward and ending is known beforehand, and those that fail as a sweep must outlive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Run directories as ``rlexp run`` leaves them, made of a few numbers.
-
-Directories of sweeps, made of a few numbers: the files that reports read.
-"""
+"""Directories of runs and sweeps as ``rlexp run`` leaves them, made of a few numbers."""
 
 from __future__ import annotations
 

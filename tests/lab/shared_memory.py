@@ -1,7 +1,4 @@
-"""Which processes of this machine have a shared memory open or mapped.
-
-Shared weights whose readers are in the process of a test, which writes them as well.
-"""
+"""Who has a shared memory open, and shared weights whose readers are in the process of a test."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
-"""Runs whose rows go to the real recorders and trackers, without training.
-
-Trials as Tune steps them, but in this process: keys beside ``config:`` are tested without Ray.
-
-Reads what wandb has written offline: a log of LevelDB's format, whose records are wandb's own messages.
-"""
+"""Trials without training or Ray: their rows go to the real recorders and trackers, what wandb writes is read back."""
 
 from __future__ import annotations
 
 import io
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +18,7 @@ from rlexp.cluster.room.machine import is_installed
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
+from rlexp.runs.record import Status
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.rows import scalars
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
@@ -98,6 +94,16 @@ class TrackedScene:
         folder = self.directory.trial_directory(trial)
         recorder = TrialRecorder(folder, trial_parameters(trial), (), (), self.directory.trackers_of(trial))
         return self.stack.enter_context(closing(recorder))
+
+    def record(
+        self, trial: Trial, rewards: Sequence[tuple[int, float]], status: Status, score: float | None = None
+    ) -> None:
+        """Record rows of a trial by iteration and reward, its end, and the end of the trackers, which note nothing."""
+        recorder = self.recorder(trial)
+        for iteration, reward in rewards:
+            recorder.record(result_row(iteration, reward))
+        recorder.end(status, score)
+        assert self.trackers.finish() == []
 
 
 @contextmanager

@@ -1,9 +1,4 @@
-"""The table of docs/results.md: what it computes of runs, and the settings that a peer is trained with.
-
-What benchmarks compute from what they measured.
-
-What benchmarks measure in, as most of them are too slow to be run by tests.
-"""
+"""What benchmarks compute from what they measured, and what they measure in: most are too slow to be run by tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A file that is to hold JSON is read, or is an error at once: it keeps nobody waiting and fills no memory.
-
-States are split into arrays and values, and joined again; the layout is that of checkpoints of earlier versions.
-"""
+"""A file that is to hold JSON is read, or is an error at once; states are split into arrays and values, and joined."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Numbers as people read them.
-
-What looks like a password is masked; what only sounds like one is not.
-
-Lines on terminals are broken between words; elsewhere they stay whole.
-"""
+"""Numbers as people read them, lines that fit a terminal, and passwords masked, but not what only sounds like one."""
 
 from __future__ import annotations
 

@@ -59,11 +59,7 @@ def test_mlflow_has_the_rows_of_result_json_by_env_steps(tmp_path: Path, store: 
     options = {"experiment": "cartpoles", "tags": {"purpose": "a first try"}}
     trial = one_trial(tmp_path, {"mlflow": options}, lr=0.25, env_config={"api_key": "hidden"})
     with tracked_scene(tmp_path, (trial,)) as scene:
-        recorder = scene.recorder(trial)
-        for iteration in (1, 2, 3):
-            recorder.record(result_row(iteration, 10.0 * iteration))
-        recorder.end(Status.TERMINATED, 25.0)
-        assert scene.trackers.finish() == []
+        scene.record(trial, [(1, 10.0), (2, 20.0), (3, 30.0)], Status.TERMINATED, 25.0)
         folder = scene.directory.trial_directory(trial)
     (run,) = runs_in(store)
     expected = recorded_numbers(folder)
@@ -85,21 +81,15 @@ def test_mlflow_continues_the_same_run_with_changed_keys_and_sends_each_checkpoi
     track = {"mlflow": {"artifacts": ["checkpoints", "videos"]}}
     before, after = one_trial(tmp_path, track, num_workers=0), one_trial(tmp_path, track, num_workers=1)
     with tracked_scene(tmp_path, (before,)) as scene:
-        folder, recorder = scene.directory.trial_directory(before), scene.recorder(before)
+        folder = scene.directory.trial_directory(before)
         write_checkpoint(checkpoint_directory(folder, 1), {}, {}, {})
         folder.joinpath("videos").mkdir()
         folder.joinpath("videos", "evaluation_000001.mp4").write_bytes(b"video")
-        for iteration in (1, 2, 1):
-            recorder.record(result_row(iteration, float(iteration)))
-        recorder.end(Status.STOPPED, None)
-        assert scene.trackers.finish() == []
+        scene.record(before, [(1, 1.0), (2, 2.0), (1, 1.0)], Status.STOPPED)
     run_id = read_json(folder / "mlflow.json")["id"]
     with tracked_scene(tmp_path, (after,), resumes=True) as scene:
         write_checkpoint(checkpoint_directory(folder, 3), {}, {}, {})
-        recorder = scene.recorder(after)
-        recorder.record(result_row(3, 3.0))
-        recorder.end(Status.ERROR, None)
-        assert scene.trackers.finish() == []
+        scene.record(after, [(3, 3.0)], Status.ERROR)
     (run,) = runs_in(store)
     assert (run["id"], run["status"]) == (run_id, "FAILED")
     assert sorted(step for step, _ in run["history"]["episode_reward_mean"]) == [100, 100, 200, 300]

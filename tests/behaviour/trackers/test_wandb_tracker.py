@@ -38,11 +38,7 @@ def test_wandb_has_the_rows_of_result_json_by_env_steps(tmp_path: Path) -> None:
     options = {"project": "cartpoles", "entity": "our-team", "group": "first tries", "tags": ["quick"], **OFFLINE}
     trial = one_trial(tmp_path, {"wandb": options}, lr=0.25, env_config={"api_key": "hidden"})
     with tracked_scene(tmp_path, (trial,)) as scene:
-        recorder = scene.recorder(trial)
-        for iteration in (1, 2, 3):
-            recorder.record(result_row(iteration, 10.0 * iteration))
-        recorder.end(Status.TERMINATED, 25.0)
-        assert scene.trackers.finish() == []
+        scene.record(trial, [(1, 10.0), (2, 20.0), (3, 30.0)], Status.TERMINATED, 25.0)
         folder = scene.directory.trial_directory(trial)
         (log,) = wandb_logs(scene.directory.path)
     assert scene.notes.texts == ["tracks with wandb: project cartpoles, offline, nothing is sent"]
@@ -76,17 +72,10 @@ def test_settings_in_the_current_folder_do_not_say_where_wandb_records(
 def test_wandb_continues_the_same_run_after_a_resume_and_takes_repeated_steps(tmp_path: Path) -> None:
     trial = one_trial(tmp_path, {"wandb": OFFLINE})
     with tracked_scene(tmp_path, (trial,)) as scene:
-        recorder = scene.recorder(trial)
-        for iteration in (1, 2, 3, 2, 3):  # the trial was restarted from the checkpoint of iteration 1
-            recorder.record(result_row(iteration, float(iteration)))
-        recorder.end(Status.STOPPED, None)
-        assert scene.trackers.finish() == []
+        # The trial was restarted from the checkpoint of iteration 1.
+        scene.record(trial, [(1, 1.0), (2, 2.0), (3, 3.0), (2, 2.0), (3, 3.0)], Status.STOPPED)
     with tracked_scene(tmp_path, (trial,), resumes=True) as scene:
-        recorder = scene.recorder(trial)
-        recorder.record(result_row(3, 3.0))
-        recorder.record(result_row(4, -1.0))
-        recorder.end(Status.ERROR, None)
-        assert scene.trackers.finish() == []
+        scene.record(trial, [(3, 3.0), (4, -1.0)], Status.ERROR)
         first, second = wandb_logs(scene.directory.path)
     assert first.id == second.id
     assert [row["timesteps_total"] for row in first.history] == [100, 200, 300, 200, 300]
@@ -103,14 +92,11 @@ def test_wandb_continues_the_same_run_after_a_resume_and_takes_repeated_steps(tm
 def test_wandb_gets_checkpoints_and_videos_only_where_asked(artifacts: list[str], tmp_path: Path) -> None:
     trial = one_trial(tmp_path, {"wandb": {**OFFLINE, "artifacts": artifacts}})
     with tracked_scene(tmp_path, (trial,)) as scene:
-        folder, recorder = scene.directory.trial_directory(trial), scene.recorder(trial)
+        folder = scene.directory.trial_directory(trial)
         write_checkpoint(checkpoint_directory(folder, 1), {}, {}, {})
         folder.joinpath("videos").mkdir()
         folder.joinpath("videos", "evaluation_000001.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
-        recorder.record(result_row(1, 1.0))
-        recorder.record(result_row(2, 1.0))
-        recorder.end(Status.TERMINATED, None)
-        assert scene.trackers.finish() == []
+        scene.record(trial, [(1, 1.0), (2, 1.0)], Status.TERMINATED)
         (log,) = wandb_logs(scene.directory.path)
     videos = [row for row in log.history if any(key.startswith("video") for key in row)]
     sent = [kind for name, kind in log.artifacts if name.startswith(trial.name)]

@@ -1,7 +1,4 @@
-"""What an env raises or returns by mistake names the env, the line and what was expected.
-
-What a vector env of the user's own raises or returns by mistake names it, and what was expected.
-"""
+"""What an env or a vector env of the user's raises or returns by mistake names it, the line and what was expected."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""
-
-Envs that installed packages bring by entry points: found by their ids, loaded only then, never from a run.
-
-MinAtar's ids, with a package in its place that registers as it does and warns as it does.
-
-Envs of several agents are refused by name, with the reason and what to do instead.
-"""
+"""Envs are made by their names, of packages too, and loaded only then; what cannot be played is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""
-
-The envs get continuous actions within their bounds; the agent keeps the ones it has chosen.
-"""
+"""Which spaces can be played; envs get actions within their bounds, while the agent keeps those it has chosen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The user's own wrappers and preprocessors: their order, their place, and whom an error names.
-
-The pixel game of the learning tests can be won, but not by who sees only one frame.
-"""
+"""Frames are scaled and stacked; the user's wrappers and preprocessors have an order, and errors with a name."""
 
 from __future__ import annotations
 

@@ -1,17 +1,23 @@
-"""What other processes do in the tests of shared memory: they write rows that can be told from damaged ones.
-
-Rows of the replay library's tests: they say in every column which one they are.
-"""
+"""Rows that can be told from damaged ones, for buffers in this process, and for others that write shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import numpy as np
+import pytest
 
 from rlexp.processes.shared_memory import Segment
+from rlexp.replay import PrioritizedReplayBuffer, ReplayBuffer
 from rlexp.replay.shared.rows import RingSizes, SharedRows, SharedRowWriter
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
+
+AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
+MakeBuffer = Callable[..., AnyBuffer]
+
+both = pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+"""The buffers of the replay library in the memory of one process."""
 
 COLUMNS = {
     "obs": ((2,), np.float32),

@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer
-from tests.unit.replay.rows import COLUMNS, check_rows, rows
-
-AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
-MakeBuffer = Callable[..., AnyBuffer]
-
-both = pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+from tests.unit.replay.rows import COLUMNS, AnyBuffer, MakeBuffer, both, check_rows, rows
 
 
 @both

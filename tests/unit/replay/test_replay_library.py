@@ -1,9 +1,4 @@
-"""n-step transitions of the replay library, folded from steps as they come, are those that a run's workers fold.
-
-The replay library is used without the rest: it loads NumPy only, and the example in its page learns.
-
-Buffers of the replay library in files: loaded ones go on as the saved ones, and damaged ones change nothing.
-"""
+"""The replay library without the rest: NumPy only, n-step transitions as workers fold them, and buffers in files."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ from rlexp.replay.columns import NStepConfig, NStepFold
 from rlexp.rollout.folds import NStep
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
-from tests.unit.replay.rows import COLUMNS, rows
+from tests.unit.replay.rows import COLUMNS, AnyBuffer, MakeBuffer, both, rows
 
 STEP_COLUMNS = {
     OBS: ((2,), np.float32),
@@ -224,12 +219,6 @@ def test_apex_example_of_the_page_learns(tmp_path: Path) -> None:
     before, after = (float(number) for number in re.findall(r"mean return (\S+)", printed))
     assert before < 30
     assert after > 40
-
-
-AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
-MakeBuffer = Callable[..., AnyBuffer]
-
-both = pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
 
 
 @both

@@ -1,7 +1,4 @@
-"""
-
-What both samplers must do: keep the newest rows, and hand out copies under their own keys.
-"""
+"""What both samplers must do: keep the newest rows, hand out copies under their own keys, and draw by their law."""
 
 from __future__ import annotations
 

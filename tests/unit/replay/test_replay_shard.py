@@ -1,7 +1,4 @@
-"""
-
-What replay holds goes into a checkpoint and comes back without a second replay in memory.
-"""
+"""A shard of replay hands out what was added; it goes into a checkpoint and comes back without a second replay."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A run whose directory is deleted, moved or replaced ends, writes nothing more, and lets nobody in meanwhile.
-
-What a killed command left of a run is deleted by the next one, and nothing else is.
-"""
+"""A run's directory that is lost ends the run; what a kill left of one is deleted by the next run, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What recorders write is read back by the programs that people point at it.
-
-The row in a checkpoint's manifest is recorded again by whoever continues from it, so it has to be one.
-"""
+"""What recorders write is read back by the programs that people point at it; rows of checkpoints are recorded again."""
 
 from __future__ import annotations
 

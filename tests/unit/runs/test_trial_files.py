@@ -1,7 +1,4 @@
-"""Files of a trial, shared or sent to a Keeper: equal at the driver, and nothing outside of the trial's folder.
-
-Videos of episodes: whole, in the right order and at the right speed, or none at all.
-"""
+"""Files of a trial, shared or sent to a Keeper, are equal at the driver; videos are whole and in order, or none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rows that workers write and replay samples in place, both ends in one process, against a slow obvious model.
-
-Rows in shared memory between processes: never torn, whoever writes on or dies in the middle of it.
-"""
+"""Rows that workers write and replay samples in place are those of a slow obvious model, and never torn."""
 
 from __future__ import annotations
 

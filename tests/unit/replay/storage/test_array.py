@@ -1,7 +1,4 @@
-"""Rows of any columns come back as they were written, in arrays that are their reader's for as long as it likes.
-
-Lent memory is used again, but never while anything can still see it.
-"""
+"""Rows of any columns come back as they were written, in lent memory that is used again when nothing can see it."""
 
 from __future__ import annotations
 

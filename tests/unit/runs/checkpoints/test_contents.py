@@ -1,7 +1,4 @@
-"""A checkpoint is whole, or it is not there; one that was changed afterwards is never read.
-
-Files of arrays are those of the safetensors library, and neither writing nor reading needs a second array.
-"""
+"""A checkpoint is whole, or it is not there; one that was changed is never read; arrays are never in memory twice."""
 
 from __future__ import annotations
 

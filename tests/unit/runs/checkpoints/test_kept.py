@@ -1,9 +1,4 @@
-"""What ``rlexp prune`` removes of a run, and which runs it refuses.
-
-A trial that takes over another's checkpoint goes on from it, whatever it had itself.
-
-The checkpoint that a path means lies in the run that is named, whatever its record says.
-"""
+"""Which checkpoints there are: the one a path means, copies that a trial goes on from, and those that prune leaves."""
 
 from __future__ import annotations
 
