@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (42, 6_800),
+    "agents": (41, 6_650),
     "api": (9, 1_400),
     "board": (46, 9_700),
     "cluster": (24, 4_400),
@@ -19,7 +19,7 @@ BUDGETS = {
     "compare": (22, 4_700),
     "config": (52, 10_100),
     "envs": (13, 2_800),
-    "models": (10, 1_800),
+    "models": (10, 1_850),
     "optimizers": (9, 1_800),
     "processes": (8, 1_300),
     "replay": (16, 3_000),
