@@ -10,7 +10,7 @@ BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput ti
 # Containers often set it. Without compiled modules each of the hundreds of processes of the tests compiles rlexp again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test docs docs-test pictures versions test-lowest test-processors test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
+.PHONY: install run test docs docs-test pictures versions test-lowest test-newest test-processors test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -55,16 +55,38 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt tests/lowest_versions.py
 		--editable '.[dev]'
 	touch $@
 
-# Old libraries use what newer ones deprecate, so here a warning is no error; tests/cli makes errors of them by itself.
+# The newest versions that pyproject.toml allows, with torch as in constraints.txt for the same reason.
+NEWEST := .venv-newest
+
+$(NEWEST)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(NEWEST)
+	grep '^torch==' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWEST)/constraints.txt torch
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWEST)/constraints.txt \
+		--editable '.[dev]'
+	touch $@
+
+test-lowest: VERSIONS_VENV := $(LOWEST)
 test-lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/rlexp --version
-	$(LOWEST)/bin/rlexp --help
-	$(LOWEST)/bin/rlexp check experiments/cartpole-apex.yaml
-	$(LOWEST)/bin/rlexp run experiments/cartpole-dqn.yaml -o stop.timesteps_total=2000 --out $(LOWEST)/results --overwrite
-	$(LOWEST)/bin/rlexp evaluate $(LOWEST)/results/cartpole-dqn --episodes 2
-	$(LOWEST)/bin/tensorboard --version
-	$(LOWEST)/bin/pytest -m 'not slow and not ray' -o filterwarnings=default -o cache_dir=$(LOWEST)/.pytest_cache \
-		tests/unit tests/cli/test_help.py
+	$(test_versions)
+
+test-newest: VERSIONS_VENV := $(NEWEST)
+test-newest: $(NEWEST)/.installed
+	$(test_versions)
+
+# Old libraries use what newer ones deprecate, and the newest deprecate what is still used, so here a warning is no error;
+# tests/cli makes errors of them by itself.
+define test_versions
+	$(VERSIONS_VENV)/bin/rlexp --version
+	$(VERSIONS_VENV)/bin/rlexp --help
+	$(VERSIONS_VENV)/bin/rlexp check experiments/cartpole-apex.yaml
+	$(VERSIONS_VENV)/bin/rlexp run experiments/cartpole-dqn.yaml -o stop.timesteps_total=2000 \
+		--out $(VERSIONS_VENV)/results --overwrite
+	$(VERSIONS_VENV)/bin/rlexp evaluate $(VERSIONS_VENV)/results/cartpole-dqn --episodes 2
+	$(VERSIONS_VENV)/bin/tensorboard --version
+	$(VERSIONS_VENV)/bin/pytest -m 'not slow and not ray' -o filterwarnings=default \
+		-o cache_dir=$(VERSIONS_VENV)/.pytest_cache tests/unit tests/cli/test_help.py
+endef
 
 # Every command of the pages, as a reader types it, ten minutes; some pages: make docs-test PAGES="sweep replay"
 docs-test: install
@@ -146,4 +168,4 @@ bench-peers: install
 	done
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(S3) $(DOCS) site dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(S3) $(DOCS) site dist .mypy_cache .pytest_cache .ruff_cache
