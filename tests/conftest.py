@@ -9,7 +9,8 @@ from hypothesis import settings
 from rlexp.board.servers import OPENERS
 from rlexp.cluster.environment import set_ray_environment
 from rlexp.cluster.own import OwnRay
-from rlexp.cluster.quick_start.fork_server import ForkServer
+from rlexp.cluster.quick_start.fork_server import ForkServer, prepared
+from rlexp.cluster.session import OWN
 from tests.lab.brokers import Mosquitto, QueueServer, RabbitMQ, RedisServer, running_queue, running_redis
 from tests.lab.memory_board import open_memory_board
 
@@ -44,14 +45,13 @@ def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[ForkServer]:
+def ray_session() -> Iterator[ForkServer | None]:
     """A Ray with four logical CPUs, started at the first test that needs one; what its processes are forked from."""
-    server = ForkServer()
-    try:
-        with OwnRay(num_cpus=4, num_gpus=0, debug=False, fork_server=server):
-            yield server
-    finally:
-        server.close()
+    with (
+        prepared(OWN, debug=False) as joining,
+        OwnRay(num_cpus=4, num_gpus=0, debug=False, fork_server=joining.fork_server),
+    ):
+        yield joining.fork_server
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,7 @@
 """JoinedRay: somebody's cluster for the time of one command. What it has started there ends with it, nothing else.
 
-Whether a server of a cluster can still be reached: connections are tried again and again, and none is waited for.
-
-What ends the processes of a trial when the cluster's head is gone, on every node; Ray itself takes minutes.
-
-Ray calls ``end_with_head`` in each process that it starts for a command that has joined a cluster.
+Where Ray takes minutes to find out that a server is gone, connections to it are tried again and again, and none is
+waited for: by the command, and by each of its processes on every node, which ends when the head is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +21,9 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from rlexp.cluster.environment import beside_submitted
+from rlexp.cluster.quick_start.raylet import job_without_folders
 from rlexp.cluster.room.machine import Cluster
-from rlexp.cluster.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.cluster.session import RayStartError, RayStoppedError, within
 from rlexp.errors import ResourceError
 from rlexp.processes.family import TemporaryFolder
 from rlexp.processes.threads import Function, RayThread
@@ -244,7 +242,7 @@ class JoinedRay:
             self._servers = _watched_servers()
 
         try:
-            self._thread.call(connect, _deadline(CONNECT_TIMEOUT_S))
+            self._thread.call(connect, within(CONNECT_TIMEOUT_S, TimeoutError()))
         except Exception as error:  # Ray has no class for it
             self.is_abandoned = isinstance(error, TimeoutError)
             what = str(error).partition("\n")[0] or f"no connection within {CONNECT_TIMEOUT_S:g} s"
@@ -272,19 +270,8 @@ class JoinedRay:
 
         self.is_abandoned = True  # unless the call ends: it may also be interrupted
         with suppress(TimeoutError):
-            self._thread.call(ray.shutdown, _deadline(SHUTDOWN_TIMEOUT_S))
+            self._thread.call(ray.shutdown, within(SHUTDOWN_TIMEOUT_S, TimeoutError()))
             self.is_abandoned = False
-
-
-def _deadline(timeout_s: float) -> Callable[[], None]:
-    """Return a check that fails after ``timeout_s``."""
-    end_s = time.monotonic() + timeout_s
-
-    def check() -> None:
-        if time.monotonic() > end_s:
-            raise TimeoutError
-
-    return check
 
 
 def _watched_servers() -> dict[str, Reachability]:

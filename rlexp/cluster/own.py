@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from rlexp.cluster.quick_start.raylet import only_needed_services
+from rlexp.cluster.quick_start.raylet import job_without_folders, only_needed_services
 from rlexp.cluster.room import this_machine
 from rlexp.cluster.room.machine import Cluster
-from rlexp.cluster.session import RayStartError, RayStoppedError, job_without_folders
+from rlexp.cluster.session import RayStartError, RayStoppedError, within
 from rlexp.processes.family import SESSION, SessionFolder, family_of, has_ended, kill
 from rlexp.processes.threads import Function, RayThread
 
@@ -42,13 +42,9 @@ class OwnRay:
     Where this process dies in between, a guard ends them in its place.
     """
 
-    is_abandoned = False
-    """Whether the rest of Ray is ended without a call to it.
-
-    Such a call would wait a minute for a server that is gone, and may crash while the thread is in another one.
-    """
-
     is_joined = False
+    is_abandoned = False
+    """Where a server is gone, a call would wait a minute for it, and may crash while the thread is in another one."""
 
     def __init__(
         self,
@@ -71,19 +67,13 @@ class OwnRay:
 
     @property
     def folder(self) -> Path:
-        """Where its temporary files are; only while it is entered."""
         assert self._folder is not None
         return self._folder.path
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
-        """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
-
-        Raises RayStoppedError where one of the processes without which Ray cannot work ends.
-        """
         self._thread.call(function, self._check, *checks)
 
     def leave(self) -> None:
-        """Abandon Ray where the function that was called last has not ended, nor ends soon."""
         self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
     def __enter__(self) -> Self:
@@ -103,10 +93,10 @@ class OwnRay:
         import ray
 
         socket = None if self._fork_server is None else self._fork_server.path
-        services = only_needed_services(self._num_processes, self._debug, socket)
+        services = only_needed_services(self._num_cpus, self._num_processes, self._debug, socket)
 
         def start() -> None:
-            with _blocked(signal.SIGHUP, signal.SIGTERM), services:
+            with _blocked(signal.SIGHUP, signal.SIGTERM), services as system_config:
                 ray.init(
                     address="local",
                     num_cpus=self._num_cpus,
@@ -118,16 +108,15 @@ class OwnRay:
                     log_to_driver=self._debug,
                     _temp_dir=str(folder / "ray"),
                     job_config=job_without_folders(),
-                    _system_config={
-                        # Else Ray ends after a second what was started ahead, where there are more than CPUs.
-                        "num_workers_soft_limit": max(self._num_cpus, self._num_processes),
-                    },
+                    _system_config=system_config,
                 )
 
         level = logging.INFO if self._debug else logging.CRITICAL
         logging.getLogger("ray").setLevel(level)  # also for what Ray logs before it looks at its arguments
+        hint = "do other programs leave it a core and memory? --debug shows what Ray reports"
+        too_late = RayStartError(f"Ray did not start within {START_TIMEOUT_S:g} s", hint)
         try:
-            self._thread.call(start, _start_limit(START_TIMEOUT_S))
+            self._thread.call(start, within(START_TIMEOUT_S, too_late))
         except RayStartError:
             self.is_abandoned = True
             raise
@@ -163,30 +152,16 @@ class OwnRay:
         """Leave Ray, then kill its processes: the SIGTERM that Ray sends is blocked in them."""
         import ray
 
-        started_s = time.monotonic()
+        kill_s = time.monotonic() + DISCONNECT_S
 
         def check() -> None:
-            if time.monotonic() > started_s + SHUTDOWN_TIMEOUT_S:
-                raise TimeoutError
-            if time.monotonic() > started_s + DISCONNECT_S:
+            if time.monotonic() > kill_s:
                 kill(family)
 
         self.is_abandoned = True  # unless the call ends: it may also be interrupted
         with suppress(TimeoutError):
-            self._thread.call(ray.shutdown, check)
+            self._thread.call(ray.shutdown, within(SHUTDOWN_TIMEOUT_S, TimeoutError()), check)
             self.is_abandoned = False
-
-
-def _start_limit(seconds: float) -> Callable[[], None]:
-    """Return a check that raises RayStartError once so many seconds are over."""
-    end_s = time.monotonic() + seconds
-
-    def check() -> None:
-        if time.monotonic() > end_s:
-            hint = "do other programs leave it a core and memory? --debug shows what Ray reports"
-            raise RayStartError(f"Ray did not start within {seconds:g} s", hint)
-
-    return check
 
 
 @contextmanager

@@ -1,21 +1,19 @@
 """The process that looks at a cluster: ``python -m rlexp.cluster.probe_process FD``, started by ``probe``.
 
 Messages: ``loaded``, ``connected`` with the head's address, ``waiting`` every few seconds, then ``nodes`` or
-``asked``; ``failed`` ends them.
-
-What a node of a cluster finds out about itself. The functions are sent there whole: rlexp may not be installed.
+``asked``; ``failed`` ends them. What a node finds out about itself are functions that are sent there whole and import
+what they need: rlexp may not be installed.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from rlexp.cluster.session import job_without_folders
+from rlexp.cluster.nodes import accepts_connections
+from rlexp.cluster.quick_start.raylet import job_without_folders
 from rlexp.processes.child import Message, Send, answer
 
 
@@ -160,7 +158,7 @@ def _reports(request: Message, send: Send) -> list[dict[str, Any]]:
         found, _ = ray.wait(pending, num_returns=1, timeout=LOOK_S)
         return found
 
-    silent = await_nodes(dict(zip(refs, nodes, strict=True)), ready, accepts_connections, lambda: send("waiting"))
+    silent = await_nodes(dict(zip(refs, nodes, strict=True)), ready, _is_reached, lambda: send("waiting"))
     own = ray.get_runtime_context().get_node_id()
     return [
         {**_known(node), "is_driver": node["NodeID"] == own, **(silent[ref] if ref in silent else _answer(ref))}
@@ -207,13 +205,8 @@ def _silence(node: dict[str, Any], silent_s: float, is_busy: bool) -> dict[str, 
     return {"error": f"{what} within {silent_s:.0f} s", "silence": "busy" if is_busy else "unreached"}
 
 
-def accepts_connections(node: dict[str, Any]) -> bool:
-    """Return whether Ray on a node accepts a connection now."""
-    with suppress(OSError):
-        address = node["NodeManagerAddress"], int(node["NodeManagerPort"])
-        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
-        return True
-    return False
+def _is_reached(node: dict[str, Any]) -> bool:
+    return accepts_connections(node["NodeManagerAddress"], int(node["NodeManagerPort"]), _CONNECT_TIMEOUT_S)
 
 
 def _place(node: dict[str, Any]) -> str:

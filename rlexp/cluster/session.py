@@ -1,6 +1,6 @@
-"""Session: a Ray for the time of one command, of its own or somebody's; what both kinds raise and share.
+"""Which Ray a command trains in, as an option or the environment says, and Session: that Ray for the command's time.
 
-Which Ray a command trains in: one of its own, or a cluster that an option or the environment names.
+``OwnRay`` and ``JoinedRay`` are the two kinds of a session; what both raise and share is here.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,6 @@ from rlexp.processes.threads import Function
 from rlexp.text import masked
 
 if TYPE_CHECKING:
-    from ray.job_config import JobConfig
-
     from rlexp.cluster.quick_start.fork_server import ForkServer
     from rlexp.cluster.room.machine import Cluster
 
@@ -163,22 +162,17 @@ class Session(Protocol):
     ) -> None: ...
 
 
+def within(seconds: float, error: Exception) -> Callable[[], None]:
+    """Return a check for ``Session.call`` that raises ``error`` once so many seconds are over."""
+    end_s = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > end_s:
+            raise error
+
+    return check
+
+
 def exit_without_ray(code: int) -> None:
     """Let the interpreter end with ``code`` before Ray's own exit handlers, which would wait for an abandoned Ray."""
     atexit.register(os._exit, code)  # what is registered last is called first
-
-
-def job_without_folders() -> JobConfig:
-    """Return a job whose processes search Python's own path only.
-
-    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. The
-    folders of the user's modules are sent with the envs that need them.
-    """
-    from ray.job_config import JobConfig
-
-    class JobWithoutFolders(JobConfig):
-        def _serialize(self) -> str:
-            self._py_driver_sys_path = []
-            return super()._serialize()
-
-    return JobWithoutFolders()

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlexp.cluster.environment import set_ray_environment
 from rlexp.cluster.room.fit import check_fits
 from rlexp.cluster.room.machine import check_requirements, this_machine
 from rlexp.cluster.session import ADDRESS_OPTION, Joining, choose
+from rlexp.cluster.shortcuts import SHORTCUTS
 from rlexp.commands.basic_options import AsJson, Debug
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, Overrides, Seed, load_options, room_of
@@ -163,7 +165,9 @@ def doctor(
     if clean:
         for leftover in leftovers:
             leftover.remove()
-    return print_condition(this_machine(), leftovers, clean, as_json)
+    set_ray_environment(debug)
+    shortcuts = {each.name: each.why_off() for each in SHORTCUTS}
+    return print_condition(this_machine(), shortcuts, leftovers, clean, as_json)
 
 
 def _examine(address: str, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -74,8 +74,17 @@ _PACKAGES = (
 _SHARED_MEMORY = "/dev/shm"
 
 
-def print_condition(machine: Machine, leftovers: Sequence[Leftover], cleaned: bool, as_json: bool) -> None:
-    """Print versions, CPUs, GPUs and memory, and what killed commands left, which may have been ``cleaned`` away."""
+def print_condition(
+    machine: Machine,
+    shortcuts: Mapping[str, str | None],
+    leftovers: Sequence[Leftover],
+    cleaned: bool,
+    as_json: bool,
+) -> None:
+    """Print versions, CPUs, GPUs and memory, and what killed commands left, which may have been ``cleaned`` away.
+
+    ``shortcuts``: of each, by name, why it is not active; None where it is.
+    """
     facts = {
         "rlexp": __version__,
         "python": platform.python_version(),
@@ -92,9 +101,11 @@ def print_condition(machine: Machine, leftovers: Sequence[Leftover], cleaned: bo
             {"folder": str(each.folder), "bytes": each.bytes, "processes": [process.pid for process in each.processes]}
             for each in leftovers
         ]
-        print(json.dumps({**facts, "leftovers": folders, "cleaned": cleaned}))
+        listed = [{"name": name, "active": why is None, "reason": why} for name, why in shortcuts.items()]
+        print(json.dumps({**facts, "shortcuts": listed, "leftovers": folders, "cleaned": cleaned}))
         return
     rows = [(name.removesuffix("_bytes").replace("_", " "), _shown(name, value)) for name, value in facts.items()]
+    rows += ((f"shortcut: {name}", "active" if why is None else f"off: {why}") for name, why in shortcuts.items())
     sys.stdout.write("\n".join([*aligned(rows), *_leftover_lines(leftovers, cleaned)]) + "\n")
 
 

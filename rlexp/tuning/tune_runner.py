@@ -1,7 +1,4 @@
-"""Runs trials through Tune: queues them, pauses and resumes them, and ends in good order.
-
-The resource bundles of a trial, in one Ray placement group.
-"""
+"""Runs trials through Tune: places their bundles, queues, pauses and resumes them, and ends in good order."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from ray.tune.search import Searcher
 from rlexp.cluster.nodes import RayTables
 from rlexp.cluster.quick_start.raylet import actors_of_idle_processes, callbacks_not_counted
 from rlexp.cluster.session import Session
+from rlexp.cluster.shortcuts import notes
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.processes.signals import END_TIMEOUT_S, StopRequest
@@ -63,6 +61,8 @@ def run_trials(
     stop_file.unlink(missing_ok=True)
     cluster = ClusterTrials(RayTables(), directory, display) if session.is_joined else None
     events = TrialEvents(source, directory, display, request, cluster)
+    for text in notes(session.is_joined):
+        display.on_note(None, text)
 
     def run_tune() -> None:
         with ExitStack() as stack:

@@ -5,6 +5,7 @@ The commands around files: explain, schema, convert, doctor, train, and the opti
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -295,7 +296,11 @@ def test_schema_and_doctor() -> None:
     condition = json.loads(rlexp("doctor", "--json").stdout)
     assert condition["cpus"] >= 1
     assert condition["pydantic"]
-    assert "gymnasium" in rlexp("doctor").stdout
+    assert [each for each in condition["shortcuts"] if each["active"] == (each["reason"] is not None)] == []
+    printed = rlexp("doctor", RLEXP_QUICK_START="0").stdout
+    assert "gymnasium" in printed
+    assert re.search(r"\nshortcut: fork server +off: RLEXP_QUICK_START=0\nshortcut: small services +off", printed)
+    assert re.search(r"\nshortcut: fused Adam +active\n", printed)
 
 
 def test_doctor_finds_what_a_killed_command_left_and_removes_it(

@@ -1,6 +1,7 @@
 """Heavy libraries are imported where they belong, and what is dangerous is called in one file or nowhere."""
 
 import ast
+import re
 
 import pytest
 
@@ -36,6 +37,16 @@ CLIENT_FILES = {
     "mlflow": {"trackers/mlflow_client.py"},
     "wandb": {"trackers/wandb_client.py"},
 }
+PRIVATE_NAMES = re.compile(r"\b(ray(\.\w+)*|torch|tune)\.(_[a-z]\w*)|_fused_adam_|\.air\._internal")
+"""Of Ray, Tune and torch, which do not promise to keep them: ``cluster/shortcuts`` looks each up before it is used."""
+FILES_WITH_PRIVATE_NAMES = {
+    "agents/torch/flat_adam.py",
+    "cluster/nodes.py",
+    "cluster/quick_start/fork_server.py",
+    "cluster/quick_start/fork_server_process.py",
+    "cluster/quick_start/raylet.py",
+    "cluster/shortcuts.py",
+}
 TEXTS = {path_of(module): path.read_text(encoding="utf-8") for module, path in MODULES.items()}
 
 
@@ -64,6 +75,10 @@ def test_dangerous_calls_are_nowhere(forbidden: str) -> None:
 )
 def test_what_can_leave_something_behind_has_one_owner(call: str, owner: str) -> None:
     assert {path for path, text in TEXTS.items() if call in text} == {owner}
+
+
+def test_private_names_of_libraries_are_where_they_are_looked_up() -> None:
+    assert {path for path, text in TEXTS.items() if PRIVATE_NAMES.search(text)} == FILES_WITH_PRIVATE_NAMES
 
 
 def test_nothing_is_evaluated() -> None:

@@ -5,13 +5,15 @@ Subnormal floats: numbers so close to 0 (in float32, below 1.2e-38) that a proce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam as torch_adam
 
 from rlexp.models.torsos import named_weights
 from rlexp.policy import LiveWeights
@@ -43,6 +45,13 @@ def are_zero(number: float = SMALLEST) -> bool:
 
 BETA1, BETA2 = 0.9, 0.999
 """What a step leaves of the old means of the gradient and of its square (Kingma and Ba 2015, algorithm 1)."""
+
+
+FUSED_ADAM: Final[Callable[..., Any] | None] = getattr(torch, "_fused_adam_", None)
+"""The call in which torch.optim.Adam ends too, but the way there takes a sixth of a small network's update.
+
+None where torch, which does not promise it, has it no more: ``rlexp doctor`` says so.
+"""
 
 
 class FlatParameters:
@@ -155,8 +164,8 @@ class FlatAdam:
 
     def _move(self, lr: float, scale: Tensor | None) -> None:
         """Do one step with the gradient divided by ``scale []``."""
-        # torch.optim.Adam ends in this call too, but the way there takes it a sixth of a small network's update.
-        torch._fused_adam_(
+        call = functools.partial(
+            torch_adam if FUSED_ADAM is None else FUSED_ADAM,
             [self._parameters.values],
             [self.gradient],
             [self._exp_avg],
@@ -172,6 +181,11 @@ class FlatAdam:
             maximize=False,
             grad_scale=scale,
         )
+        if FUSED_ADAM is not None:
+            call()
+        else:
+            self._num_steps -= 1  # torch_adam counts it
+            call(fused=True)
 
     def tensors(self) -> list[Tensor]:
         """Return all that a step changes, the parameters too."""

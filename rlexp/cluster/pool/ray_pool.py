@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rlexp.cluster.pool.nodes import ClusterWatch, RayNodes
+from rlexp.cluster.nodes import RayTables
+from rlexp.cluster.pool.cluster_watch import ClusterWatch
 from rlexp.cluster.pool.pool import (
     Actor,
     ArgumentLostError,
@@ -49,7 +50,7 @@ class RayTaskPool:
         # Of each actor its handle, and a ref of the process that it is in.
         self._actors: dict[Actor[Any], tuple[Any, Any]] = {}
         self._calls = RayCalls(ray.wait)
-        self._watch = ClusterWatch(RayNodes())
+        self._watch = ClusterWatch(RayTables())
 
     def place(
         self, name: str, resources: Resources | None, make: Callable[P, A], *args: P.args, **kwargs: P.kwargs

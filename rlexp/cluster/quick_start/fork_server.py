@@ -23,6 +23,7 @@ from rlexp.cluster.joined import check_loopback
 from rlexp.cluster.quick_start import fork_server_process
 from rlexp.cluster.quick_start.raylet_script import PID_FILE
 from rlexp.cluster.session import Joining
+from rlexp.cluster.shortcuts import FORK_SERVER
 from rlexp.processes.child import Child, start_child
 from rlexp.processes.family import SESSION, SessionFolder
 
@@ -112,7 +113,7 @@ def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
     set_ray_environment(debug, joins=joining.address is not None)
     if joining.address is None:
         check_loopback()
-    if joining.address is not None or sys.platform != "linux":
+    if joining.address is not None or FORK_SERVER.refusal() is not None:
         yield joining
         return
     try:

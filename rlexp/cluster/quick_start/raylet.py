@@ -3,9 +3,9 @@
 ``ray.init`` starts seven processes. Trials need two, the registry (``gcs_server``) and the node's manager (``raylet``);
 the other five are Python programs that take a fifth of the CPU time until the first result, and the raylet starts no
 process of a trial before two of them answer: the autoscaler's monitor, the dashboard's server and its agent, the
-monitor of logs, and the agent that prepares runtime environments, which trials on this machine do not have.
-
-What Tune does for a trial on this machine, without what is of use only in a cluster or to Ray's makers.
+monitor of logs, and the agent that prepares runtime environments, which trials on this machine do not have. Of what
+Tune does for a trial is left out what is of use only in a cluster or to Ray's makers. Each is done only where
+Ray has the parts that are replaced, as ``shortcuts`` says.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
-from rlexp.cluster.quick_start import raylet_script, replaced
+from rlexp.cluster.quick_start import raylet_script
 from rlexp.cluster.quick_start.raylet_script import AGENT, START
+from rlexp.cluster.shortcuts import IDLE_PROCESSES, PLAIN_PATH, SMALL_SERVICES, UNCOUNTED_CALLBACKS
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
 
 NO_PORT: Final = -1
 """What an agent of Ray's that offers no service writes in place of its port."""
@@ -33,28 +38,39 @@ and that for all, with its arguments."""
 
 
 @contextmanager
-def only_needed_services(num_processes: int, with_logs: bool, fork_server: Path | None = None) -> Iterator[None]:
-    """Let ``ray.init`` in the body start only the services that trials need.
+def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Replace what a module has by that name in the body."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+@contextmanager
+def only_needed_services(
+    num_cpus: int, num_processes: int, with_logs: bool, fork_server: Path | None = None
+) -> Iterator[dict[str, Any] | None]:
+    """Let ``ray.init`` in the body start only the services that trials need; yield the system's settings for it.
 
     The raylet starts ``num_processes`` ahead, or asks for processes at the socket ``fork_server`` when they are needed.
-    ``with_logs``: what the processes of trials print is passed on to this one. A Ray that is made of other parts than
-    the ones known here starts as it does by itself.
+    ``with_logs``: what the processes of trials print is passed on to this one.
     """
-    try:
-        from ray._private import node, services
-        from ray._private.node import Node
-        from ray._raylet import (  # type: ignore[attr-defined]  # compiled
-            DASHBOARD_AGENT_LISTEN_PORT_NAME,
-            METRICS_AGENT_PORT_NAME,
-            METRICS_EXPORT_PORT_NAME,
-            RUNTIME_ENV_AGENT_PORT_NAME,
-            persist_port,
-        )
-
-        start_process = services.start_ray_process
-    except (AttributeError, ImportError):
-        yield
+    if SMALL_SERVICES.why_off() is not None:
+        yield None
         return
+    from ray._private import node, services
+    from ray._private.node import Node
+    from ray._raylet import (  # type: ignore[attr-defined]  # compiled
+        DASHBOARD_AGENT_LISTEN_PORT_NAME,
+        METRICS_AGENT_PORT_NAME,
+        METRICS_EXPORT_PORT_NAME,
+        RUNTIME_ENV_AGENT_PORT_NAME,
+        persist_port,
+    )
+
+    start_process = services.start_ray_process
     ports = (
         DASHBOARD_AGENT_LISTEN_PORT_NAME,
         METRICS_AGENT_PORT_NAME,
@@ -90,7 +106,8 @@ def only_needed_services(num_processes: int, with_logs: bool, fork_server: Path 
     with ExitStack() as stack:
         stack.enter_context(replaced(node, "Node", SmallNode))
         stack.enter_context(replaced(services, "start_ray_process", start))
-        yield
+        # Else Ray ends after a second what was started ahead, where there are more than CPUs.
+        yield {"num_workers_soft_limit": max(num_cpus, num_processes)}
 
 
 def raylet_command(command: Sequence[str], num_processes: int, fork_server: Path | None = None) -> list[str]:
@@ -144,8 +161,11 @@ def actors_of_idle_processes() -> Iterator[None]:
 
     Tune passes environment variables on to its trials as a runtime environment. Only a new process can have one, which
     an agent of Ray's prepares, for the trial and then for each of its workers. On one machine these processes inherit
-    the variables anyway. A Tune that is made of other parts than the ones known here continues to do so.
+    the variables anyway.
     """
+    if IDLE_PROCESSES.why_off() is not None:
+        yield
+        return
     from ray.tune.execution import tune_controller
 
     with replaced(tune_controller, "_ActorClassCache", _PlainActorClasses):
@@ -158,7 +178,29 @@ def callbacks_not_counted() -> Iterator[None]:
 
     For that it imports MLflow, Weights & Biases and others where they are installed, which takes a second or more.
     """
+    if UNCOUNTED_CALLBACKS.why_off() is not None:
+        yield
+        return
     from ray.air._internal import usage
 
     with replaced(usage, "tag_callbacks", lambda callbacks: False):
         yield
+
+
+def job_without_folders() -> JobConfig:
+    """Return a job whose processes search Python's own path only.
+
+    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. The
+    folders of the user's modules are sent with the envs that need them.
+    """
+    from ray.job_config import JobConfig
+
+    if PLAIN_PATH.why_off() is not None:
+        return JobConfig()
+
+    class JobWithoutFolders(JobConfig):
+        def _serialize(self) -> str:
+            self._py_driver_sys_path = []
+            return super()._serialize()
+
+    return JobWithoutFolders()

@@ -26,7 +26,8 @@ from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined
 from rlexp.cluster import environment as user_code
 from rlexp.cluster.environment import auth_modes, runtime_env, sent_modules, set_ray_environment
 from rlexp.cluster.own import OwnRay
-from rlexp.cluster.session import OWN, Joining, RayStartError, RayStoppedError, choose, job_without_folders
+from rlexp.cluster.quick_start.raylet import job_without_folders
+from rlexp.cluster.session import OWN, Joining, RayStartError, RayStoppedError, choose
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import UsageError
 

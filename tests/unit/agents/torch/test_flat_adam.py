@@ -194,7 +194,12 @@ def adam_with_gradient(norm: float, max_norm: float | None) -> tuple[FlatAdam, F
 
 @pytest.mark.parametrize("norm", [0.0, 0.1, 0.5 - 2e-6, 0.5, 0.5 + 1e-6, 3.0, np.nan])
 @pytest.mark.parametrize("max_norm", [None, 0.5])
-def test_gradients_are_scaled_down_to_the_largest_norm_to_the_last_bit(norm: float, max_norm: float | None) -> None:
+@pytest.mark.parametrize("has_name", [True, False])
+def test_gradients_are_scaled_down_to_the_largest_norm_to_the_last_bit(
+    norm: float, max_norm: float | None, has_name: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_name:  # as in a torch without the name
+        monkeypatch.setattr("rlexp.agents.torch.flat_adam.FUSED_ADAM", None)
     adam, parameters = adam_with_gradient(norm, max_norm)
     expected, gradient = parameters.values.clone(), adam.gradient.clone()
     means = [torch.zeros_like(gradient) for _ in range(2)]

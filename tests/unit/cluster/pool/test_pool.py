@@ -5,12 +5,13 @@ What a watch shows of actors whose nodes come, end and are lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from rlexp.cluster.pool.nodes import KEPT_S, ClusterWatch, NodeStates
+from rlexp.cluster.nodes import RayNode
+from rlexp.cluster.pool.cluster_watch import KEPT_S, ClusterWatch
 from rlexp.cluster.pool.pool import ONE_NODE, Actor, Completed, InlineTaskPool, Lane, Ref
 from rlexp.cluster.pool.ray_calls import MANY_CALLS, RayCalls
 
@@ -21,7 +22,7 @@ class FakeNodes:
     def __init__(self, *alive: str) -> None:
         self.alive = set(alive)
         self.dead: set[str] = set()
-        self.draining: set[str] = set()
+        self.ending: set[str] = set()
         self.node_of: dict[str, str] = {}
         self.num_counted = 0
 
@@ -29,19 +30,14 @@ class FakeNodes:
         self.num_counted += 1
         return len(self.alive)
 
-    def look(self) -> NodeStates:
-        names = {node: f"10.0.0.{node}" for node in self.alive | self.dead}
-        return NodeStates(
-            alive={node: names[node] for node in self.alive},
-            dead={node: names[node] for node in self.dead},
-            draining=frozenset(self.draining),
-        )
+    def nodes(self) -> list[RayNode]:
+        return [RayNode(node, f"10.0.0.{node}", 1, node in self.alive) for node in self.alive | self.dead]
 
-    def nodes_of(self, actors: set[str]) -> Mapping[str, str]:
-        return {actor: node for actor, node in self.node_of.items() if actor in actors}
+    def draining(self) -> set[str]:
+        return self.ending
 
-    def id_of(self, actor: Actor[Any]) -> str:
-        return actor.name
+    def nodes_of(self, actors: Sequence[str]) -> list[str | None]:
+        return [self.node_of.get(actor) for actor in actors]
 
 
 class Bench:
@@ -51,7 +47,7 @@ class Bench:
         self.now_s = 0.0
         self.nodes = FakeNodes("1", "2")
         self.watch = ClusterWatch(self.nodes, lambda: self.now_s)
-        self.actors = [Actor[Any](name, None) for name in ("a", "b")]
+        self.actors = [Actor[Any](name, name) for name in ("a", "b")]
         for actor in self.actors:
             self.watch.add(actor)
         self.watch.stop()  # its thread; the test looks instead
@@ -98,7 +94,7 @@ def test_actors_of_dead_and_ending_nodes_are_shown_with_the_nodes_name() -> None
     bench.look()
     bench.nodes.alive.remove("2")
     bench.nodes.dead.add("2")
-    bench.nodes.draining.add("1")
+    bench.nodes.ending.add("1")
     bench.look()
     assert bench.watch.state.lost == {second: "10.0.0.2"}
     assert bench.watch.state.draining == {first: "10.0.0.1"}

@@ -23,6 +23,7 @@ from rlexp.cluster.quick_start.fork_server import ForkServer, prepared
 from rlexp.cluster.quick_start.raylet import raylet_command
 from rlexp.cluster.quick_start.raylet_script import START
 from rlexp.cluster.session import Joining
+from rlexp.cluster.shortcuts import VARIABLE
 from rlexp.processes.family import SESSION, has_ended, processes_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
@@ -204,9 +205,19 @@ def test_nothing_is_forked_where_a_socket_has_no_room(tmp_path: Path, monkeypatc
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delenv(VARIABLE, raising=False)
     with prepared(Joining(), debug=False) as joining:
         assert joining.fork_server is None
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("value", "is_started"), [("0", False), ("1", True)])
+def test_fork_server_is_started_unless_the_variable_turns_it_off(
+    value: str, is_started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    with prepared(Joining(), debug=False) as joining:
+        assert (joining.fork_server is not None) == is_started
 
 
 def test_clusters_have_no_fork_server() -> None:
@@ -226,8 +237,11 @@ def test_raylet_asks_the_server_for_its_processes_and_for_none_ahead() -> None:
 
 
 @pytest.mark.ray
-def test_rays_processes_are_forked(ray_session: ForkServer) -> None:
+def test_rays_processes_are_forked(ray_session: ForkServer | None) -> None:
     import ray
+
+    if ray_session is None:
+        pytest.skip("the Ray of all tests was started without a fork server")
 
     @ray.remote(num_cpus=0)
     def pids() -> tuple[int, int, str, int]:

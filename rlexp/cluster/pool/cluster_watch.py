@@ -5,90 +5,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
+from rlexp.cluster.nodes import RayNode
 from rlexp.cluster.pool.pool import ONE_NODE, Actor, ClusterState
 
 LOOK_S, LOOK_SOON_S = 2.0, 1.0
 """Between two looks at the nodes; the shorter one while an actor has no known node."""
 KEPT_S = 120.0
 """How long the node of a removed actor is remembered: Ray notices up to a minute late that a node is dead."""
-FEW_ACTORS = 20
-"""So many are asked for one by one; the table of all would take longer."""
 STOP_TIMEOUT_S = 5.0
 """Bound of the wait for a look in progress."""
 
 
-@dataclass(frozen=True)
-class NodeStates:
-    """The nodes of a cluster, each by its id with its name."""
-
-    alive: Mapping[str, str]
-    dead: Mapping[str, str]
-    draining: frozenset[str]
-    """The ids of those that will end soon."""
-
-
 class Nodes(Protocol):
-    """What a cluster knows of its nodes and actors; may be asked in any thread."""
+    """What a watch asks a cluster, in its own thread too; see ``RayTables``."""
 
-    def num_alive(self) -> int:
-        """Return how many nodes there are; 0 before this process is connected to them."""
-        ...
+    def num_alive(self) -> int: ...
 
-    def look(self) -> NodeStates:
-        """Return the state of every node."""
-        ...
+    def nodes(self) -> Sequence[RayNode]: ...
 
-    def nodes_of(self, actors: set[str]) -> Mapping[str, str]:
-        """Return the node's id of each of ``actors``, which are ids, that has been given room on one."""
-        ...
+    def draining(self) -> Set[str]: ...
 
-    def id_of(self, actor: Actor[Any]) -> str:
-        """Return the cluster's id of an actor."""
-        ...
-
-
-class RayNodes:
-    """The tables of the Ray that this process is connected to.
-
-    Ray has no public call for draining nodes, nor for actors without its dashboard; Ray Train reads these too.
-    """
-
-    def num_alive(self) -> int:
-        import ray
-
-        if not ray.is_initialized():
-            return 0
-        return sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
-
-    def look(self) -> NodeStates:
-        from ray._private.state import state
-
-        nodes = state.node_table()  # type: ignore[no-untyped-call]
-        names = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
-        alive = {node["NodeID"] for node in nodes if node["Alive"]}
-        return NodeStates(
-            alive={node: name for node, name in names.items() if node in alive},
-            dead={node: name for node, name in names.items() if node not in alive},
-            draining=frozenset(state.get_draining_nodes()),
-        )
-
-    def nodes_of(self, actors: set[str]) -> Mapping[str, str]:
-        import ray
-        from ray._private.state import state
-
-        if len(actors) <= FEW_ACTORS:
-            rows = {actor: state.actor_table(actor) for actor in actors}
-        else:
-            rows = state.actor_table(None, job_id=ray.JobID.from_hex(ray.get_runtime_context().get_job_id()))
-        nodes = {actor: rows[actor]["Address"]["NodeID"] for actor in actors if rows.get(actor)}
-        return {actor: node for actor, node in nodes.items() if node.strip("f")}  # Ray's id of no node is all f
-
-    def id_of(self, actor: Actor[Any]) -> str:
-        return str(actor.handle._actor_id.hex())
+    def nodes_of(self, actors: Sequence[Any]) -> Sequence[str | None]: ...
 
 
 class ClusterWatch:
@@ -124,16 +64,14 @@ class ClusterWatch:
 
     def look(self) -> None:
         """Look at the nodes and the actors once."""
-        states = self._nodes.look()
+        nodes, draining = self._nodes.nodes(), self._nodes.draining()
         with self._lock:
-            unknown = {self._nodes.id_of(actor): actor for actor, node in self._node_of.items() if node is None}
-        found = self._nodes.nodes_of(set(unknown)) if unknown else {}
+            unknown = [actor for actor, node in self._node_of.items() if node is None]
+        found = self._nodes.nodes_of([actor.handle for actor in unknown]) if unknown else []
         with self._lock:
-            for identity, node in found.items():
-                if unknown[identity] in self._node_of:
-                    self._node_of[unknown[identity]] = node
+            self._node_of |= {actor: node for actor, node in zip(unknown, found, strict=True) if actor in self._node_of}
             self._forget_old()
-            state = self._state_of(states)
+            state = self._state_of(nodes, draining)
         if state != self.state:
             self.state = state
 
@@ -167,14 +105,12 @@ class ClusterWatch:
             del self._removed_s[actor]
             self._node_of.pop(actor, None)
 
-    def _state_of(self, states: NodeStates) -> ClusterState:
+    def _state_of(self, nodes: Sequence[RayNode], draining: Set[str]) -> ClusterState:
         known = {actor: node for actor, node in self._node_of.items() if node is not None}
+        alive = {node.id: node.address for node in nodes if node.is_alive}
+        dead = {node.id: node.address for node in nodes if not node.is_alive}
         return ClusterState(
-            placed=frozenset(actor for actor, node in known.items() if node in states.alive),
-            lost={actor: states.dead[node] for actor, node in known.items() if node in states.dead},
-            draining={
-                actor: states.alive[node]
-                for actor, node in known.items()
-                if node in states.draining and node in states.alive
-            },
+            placed=frozenset(actor for actor, node in known.items() if node in alive),
+            lost={actor: dead[node] for actor, node in known.items() if node in dead},
+            draining={actor: alive[node] for actor, node in known.items() if node in draining and node in alive},
         )
