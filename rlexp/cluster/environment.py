@@ -1,6 +1,6 @@
-"""What the nodes of a cluster get from this machine: variables, and the user's own modules or the current folder.
+"""What Ray finds where a command starts it: variables that rlexp sets, tokens, and room on the disk.
 
-What Ray finds in the environment: variables that rlexp sets for it, addresses of clusters, a full disk.
+And what the nodes of a joined cluster get from this machine: variables, the user's own modules or the current folder.
 """
 
 from __future__ import annotations

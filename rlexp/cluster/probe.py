@@ -1,6 +1,6 @@
-"""Looking at a cluster before anything is created: in a process of its own, since Ray may wait there for ever.
+"""Probing a cluster before anything is created: what its nodes report, and what keeps experiments from running there.
 
-What the nodes of a cluster reported, and which of it keeps experiments from running there.
+A process of its own asks them, since Ray may wait there for ever.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""What the process of a trial is sent.
+"""What the process of a trial gets from the driver: its assignment, the secrets of its board, and its files.
 
-The passwords and keys of a board, which the driver hands to the process of a trial in somebody's cluster.
-
-They are the argument of a call of the trial's actor, which Ray sends from process to process and does not keep. What a
-cluster does keep has none of them: arguments with which actors are created, environments of processes, command lines.
-
-The Keeper as an actor at the driver's node, for trials on machines that do not have the run's directory.
+Secrets are the argument of a call of the trial's actor, which Ray sends from process to process and does not keep. What
+a cluster does keep has none of them: arguments with which actors are created, environments of processes, command lines.
+Trials on machines that do not have the run's directory reach it by the Keeper, an actor at the driver's node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a joined cluster adds to the life of a trial: nodes that are lost or taken away, and waiting for room.
 
-Spot notices: nodes that are about to be taken away, and the trials that have to leave them.
-
-Nodes of trials that do not answer: Ray itself needs up to a minute to find out that a machine is gone.
+A node may be announced as about to be taken away, a spot instance; then its trials save and leave. Or it does not
+answer: Ray itself needs up to a minute to find out that a machine is gone.
 """
 
 from __future__ import annotations

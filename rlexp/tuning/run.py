@@ -1,7 +1,4 @@
-"""``rlexp run``: refuses what cannot run before anything is created, runs the trials, reports how the run ended.
-
-``rlexp sweep``: refuses what cannot run before anything is created, searches, reports what was found.
-"""
+"""``rlexp run`` and ``rlexp sweep``: refuse what cannot run before anything is created, train, and report the end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Settling: what a killed search had decided and not done is done before it continues.
-
-The trials of a run that is resumed: which they are, and which of them have ended.
-"""
+"""What a killed run or sweep has left undone: which of its trials have ended, and what was decided and not done."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""When an iteration and a trial end by themselves.
-
-What a trial says about a row of results: own metrics that are not reported, and episodes that do not end.
-
-Where and when the rows of a trial are made, by the names that Tune has for it.
-
-CheckpointEvaluation: plays the weights of a checkpoint before it is written.
+"""When an iteration and a trial end by themselves, what rows of results have beside metrics, and played checkpoints.
 
 A reward in training is one of exploring policies, with weights of many versions, over the last episodes. What a user
 keeps is one version, which acts greedily: it may be far better or worse. So a trial does not end at a reward that its

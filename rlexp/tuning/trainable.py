@@ -1,7 +1,4 @@
-"""The Trainable: one trial as Tune sees it, around an agent.
-
-Errors of a trial, kept among its files.
-"""
+"""The Trainable: one trial as Tune sees it, around an agent, with the errors that it keeps among its files."""
 
 from __future__ import annotations
 

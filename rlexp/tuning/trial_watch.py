@@ -1,8 +1,7 @@
-"""Watches the processes of trials between their results: phases, hung processes, lost directories, errors.
+"""Watches the processes of trials between their results: phases, hangs, lost directories and nodes, waits for room.
 
-Whether a trial's process died with its node, which does not count as a failure of the trial.
-
-What a trial waits for that is not placed: on a cluster its resources may be used by others, or be lost.
+A process that has died with its node does not count as a failure of its trial; on a cluster, what a trial waits for may
+be used by others, or be lost.
 """
 
 from __future__ import annotations

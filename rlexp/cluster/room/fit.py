@@ -1,8 +1,7 @@
-"""``--fit``: an experiment made smaller until one trial of it fits the machine or the cluster.
+"""Whether trials fit this machine or a cluster, and how many at a time; ``--fit`` and ``--wait`` where they do not.
 
-Whether trials fit a machine or a cluster, and how many of them at a time.
-
-``--wait``: looks at a cluster until it has room, and asks its autoscaler for nodes.
+``--fit`` makes an experiment smaller until one trial of it fits; ``--wait`` looks at a cluster until it has room, and
+asks its autoscaler for nodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Whether what experiments name is installed here: modules, classes and the packages of envs. Nothing is imported.
+"""What there is to train on: CPUs, GPUs and memory of this Machine or the nodes of a Cluster, and what is installed.
 
-Machine: the CPUs, GPUs and memory that this process may use.
-
-Cluster: the machines that trials may run on, one of our own or those of a Ray cluster.
+Whether modules, classes and packages of envs that experiments name are here is found out without an import of them.
 """
 
 from __future__ import annotations

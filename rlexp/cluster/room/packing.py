@@ -1,6 +1,6 @@
-"""Whether bundles fit on nodes: first-fit-decreasing, and where that fails, an exact search.
+"""What a trial needs that the nodes of a cluster do not have: each bundle on one node, and all bundles together.
 
-What a trial needs that the nodes of a cluster do not have: each part on one node, and all parts together.
+Whether all fit together is found out by first-fit-decreasing, and where that fails, by an exact search.
 """
 
 from __future__ import annotations

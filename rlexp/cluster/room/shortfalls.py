@@ -1,9 +1,4 @@
-"""What a trial needs that one machine does not have, and the overrides that make it fit.
-
-An experiment with other values of some keys under ``config``.
-
-How much memory full replay takes, as far as the file says it.
-"""
+"""What a trial needs that one machine does not have, also memory for replay, and the overrides that make it fit."""
 
 from __future__ import annotations
 
