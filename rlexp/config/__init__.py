@@ -2,6 +2,6 @@
 
 The way of a file: ``yaml`` (text to nodes that know their place) → ``assembly`` (RLlib's names to ours, each key
 where it belongs, overrides, the defaults of the file's age) → ``variants`` (the points of its grid: RLlib's values to
-ours, the models) → ``parsed_experiment`` → ``repetitions`` → ``plan`` (the trials). ``load`` calls these in turn, and
+ours, the models) → ``parsed_experiment`` → ``plan`` (the trials). ``load`` calls these in turn, and
 reports every error at once.
 """

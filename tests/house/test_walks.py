@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tests.house.tree import PACKAGE, ROOT
-from tests.house.walks import WALKS, Trace, report, traced_walks
+from tests.house.walks import WALKS, Station, Trace, report, traced_walks
 
 MOST_FILES = 9
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -50,3 +50,14 @@ def test_page_has_these_walks() -> None:
 def test_report_has_a_line_for_each_file(traces: Mapping[str, Trace]) -> None:
     lines = list(report(traces))
     assert len(lines) == sum(len(walk) + 4 for walk in WALKS.values())
+
+
+def test_stays_are_counted_by_thread_within_what_is_asked_for() -> None:
+    entered = [(1, "a"), (1, "a"), (2, "b"), (1, "c"), (2, "b"), (1, "a"), (2, "c"), (1, "d")]
+    trace = Trace([(thread, Station(file, f"{file}{at}")) for at, (thread, file) in enumerate(entered)])
+    assert trace.stays(0, 6) == {"a": 2, "b": 1, "c": 2}
+    assert trace.since(5).stays(0, 1) == {"a": 1, "c": 1}
+    assert trace.first_entries([Station("c", "c6"), Station("c"), Station("a", "c6")]) == {
+        Station("c", "c6"): 6,
+        Station("a", "c6"): None,
+    }

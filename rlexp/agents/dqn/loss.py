@@ -1,6 +1,6 @@
 """The Q-learning losses as pure functions on tensors: ``_tm1`` is the step that acted, ``_t`` the one after it.
 
-The gradient of a DQN learner's loss by autograd; ``dense_gradient.py`` has that of small networks by hand.
+The gradient of a DQN learner's loss by autograd; ``dense_loss.py`` has that of small networks by hand.
 """
 
 from __future__ import annotations
