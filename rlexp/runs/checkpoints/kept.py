@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.trial import Trial
@@ -153,10 +153,9 @@ def superseded(trial_directory: Path, newest: int = NEWEST_KEPT) -> list[Path]:
 
 def _rank(checkpoint: Path) -> float:
     try:
-        metrics = read_manifest(checkpoint).metadata.get("metrics")
+        values = _metrics(read_manifest(checkpoint))
     except CheckpointError:
         return -math.inf
-    values = flatten(metrics) if isinstance(metrics, dict) else {}
     return rank_of_checkpoint(*(values.get(name) for name in (EVALUATED_REWARD, "episode_reward_mean")))
 
 
@@ -164,13 +163,18 @@ def _score(checkpoint: Path, attribute: str) -> float:
     """Return a number that is higher the better the checkpoint; one without the metric, or damaged, is the worst."""
     name = attribute.removeprefix(LOWER_IS_BETTER)
     try:
-        metrics = verify_checkpoint(checkpoint).metadata.get("metrics")
-        value = float(flatten(metrics if isinstance(metrics, dict) else {}).get(name, math.nan))
+        value = float(_metrics(verify_checkpoint(checkpoint)).get(name, math.nan))
     except (CheckpointError, TypeError, ValueError, OverflowError):
         return -math.inf
     if math.isnan(value):
         return -math.inf
     return -value if attribute.startswith(LOWER_IS_BETTER) else value
+
+
+def _metrics(manifest: Manifest) -> dict[str, Any]:
+    """Return the row with which a checkpoint was written, by flat names; empty where it has none."""
+    metrics = manifest.metadata.get("metrics")
+    return flatten(metrics) if isinstance(metrics, dict) else {}
 
 
 def copy_checkpoint(checkpoint: Path, trial_directory: Path, once_whole: Callable[[], object] | None = None) -> Path:
