@@ -19,6 +19,13 @@ STORAGE_PREFIX = "storage."
 """Stands before the names of the columns in a state."""
 
 
+def columns_in(state: Mapping[str, Any], capacity: int) -> dict[str, Any]:
+    """Return the columns in a state of rows by their names; raises CheckpointError where it is of another capacity."""
+    if state["capacity"] != capacity:
+        raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {capacity}")
+    return {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
+
+
 class SlotRange(NamedTuple):
     """Neighbouring slots that one call filled."""
 
@@ -179,9 +186,7 @@ class RowRing:
         return {"capacity": self.capacity, "num_added": self.num_added, **rows}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        if state["capacity"] != self.capacity:
-            raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
-        rows = {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
+        rows = columns_in(state, self.capacity)
         num_added = int(state["num_added"])
         first_key = self.next_key - self.num_added
         self._storage.load(rows, min(num_added, self.capacity))

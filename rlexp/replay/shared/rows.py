@@ -16,7 +16,7 @@ import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.processes.shared_memory import CACHE_LINE, Segment, SegmentHandle, fence
-from rlexp.replay.rows import STORAGE_PREFIX, SlotRange
+from rlexp.replay.rows import STORAGE_PREFIX, SlotRange, columns_in
 from rlexp.replay.storage.array import ArrayStorage, check_lengths
 from rlexp.replay.storage.frame_pool import FRAMES
 from rlexp.sample_batch import KEYS, TD_ERRORS, Array, Column, SampleBatch, SentRows, WrittenRows
@@ -291,13 +291,9 @@ class SharedRows:
 
         Raises CheckpointError when it is not of this capacity, or too late.
         """
-        if state["capacity"] != self.capacity:
-            raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {self.capacity}")
+        columns = dict(sorted(columns_in(state, self.capacity).items()))
         if self._memory.written.any():
             raise CheckpointError("a replay state can be loaded into shared memory only before workers write there")
-        columns = {
-            name.removeprefix(STORAGE_PREFIX): state[name] for name in sorted(state) if name.startswith(STORAGE_PREFIX)
-        }
         num_added = int(state["num_added"])
         count = min(num_added, self.capacity)
         if FRAMES in columns:
