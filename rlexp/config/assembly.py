@@ -123,17 +123,13 @@ def assembled(
     age = dating.age
     translation = Translation(entry, run)
     report_stale_keys(translation, dating)
-    read_yaml_1_1_words(translation)
-    use_current_names(translation)
-    translation.experiment, misplaced = arranged(translation.experiment, run)
+    _use_todays_spelling(translation)
     if age is not None:
         leave_out_ignored(translation, age)
     _use_track_section(translation)  # before the overrides, as they may set keys in it
-    translation.experiment, unplaced = _overridden(translation.experiment, overrides, run)
-    read_yaml_1_1_words(translation)
-    use_current_names(translation)
-    translation.experiment, contradictory = arranged(translation.experiment, run)
-    translation.problems += [*misplaced, *unplaced, *contradictory]
+    if overrides:
+        _lay_over(translation, overrides)
+        _use_todays_spelling(translation)
     defaults = use_defaults(translation, age) if age is not None else frozenset()
     report_undecided(translation, dating, name)
     _use_search_section(translation, is_sweep)
@@ -141,19 +137,26 @@ def assembled(
     return Assembled(translation, age, defaults)
 
 
-def _overridden(experiment: Node, overrides: Sequence[Override], run: str) -> tuple[Node, tuple[Finding, ...]]:
-    """Return an arranged experiment with the overrides applied, and those that cannot be applied."""
-    findings: list[Finding] = []
+def _use_todays_spelling(translation: Translation) -> None:
+    """Read every word as its age did, and give every key its current name and place."""
+    read_yaml_1_1_words(translation)
+    use_current_names(translation)
+    translation.experiment, misplaced = arranged(translation.experiment, translation.run)
+    translation.problems += misplaced
+
+
+def _lay_over(translation: Translation, overrides: Sequence[Override]) -> None:
+    """Set the values of the command line in an arranged experiment; refuse those that cannot be set."""
+    run = translation.run
     for override in overrides:
         path = current_path(override.path, run)
         if path[0] not in old_keys_beside_config(run):
             path = proper_path(path, run)
         try:
-            experiment = _with_value_at(experiment, path, override.value)
+            translation.experiment = _with_value_at(translation.experiment, path, override.value)
         except LookupError:
             message = f"{dotted(path[:-1])} is not a mapping here, so {path[-1]} cannot be set in it"
-            findings.append(Finding(override.value.place, message))
-    return experiment, tuple(findings)
+            translation.problems.append(Finding(override.value.place, message))
 
 
 def _with_value_at(node: Node, path: KeyName, value: Node) -> Node:
