@@ -1,6 +1,6 @@
-"""One entry of a file in today's spelling, with the overrides, validated in every variant of its grid.
+"""One entry of a file with the overrides, validated in every variant of its grid.
 
-Variants that make the same trial as others: values of a grid that change nothing are named and left out.
+Values of a grid that change nothing, as variants make the same trial as others, are named and left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sweep: the trials of any configuration of an experiment with a ``search`` section.
-
-Space: what one experiment with a ``search`` section varies, and its variant at any point.
-"""
+"""Sweep: the trials of an experiment with a ``search`` section; Space is what it varies, and the variant of a point."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The agents: our own, a line each and a file with its keys, and those that installed packages bring.
 
-Agents that installed packages bring by entry points of the group ``rlexp.agents``.
-
-The name of an entry point is what ``run`` names, in any case; its value is the class of the agent's experiments::
+The name of an entry point of the group ``rlexp.agents`` is what ``run`` names, in any case; its value is the class of
+the agent's experiments::
 
     [project.entry-points."rlexp.agents"]
     CQL = "my_cql.keys:CQLExperiment"

@@ -1,7 +1,4 @@
-"""What the rooms that know no algorithm ask of the keys under ``config``, with the answers of most agents.
-
-What the rooms that know no algorithm ask of an agent's keys, beside the keys that all agents have.
-"""
+"""What the rooms that know no algorithm ask of the keys under ``config``, with the answers of most agents."""
 
 from __future__ import annotations
 

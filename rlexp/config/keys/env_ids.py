@@ -1,10 +1,7 @@
 """Ids of environments: those that exist, the current ids of old ones, and what they need; nothing is imported.
 
-Entry points of installed packages, by which they bring agents and envs; nothing of a package is imported here.
-
-Envs that installed packages bring by entry points of the group ``rlexp.envs``; nothing of them is imported here.
-
-The name of an entry point is an env's id, or the namespace in front of the slash of several ids::
+Installed packages bring envs by entry points of the group ``rlexp.envs``. The name of one is an env's id, or the
+namespace in front of the slash of several ids::
 
     [project.entry-points."rlexp.envs"]
     Maze-v0 = "maze.envs:MazeEnv"         # a class: env: Maze-v0

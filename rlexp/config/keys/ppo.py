@@ -1,6 +1,6 @@
-"""PPO: what other rooms ask of its keys: its processes, actions, conflicts, and keys that have no effect.
+"""PPO's keys (Schulman et al. 2017), and what other rooms ask of them: processes, actions, conflicts, idle keys.
 
-PPO's keys and defaults (Schulman et al. 2017): those of RLlib 0.6.6 unless a docstring says otherwise.
+Defaults are those of RLlib 0.6.6 unless a docstring says otherwise.
 """
 
 from __future__ import annotations

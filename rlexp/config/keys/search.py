@@ -1,9 +1,4 @@
-"""The ``search`` section: what a sweep optimises, how it chooses configurations and which of them it stops early.
-
-The ``search.optuna`` section: which sampler of Optuna chooses points, and where its study is kept.
-
-The options of the trial schedulers: when trials are compared, and which of them end or copy others.
-"""
+"""The ``search`` section: what a sweep optimises, how Optuna or chance chooses configurations, which stop early."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""UserClass: a class of the user's own with its arguments, as keys name it; nothing is imported here.
-
-The user's own modules that an experiment names: which they are and where they may lie; none is imported here.
-"""
+"""The user's own classes and modules that an experiment names, and where they may lie; nothing is imported here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """JSON Schema (draft 7) of experiment files, for editors: keys, their types and ranges, other spellings included.
 
-Writes once what several agents have alike: the definitions of the JSON Schema would be three times as large.
+What several agents have alike is written once: it would be three times as large.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Groups of RLlib that stand for flat keys: the classes of replay and of optimizers, CPUs and GPUs of trials.
+"""Groups of RLlib that stand for flat keys: replay, the optimizer, resources, learners, and a custom model.
 
-RLlib's ``custom_model``, a name that code had registered, and its arguments, in today's form.
-
-Keys of RLlib about learners: how many there are, their GPUs, and sizes that count for each of them.
+Each function is a step of ``values.use_current_values``.
 """
 
 from __future__ import annotations
@@ -17,43 +15,6 @@ from rlexp.config.yaml.nodes import Node, shown, shown_key, written
 
 TRIAL_RESOURCES: Final = ("resources_per_trial", "trial_resources", "resources")
 """The keys beside ``config`` by which Tune was told what a trial reserves."""
-
-_KEY: Final = "config.model.custom_model"
-_ARGUMENTS: Final = ("config.model.custom_model_config", "config.model.custom_options")
-_NOT_REGISTERED: Final = (
-    "write package.module:Class: a torch.nn.Module that has num_features, and maps observations to features"
-)
-
-
-def custom_model(translation: Translation) -> None:
-    """Give a class its arguments from beside it; refuse a name of RLlib's ModelCatalog, which no file defines."""
-    node = translation.find(_KEY)
-    if node is not None and isinstance(node.value, str) and node.value and ":" not in node.value:
-        translation.take(_KEY)
-        message = f"{_KEY}: {shown_key(node.value)} is a name that a program registered in RLlib, not a class"
-        translation.problem(node, message, _NOT_REGISTERED)
-    elif node is not None and not node.value:
-        translation.take(_KEY)
-    for key in _ARGUMENTS:
-        given = translation.take(key)
-        if given is not None and given.value:
-            _give(translation, key, given)
-
-
-def _give(translation: Translation, key: str, arguments: Node) -> None:
-    """Write the ``arguments`` that ``key`` has below the class that they are for."""
-    node = translation.find(_KEY)
-    if node is None:
-        translation.notice(arguments, f"{key} has no effect here: there is no {_KEY}")
-    elif not isinstance(node.value, str):
-        message = f"{_KEY} already has arguments, so {key} cannot give others"
-        translation.problem(arguments, message, f"leave {key} out")
-    elif not arguments.entries():
-        translation.problem(arguments, f"{key} must be a mapping, got {written(arguments.plain())}")
-    else:
-        translation.put(_KEY, node.with_value({node.value: arguments}), node)
-        translation.notice(arguments, f"{key} is below {_KEY}: {node.value} now")
-
 
 _BUFFERS = {
     "MultiAgentPrioritizedReplayBuffer": True,
@@ -242,3 +203,40 @@ def _fake_gpus(translation: Translation) -> None:
     gpus = translation.take("config.num_gpus")
     left_out = f", and num_gpus: {written(gpus.plain())} is left out" if gpus is not None else ""
     translation.notice(fake, f"config._fake_gpus: the learner uses the CPU{left_out}")
+
+
+_KEY: Final = "config.model.custom_model"
+_ARGUMENTS: Final = ("config.model.custom_model_config", "config.model.custom_options")
+_NOT_REGISTERED: Final = (
+    "write package.module:Class: a torch.nn.Module that has num_features, and maps observations to features"
+)
+
+
+def custom_model(translation: Translation) -> None:
+    """Give a class its arguments from beside it; refuse a name of RLlib's ModelCatalog, which no file defines."""
+    node = translation.find(_KEY)
+    if node is not None and isinstance(node.value, str) and node.value and ":" not in node.value:
+        translation.take(_KEY)
+        message = f"{_KEY}: {shown_key(node.value)} is a name that a program registered in RLlib, not a class"
+        translation.problem(node, message, _NOT_REGISTERED)
+    elif node is not None and not node.value:
+        translation.take(_KEY)
+    for key in _ARGUMENTS:
+        given = translation.take(key)
+        if given is not None and given.value:
+            _give(translation, key, given)
+
+
+def _give(translation: Translation, key: str, arguments: Node) -> None:
+    """Write the ``arguments`` that ``key`` has below the class that they are for."""
+    node = translation.find(_KEY)
+    if node is None:
+        translation.notice(arguments, f"{key} has no effect here: there is no {_KEY}")
+    elif not isinstance(node.value, str):
+        message = f"{_KEY} already has arguments, so {key} cannot give others"
+        translation.problem(arguments, message, f"leave {key} out")
+    elif not arguments.entries():
+        translation.problem(arguments, f"{key} must be a mapping, got {written(arguments.plain())}")
+    else:
+        translation.put(_KEY, node.with_value({node.value: arguments}), node)
+        translation.notice(arguments, f"{key} is below {_KEY}: {node.value} now")

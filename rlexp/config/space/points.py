@@ -1,8 +1,6 @@
-"""Conditional spaces: ``choice`` of values that hold samplers, of which only those in the drawn value are drawn.
+"""Values of searched keys: those of a ``choice`` that holds samplers, how many, which, and which were tried.
 
-Distinct values: how many a searched key can have, and which; by them points are compared.
-
-TriedPoints: which points of a space were tried, so that none is tried twice.
+Of a ``choice``, only the samplers in the drawn value are drawn. Points are compared by ``identity``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Nodes: the data of a file, each value with the place it was written at; what is found wrong points there.
+"""Nodes: the data of a file, each value with its place; how messages show it, and what a plain word of YAML means.
 
-What a plain word of YAML means, by the core schema of YAML 1.2; used to read and to write.
-
-YAML 1.1, which PyYAML speaks, reads ``1e-4`` as a string, ``no`` as false, ``1:30`` as 90 and ``012`` as 10.
-
-Plain data to YAML that our reader reads back as it was: strings that look like numbers are quoted.
+A plain word is read by the core schema of YAML 1.2. PyYAML speaks 1.1, which reads ``1e-4`` as a string, ``no`` as
+false, ``1:30`` as 90 and ``012`` as 10.
 """
 
 from __future__ import annotations
