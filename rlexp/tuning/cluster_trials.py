@@ -10,12 +10,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.cluster.joined import Reachability
 from rlexp.cluster.nodes import ClusterNodes, RayNode
 from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.runs.checkpoints.trial import list_checkpoints
@@ -24,93 +22,20 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import MOVE_FILE
 from rlexp.search.display import Display
 from rlexp.tuning.assignment import hand_over_secrets
-from rlexp.tuning.trial_watch import NodeLosses, RoomWatch, deadline_s_of, kill_process, missing_elsewhere, our_trial
-
-_SECONDS_BETWEEN_LOOKS = 5.0
-
-
-class DrainWatch:
-    """Owns which nodes are drained, as of the last look, and which trials were asked to move."""
-
-    def __init__(self, nodes: ClusterNodes, losses: NodeLosses, clock: Callable[[], float]) -> None:
-        self._nodes = nodes
-        self._losses = losses
-        self._clock = clock
-        self._next_look_s = 0.0
-        self._asked: set[str] = set()
-
-    def to_move(self, running: Iterable[str]) -> dict[str, RayNode]:
-        """Return those of the trials that run on a drained node and were not asked yet, with the node; often empty.
-
-        Looks at most every five seconds.
-        """
-        now_s = self._clock()
-        if now_s < self._next_look_s:
-            return {}
-        self._next_look_s = now_s + _SECONDS_BETWEEN_LOOKS
-        draining = self._nodes.draining()
-        found: dict[str, RayNode] = {}
-        for name in running:
-            node = self._losses.node_of(name)
-            if node is not None and node.id in draining and name not in self._asked:
-                found[name] = node
-        self._asked |= found.keys()
-        return found
-
-    def is_asked(self, name: str) -> bool:
-        """Return whether a trial was asked to move since its process began."""
-        return name in self._asked
-
-    def forget(self, name: str) -> None:
-        """Forget that a trial was asked: another process begins it, or it has ended."""
-        self._asked.discard(name)
-
+from rlexp.tuning.node_watch import (
+    SECONDS_BETWEEN_LOOKS,
+    DrainWatch,
+    NodeLosses,
+    RoomWatch,
+    SilentNodes,
+    missing_elsewhere,
+)
+from rlexp.tuning.trial_watch import deadline_s_of, kill_process, our_trial
 
 NOTED_AFTER_S = 2.5
 """How long a node has not answered when that is shown."""
 LOST_AFTER_S = 8.0
 """How long it has not answered when its trials are started elsewhere."""
-INTERVAL_S = 1.0
-
-
-class NodeServer(Protocol):
-    """A server that is tried again and again."""
-
-    def silent_s(self) -> float:
-        """Return for how long it has not answered; never waits."""
-
-    def close(self) -> None:
-        """Give up the try in progress."""
-
-
-def _server_of(node: RayNode) -> NodeServer:
-    return Reachability(node.address, node.port, interval_s=INTERVAL_S)
-
-
-class SilentNodes:
-    """Owns the tries to reach the nodes on which trials run, until ``close``; nothing here waits."""
-
-    def __init__(self, server_of: Callable[[RayNode], NodeServer] = _server_of) -> None:
-        self._server_of = server_of
-        self._servers: dict[str, NodeServer] = {}
-
-    def look(self, running: Mapping[str, RayNode]) -> dict[str, float]:
-        """Return for how many seconds the node of each running trial has not answered; often 0 for all."""
-        nodes = {node.id: node for node in running.values()}
-        for node_id in self._servers.keys() - nodes.keys():
-            self._servers.pop(node_id).close()
-        for node_id in nodes.keys() - self._servers.keys():
-            with suppress(OSError):  # its name is not known at this moment
-                self._servers[node_id] = self._server_of(nodes[node_id])
-        silent_s = {node_id: server.silent_s() for node_id, server in self._servers.items()}
-        return {name: silent_s.get(node.id, 0.0) for name, node in running.items()}
-
-    def close(self) -> None:
-        """Give up every try; idempotent."""
-        while self._servers:
-            self._servers.popitem()[1].close()
-
-
 _UNCOUNTED = "(not counted as a failure)"
 _CONNECTIONS_FAIL_S = 60.0
 """How long after a node answers again Ray may find that its connections to a process there have failed."""
@@ -259,7 +184,7 @@ class ClusterTrials:
             return False
         if ours.name not in self._kept:
             self._display.on_note(ours, f"waits for its node {node.address}, the others have no room: {missing}")
-        self._kept[ours.name] = now_s + _SECONDS_BETWEEN_LOOKS
+        self._kept[ours.name] = now_s + SECONDS_BETWEEN_LOOKS
         return True
 
     def _look(self, trials: Sequence[TuneTrial]) -> None:

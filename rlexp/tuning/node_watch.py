@@ -1,0 +1,251 @@
+"""What the driver watches of a joined cluster for its trials: lost, drained and silent nodes, and room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from ray.exceptions import RayError
+
+from rlexp.cluster.joined import Reachability
+from rlexp.cluster.nodes import Bundle, ClusterNodes, RayNode
+
+SECONDS_BETWEEN_LOOKS = 5.0
+INTERVAL_S = 1.0
+"""Between two tries to reach a silent node."""
+_LOOKS = 3
+_BETWEEN_LOOKS_S = 0.4
+"""A node that is killed does not lose all of its processes in the same instant."""
+PATIENCE_S = 3.0
+"""How long a trial may wait before that is shown: where there is room, Ray needs a moment too."""
+_ROUNDING = 1e-4
+"""Ray counts resources in these parts."""
+_UNITS = {"CPU": ("CPU", "CPUs"), "GPU": ("GPU", "GPUs")}
+
+
+class NodeLosses:
+    """Owns where each trial's process is, and the failures of the trials that count."""
+
+    def __init__(self, nodes: ClusterNodes, wait: Callable[[float], None] = time.sleep) -> None:
+        self._nodes = nodes
+        self._wait = wait
+        self._node_of: dict[str, RayNode] = {}
+        self._may_be_on: dict[str, Sequence[RayNode]] = {}
+        """Where a process may be that starts after a loss, until it begins its trial."""
+        self._failed_at: dict[str, list[RayNode | None]] = {}
+        """The node of each failure that counted when it came."""
+
+    def begin(self, name: str, actor: Any) -> None:
+        """Remember where the process of a trial is, an actor that has started."""
+        self._node_of.pop(name, None)
+        self._may_be_on.pop(name, None)
+        with suppress(RayError):  # the head is lost, which the session reports
+            node = self._nodes.of_actor(actor)
+            if node is not None:
+                self._node_of[name] = node
+
+    def node_of(self, name: str) -> RayNode | None:
+        """Return the node of the trial's process, or of the last that it had."""
+        return self._node_of.get(name)
+
+    def lost_node(self, name: str) -> RayNode | None:
+        """Return the node of a trial whose process has just died, None where the node lives.
+
+        Ray declares a node dead after up to half a minute, so that a node is also lost that accepts no connection; and
+        one that is drained ends its processes by itself. Takes about a second where the node lives.
+
+        The next process may die before it begins the trial. Then any node is returned that was lost meanwhile.
+        """
+        node = self._node_of.get(name)
+        nodes = self._may_be_on.get(name, [] if node is None else [node])
+        for look in range(_LOOKS if nodes else 0):
+            if look:
+                self._wait(_BETWEEN_LOOKS_S)
+            lost = next((node for node in nodes if self._is_lost(node)), None)
+            if lost is not None:
+                self._node_of[name] = lost
+                self._may_be_on[name] = [node for node in self._nodes.nodes() if node.is_alive and node.id != lost.id]
+                return lost
+        return None
+
+    def count(self, name: str) -> int:
+        """Count a failure of a trial; return its number of failures, without those whose node has died since."""
+        failed_at = self._failed_at.setdefault(name, [])
+        failed_at.append(self._node_of.get(name))
+        dead = {node.id for node in self._nodes.nodes() if not node.is_alive}
+        failed_at[:] = [node for node in failed_at if node is None or node.id not in dead]
+        return len(failed_at)
+
+    def _is_lost(self, node: RayNode) -> bool:
+        alive = {each.id for each in self._nodes.nodes() if each.is_alive}
+        return node.id not in alive or node.id in self._nodes.draining() or not self._nodes.answers(node)
+
+
+class DrainWatch:
+    """Owns which nodes are drained, as of the last look, and which trials were asked to move."""
+
+    def __init__(self, nodes: ClusterNodes, losses: NodeLosses, clock: Callable[[], float]) -> None:
+        self._nodes = nodes
+        self._losses = losses
+        self._clock = clock
+        self._next_look_s = 0.0
+        self._asked: set[str] = set()
+
+    def to_move(self, running: Iterable[str]) -> dict[str, RayNode]:
+        """Return those of the trials that run on a drained node and were not asked yet, with the node; often empty.
+
+        Looks at most every five seconds.
+        """
+        now_s = self._clock()
+        if now_s < self._next_look_s:
+            return {}
+        self._next_look_s = now_s + SECONDS_BETWEEN_LOOKS
+        draining = self._nodes.draining()
+        found: dict[str, RayNode] = {}
+        for name in running:
+            node = self._losses.node_of(name)
+            if node is not None and node.id in draining and name not in self._asked:
+                found[name] = node
+        self._asked |= found.keys()
+        return found
+
+    def is_asked(self, name: str) -> bool:
+        """Return whether a trial was asked to move since its process began."""
+        return name in self._asked
+
+    def forget(self, name: str) -> None:
+        """Forget that a trial was asked: another process begins it, or it has ended."""
+        self._asked.discard(name)
+
+
+class NodeServer(Protocol):
+    """A server that is tried again and again."""
+
+    def silent_s(self) -> float:
+        """Return for how long it has not answered; never waits."""
+
+    def close(self) -> None:
+        """Give up the try in progress."""
+
+
+def _server_of(node: RayNode) -> NodeServer:
+    return Reachability(node.address, node.port, interval_s=INTERVAL_S)
+
+
+class SilentNodes:
+    """Owns the tries to reach the nodes on which trials run, until ``close``; nothing here waits."""
+
+    def __init__(self, server_of: Callable[[RayNode], NodeServer] = _server_of) -> None:
+        self._server_of = server_of
+        self._servers: dict[str, NodeServer] = {}
+
+    def look(self, running: Mapping[str, RayNode]) -> dict[str, float]:
+        """Return for how many seconds the node of each running trial has not answered; often 0 for all."""
+        nodes = {node.id: node for node in running.values()}
+        for node_id in self._servers.keys() - nodes.keys():
+            self._servers.pop(node_id).close()
+        for node_id in nodes.keys() - self._servers.keys():
+            with suppress(OSError):  # its name is not known at this moment
+                self._servers[node_id] = self._server_of(nodes[node_id])
+        silent_s = {node_id: server.silent_s() for node_id, server in self._servers.items()}
+        return {name: silent_s.get(node.id, 0.0) for name, node in running.items()}
+
+    def close(self) -> None:
+        """Give up every try; idempotent."""
+        while self._servers:
+            self._servers.popitem()[1].close()
+
+
+class RoomWatch:
+    """Owns since when each trial waits, and what was shown of it."""
+
+    def __init__(self, nodes: ClusterNodes, clock: Callable[[], float]) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._since_s: dict[str, float] = {}
+        self._said: dict[str, str] = {}
+        self._next_look_s = 0.0
+
+    def news(self, waiting: Mapping[str, Sequence[Bundle]]) -> dict[str, str]:
+        """Return what trials wait for where it has changed; ``waiting`` has the bundles of all without a process.
+
+        A trial whose bundles are placed waits for its process to start, which is not shown here.
+        """
+        now_s = self._clock()
+        for name in self._since_s.keys() - waiting.keys():
+            self.forget(name)
+        for name in waiting:
+            self._since_s.setdefault(name, now_s)
+        late = [name for name in waiting if now_s - self._since_s[name] >= PATIENCE_S]
+        if not late or now_s < self._next_look_s:
+            return {}
+        self._next_look_s = now_s + SECONDS_BETWEEN_LOOKS
+        available = list(self._nodes.available().values())
+        unplaced = [[dict(bundle) for bundle in group] for group in self._nodes.unplaced()]
+        late = [name for name in late if [dict(bundle) for bundle in waiting[name] if bundle] in unplaced]
+        missing = {name: missing_room(waiting[name], available) or "Ray has not placed it yet" for name in late}
+        texts = {name: f"waiting for room: {text}" for name, text in missing.items()}
+        found = {name: text for name, text in texts.items() if self._said.get(name) != text}
+        self._said |= found
+        return found
+
+    def forget(self, name: str) -> None:
+        """Forget a trial that does not wait any more."""
+        self._since_s.pop(name, None)
+        self._said.pop(name, None)
+
+
+def missing_elsewhere(bundles: Sequence[Bundle], is_on_one: bool, node_id: str, nodes: ClusterNodes) -> str | None:
+    """Return what a trial that is on a node would lack on the other nodes if its process ended; None if nothing.
+
+    Its own bundles there count as free: they are when its process has ended. ``is_on_one``: it needs all on one node.
+    """
+    free = {other: dict(resources) for other, resources in nodes.available().items() if other != node_id}
+    wanted = [dict(bundle) for bundle in bundles if bundle]
+    for group in nodes.placed():
+        if [dict(bundle) for _, bundle in group] == wanted and node_id in {where for where, _ in group}:
+            for where, bundle in group:
+                for name, amount in bundle.items() if where in free else ():
+                    free[where][name] = free[where].get(name, 0.0) + amount
+            break
+    return missing_room([_sum(bundles)] if is_on_one else bundles, list(free.values()))
+
+
+def missing_room(bundles: Sequence[Bundle], available: Sequence[Bundle]) -> str | None:
+    """Return what bundles lack, the first of them the driver's, on nodes that have so much available; None if nothing.
+
+    The larger ones are placed first, each on the first node that has room, as Ray does.
+    """
+    free = [dict(node) for node in available]
+    driver, others = bundles[0], sorted(bundles[1:], key=lambda bundle: sorted(bundle.values()), reverse=True)
+    if not _place(driver, free):
+        return f"a node with {amounts(driver)}{' for the driver' if others else ''}"
+    unplaced = [bundle for bundle in others if not _place(bundle, free)]
+    if not unplaced:
+        return None
+    what = "process" if len(others) == 1 else "processes"
+    return f"{len(unplaced)} of its {len(others)} other {what} ({amounts(unplaced[0])} each)"
+
+
+def amounts(bundle: Bundle) -> str:
+    """Return a bundle in words: ``4 CPUs and 1 GPU``."""
+    texts = []
+    for name, amount in bundle.items():
+        one, several = _UNITS.get(name, (name, name))
+        texts.append(f"{amount:g} {one if amount == 1 else several}")
+    return " and ".join(texts) or "no resources"
+
+
+def _sum(bundles: Sequence[Bundle]) -> Bundle:
+    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for bundle in bundles for name in bundle}
+
+
+def _place(bundle: Bundle, free: list[dict[str, float]]) -> bool:
+    for node in free:
+        if all(node.get(name, 0.0) + _ROUNDING >= amount for name, amount in bundle.items()):
+            for name, amount in bundle.items():
+                node[name] = node.get(name, 0.0) - amount
+            return True
+    return False
