@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from rlexp.cluster.environment import beside_submitted
@@ -219,9 +218,7 @@ class JoinedRay:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def _connect(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
@@ -124,9 +123,7 @@ class OwnRay:
             what = str(error).partition("\n")[0]
             raise RayStartError(f"Ray did not start: {what}", "try it again; --debug shows what Ray reports") from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def _check(self) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from rlexp.cluster.environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS
@@ -157,9 +156,7 @@ class Session(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 def within(seconds: float, error: Exception) -> Callable[[], None]:

@@ -136,13 +136,11 @@ class ChildProcess:
             own_session=True,
         )
         os.close(sender)
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._pending = b""
         self._tail = OutputTail(self._process.stdout)
         with suppress(BrokenPipeError):  # it is dead already: its messages end at once
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self.send(request)
 
     def send(self, message: Message) -> None:
         """Write it a further line; waits while it does not read. Raises OSError or ValueError where it has ended."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 END_TIMEOUT_S: Final = 25.0
@@ -23,9 +23,6 @@ TOGETHER_S: Final = 1.0
 """Signals that come within this time are one request: a terminal and a parent may both send SIGINT, and ``timeout``
 sends SIGTERM to a process, then to its whole group."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-Handler = Callable[[int, FrameType | None], object]
 
 
 class SignalHandlers:
@@ -146,9 +143,7 @@ class StopRequest:
         self._handlers.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._handlers.restore()
 
     def _is_sent_twice(self, number: int) -> bool:
@@ -201,9 +196,7 @@ class DrainRequest:
         self._handlers.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._handlers.restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
