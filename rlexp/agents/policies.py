@@ -8,10 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 
+from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import UsageError
@@ -37,6 +38,23 @@ class Exportable:
     """The same arrays as the policy computes them; raises NotFiniteError."""
     choose: Callable[[Array], Array]
     """Returns the policy's actions ``[B, ...]`` by the first of these arrays."""
+
+
+class SeatPlayers(Protocol):
+    """The players of a trial that actors join, by index: the trial's own workers first, then the seats."""
+
+    @property
+    def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the arrays that they act with, by name; raises UsageError or ModuleNotFoundError where none act here."""
+        ...
+
+    def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
+        ...
+
+    def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
+        """Return the mean ε of a player's envs once all have sampled so many env steps; None where it has none."""
+        ...
 
 
 PlayedConfigT = TypeVar("PlayedConfigT", bound=CommonConfig)
@@ -67,6 +85,17 @@ class Policies(ABC, Generic[PlayedConfigT]):
     def evaluation_exploration(cls, config: PlayedConfigT) -> Mapping[str, float]:
         """Return the figures of ``exploring_player``, such as ε, by name."""
         return {}
+
+    @classmethod
+    def seat_players(
+        cls,
+        config: PlayedConfigT,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> SeatPlayers:
+        """Return who plays a trial that actors join, where ``config.board_obstacle`` is None."""
+        raise UsageError(f"{cls.__name__} does not say how joined actors play", "implement Policies.seat_players")
 
     @classmethod
     def exportable(

@@ -7,18 +7,14 @@ this machine has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 
 from rlexp.cluster.room.shortfalls import gib
-from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.fields import AUTO
+from rlexp.config.keys.common import CommonConfig, NetworkNeeds
 
 ANY: Final = 10**12
 """The most of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""
@@ -106,7 +102,7 @@ def number_excess(value: Any, key: str = "") -> str | None:
 
 
 def actor_excess(
-    config: DQNConfig, memory: int, row_bytes: int = _LEAST_ROW_BYTES, num_weights: int | None = None
+    config: CommonConfig, memory: int, row_bytes: int = _LEAST_ROW_BYTES, num_weights: int | None = None
 ) -> str | None:
     """Return what an actor of a task with ``config`` would need beyond ``memory`` bytes; None: nothing.
 
@@ -116,18 +112,23 @@ def actor_excess(
     return next(_actor_excesses(config, memory, row_bytes, num_weights), None)
 
 
-def network_excess(config: DQNConfig, memory: int, copies: int = _COPIES_AT_ACTOR) -> str | None:
+def network_excess(config: CommonConfig, memory: int, copies: int = _COPIES_AT_ACTOR) -> str | None:
     """Return that the network of ``config``, or what is accepted as its weights, needs more than ``memory`` bytes.
 
     As far as the keys tell; None: no.
     """
-    weights = least_weights(config)
-    what = f"a network (config.model, config.hiddens, config.num_atoms) of {weights:,} weights or more"
-    if weights > _MOST_WEIGHTS:
-        return f"{what} is asked for, and at most {_MOST_WEIGHTS:,} are allowed"
-    largest_mb = config.board.max_weights_mb
-    message = _beyond(memory, int(2 * largest_mb * 1e6), f"config.board.max_weights_mb of {_shown(largest_mb)} MB")
-    return _beyond(memory, copies * _FLOAT_BYTES * weights, what) or message
+    network, board = config.network_needs, config.board_keys
+    if network is not None:
+        weights = network.least_weights
+        what = f"a network ({network.keys}) of {weights:,} weights or more"
+        if weights > _MOST_WEIGHTS:
+            return f"{what} is asked for, and at most {_MOST_WEIGHTS:,} are allowed"
+        if message := _beyond(memory, copies * _FLOAT_BYTES * weights, what):
+            return message
+    if board is None:
+        return None
+    accepted = f"config.board.max_weights_mb of {_shown(board.max_weights_mb)} MB"
+    return _beyond(memory, int(2 * board.max_weights_mb * 1e6), accepted)
 
 
 def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None:
@@ -138,24 +139,6 @@ def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None
 def bytes_of_space(space: gym.Space[Any]) -> int:
     """Return the bytes of one value of an array's space."""
     return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
-
-
-def least_weights(config: DQNConfig) -> int:
-    """Return how many weights a network has at least, whatever the env shows and however many actions it has."""
-    model = config.model
-    torso = (*model.fcnet_hiddens, *model.post_fcnet_hiddens)
-    heads = (*torso[-1:], *config.hiddens, config.num_atoms)
-    filters = model.conv_filters or ()
-    channels = (1, *(each[0] for each in filters))
-    convolutions = sum(
-        before * after * kernel[0] * kernel[1]
-        for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
-    )
-    return _between(torso) + convolutions + _between(heads) * (1 + config.dueling) * (1 + config.noisy)
-
-
-def _between(sizes: Sequence[int]) -> int:
-    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 def _excesses(value: Any, key: str, level: int) -> Iterator[str]:
@@ -175,8 +158,9 @@ def _excesses(value: Any, key: str, level: int) -> Iterator[str]:
         yield f"{key} is {_shown(value)}, and at most {_shown(MOST.get(key, ANY))} is allowed"
 
 
-def _actor_excesses(config: DQNConfig, memory: int, row_bytes: int, num_weights: int | None) -> Iterator[str]:
-    envs, board = config.num_envs_per_worker, config.board
+def _actor_excesses(config: CommonConfig, memory: int, row_bytes: int, num_weights: int | None) -> Iterator[str]:
+    envs, board = config.num_envs_per_worker, config.board_keys
+    assert board is not None  # others have no actors
     players = config.num_workers + board.actors
     if players * envs > _MOST_RUNGS:
         product = "(config.num_workers + config.board.actors) x config.num_envs_per_worker"
@@ -194,10 +178,9 @@ def _actor_excesses(config: DQNConfig, memory: int, row_bytes: int, num_weights:
 
 
 def _trainer_excesses(config: CommonConfig, cpus: float, memory: int) -> Iterator[str]:
-    optimizer = config.optimizer if isinstance(config, ApexConfig) else None
-    shards = optimizer.num_replay_buffer_shards if optimizer is not None else 0
-    gatherers = optimizer.gatherers if optimizer is not None and optimizer.gatherers != AUTO else 0
-    processes, most = config.num_workers + shards + int(gatherers), int(_PROCESSES_PER_CPU * max(cpus, 1))
+    replay = config.replay
+    shards, gatherers = (0, 0) if replay is None else (replay.shard_processes, replay.gatherers)
+    processes, most = config.num_workers + shards + gatherers, int(_PROCESSES_PER_CPU * max(cpus, 1))
     if processes > most:
         parts = f"config.num_workers of {config.num_workers:,}, {shards:,} shards and {gatherers:,} gatherers"
         yield f"{parts} are {processes:,} processes, and at most {most:,} ({_PROCESSES_PER_CPU} per CPU) are allowed"
@@ -206,23 +189,26 @@ def _trainer_excesses(config: CommonConfig, cpus: float, memory: int) -> Iterato
         _beyond(memory, envs * _ENV_BYTES, f"config.num_workers x config.num_envs_per_worker, {envs:,} envs,"),
         _beyond(memory, config.fragment_length * envs * _LEAST_ROW_BYTES, _rows_in("config.sample_batch_size", config)),
     ]
-    if isinstance(config, DQNConfig):
-        queued = 2 + (optimizer.learner_queue_depth + shards * optimizer.replay_queue_depth if optimizer else 0)
-        batches = f"config.train_batch_size of {config.train_batch_size:,} rows in {queued:,} queued batches"
-        layers = (*config.model.fcnet_hiddens, *config.model.post_fcnet_hiddens, *config.hiddens, config.num_atoms)
+    if replay is not None:
         wanted += [
             network_excess(config, memory, _COPIES_AT_TRAINER),
-            _beyond(memory, config.train_batch_size * _LEAST_ROW_BYTES * queued, batches),
+            *_batch_excesses(config.train_batch_size, replay.queued_batches, config.network_needs, memory),
             _beyond(
                 memory,
-                config.train_batch_size * sum(layers) * _FLOAT_BYTES,
-                f"config.train_batch_size of {config.train_batch_size:,} rows in layers of {sum(layers):,} outputs",
-            ),
-            _beyond(
-                memory, config.buffer_size * _LEAST_ROW_BYTES, f"config.buffer_size of {config.buffer_size:,} rows"
+                replay.capacity * _LEAST_ROW_BYTES,
+                f"config.{replay.capacity_key} of {replay.capacity:,} rows",
             ),
         ]
     yield from filter(None, wanted)
+
+
+def _batch_excesses(rows: int, num_queued: int, network: NetworkNeeds | None, memory: int) -> Iterator[str | None]:
+    """Yield what batches of ``rows`` need beyond ``memory`` that wait, and one in the layers of the network."""
+    what = f"config.train_batch_size of {rows:,} rows in"
+    yield _beyond(memory, rows * _LEAST_ROW_BYTES * num_queued, f"{what} {num_queued:,} queued batches")
+    if network is not None:
+        outputs = network.layer_outputs
+        yield _beyond(memory, rows * outputs * _FLOAT_BYTES, f"{what} layers of {outputs:,} outputs")
 
 
 def _rows_in(key: str, config: CommonConfig) -> str:

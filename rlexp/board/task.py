@@ -23,7 +23,8 @@ import gymnasium as gym
 import numpy as np
 from pydantic import ValidationError
 
-from rlexp.agents.dqn.players import DQNWorkerParts, q_network_config
+from rlexp.agents.policies import SeatPlayers
+from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
 from rlexp.board.actor.actor import ActorSettings
 from rlexp.board.demands import actor_excess, bytes_of_space, number_excess
@@ -34,15 +35,13 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat
 from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import TrialError, UsageError
-from rlexp.models.dense import parameter_shapes
-from rlexp.models.network_config import QNetworkConfig
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.schedules import derive_seed
 
@@ -115,6 +114,8 @@ PROTOCOL: Final = 1
 
 _MOST_SHOWN: Final = 40
 """Letters of what is no protocol."""
+_LATE: Final = 10**12
+"""Env steps after which a schedule of ε has ended."""
 _LONGEST_NAME: Final = 300
 """Of an env or a module: both are shown."""
 
@@ -125,13 +126,18 @@ class TaskDescription:
 
     agent: str
     env: str
-    config: DQNConfig
+    config: CommonConfig
     imports: tuple[str, ...]
     seed: int
     spaces: str
     fingerprint: str
     queue: str = QUEUE_OF_BOARD
     """Over what kind of server fragments go."""
+
+    @property
+    def board(self) -> BoardConfig:
+        """The keys of actors that join it."""
+        return board_keys_of(self.config)
 
 
 def describe_trial(config: CommonConfig, trial: PlayedTrial) -> dict[str, Any]:
@@ -163,7 +169,7 @@ def read_description(task: Task) -> TaskDescription:
         texts = (given["agent"], env, queue, given["spaces"], given["fingerprint"], *given["imports"])
         if (
             type(seed) is not int
-            or not isinstance(config, DQNConfig)
+            or config.board_keys is None
             or not all(isinstance(text, str) for text in texts)
             or any(len(name) > _LONGEST_NAME for name in (env, *given["imports"]))
         ):
@@ -201,16 +207,17 @@ class SeatSpecs:
                 f"env {description.env} plays in another way here than at the trainer",
                 "install the same versions of the env and of Gymnasium at both ends",
             )
-        self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + config.board.actors)
-        network = q_network_config(config, *spaces, modules)
-        self.weights_shapes = _shapes_of(network)
+        self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + description.board.actors)
+        agent, env = description.agent, description.env
+        experiment = AGENTS[agent].model_construct(name=agent, run=agent, env=env, config=config)
+        self._players = policies_of(experiment).seat_players(config, *spaces, modules)
+        self.weights_shapes = _shapes_of(self._players)
         """Of the weights that its players act with."""
         row_bytes = sum(2 * bytes_of_space(space) for space in spaces)
         num_weights = sum(math.prod(shape) for shape in self.weights_shapes.values())
         excess = actor_excess(config, this_machine().memory_total, row_bytes, num_weights)
         if excess is not None:
             raise TrialError(f"the task asks for too much: {excess}", "its trainer has to ask for less")
-        self._players = DQNWorkerParts(config, network, config.board.actors)
 
     def worker_index(self, seat: int) -> int:
         """Return the index of a seat's worker: the trial's own workers come before."""
@@ -225,19 +232,18 @@ class SeatSpecs:
         )
         return replace(spec, rollout=replace(spec.rollout, fragment_length=self.config.joined_fragment_length))
 
-    def epsilon(self, seat: int, num_steps_sampled: int) -> float:
-        """Return the mean ε of a seat's envs once all players have sampled so many env steps."""
-        schedule = self._players.epsilon_schedule(self.worker_index(seat))
-        return float(schedule.epsilons(num_steps_sampled).mean())
+    def constant_epsilon(self, seat: int) -> float | None:
+        """Return the mean ε of a seat's envs; None where it changes over time, or nothing explores by it."""
+        first, last = (self._players.mean_epsilon(self.worker_index(seat), num_steps) for num_steps in (0, _LATE))
+        return first if first == last else None
 
     @property
     def _num_threads(self) -> int:
         return self.config.num_threads_per_worker or 1
 
 
-def actor_settings(config: DQNConfig, keys: ActorKeys, shapes: Shapes | None = None) -> ActorSettings:
-    """Return how an actor of a task with ``config`` sends, and which weights it takes."""
-    board = config.board
+def actor_settings(board: BoardConfig, keys: ActorKeys, shapes: Shapes | None = None) -> ActorSettings:
+    """Return how an actor of a task with the keys of ``board`` sends, and which weights it takes."""
     return ActorSettings(
         keys=keys,
         window=board.window,
@@ -248,10 +254,16 @@ def actor_settings(config: DQNConfig, keys: ActorKeys, shapes: Shapes | None = N
     )
 
 
-def _shapes_of(network: QNetworkConfig) -> Shapes:
+def board_keys_of(config: CommonConfig) -> BoardConfig:
+    """Return the keys of actors that join, of an agent that they can join."""
+    assert config.board_keys is not None  # others have an obstacle, and are refused before
+    return config.board_keys
+
+
+def _shapes_of(players: SeatPlayers) -> Shapes:
     """Return the shapes of a network's weights; raises TrialError where this machine cannot make it."""
     try:
-        return parameter_shapes(network)
+        return players.weights_shapes
     except UsageError as error:  # a torso of the user's own is missing here, or another one
         raise TrialError(error.message, error.hint) from error
     except ModuleNotFoundError as error:

@@ -177,7 +177,7 @@ def test_seat_is_leased_for_so_long() -> None:
 def test_actor_beats_so_often() -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, beat_s=0.25):
-        assert actor_settings(read_description(task_of(board)).config, KEYS).beat_s == 0.25
+        assert actor_settings(read_description(task_of(board)).board, KEYS).beat_s == 0.25
 
 
 @pytest.mark.key("board.patience_s")
@@ -227,7 +227,7 @@ def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None
     board = MemoryBoard(MemoryServer())
     with trial(board, max_weights_mb=limit_mb) as agent:
         until(lambda: agent.stats()["board"]["num_weights_published"])
-        settings = actor_settings(read_description(task_of(board)).config, KEYS)
+        settings = actor_settings(read_description(task_of(board)).board, KEYS)
         feed = WeightsFeed(board, TASK, settings.keys, settings.max_weights_bytes)
         feed.fetch(0)
     assert feed.num_refused == num_refused

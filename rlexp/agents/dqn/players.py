@@ -30,6 +30,7 @@ from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.spaces import is_byte_vector
+from rlexp.models.dense import parameter_shapes
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
@@ -76,6 +77,11 @@ class DQNWorkerParts:
             return max(self.config.num_workers, 1)
         return self.config.num_workers + self.num_seats
 
+    @property
+    def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the Q-network's parameters, by name."""
+        return parameter_shapes(self.network)
+
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
         """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
         config = self.config
@@ -102,6 +108,12 @@ class DQNWorkerParts:
             return AnnealedEpsilon(schedule, config.exploration_warmup_timesteps, num_envs)
         ladder = self._ladder()
         return ConstantEpsilon(tuple(ladder[rung] for rung in self._rungs(index)))
+
+    def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
+        """Return the mean ε of the envs of player ``index``; None where nothing explores."""
+        if not self.config.explore:
+            return None
+        return float(self.epsilon_schedule(index).epsilons(num_steps_sampled).mean())
 
     def reported_epsilon(self) -> float:
         """Return the largest ε of the third of the ladder that explores least; no limit without a ladder.
@@ -207,6 +219,17 @@ class DQNPolicies(Policies[DQNConfig]):
         assert isinstance(action_space, gym.spaces.Discrete)
         epsilons = np.full(num_envs, config.evaluation_epsilon)
         return EpsilonGreedyPolicy(policy, epsilons, int(action_space.n), seed)
+
+    @classmethod
+    def seat_players(
+        cls,
+        config: DQNConfig,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        modules: UserModules = NO_MODULES,
+    ) -> DQNWorkerParts:
+        network = q_network_config(config, observation_space, action_space, modules)
+        return DQNWorkerParts(config, network, config.board.actors)
 
     @classmethod
     def exportable(

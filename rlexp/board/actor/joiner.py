@@ -23,7 +23,6 @@ from rlexp.board.messages.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
 from rlexp.board.servers.board import Board, Seat, TaskStatus, TaskSummary
 from rlexp.board.task import SeatSpecs, actor_settings, read_description
 from rlexp.cluster.room.machine import this_machine
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import TrialError, UsageError
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.worker import RolloutWorker
@@ -201,8 +200,6 @@ _QUEUE_HINTS: Final = {
     "mqtt": "give the address that its trainer uses: --queue mqtts://USER@HOST",
     "pubsub": "give the topic that its trainer uses: --queue pubsub://PROJECT/TOPIC",
 }
-_LATE: Final = 10**12
-"""Env steps after which a schedule of ε has ended."""
 
 
 class ActorView(Protocol):
@@ -267,19 +264,18 @@ class JoinedTask:
         Raises TrialError where the env is another one here, or fails.
         """
         description = read_description(task)
-        config = description.config
         specs = SeatSpecs(description, self._trusted.modules)  # first: a seat is not held while envs are tried
         try:
-            seat = self._board.claim(task.id, self._member, config.board.lease_s)
+            seat = self._board.claim(task.id, self._member, description.board.lease_s)
         except BannedError as error:
             raise TrialError(error.message, error.hint) from error
         if seat is None:
             return None
         self._refusal = ""
         self._view.on_seat(seat.index, task.num_seats, task.id, description.env)
-        settings = actor_settings(config, self._keys(task), specs.weights_shapes)
+        settings = actor_settings(description.board, self._keys(task), specs.weights_shapes)
         actor = JoinedActor(self._board, seat, settings, partial(_worker_of, specs))
-        end = actor.run(should_stop, partial(self._report, _constant_epsilon(config, specs, seat.index)))
+        end = actor.run(should_stop, partial(self._report, specs.constant_epsilon(seat.index)))
         self._view.on_left(actor.figures(), task.id, end.value)
         return end
 
@@ -317,9 +313,3 @@ def _shown(queue: str) -> str:
 
 def _worker_of(specs: SeatSpecs, seat: Seat) -> RolloutWorker:
     return RolloutWorker(specs.spec(seat))
-
-
-def _constant_epsilon(config: DQNConfig, specs: SeatSpecs, seat: int) -> float | None:
-    """Return the ε of a seat, None where it changes over time or nothing explores."""
-    first, last = (specs.epsilon(seat, num_steps) for num_steps in (0, _LATE))
-    return first if config.explore and first == last else None

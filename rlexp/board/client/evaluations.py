@@ -13,19 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.dqn.exploration import EpsilonGreedyPolicy
-from rlexp.agents.dqn.players import q_network_config
-from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import GROUP as FILTERS
 from rlexp.agents.workers import ObservationFilters
 from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.messages.payloads import Newer
 from rlexp.board.servers.board import TaskStatus, TaskSummary
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.make import spaces_of
@@ -44,15 +40,11 @@ class BoardEvaluator:
 
     def __init__(self, experiment: Experiment, modules: UserModules) -> None:
         """Make the env once, to see its spaces; raises EnvError where that fails."""
-        config = experiment.config
-        assert isinstance(config, DQNConfig)  # no other agents have actors that join
-        self._config = config
+        config = self._config = experiment.config
         self._env_config = env_config_of(experiment.env, config, modules)
-        self._observation_space, action_space = spaces_of(self._env_config)
-        assert isinstance(action_space, gym.spaces.Discrete)
-        self._num_actions = int(action_space.n)
-        network = q_network_config(config, self._observation_space, action_space, modules)
-        self._policy = DQNPolicy(network)
+        self._observation_space, self._action_space = spaces_of(self._env_config)
+        self._policies = policies_of(experiment)
+        self._policy = self._policies.make_policy(config, self._observation_space, self._action_space, modules)
 
     def play(self, newer: Newer, num_episodes: int, should_stop: ShouldStop) -> PlayedEpisodes:
         """Return whole episodes as ``evaluation_config`` has them: fewer where ``should_stop`` or TIMEOUT_S end them.
@@ -75,8 +67,7 @@ class BoardEvaluator:
         return Evaluator(self._env_config, self._config.evaluation_config, filters, self._policy, self._exploring)
 
     def _exploring(self, num_envs: int, seed: int) -> ActingPolicy:
-        epsilons = np.full(num_envs, self._config.evaluation_epsilon)
-        return EpsilonGreedyPolicy(self._policy, epsilons, self._num_actions, seed)
+        return self._policies.exploring_player(self._config, self._policy, self._action_space, num_envs, seed)
 
 
 def _of_one_filter(moments: Moments) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from rlexp.board.demands import MOST_TRIALS
 from rlexp.board.messages.blobs import MAX_BLOB_BYTES
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
-from rlexp.board.task import joinable_trial, new_task_id
+from rlexp.board.task import board_keys_of, joinable_trial, new_task_id
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
@@ -73,8 +73,7 @@ def task_of(plan: Plan) -> SubmittedTask:
         message = f"{secret} is a secret, and everybody who can read the board would have it"
         raise UsageError(message, f"let the env read it from the environment of its machine, or {_WITHOUT}")
     name, config = trial.experiment.name, trial.experiment.config
-    assert config.board_keys is not None  # joinable_trial has refused the others
-    task = Task(new_task_id(name), name, config.board_keys.actors, file=resolved_yaml(_without_trackers(plan)))
+    task = Task(new_task_id(name), name, board_keys_of(config).actors, file=resolved_yaml(_without_trackers(plan)))
     return SubmittedTask(task, plan, trial, plan.sources[0].read_text(encoding="utf-8"))
 
 

@@ -22,8 +22,8 @@ from rlexp.board.messages.tasks import is_name
 from rlexp.board.messages.tokens import JoinToken, actor_keys
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus
+from rlexp.board.task import board_keys_of
 from rlexp.cluster.room.machine import this_machine
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import Plan
 from rlexp.errors import UsageError
 from rlexp.trackers.trackers import Trackers
@@ -138,9 +138,7 @@ class Submitter:
     def _player(self, submitted: SubmittedTask) -> BoardEvaluator | None:
         if self._options.num_episodes is None or not self._options.waits:
             return None
-        config = submitted.trial.experiment.config
-        assert isinstance(config, DQNConfig)  # no other agents have actors that join
-        excess = network_excess(config, this_machine().memory_total)
+        excess = network_excess(submitted.trial.experiment.config, this_machine().memory_total)
         if excess is not None:
             raise UsageError(f"it cannot be evaluated here: {excess}", "leave out --evaluate")
         return BoardEvaluator(submitted.trial.experiment, submitted.plan.modules)
@@ -149,11 +147,10 @@ class Submitter:
         self, player: BoardEvaluator, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
     ) -> EvaluationThread:
         """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
-        keys_of_board = submitted.trial.experiment.config.board_keys
-        assert keys_of_board is not None
+        largest_mb = board_keys_of(submitted.trial.experiment.config).max_weights_mb
         assert self._options.num_episodes is not None
         board = stack.enter_context(closing(open_board(self._address)))
-        feed = WeightsFeed(board, submitted.task.id, keys, int(keys_of_board.max_weights_mb * 1e6))
+        feed = WeightsFeed(board, submitted.task.id, keys, int(largest_mb * 1e6))
         thread = EvaluationThread(player, feed, self._options.num_episodes)
         stack.callback(thread.stop)
         return thread

@@ -12,7 +12,7 @@ import numpy as np
 from rlexp.agents.workers import PlayedTrial, reward_limits
 from rlexp.board.messages.credentials import signed_task
 from rlexp.board.messages.tasks import Task
-from rlexp.board.task import describe_trial
+from rlexp.board.task import board_keys_of, describe_trial
 from rlexp.board.trainer.admission import ROUNDING, AdmissionRules, ColumnRule, Strikes
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink
@@ -20,7 +20,6 @@ from rlexp.board.trainer.source import BoardSource, BoardSourceConfig, SourceGro
 from rlexp.board.trainer.thread import BoardThread
 from rlexp.cluster.pool import TaskPool
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import UsageError
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, has_frames, num_frames
@@ -56,9 +55,9 @@ class BoardSeats:
 def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: PlayedTrial) -> BoardSource:
     """Return the source of the actors that join; raises UsageError where they cannot."""
     obstacle = config.board_obstacle
-    if obstacle is not None or not isinstance(config, DQNConfig):
+    if obstacle is not None:
         raise UsageError(f"actors cannot join over a board: {obstacle}", "leave out --board")
-    board = config.board
+    board = board_keys_of(config)
     source_config = BoardSourceConfig(
         num_seats=board.actors,
         min_actors=board.min_actors,
@@ -84,21 +83,21 @@ def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: P
     return BoardSource(pool, thread, inbox, source_config)
 
 
-def admission_rules(config: DQNConfig, trial: PlayedTrial) -> AdmissionRules:
-    """Return what fragments of the DQN family are like for a trial's spaces."""
-    space, actions = trial.observation_space, trial.action_space
+def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
+    """Return what fragments of an agent with replay are like for a trial's spaces."""
+    space, replay = trial.observation_space, config.replay
     assert space.shape is not None
     assert space.dtype is not None
-    assert isinstance(actions, gym.spaces.Discrete)
+    assert replay is not None
     obs = _observation_rule(config, space)
     columns = {
         OBS: obs,
-        ACTIONS: ColumnRule("iu", (), 0, int(actions.n) - 1),
-        REWARDS: _reward_rule(config, trial.env_config.env),
-        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config), itemsize=4),
+        ACTIONS: _action_rule(trial.action_space),
+        REWARDS: _reward_rule(config, trial.env_config.env, replay.n_step),
+        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config.gamma, replay.n_step), itemsize=4),
         NEW_OBS: obs,
     }
-    if config.worker_side_prioritization:
+    if replay.workers_send_td_errors:
         columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
     steps = config.joined_fragment_length * config.num_envs_per_worker
     if config.batch_mode == "complete_episodes":
@@ -108,16 +107,23 @@ def admission_rules(config: DQNConfig, trial: PlayedTrial) -> AdmissionRules:
     frames = num_frames(space.shape) if framed else 0
     return AdmissionRules(
         columns=columns,
-        max_rows=steps + config.n_step * config.num_envs_per_worker,
+        max_rows=steps + replay.n_step * config.num_envs_per_worker,
         max_env_steps=steps,
         num_frames=frames,
         frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),
         moments_shape=space.shape if config.observation_filter != "NoFilter" else None,
-        max_abs_reward=config.board.max_abs_reward,
+        max_abs_reward=board_keys_of(config).max_abs_reward,
     )
 
 
-def _observation_rule(config: DQNConfig, space: gym.Space[np.ndarray]) -> ColumnRule:
+def _action_rule(space: gym.Space[Any]) -> ColumnRule:
+    if isinstance(space, gym.spaces.Discrete):
+        return ColumnRule("iu", (), 0, int(space.n) - 1)
+    assert space.shape is not None
+    return ColumnRule("f", space.shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
+
+
+def _observation_rule(config: CommonConfig, space: gym.Space[np.ndarray]) -> ColumnRule:
     assert space.shape is not None
     dtype = np.dtype(space.dtype)
     if config.observation_filter != "NoFilter":
@@ -128,7 +134,7 @@ def _observation_rule(config: DQNConfig, space: gym.Space[np.ndarray]) -> Column
 
 
 def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
-    """Return the bounds of observations as float32, widened a little; None where the space has none."""
+    """Return the bounds of a space as float32, widened a little; None where the space has none."""
     given = getattr(space, name, None)
     if given is None:
         return None
@@ -138,9 +144,9 @@ def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
         return np.asarray(bound - slack if name == "low" else bound + slack).astype(np.float32)
 
 
-def _reward_rule(config: DQNConfig, env: str) -> ColumnRule:
+def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
     """Return the rule of sums of up to n rewards: finite, and where each is limited, within n times that."""
-    limits, most = reward_limits(config, env), config.board.max_abs_reward
+    limits, most = reward_limits(config, env), board_keys_of(config).max_abs_reward
     if limits is True:
         low, high = -1.0, 1.0
     elif limits is False:
@@ -149,11 +155,11 @@ def _reward_rule(config: DQNConfig, env: str) -> ColumnRule:
         low, high = limits if isinstance(limits, tuple) else (-limits, limits)
     if most is not None and limits is not True:  # of signs, which do not become smaller with their rewards
         low, high = max(low, -most), min(high, most)
-    folded = config.n_step * (1 + ROUNDING)
+    folded = n_step * (1 + ROUNDING)
     return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
 
 
-def _discounts(config: DQNConfig) -> np.ndarray:
+def _discounts(gamma: float, n_step: int) -> np.ndarray:
     """Return 0 and γ to the powers 1 to n, in ascending order."""
-    powers = {0.0, *(math.pow(config.gamma, step) for step in range(1, config.n_step + 1))}
+    powers = {0.0, *(math.pow(gamma, step) for step in range(1, n_step + 1))}
     return np.array(sorted(powers), np.float32)

@@ -30,7 +30,7 @@ from rlexp.board.messages.tokens import MASTER_VARIABLE, read_master, trainer_ke
 from rlexp.board.servers import client_modules, open_board
 from rlexp.board.servers.access import ACTOR, TRAINER
 from rlexp.board.servers.board import Board, TaskStatus
-from rlexp.board.task import joinable_trial, new_task_id
+from rlexp.board.task import board_keys_of, joinable_trial, new_task_id
 from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink
 from rlexp.cluster.probe import REACH_HINT, Question
 from rlexp.cluster.room.machine import Cluster
@@ -158,7 +158,7 @@ def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: 
     display.on_note(None, f"actors join with: {_how_to_join(board, has_tokens)}")
     if board.username and not has_tokens:
         display.on_note(None, f"without --keys, actors need the same password as user {board.username} has")
-    if config.board_keys is not None and config.board_keys.refused_actors and not has_tokens:
+    if board_keys_of(config).refused_actors and not has_tokens:
         display.on_note(None, f"config.board.refused_actors has no effect without --keys or {MASTER_VARIABLE}")
     return board.without_passwords()
 
@@ -250,10 +250,9 @@ def task_failure_reported(
             record = directory.record.trial(trial.name)
             if record.status is Status.ERROR and record.board_task is not None:
                 reason = record.error.summary if record.error else "the trial failed"
+                lease_s = board_keys_of(trial.experiment.config).lease_s
                 with suppress(BoardError), closing(open_board(board.with_passwords(environment))) as opened:
-                    _fail(
-                        opened, record.board_task, reason[:_LONGEST_REASON], _lease_s(trial), handed_task(environment)
-                    )
+                    _fail(opened, record.board_task, reason[:_LONGEST_REASON], lease_s, handed_task(environment))
 
 
 def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: HandedTask | None) -> None:
@@ -266,12 +265,6 @@ def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: Hande
             board.finish(lead, TaskStatus.FAILED, reason)
             return
         time.sleep(_LOOK_S)
-
-
-def _lease_s(trial: Trial) -> float:
-    keys = trial.experiment.config.board_keys
-    assert keys is not None  # checked_board has refused the others
-    return keys.lease_s
 
 
 def _is_over(board: BoardAddress, task_id: str) -> bool:

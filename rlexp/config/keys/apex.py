@@ -114,12 +114,19 @@ class ApexConfig(DQNConfig):
         is_shared = self.replay_storage == "shared_memory" and self.num_workers > 0
         own = super().replay
         on_device = self.replay_storage == "device"
+        optimizer = self.optimizer
+        num_shards = optimizer.num_replay_buffer_shards
         return replace(
             own,
-            num_shards=self.optimizer.num_replay_buffer_shards,
+            num_shards=num_shards,
             storage="frames" if on_device else own.storage,
             keeps_whole_observations=is_shared,
             on_device=on_device,
+            shard_processes=num_shards,
+            gatherers=0 if optimizer.gatherers == AUTO else optimizer.gatherers,
+            queued_batches=own.queued_batches
+            + optimizer.learner_queue_depth
+            + num_shards * optimizer.replay_queue_depth,
         )
 
     @property

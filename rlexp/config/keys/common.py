@@ -52,6 +52,25 @@ class ReplayNeeds:
     """Whether checkpoints contain it; None: where it has MOST_CHECKPOINTED_BYTES at most."""
     on_device: bool = False
     """Whether its frames are in the memory of the learner's device."""
+    workers_send_td_errors: bool = False
+    """Whether each transition comes with a first TD error, by which it is sampled."""
+    shard_processes: int = 0
+    """Of its shards, those that may have processes of their own."""
+    gatherers: int = 0
+    """Processes between workers and shards that the keys ask for by a number."""
+    queued_batches: int = 2
+    """Train batches in memory at the same time, at most."""
+
+
+@dataclass(frozen=True)
+class NetworkNeeds:
+    """What is known of an agent's network by its keys, whatever the env shows and however many actions it has."""
+
+    keys: str
+    """Those that decide about it, as files have them."""
+    least_weights: int
+    layer_outputs: int
+    """Of all layers together, for each row of a batch."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +159,6 @@ class CommonConfig(CommonKeys):
         return None if self.model.custom_preprocessor is not None else self.preprocessor_pref
 
     @property
-    def board_keys(self) -> BoardConfig | None:
-        """The keys of actors that join over a board; None where no actor can."""
-        return None
-
-    @property
     def fragment_length(self) -> int:
         """``sample_batch_size``, with ``auto`` decided by the numbers of workers and of their environments.
 
@@ -176,8 +190,19 @@ class CommonConfig(CommonKeys):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Why actors cannot join a trial over a board; None: they can."""
+        """Why actors cannot join a trial over a board; None: they can, and there are ``board_keys`` and ``replay``."""
         return "it learns only from what its newest weights have played, which joined actors do not have in time"
+
+    @property
+    def board_keys(self) -> BoardConfig | None:
+        """The keys of actors that join over a board; None where no actor can."""
+        return None
+
+    @property
+    def joined_fragment_length(self) -> int:
+        """``fragment_length`` of actors that join over a board."""
+        least = 0 if self.board_keys is None else self.board_keys.min_fragment_steps
+        return max(self.fragment_length, math.ceil(least / self.num_envs_per_worker))
 
     @property
     def learner_processes(self) -> LearnerProcesses | None:
@@ -192,6 +217,11 @@ class CommonConfig(CommonKeys):
     @property
     def replay(self) -> ReplayNeeds | None:
         """What its replay needs; None for an agent without replay."""
+        return None
+
+    @property
+    def network_needs(self) -> NetworkNeeds | None:
+        """What its network needs at least; None where the keys do not tell."""
         return None
 
     @property

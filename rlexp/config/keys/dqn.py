@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import Caution, CommonConfig, FactLine, PlayableActions, ReplayNeeds
+from rlexp.config.keys.common import Caution, CommonConfig, FactLine, NetworkNeeds, PlayableActions, ReplayNeeds
 from rlexp.config.keys.dqn_keys import DQNKeys
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment
@@ -102,16 +102,31 @@ class DQNConfig(DQNKeys):
             storage="compressed_frames" if self.compress_observations else "frames",
             keeps_whole_observations=False,
             in_checkpoints=self.checkpoint_replay,
+            workers_send_td_errors=self.worker_side_prioritization,
+        )
+
+    @property
+    def network_needs(self) -> NetworkNeeds:
+        """A torso, then heads of ``hiddens``, two with ``dueling``, whose weights ``noisy`` doubles."""
+        model = self.model
+        torso = (*model.fcnet_hiddens, *model.post_fcnet_hiddens)
+        heads = (*self.hiddens, self.num_atoms)
+        filters = model.conv_filters or ()
+        channels = (1, *(each[0] for each in filters))
+        convolutions = sum(
+            before * after * kernel[0] * kernel[1]
+            for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
+        )
+        of_heads = _weights_between((*torso[-1:], *heads)) * (1 + self.dueling) * (1 + self.noisy)
+        return NetworkNeeds(
+            keys="config.model, config.hiddens, config.num_atoms",
+            least_weights=_weights_between(torso) + convolutions + of_heads,
+            layer_outputs=sum((*torso, *heads)),
         )
 
     @property
     def board_keys(self) -> BoardConfig:
         return self.board
-
-    @property
-    def joined_fragment_length(self) -> int:
-        """``fragment_length`` of actors that join over a board."""
-        return max(self.fragment_length, math.ceil(self.board.min_fragment_steps / self.num_envs_per_worker))
 
     @property
     def board_obstacle(self) -> str | None:
@@ -196,6 +211,10 @@ def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
     ):
         if is_ineffective:
             yield from ((key, reason) for key in keys)
+
+
+def _weights_between(sizes: Sequence[int]) -> int:
+    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 def _has_ladder(config: DQNConfig) -> bool:

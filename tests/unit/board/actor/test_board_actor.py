@@ -5,6 +5,7 @@ When an outbox asks how far its fragments have come: soon where its actor waits 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -13,8 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
+from rlexp import board as board_room
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import DQNWorkerParts, q_network_config
@@ -28,7 +32,7 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import NOTHING_GOT, SendWindow
 from rlexp.board.servers.board import Beat, Seat, TaskStatus
 from rlexp.board.task import SeatSpecs, actor_settings, describe_trial, read_description
-from rlexp.board.trainer.admission import Admission
+from rlexp.board.trainer.admission import Admission, RefusedError
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import BoardSeats, admission_rules, board_source
 from rlexp.cluster.pool.pool import InlineTaskPool
@@ -42,7 +46,7 @@ from rlexp.errors import TrialError, UsageError
 from rlexp.models.networks import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.sample_batch import WrittenRows
+from rlexp.sample_batch import ACTIONS, WrittenRows
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
@@ -115,7 +119,29 @@ def test_seats_and_workers_share_one_ladder() -> None:
     assert epsilons[0] == min(epsilons) == pytest.approx(0.4**8)
     assert epsilons[-1] == max(epsilons) == pytest.approx(0.4)
     specs = SeatSpecs(read_description(task_of("CartPole-v1", config)))
-    assert [specs.epsilon(seat, 0) for seat in range(6)] == pytest.approx(epsilons[2:])
+    assert [specs.constant_epsilon(seat) for seat in range(6)] == pytest.approx(epsilons[2:])
+
+
+def test_epsilon_that_changes_over_time_or_explores_nothing_is_not_shown() -> None:
+    for key in ("per_worker_exploration", "explore"):
+        config = ApexConfig.model_validate(SMALL | {key: False})
+        assert SeatSpecs(read_description(task_of("CartPole-v1", config))).constant_epsilon(0) is None
+
+
+def test_continuous_actions_are_admitted_within_the_bounds_of_their_space() -> None:
+    actions = gym.spaces.Box(np.float32(-2), np.float32(2), (3,))
+    rule = admission_rules(config_of(), replace(trial_of("CartPole-v1", config_of()), action_space=actions)).columns[
+        ACTIONS
+    ]
+    rule.check(ACTIONS, np.full((4, 3), 2, np.float32))
+    for refused in (np.full((4, 3), 2.1, np.float32), np.zeros((4, 3), np.int64), np.zeros((4, 2), np.float32)):
+        with pytest.raises(RefusedError):
+            rule.check(ACTIONS, refused)
+
+
+def test_no_general_file_names_an_algorithm() -> None:
+    for path in Path(board_room.__file__).parent.rglob("*.py"):
+        assert not re.search(r"agents\.(dqn|apex|ppo)|keys\.(dqn|apex|ppo)", path.read_text(encoding="utf-8")), path
 
 
 def test_each_epoch_of_a_seat_plays_other_episodes() -> None:
@@ -207,7 +233,7 @@ def play(server: MemoryServer, index: int, ends: list[SeatEnd]) -> None:
     assert task is not None
     description = read_description(task)
     specs = SeatSpecs(description)
-    settings = actor_settings(description.config, KEYS)
+    settings = actor_settings(description.board, KEYS)
     actor = JoinedActor(board, seat, settings, lambda seat: RolloutWorker(specs.spec(seat)))
     ends.append(actor.run(lambda: False, lambda figures: None))
 
