@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from pika import exceptions
 
 from rlexp.board.messages.address import QUEUE_PASSWORD_VARIABLE, QueueAddress, tls_context, tls_problem
 from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.servers.carriers import SessionCarrier
+from rlexp.board.servers.carriers import ServedConnection, SessionCarrier
 
 MAX_BYTES: Final = 4 << 20
 _PREFETCH: Final = 256
@@ -41,32 +40,23 @@ class AmqpCarrier(SessionCarrier):
         super().__init__(partial(_AmqpConnection, address, f"rlexp.{task_id}"), MAX_BYTES)
 
 
-class _AmqpConnection:
+class _AmqpConnection(ServedConnection[tuple[int, bytes]]):
     """One connection. The client library allows one thread to use it, which is this session's own."""
 
     def __init__(self, address: QueueAddress, queue: str) -> None:
-        self._address, self._queue = address, queue
-        self._changed = threading.Condition()
-        self._arrived: deque[tuple[int, bytes]] = deque()
+        super().__init__(address)
+        self._queue = queue
         self._connection: Any = None
         self._channel: Any = None
         self._is_consuming = False
         self._is_blocked = False
         self._is_closing = False
-        self._error: BoardError | None = None
         self._thread = threading.Thread(target=self._run, name="rabbitmq", daemon=True)
         self._thread.start()
 
-    @property
-    def has_ended(self) -> bool:
-        return self._error is not None
-
     def check(self) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._channel is not None or self._error is not None, _ANSWER_S):
-                self._error = BoardLostError(f"the queue {self._address} does not answer")
-            if self._error is not None:
-                raise self._error
+            self._wait_until(lambda: self._channel is not None, _ANSWER_S)
             if self._is_blocked:
                 raise BoardLostError(f"the queue {self._address} takes nothing now: its memory or disk is full")
 
@@ -79,10 +69,7 @@ class _AmqpConnection:
             self._is_consuming = True
             self._call(self._consume)
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._arrived) or self._error is not None, timeout_s)
-            if self._error is not None:
-                raise self._error
-            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            taken = self._take(limit, timeout_s)
         if taken:
             self._call(partial(self._confirm, taken[-1][0]))
         return [message for _, message in taken]
@@ -125,11 +112,6 @@ class _AmqpConnection:
         while not self._is_closing:
             connection.process_data_events(time_limit=_LOOK_S)
         connection.process_data_events(time_limit=0)
-
-    def _end(self, error: BoardError) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
 
     def _publish(self, messages: Sequence[bytes]) -> None:
         for message in messages:

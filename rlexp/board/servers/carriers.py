@@ -1,18 +1,21 @@
-"""A queue beside the board, whose server may be away while the board is there: beats must not wait for it.
-
-Carriers over servers with which a client library keeps a session: a connection, and a thread that serves it.
-"""
+"""Carriers around others: over sessions with a server, and over a server that may be away while the board is there."""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+from rlexp.board.messages.address import QueueAddress
 from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError
 from rlexp.board.servers.board import Carrier, check_sizes
+
+T = TypeVar("T")
+"""What has come with a message."""
 
 
 class ReconnectingCarrier:
@@ -100,6 +103,44 @@ class Connection(Protocol):
     def close(self) -> None:
         """End the connection, after what was handed over was sent."""
         ...
+
+
+class ServedConnection(Generic[T]):
+    """What is alike in connections that a thread of their own serves: what has come, and what ended it."""
+
+    def __init__(self, address: QueueAddress) -> None:
+        self._address = address
+        self._changed = threading.Condition()
+        self._arrived: deque[T] = deque()
+        self._error: BoardError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._error is not None
+
+    def _wait_until(self, is_ready: Callable[[], bool], most_s: float) -> None:
+        """Wait for what the server says; raises what ended the connection, as where it says nothing.
+
+        The caller has the lock.
+        """
+        if not self._changed.wait_for(lambda: is_ready() or self._error is not None, most_s):
+            self._error = BoardLostError(f"the queue {self._address} does not answer")
+        self._raise_error()
+
+    def _take(self, limit: int, timeout_s: float) -> list[T]:
+        """Return up to ``limit`` of what has come within ``timeout_s``; raises what ended it. Needs the lock."""
+        self._changed.wait_for(lambda: bool(self._arrived) or self._error is not None, timeout_s)
+        self._raise_error()
+        return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+
+    def _end(self, error: BoardError) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
 
 class SessionCarrier:

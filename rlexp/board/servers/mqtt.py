@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -15,7 +13,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from rlexp.board.messages.address import QUEUE_PASSWORD_VARIABLE, QueueAddress, tls_context, tls_problem
 from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.servers.carriers import SessionCarrier
+from rlexp.board.servers.carriers import ServedConnection, SessionCarrier
 
 MAX_PACKET_BYTES: Final = 256 << 10
 """Servers take so much, many no more."""
@@ -40,17 +38,15 @@ class MqttCarrier(SessionCarrier):
         super().__init__(partial(_MqttConnection, address, topic), MAX_BYTES)
 
 
-class _MqttConnection:
+class _MqttConnection(ServedConnection[bytes]):
     """One connection, and the client library's thread that serves it."""
 
     def __init__(self, address: QueueAddress, topic: str) -> None:
-        self._address, self._topic = address, topic
-        self._changed = threading.Condition()
-        self._arrived: deque[bytes] = deque()
+        super().__init__(address)
+        self._topic = topic
         self._num_bytes = 0
         self._is_connected = False
         self._is_subscribed = False
-        self._error: BoardError | None = None
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5, reconnect_on_failure=False)
         self._client.connect_timeout = _CONNECT_S
         self._client.on_connect, self._client.on_disconnect = self._on_connect, self._on_disconnect
@@ -67,16 +63,9 @@ class _MqttConnection:
             raise tls_problem(address, error) or lost from error
         self._client.loop_start()
 
-    @property
-    def has_ended(self) -> bool:
-        return self._error is not None
-
     def check(self) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._is_connected or self._error is not None, _ANSWER_S):
-                self._error = BoardLostError(f"the queue {self._address} does not answer")
-            if self._error is not None:
-                raise self._error
+            self._wait_until(lambda: self._is_connected, _ANSWER_S)
 
     def send(self, messages: Sequence[bytes]) -> None:
         for message in messages:
@@ -86,25 +75,16 @@ class _MqttConnection:
     def take(self, limit: int, timeout_s: float) -> list[bytes]:
         """Return up to ``limit`` messages; the first call subscribes, and what was sent before never comes."""
         if not self._is_subscribed:
-            self._subscribe()
+            self._client.subscribe(self._topic, QOS)
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._arrived) or self._error is not None, timeout_s)
-            if self._error is not None:
-                raise self._error
-            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            self._wait_until(lambda: self._is_subscribed, _ANSWER_S)
+            taken = self._take(limit, timeout_s)
             self._num_bytes -= sum(map(len, taken))
             return taken
 
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
-
-    def _subscribe(self) -> None:
-        self._client.subscribe(self._topic, QOS)
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_subscribed or self._error is not None, _ANSWER_S)
-            if not self._is_subscribed and self._error is None:
-                self._error = BoardLostError(f"the queue {self._address} does not answer")
 
     def _on_connect(
         self, _client: Any, _data: Any, _flags: Any, code: ReasonCode, properties: Properties | None
@@ -144,8 +124,3 @@ class _MqttConnection:
                 f"set {QUEUE_PASSWORD_VARIABLE}, or give {self._address.scheme}://USER:PASSWORD@HOST",
             )
         return BoardLostError(f"the queue {self._address} refuses the connection: {code}")
-
-    def _end(self, error: BoardError) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()

@@ -65,22 +65,13 @@ class RedisConnection:
     def call_all(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to several commands that take one round trip; raises for the first that failed."""
         with self._translated():
-            pipeline = self._client.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*command)
-            answers: list[Any] = pipeline.execute()
-            return answers
+            return self._answers(commands, raise_on_error=True)
 
     def read_all(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers like ``call_all``; a WrongTypeError in place of that to a key of another type."""
         with self._translated():
-            pipeline = self._client.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*command)
-            answers = pipeline.execute(raise_on_error=False)
-            for answer in answers:
-                if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
-                    raise answer
+            answers = self._answers(commands)
+            _raise_others(answers)
             return [WrongTypeError(str(each)) if isinstance(each, Exception) else each for each in answers]
 
     def may(self, commands: Sequence[Sequence[str]]) -> list[bool]:
@@ -89,10 +80,8 @@ class RedisConnection:
         # transactions. Names are in bytes, or the client library would look for a command's own answer in b"QUEUED".
         self.call_all([(b"MULTI",), (b"DISCARD",)])
         with self._translated():
-            pipeline = self._client.pipeline(transaction=False)
-            for command in (["MULTI"], *commands, ["DISCARD"]):
-                pipeline.execute_command(command[0].encode(), *command[1:])
-            _, *answers, _ = pipeline.execute(raise_on_error=False)
+            asked: list[Sequence[str]] = [("MULTI",), *commands, ("DISCARD",)]
+            _, *answers, _ = self._answers([(name.encode(), *arguments) for name, *arguments in asked])
             return [not isinstance(answer, redis.exceptions.NoPermissionError) for answer in answers]
 
     def run(
@@ -106,20 +95,15 @@ class RedisConnection:
 
         One of these to a key of another type does nothing: as if it had been lost on its way.
         """
+        sha = sha1(script.encode(), usedforsecurity=False).hexdigest()
+        evaluated: Command = ["EVALSHA", sha, len(keys), *keys, *arguments]
         with self._translated():
-            pipeline = self._client.pipeline(transaction=False)
-            for command in before:
-                pipeline.execute_command(*command)
-            sha = sha1(script.encode(), usedforsecurity=False).hexdigest()
-            pipeline.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
-            *answers, result = pipeline.execute(raise_on_error=False)
-            for answer in answers:
-                if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
-                    raise answer
+            *answers, result = self._answers([*before, evaluated])
+            _raise_others(answers)
             if isinstance(result, redis.exceptions.NoScriptError):
                 # A server forgets scripts when it restarts.
                 self.load_scripts()
-                return self._client.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
+                return self._client.execute_command(*evaluated)
             if isinstance(result, Exception):
                 raise result
             return result
@@ -139,6 +123,14 @@ class RedisConnection:
         """Give up the connections; the second call does nothing."""
         self._client.close()
         self._client.connection_pool.disconnect()
+
+    def _answers(self, commands: Sequence[Command], *, raise_on_error: bool = False) -> list[Any]:
+        """Return the answers of one round trip, or else errors in their places."""
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = pipeline.execute(raise_on_error=raise_on_error)
+        return answers
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -210,6 +202,13 @@ class RedisCarrier:
 
     def close(self) -> None:
         """There is nothing to give up: see :meth:`RedisConnection.close`."""
+
+
+def _raise_others(answers: Sequence[Any]) -> None:
+    """Raise the first error among ``answers`` that says anything but that a key has another type."""
+    for answer in answers:
+        if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
+            raise answer
 
 
 def _is_of_wrong_type(error: Exception) -> bool:
