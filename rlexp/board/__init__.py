@@ -1,1 +1,1 @@
-"""Bytes between an actor anywhere and the trainer of its task: addresses, messages, windows, queues and boards."""
+"""Trials that are joined or trained from anywhere: boards' servers, and what trainers, actors and clients do there."""

@@ -1,12 +1,7 @@
-"""What the trainer of a trial says of it on a board, and what a joined actor makes of that: a worker like the trial's.
+"""A trial as a task: whether actors can join it, what its trainer says of it on a board, and what an actor makes of it.
 
-Neither torch nor Ray is imported here.
-
-Which trials actors can join over a board, and what their tasks are called there.
-
-The fingerprint of an env: the same on two machines where it plays the same way.
-
-The shapes of a Q-network's parameters, by their names: what weights must have before a network takes them.
+A joined actor makes workers like the trial's own from the description, after it has compared the env: by its spaces,
+and by a fingerprint that is the same on two machines where it plays the same way. Loads neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -49,6 +44,17 @@ NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a pa
 """Why an agent of another package has no board."""
 _LONGEST_START: Final = 50
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
+NUM_STEPS = 32
+DECIMALS = 3
+"""Processors differ in the last digits of what they compute."""
+PROTOCOL: Final = 1
+"""Of descriptions, and of what actors and trainers expect of each other."""
+_MOST_SHOWN: Final = 40
+"""Letters of what is no protocol."""
+_LATE: Final = 10**12
+"""Env steps after which a schedule of ε has ended."""
+_LONGEST_NAME: Final = 300
+"""Of an env or a module: both are shown."""
 
 
 def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
@@ -75,49 +81,6 @@ def new_task_id(name: str) -> str:
     """Return an id that no other task has, which begins with the name of an experiment."""
     start = _NOT_IN_AN_ID.sub("_", name)[:_LONGEST_START].strip("_") or "task"
     return f"{start}-{secrets.token_hex(4)}"
-
-
-NUM_STEPS = 32
-DECIMALS = 3
-"""Processors differ in the last digits of what they compute."""
-
-
-def env_fingerprint(config: EnvConfig) -> str:
-    """Return a hash of what one env shows and pays from ``reset(seed=0)`` on, by 32 actions that are always the same.
-
-    Envs that draw from other random streams than their own have another one each time.
-    """
-    vector = make_vector_env(config, 1)
-    try:
-        vector.single_action_space.seed(0)
-        seen = [vector.reset(seed=0)[0]]
-        digest = hashlib.sha256()
-        for _ in range(NUM_STEPS):
-            action = np.asarray([vector.single_action_space.sample()])
-            obs, rewards, terminated, truncated, _ = vector.step(action)
-            seen += [obs, rewards, terminated, truncated]
-        for array in seen:
-            digest.update(_rounded(np.asarray(array)).tobytes())
-        return digest.hexdigest()[:16]
-    finally:
-        vector.close()
-
-
-def _rounded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.dtype.kind != "f":
-        return array
-    return array.astype(np.float64).round(DECIMALS) + 0.0  # without the sign of zeros
-
-
-PROTOCOL: Final = 1
-"""Of descriptions, and of what actors and trainers expect of each other."""
-
-_MOST_SHOWN: Final = 40
-"""Letters of what is no protocol."""
-_LATE: Final = 10**12
-"""Env steps after which a schedule of ε has ended."""
-_LONGEST_NAME: Final = 300
-"""Of an env or a module: both are shown."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +223,11 @@ def board_keys_of(config: CommonConfig) -> BoardConfig:
     return config.board_keys
 
 
+def _config_class(experiment: Any) -> type[CommonConfig]:
+    found: type[CommonConfig] = experiment.model_fields["config"].annotation
+    return found
+
+
 def _shapes_of(players: SeatPlayers) -> Shapes:
     """Return the shapes of a network's weights; raises TrialError where this machine cannot make it."""
     try:
@@ -271,9 +239,31 @@ def _shapes_of(players: SeatPlayers) -> Shapes:
         raise TrialError(f"{message}, which is not installed here", f"pip install {error.name}") from error
 
 
-def _config_class(experiment: Any) -> type[CommonConfig]:
-    found: type[CommonConfig] = experiment.model_fields["config"].annotation
-    return found
+def env_fingerprint(config: EnvConfig) -> str:
+    """Return a hash of what one env shows and pays from ``reset(seed=0)`` on, by 32 actions that are always the same.
+
+    Envs that draw from other random streams than their own have another one each time.
+    """
+    vector = make_vector_env(config, 1)
+    try:
+        vector.single_action_space.seed(0)
+        seen = [vector.reset(seed=0)[0]]
+        digest = hashlib.sha256()
+        for _ in range(NUM_STEPS):
+            action = np.asarray([vector.single_action_space.sample()])
+            obs, rewards, terminated, truncated, _ = vector.step(action)
+            seen += [obs, rewards, terminated, truncated]
+        for array in seen:
+            digest.update(_rounded(np.asarray(array)).tobytes())
+        return digest.hexdigest()[:16]
+    finally:
+        vector.close()
+
+
+def _rounded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype.kind != "f":
+        return array
+    return array.astype(np.float64).round(DECIMALS) + 0.0  # without the sign of zeros
 
 
 def _text_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> str:

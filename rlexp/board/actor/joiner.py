@@ -1,6 +1,6 @@
 """``rlexp join``: finds tasks on a board and plays or trains them, one after another, without torch or Ray.
 
-TaskPlayer: plays the tasks that an actor joins, and shows how it does. Neither torch nor Ray is imported here.
+The Joiner looks for tasks; its Player is a JoinedTask, which plays their seats, or a trainer of submitted ones.
 """
 
 from __future__ import annotations
@@ -31,6 +31,19 @@ from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 LOOK_S: Final = 2.0
 """Seconds between two looks for a free seat."""
 _NAP_S: Final = 0.2
+_HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
+_QUEUE_NAMES: Final = {
+    QUEUE_OF_BOARD: "the board itself",
+    "rabbitmq": "RabbitMQ",
+    "mqtt": "MQTT",
+    "pubsub": "Google Cloud Pub/Sub",
+}
+_QUEUE_HINTS: Final = {
+    QUEUE_OF_BOARD: "leave out --queue, or write --queue none where RLEXP_QUEUE is set",
+    "rabbitmq": "give the address that its trainer uses: --queue amqps://USER@HOST",
+    "mqtt": "give the address that its trainer uses: --queue mqtts://USER@HOST",
+    "pubsub": "give the topic that its trainer uses: --queue pubsub://PROJECT/TOPIC",
+}
 
 
 def has_free_seat(summary: TaskSummary) -> bool:
@@ -185,21 +198,6 @@ class Joiner:
         until_s = time.monotonic() + seconds
         while not self._should_stop() and (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _NAP_S))
-
-
-_HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
-_QUEUE_NAMES: Final = {
-    QUEUE_OF_BOARD: "the board itself",
-    "rabbitmq": "RabbitMQ",
-    "mqtt": "MQTT",
-    "pubsub": "Google Cloud Pub/Sub",
-}
-_QUEUE_HINTS: Final = {
-    QUEUE_OF_BOARD: "leave out --queue, or write --queue none where RLEXP_QUEUE is set",
-    "rabbitmq": "give the address that its trainer uses: --queue amqps://USER@HOST",
-    "mqtt": "give the address that its trainer uses: --queue mqtts://USER@HOST",
-    "pubsub": "give the topic that its trainer uses: --queue pubsub://PROJECT/TOPIC",
-}
 
 
 class ActorView(Protocol):

@@ -1,7 +1,4 @@
-"""Outbox: the thread of a joined actor that sends fragments, keeps the seat, and fetches weights.
-
-WeightsFeed: the newest weights on the board, for one joined actor.
-"""
+"""Outbox: the thread of a joined actor that sends fragments, keeps the seat, and lets a WeightsFeed fetch weights."""
 
 from __future__ import annotations
 
@@ -20,6 +17,13 @@ from rlexp.board.messages.payloads import Newer, Shapes, blob_name, check_form, 
 from rlexp.board.messages.window import STANDSTILL_S, SendWindow
 from rlexp.board.servers.board import Beat, Board, Fenced, Seat, TaskStatus
 from rlexp.board.servers.carriers import ReconnectingCarrier
+
+SHORTEST_BEAT_S: Final = 0.02
+LONGEST_FULL_BEAT_S: Final = 1.0
+"""With half of the window unconfirmed a beat is due after SHORTEST_BEAT_S, then twice as late each, up to this."""
+UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
+"""With less of it, the next fragment's beat asks as well; without one, this is soon enough before any is sent again."""
+STOP_TIMEOUT_S: Final = 10.0
 
 
 class WeightsFeed:
@@ -78,14 +82,6 @@ class WeightsFeed:
             raise InvalidMessageError("weights that are older than those before")
         if self._shapes is not None:
             check_form(newest.weights, self._shapes)
-
-
-SHORTEST_BEAT_S: Final = 0.02
-LONGEST_FULL_BEAT_S: Final = 1.0
-"""With half of the window unconfirmed a beat is due after SHORTEST_BEAT_S, then twice as late each, up to this."""
-UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
-"""With less of it, the next fragment's beat asks as well; without one, this is soon enough before any is sent again."""
-STOP_TIMEOUT_S: Final = 10.0
 
 
 class SeatEnd(Enum):

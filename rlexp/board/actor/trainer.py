@@ -1,9 +1,7 @@
 """``rlexp join --as trainer``: leads a submitted task, and trains it by a command of its own, which has the Ray.
 
-Whether a submitted task may be trained on this machine: what its experiment asks for, and what is allowed here.
-
 The experiment is a stranger's. It is read by the loader of experiment files, which makes nothing but checked keys of
-it; those that would reach files, servers or modules of this machine are refused.
+it; those that would reach files, servers or modules of this machine, or take more of it than is allowed, are refused.
 """
 
 from __future__ import annotations
@@ -48,6 +46,17 @@ _BESIDE_SPACES: Final = 32
 """Bytes of a transition beside observations and actions: reward, discount, priority."""
 _UNLIMITED: Final = 1 << 62
 _WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
+TASKS_FOLDER: Final = "tasks"
+"""Of the runs of tasks in OUT, apart from the runs of the user."""
+LEASE_S: Final = 15.0
+"""Of the lead until the process that trains has it."""
+START_S: Final = 180.0
+"""How long the lead is kept for a process that starts; then it must keep it itself."""
+END_TIMEOUT_S: Final = 60.0
+"""How long it may take to leave a checkpoint once it was asked to stop; then it is killed."""
+_MOST_JUDGED: Final = 1000
+_RENEW_S: Final = 3.0
+_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -153,19 +162,6 @@ def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: i
     needed = replay.capacity * (2 * bytes_of_space(observations) + bytes_of_space(actions) + _BESIDE_SPACES)
     if needed > max_memory:
         yield Obstacle(f"may need {gib(needed)} for replay, and {gib(max_memory)} are allowed", _WHAT_IS_ALLOWED)
-
-
-TASKS_FOLDER: Final = "tasks"
-"""Of the runs of tasks in OUT, apart from the runs of the user."""
-LEASE_S: Final = 15.0
-"""Of the lead until the process that trains has it."""
-START_S: Final = 180.0
-"""How long the lead is kept for a process that starts; then it must keep it itself."""
-END_TIMEOUT_S: Final = 60.0
-"""How long it may take to leave a checkpoint once it was asked to stop; then it is killed."""
-_MOST_JUDGED: Final = 1000
-_RENEW_S: Final = 3.0
-_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True)

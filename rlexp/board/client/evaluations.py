@@ -1,15 +1,13 @@
-"""EvaluationThread: plays episodes with the newest weights on the board while a task is trained elsewhere.
+"""EvaluationThread: plays episodes with the newest weights on the board, while a task is trained elsewhere.
 
-Plays evaluation episodes with weights that a trainer has put on a board, wherever it trains.
-
-Neither Ray is imported here nor, where the network is made of fully connected layers, torch.
+Its BoardEvaluator plays them. Loads no Ray, and torch only where the network needs it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +19,6 @@ from rlexp.agents.workers import GROUP as FILTERS
 from rlexp.agents.workers import ObservationFilters
 from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.messages.payloads import Newer
-from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.make import spaces_of
@@ -33,6 +30,9 @@ from rlexp.sample_batch import Array
 
 TIMEOUT_S: Final = 600.0
 """Seconds of an evaluation, at most: an episode may have no end."""
+PERIOD_S: Final = 60.0
+"""Seconds between the beginnings of two evaluations, at least."""
+STOP_TIMEOUT_S: Final = 10.0
 
 
 class BoardEvaluator:
@@ -76,11 +76,6 @@ def _of_one_filter(moments: Moments) -> dict[str, Array]:
         "mean": moments.mean[np.newaxis],
         "squares": moments.squares[np.newaxis],
     }
-
-
-PERIOD_S: Final = 60.0
-"""Seconds between the beginnings of two evaluations, at least."""
-STOP_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -202,40 +197,3 @@ class EvaluationThread:
 
 def _in_words(error: Exception) -> str:
     return error.message if isinstance(error, RlexpError) else f"{type(error).__name__}: {error}"
-
-
-QUEUED_S: Final = 5.0
-"""Seconds after which it is said that no trainer has taken a task."""
-
-
-class TaskNotes:
-    """Compares each line of the list of tasks with the one before; owned by one submission."""
-
-    def __init__(self, board: str) -> None:
-        """``board`` is the address that a trainer joins, without its password."""
-        self._board = board
-        self._before: TaskSummary | None = None
-        self._waits_for_trainer = False
-
-    def of(self, now: TaskSummary) -> list[str]:
-        """Return what to say, a sentence each."""
-        before, self._before = self._before, now
-        return list(self._changes(before, now))
-
-    def _changes(self, before: TaskSummary | None, now: TaskSummary) -> Iterator[str]:
-        if now.status.is_over:
-            return
-        if now.trainer is not None:
-            self._waits_for_trainer = False
-            if before is None or before.trainer != now.trainer:
-                yield f"trainer {now.trainer} has taken it"
-            return
-        if before is not None and before.trainer is not None:
-            yield f"trainer {before.trainer} is gone"
-        is_new = now.status is TaskStatus.QUEUED and now.age_s < QUEUED_S
-        if not self._waits_for_trainer and not is_new:
-            self._waits_for_trainer = True
-            which = (
-                "no trainer has taken it yet; start one" if now.status is TaskStatus.QUEUED else "to go on, start one"
-            )
-            yield f"{which} with: rlexp join {self._board} --as trainer"

@@ -1,8 +1,7 @@
-"""TaskRun: the run directory of a task that is trained elsewhere, like that of a run of this machine.
+"""An experiment as a task on a board and as a run here: what can be submitted, and what is kept of its training.
 
-An experiment as a task: what can be submitted, its text on the board, and the plan that a task's text makes.
-
-The checkpoint that a trainer has left on a board, as one of a run of this machine.
+A SubmittedTask is made of a plan, or of a task's text. A TaskRun is its run directory, like that of a run of this
+machine, also in the checkpoint that its trainer leaves on the board.
 """
 
 from __future__ import annotations
@@ -43,6 +42,12 @@ _ON_THIS_MACHINE: Final = {
     "storage": "would be written by the trainer, with the rights of its machine",
 }
 """Keys beside ``config`` that mean something else where the trainer is, and why."""
+STATUSES: Final = {
+    TaskStatus.ENDED: Status.TERMINATED,
+    TaskStatus.FAILED: Status.ERROR,
+    TaskStatus.CANCELLED: Status.STOPPED,
+}
+"""How a run ends whose task is over."""
 
 
 @dataclass(frozen=True)
@@ -161,14 +166,6 @@ def keep_result(content: bytes, folder: Path, submitted: SubmittedTask, key: byt
         write_manifest(received, manifest.sequence, metadata)
 
     return unpack_checkpoint(content, folder, key, MAX_BLOB_BYTES, describe)
-
-
-STATUSES: Final = {
-    TaskStatus.ENDED: Status.TERMINATED,
-    TaskStatus.FAILED: Status.ERROR,
-    TaskStatus.CANCELLED: Status.STOPPED,
-}
-"""How a run ends whose task is over."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Submission: waits for a task that others train; records, shows and evaluates meanwhile what comes of it.
 
-TaskWatch: how a task does, and its result rows in their order, by what a board says at each look.
+A TaskWatch looks at the board and puts its rows in order; TaskNotes say what has changed between two looks.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 from zlib import crc32
 
-from rlexp.board.client.evaluations import EvaluationThread, TaskNotes
+from rlexp.board.client.evaluations import EvaluationThread
 from rlexp.board.client.run import TaskRun
 from rlexp.board.messages.blobs import verified
 from rlexp.board.messages.credentials import ActorKeys, accepts_task, task_signature
@@ -30,9 +30,16 @@ from rlexp.search.display import Display
 PATIENCE_S: Final = 60.0
 """For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted
 again."""
-
+QUEUED_S: Final = 5.0
+"""Seconds after which it is said that no trainer has taken a task."""
 MOST_PAUSE_S: Final = 600.0
 """Between two times that a lost task is submitted again, at most: it begins with a second, and doubles."""
+LOOK_S: Final = 1.0
+"""Seconds between two looks at the board."""
+TICK_S: Final = 0.2
+LAST_CHECKPOINT_S: Final = 30.0
+"""How long the trainer of a task that was cancelled may take to save, while it keeps its lease."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -174,13 +181,37 @@ def _row_of(text: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and is_row(row) else None
 
 
-LOOK_S: Final = 1.0
-"""Seconds between two looks at the board."""
-TICK_S: Final = 0.2
-LAST_CHECKPOINT_S: Final = 30.0
-"""How long the trainer of a task that was cancelled may take to save, while it keeps its lease."""
+class TaskNotes:
+    """Compares each line of the list of tasks with the one before; owned by one submission."""
 
-T = TypeVar("T")
+    def __init__(self, board: str) -> None:
+        """``board`` is the address that a trainer joins, without its password."""
+        self._board = board
+        self._before: TaskSummary | None = None
+        self._waits_for_trainer = False
+
+    def of(self, now: TaskSummary) -> list[str]:
+        """Return what to say, a sentence each."""
+        before, self._before = self._before, now
+        return list(self._changes(before, now))
+
+    def _changes(self, before: TaskSummary | None, now: TaskSummary) -> Iterator[str]:
+        if now.status.is_over:
+            return
+        if now.trainer is not None:
+            self._waits_for_trainer = False
+            if before is None or before.trainer != now.trainer:
+                yield f"trainer {now.trainer} has taken it"
+            return
+        if before is not None and before.trainer is not None:
+            yield f"trainer {before.trainer} is gone"
+        is_new = now.status is TaskStatus.QUEUED and now.age_s < QUEUED_S
+        if not self._waits_for_trainer and not is_new:
+            self._waits_for_trainer = True
+            which = (
+                "no trainer has taken it yet; start one" if now.status is TaskStatus.QUEUED else "to go on, start one"
+            )
+            yield f"{which} with: rlexp join {self._board} --as trainer"
 
 
 class SubmissionDisplay(Display, Protocol):

@@ -1,7 +1,4 @@
-"""Puts an experiment on a board as a task, or comes back to one, and waits for it: behind ``rlexp submit``.
-
-The notes of a submitter when something about its task changes.
-"""
+"""``rlexp submit``: puts an experiment on a board as a task, or comes back to one, and waits for it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Both ends of a board: actors that join from anywhere, and the source of samples that they are at the trainer."""
+"""What lies on a board and travels over it: addresses, keys, tasks, and the messages of fragments and weights."""

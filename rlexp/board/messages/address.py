@@ -1,6 +1,6 @@
 """Where a board is, and the queue of its fragments: ``redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]``, ``amqps://…``.
 
-TLS of boards and queues: certificates are always verified, and what is wrong with one is said with its remedy.
+With TLS certificates are always verified, and what is wrong with one is said with its remedy.
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ _ENCRYPTED: Final = {"redis": "rediss", "amqp": "amqps", "mqtt": "mqtts"}
 """Schemes, and the same with TLS."""
 NONE: Final = "none"
 """Said instead of an address: no board, or no queue beside it."""
+_QUEUE_KINDS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "mqtt": "mqtt", "mqtts": "mqtt", "pubsub": "pubsub"}
+_PUBSUB_HINT: Final = "give it as pubsub://PROJECT/TOPIC"
+_ALWAYS_ENCRYPTED: Final = {*_ENCRYPTED.values(), "pubsub"}
+_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED; the others are those of a host name and of an address."""
+_WRONG_HOST: Final = (62, 64)
+TASK_VARIABLE: Final = "RLEXP_TASK"
+"""``ID EPOCH PARENT MEMBER``; set by ``join`` only."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +67,6 @@ _QUEUE: Final = _Kind(
     {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883, "pubsub": 0},
     "amqps://USER@HOST or mqtts://USER@HOST",
 )
-_QUEUE_KINDS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "mqtt": "mqtt", "mqtts": "mqtt", "pubsub": "pubsub"}
-_PUBSUB_HINT: Final = "give it as pubsub://PROJECT/TOPIC"
-_ALWAYS_ENCRYPTED: Final = {*_ENCRYPTED.values(), "pubsub"}
 
 
 @dataclass(frozen=True)
@@ -265,11 +270,6 @@ def _ca_file(parts: SplitResult, kind: _Kind) -> str:
     return ca_file
 
 
-_EXPIRED: Final = 10
-"""X509_V_ERR_CERT_HAS_EXPIRED; the others are those of a host name and of an address."""
-_WRONG_HOST: Final = (62, 64)
-
-
 def tls_context(address: ServerAddress) -> ssl.SSLContext:
     """Return how to verify the server at ``address``; raises BoardError where its CA file cannot be used."""
     try:
@@ -319,10 +319,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         carried = (getattr(found, "exceptions", ()), getattr(found, "exception", None), found.args)
         flat = [*(carried[0] if isinstance(carried[0], list | tuple) else ()), carried[1], *carried[2]]
         waiting += [each for each in (found.__cause__, found.__context__, *flat) if isinstance(each, BaseException)]
-
-
-TASK_VARIABLE: Final = "RLEXP_TASK"
-"""``ID EPOCH PARENT MEMBER``; set by ``join`` only."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 ``RLX1 | length of the header (u32) | header | LZ4 block | HMAC-SHA256 of all before it``
 
 The header names the actor whose key the signature is made with; so it is read before the signature is verified.
-
-Arrays as the bytes of a message: rows, whole or with their frames sent once, and weights.
-
-Parts: fragments that are larger than one message of their carrier, put together again.
+The block has the bytes of arrays, such as rows, whole or with their frames sent once. A fragment that is larger than
+one message of its carrier travels in Parts.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ import hmac
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import lz4.block
 import numpy as np
@@ -41,9 +39,12 @@ _LENGTH_BYTES: Final = 4
 _PREFIX_BYTES: Final = len(_MAGIC) + 1 + _LENGTH_BYTES
 _SIGNATURE_BYTES: Final = sha256().digest_size
 _LARGEST_NUMBER: Final = 1 << 53
-
+T = TypeVar("T")
 KeyOf = Callable[[str], bytes | None]
 """Returns the key of an actor's messages by its id; None where nobody of this id may send any."""
+_FRAMES: Final = ":frames"
+_NUMBERS: Final = ":numbers"
+_Key = tuple[int, int, int]
 
 
 class WrongVersionError(InvalidMessageError):
@@ -184,16 +185,16 @@ def _read_header(text: bytes) -> Header:
         if content["v"] != VERSION:
             raise _wrong_version(content["v"])
         header = Header(
-            task_id=_text(content["task"]),
+            task_id=_of(str, content["task"]),
             seat=_number(content["seat"], -1),
             epoch=_number(content["epoch"]),
             number=_number(content["number"]),
             weights_version=_number(content["weights"], -1),
             columns=_columns(content["columns"]),
-            info=_mapping(content["info"]),
+            info=_of(dict, content["info"]),
             part=_number(content["part"]),
             num_parts=_number(content["parts"], 1),
-            actor=_text(content.get("actor", "")),
+            actor=_of(str, content.get("actor", "")),
         )
         raw_bytes = content["raw_bytes"]
     except (KeyError, TypeError, ValueError) as error:
@@ -207,8 +208,8 @@ def _read_header(text: bytes) -> Header:
 
 def _columns(content: Any) -> tuple[Column, ...]:
     columns = tuple(
-        Column(_text(name), _dtype(dtype), tuple(_number(length) for length in _list(shape)))
-        for name, dtype, shape in _list(content)
+        Column(_of(str, name), _dtype(dtype), tuple(_number(length) for length in _of(list, shape)))
+        for name, dtype, shape in _of(list, content)
     )
     if len({column.name for column in columns}) < len(columns):
         raise InvalidMessageError("two columns have the same name")
@@ -221,21 +222,9 @@ def _dtype(name: Any) -> str:
     return str(name)
 
 
-def _list(value: Any) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise TypeError("no list")
-    return value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("no object")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("no text")
+def _of(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"no {kind.__name__}")
     return value
 
 
@@ -247,10 +236,6 @@ def _number(value: Any, least: int = 0) -> int:
 
 def _wrong_version(found: Any) -> WrongVersionError:
     return WrongVersionError(f"a message of format {str(found)[:20]!r}; this rlexp reads format {VERSION}")
-
-
-_FRAMES: Final = ":frames"
-_NUMBERS: Final = ":numbers"
 
 
 def pack_arrays(arrays: Mapping[str, Array]) -> tuple[tuple[Column, ...], bytes]:
@@ -285,11 +270,6 @@ def pack_rows(rows: SampleBatch | FrameRows) -> tuple[tuple[Column, ...], bytes]
     return pack_arrays({**rows.rows.columns, _FRAMES: rows.frames, _NUMBERS: rows.numbers})
 
 
-def unpack_rows(message: Message) -> SampleBatch | FrameRows:
-    """Return the rows of a whole message, read-only; see :func:`rows_of` for what is refused."""
-    return rows_of(unpack_arrays(message))
-
-
 def rows_of(arrays: Mapping[str, Array]) -> SampleBatch | FrameRows:
     """Return the rows that are made of ``arrays``.
 
@@ -322,9 +302,6 @@ def _check_frames(rows: SampleBatch, frames: Array, numbers: Array) -> None:
             raise InvalidMessageError("the rows' indices of frames are no indices")
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < len(frames):
             raise InvalidMessageError("a row has a frame that is not there")
-
-
-_Key = tuple[int, int, int]
 
 
 class Parts:

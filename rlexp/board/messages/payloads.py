@@ -1,18 +1,13 @@
-"""What a joined actor sends: the rows of a fragment and the report about it, as the messages of one number.
+"""What the messages of a task contain: fragments, which actors send, and weights, which its trainer puts on the board.
 
-The precision in which weights travel: float16 where the trial says so and their values allow it.
-
-What a trainer puts on the board for its actors: weights, moments of a filter, and the clock of schedules.
-
-Blobs, such as weights: what is too large for one value on a board, in chunks whose hash is checked.
-
-Blobs with the trainer's signature: checkpoints, for other trainers of the task and for its client.
+A fragment has rows and the report about them. Weights come with the moments of a filter and the clock of schedules, in
+float16 where the trial says so and their values allow it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +38,14 @@ _SQUARES: Final = ":observed_squares"
 _REPORT: Final = {_RETURNS: "float64", _LENGTHS: "int64", _REPORTED: "bool"}
 _MOMENTS: Final = (_MEAN, _SQUARES)
 _MOST_STEPS: Final = 1 << 40
+FLOAT16: Final = "float16"
+_LARGEST: Final = float(np.finfo(np.float16).max)
+_FILTER_MEAN: Final = ":mean"
+_FILTER_SQUARES: Final = ":squares"
+_BLOB_BYTES: Final = 1 << 40
+"""A blob is one message, however long it is: boards cut it into chunks themselves."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of all parameters of a network, by name."""
 
 
 def seal_fragment(
@@ -51,16 +54,8 @@ def seal_fragment(
     """Return the messages of a fragment; ``header`` says where it comes from, and its number."""
     columns, raw = pack_rows(rows)
     more_columns, more_raw = pack_arrays(_report_arrays(info))
-    filled = Header(
-        task_id=header.task_id,
-        seat=header.seat,
-        epoch=header.epoch,
-        number=header.number,
-        weights_version=info.weights_version,
-        columns=(*columns, *more_columns),
-        info=_report(info),
-        actor=header.actor,
-    )
+    columns = (*columns, *more_columns)
+    filled = replace(header, weights_version=info.weights_version, columns=columns, info=_report(info))
     return seal(filled, raw + more_raw, key, max_bytes)
 
 
@@ -118,7 +113,7 @@ def _episodes(report: Mapping[str, Array | None]) -> Episodes:
     returns, lengths, reported = arrays
     if returns is None or lengths is None or reported is None:
         raise InvalidMessageError("the episodes are missing")
-    if any(array.dtype != dtype for array, dtype in zip((returns, lengths, reported), _REPORT.values(), strict=True)):
+    if [str(array.dtype) for array in (returns, lengths, reported)] != [*_REPORT.values()]:
         raise InvalidMessageError("the episodes have wrong dtypes")
     if returns.ndim != 1 or not returns.shape == lengths.shape == reported.shape:
         raise InvalidMessageError("the episodes have different numbers")
@@ -130,68 +125,11 @@ def _episodes(report: Mapping[str, Array | None]) -> Episodes:
 def _moments(count: Any, mean: Array | None, squares: Array | None) -> Moments | None:
     if count is None and mean is None and squares is None:
         return None
-    if (
-        mean is None
-        or squares is None
-        or mean.shape != squares.shape
-        or {mean.dtype, squares.dtype} != {np.dtype("f8")}
-    ):
+    if mean is None or squares is None or mean.shape != squares.shape or not mean.dtype == squares.dtype == np.float64:
         raise InvalidMessageError("the moments are incomplete")
     if not (np.isfinite(mean).all() and np.isfinite(squares).all() and (squares >= 0).all()):
         raise InvalidMessageError("the moments are not finite")
     return Moments(_count(count), mean, squares)
-
-
-FLOAT16: Final = "float16"
-_LARGEST: Final = float(np.finfo(np.float16).max)
-
-
-class WeightPrecision:
-    """Rounds weights before they are published; owned by the source of joined actors."""
-
-    def __init__(self, dtype: str) -> None:
-        """``dtype`` is what float32 arrays become: ``float32`` or ``float16``."""
-        self.dtype = dtype
-        self._kept: set[str] = set()
-        self._events: list[str] = []
-
-    def rounded(self, weights: Weights) -> Weights:
-        """Return ``weights`` to be sent. An array with a value beyond float16 stays float32: none becomes infinite."""
-        if self.dtype != FLOAT16:
-            return weights
-        return {name: self._rounded(name, np.asarray(array)) for name, array in weights.items()}
-
-    def drain_events(self) -> list[str]:
-        """Return which arrays stayed float32 since the last call; each is named once."""
-        events, self._events = self._events, []
-        return events
-
-    def _rounded(self, name: str, array: np.ndarray) -> np.ndarray:
-        if array.dtype != np.float32:
-            return array
-        with np.errstate(over="ignore"):
-            rounded = array.astype(np.float16)
-        if np.isfinite(rounded).all():
-            return rounded
-        if name not in self._kept:
-            self._kept.add(name)
-            why = f"it has values beyond {_LARGEST:,.0f}, the largest of float16"
-            self._events.append(f"weights {name} are sent to joined actors as float32: {why}")
-        return array
-
-
-def widened(weights: Weights) -> Weights:
-    """Return received weights as networks use them: float16 becomes float32."""
-    return {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in weights.items()}
-
-
-_FILTER_MEAN: Final = ":mean"
-_FILTER_SQUARES: Final = ":squares"
-_BLOB_BYTES: Final = 1 << 40
-"""A blob is one message, however long it is: boards cut it into chunks themselves."""
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Of all parameters of a network, by name."""
 
 
 @dataclass(frozen=True)
@@ -253,3 +191,42 @@ def check_form(weights: Weights, shapes: Shapes) -> None:
         raise InvalidMessageError("weights of another network")
     if any(array.dtype.kind != "f" or array.dtype.itemsize > np.float32().itemsize for array in weights.values()):
         raise InvalidMessageError("weights of another dtype")
+
+
+def widened(weights: Weights) -> Weights:
+    """Return received weights as networks use them: float16 becomes float32."""
+    return {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in weights.items()}
+
+
+class WeightPrecision:
+    """Rounds weights before they are published; owned by the source of joined actors."""
+
+    def __init__(self, dtype: str) -> None:
+        """``dtype`` is what float32 arrays become: ``float32`` or ``float16``."""
+        self.dtype = dtype
+        self._kept: set[str] = set()
+        self._events: list[str] = []
+
+    def rounded(self, weights: Weights) -> Weights:
+        """Return ``weights`` to be sent. An array with a value beyond float16 stays float32: none becomes infinite."""
+        if self.dtype != FLOAT16:
+            return weights
+        return {name: self._rounded(name, np.asarray(array)) for name, array in weights.items()}
+
+    def drain_events(self) -> list[str]:
+        """Return which arrays stayed float32 since the last call; each is named once."""
+        events, self._events = self._events, []
+        return events
+
+    def _rounded(self, name: str, array: np.ndarray) -> np.ndarray:
+        if array.dtype != np.float32:
+            return array
+        with np.errstate(over="ignore"):
+            rounded = array.astype(np.float16)
+        if np.isfinite(rounded).all():
+            return rounded
+        if name not in self._kept:
+            self._kept.add(name)
+            why = f"it has values beyond {_LARGEST:,.0f}, the largest of float16"
+            self._events.append(f"weights {name} are sent to joined actors as float32: {why}")
+        return array

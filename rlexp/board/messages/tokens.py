@@ -27,6 +27,18 @@ from rlexp.errors import UsageError
 MASTER_PREFIX: Final = "rlexp-master-1-"
 TOKEN_PREFIX: Final = "rlexp-token-1-"
 _CHECKSUM_BYTES: Final = 4
+MASTER_VARIABLE: Final = "RLEXP_BOARD_MASTER"
+"""Has the trainer's master key, or ``@FILE`` with it."""
+TOKEN_VARIABLE: Final = "RLEXP_BOARD_TOKEN"
+"""Has an actor's join token, or ``@FILE`` with it."""
+_KEY_BYTES: Final = 32
+_SIGNATURE_BYTES: Final = 64
+_ACTOR: Final = b"rlexp actor 1 "
+_TRAINER: Final = b"rlexp trainer 1"
+_CLIENT: Final = "client"
+"""The id in the token of whoever submits tasks; it sends no fragments."""
+_MOST_BYTES: Final = 4096
+"""Of a file with a key or token."""
 
 
 def encode_line(prefix: str, content: bytes) -> str:
@@ -59,20 +71,6 @@ def _checksum(prefix: str, content: bytes) -> bytes:
 def unreadable(kind: str) -> UsageError:
     """Return the error of a line in which something is wrong."""
     return UsageError(f"the {kind} is not as it was made: a character is missing or wrong", "copy the whole line again")
-
-
-MASTER_VARIABLE: Final = "RLEXP_BOARD_MASTER"
-"""Has the trainer's master key, or ``@FILE`` with it."""
-TOKEN_VARIABLE: Final = "RLEXP_BOARD_TOKEN"
-"""Has an actor's join token, or ``@FILE`` with it."""
-_KEY_BYTES: Final = 32
-_SIGNATURE_BYTES: Final = 64
-_ACTOR: Final = b"rlexp actor 1 "
-_TRAINER: Final = b"rlexp trainer 1"
-_CLIENT: Final = "client"
-"""The id in the token of whoever submits tasks; it sends no fragments."""
-_MOST_BYTES: Final = 4096
-"""Of a file with a key or token."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
-"""What each role may do on a Redis or Valkey that is a board, as access rules of the server's (ACL).
+"""What each role may do on a Redis or Valkey that is a board: access rules (ACL), and the commands by which it does it.
 
 Commands within a script are checked against the rules of whoever runs it, so each role has the commands and keys that
 its scripts use, and can use them without the scripts as well. So a role that writes a key has only the command that
 its scripts write it with: nobody else can give the key another type, or remove it. Actors run the scripts that the
 server has, by their hash, and cannot give it others; trainers and clients load them.
-
-By which commands each role does what it does: for finding out whether a user of a server can be of a role.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ OLDEST: Final = (6, 2)
 """The first version of Redis that can be a board."""
 FIRST_WITH_READ_ONLY_KEYS: Final = (7, 0)
 """The first version of Redis that tells keys that may be read from keys that may be written."""
-
 _CONNECTION: Final = ("auth", "hello", "ping", "select", "time", "multi", "discard", "acl|whoami")
 _READING: Final = ("get", "hget", "hmget", "hvals", "hgetall", "exists", "smembers", "llen", "lrange", "lindex")
 _WRITING: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "expire", "unlink")
@@ -99,7 +96,6 @@ CLIENT: Final = Role(
 )
 """Submits and cancels tasks, reads how they do and what they result in."""
 ROLES: Final = (ACTOR, TRAINER, CLIENT)
-
 _TASK: Final = "rlexp:{rlexp-board-check}:"
 """Of a task that nobody announces."""
 _NO_SCRIPT: Final = "0" * 40
@@ -112,7 +108,6 @@ _RECEIVE: Final = "receive fragments"
 _PUBLISH: Final = "publish weights and results"
 _SUBMIT: Final = "submit and cancel a task"
 _RESULTS: Final = "read results"
-
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     ACTOR.name: (_SEE, _SEAT, _SEND, _WEIGHTS),
     TRAINER.name: (_SEE, _ANNOUNCE, _RECEIVE, _PUBLISH),
@@ -121,7 +116,6 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
 """What each role does, by its name."""
 RULING_COMMANDS: Final = (("FLUSHALL",), ("CONFIG", "GET", "dir"))
 """What nobody needs who plays, trains or submits."""
-
 _COMMANDS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     _SEE: [
         ("SMEMBERS", "rlexp:tasks"),

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from rlexp.board.servers.redis_queue import RedisConnection
 
 _CONNECT_S: Final = 5.0
+NUM_ROUND_TRIPS: Final = 20
+_SIZES: Final = (64 << 10, 1 << 20, 4 << 20)
+_LONGEST_S: Final = 5.0
+"""A size that would take longer, by the one before it, is not tried."""
+T = TypeVar("T")
+_SECTIONS: Final = ("memory", "persistence", "stats", "clients")
 
 
 class ReachObstacle(StrEnum):
@@ -128,12 +134,6 @@ def _obstacle_of(error: ssl.SSLCertVerificationError) -> ReachObstacle:
     return x509_v_err.get(error.verify_code, ReachObstacle.AUTHORITY)
 
 
-NUM_ROUND_TRIPS: Final = 20
-_SIZES: Final = (64 << 10, 1 << 20, 4 << 20)
-_LONGEST_S: Final = 5.0
-"""A size that would take longer, by the one before it, is not tried."""
-
-
 @dataclass(frozen=True)
 class Speed:
     """What was measured."""
@@ -197,10 +197,6 @@ class RedisFacts:
     speed: Speed
     about: Mapping[str, str] | None
     """The answers to INFO, by name; None where this user may not ask."""
-
-
-T = TypeVar("T")
-_SECTIONS: Final = ("memory", "persistence", "stats", "clients")
 
 
 def probe(address: BoardAddress) -> RedisFacts:

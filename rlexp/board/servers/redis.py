@@ -28,7 +28,6 @@ from rlexp.board.servers.board import (
 )
 from rlexp.board.servers.redis_queue import Command, RedisCarrier, RedisConnection, WrongTypeError
 from rlexp.board.servers.redis_values import (
-    PUBLISH,
     SUMMARY_FIELDS,
     TASK_FIELDS,
     TaskValues,
@@ -174,7 +173,7 @@ class RedisBoard:
             to_json(news.figures),
             *self._announced.get(lead.task_id, _NOT_ANNOUNCED),
         ]
-        status, *more = self._connection.run(PUBLISH, keys, [*arguments, *got])
+        status, *more = self._connection.run(redis_scripts.PUBLISH, keys, [*arguments, *got])
         if status == b"fenced":
             return Fenced()
         if status == b"unknown":

@@ -13,11 +13,69 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlexp.board.servers.redis_values import LEADS, PUBLISH, READING
+from rlexp.board.messages.tasks import MOST_SEATS
+from rlexp.board.servers.redis_values import EPOCH_AHEAD_MS, LONGEST_LEASE_MS, MOST_LEASE_BYTES
 
-ANNOUNCE: Final = (
-    READING
-    + """
+_MOST_MENDED: Final = 20
+"""Names of what was removed or written again, of one call."""
+_READING: Final = (
+    r"""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function text(number) return string.format('%.0f', number) end
+-- A key that holds another type counts as absent; any other error ends the script.
+local function tried(...)
+  local answer = redis.pcall(...)
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  if string.find(answer.err, 'WRONGTYPE', 1, true) then return nil end
+  return redis.call(...)
+end
+local function number(value)
+  if type(value) ~= 'string' or #value > 16 or not string.match(value, '^%-?%d+$') then return nil end
+  return tonumber(value)
+end
+local function epoch_of(value)
+  local found = number(value)
+  return found and found >= 0 and found <= now + EPOCH_AHEAD_MS and found or 0
+end
+local function lease(value)
+  if type(value) ~= 'string' or #value > LEASE_BYTES then return 0, 0, '', false end
+  local expires, epoch, member = string.match(value, '^(%d+) (%d+) ([\32-\126]*)$')
+  if not expires or #expires > 16 or #epoch > 16 then return 0, 0, '', false end
+  expires, epoch = tonumber(expires), tonumber(epoch)
+  if expires > now + LEASE_MS or epoch > now + EPOCH_AHEAD_MS then return 0, 0, '', false end
+  return expires, epoch, member, true
+end
+local STATUSES = {QUEUED = true, RUNNING = true, ENDED = true, FAILED = true, CANCELLED = true}
+local function status_of(value) return STATUSES[value] and value end
+local function seats_of(value)
+  local found = number(value)
+  return found and found >= 0 and found <= MOST_SEATS and found or 0
+end
+""".replace("EPOCH_AHEAD_MS", str(EPOCH_AHEAD_MS))
+    .replace("LEASE_MS", str(LONGEST_LEASE_MS))
+    .replace("LEASE_BYTES", str(MOST_LEASE_BYTES))
+    .replace("MOST_SEATS", str(MOST_SEATS))
+)
+"""The time, and what values are; each function returns what stands for absent where a value cannot be read."""
+
+_LEADS: Final = """
+local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
+local _, leading, leader = lease(tried('GET', trainer_key))
+local leads = leading == tonumber(epoch) and leader == member
+"""
+"""Whether the caller leads the task, for scripts whose first key is its trainer's."""
+
+
+def _script(body: str) -> str:
+    return _READING + body
+
+
+def _script_of_trainer(body: str) -> str:
+    return _READING + _LEADS + body
+
+
+ANNOUNCE: Final = _script("""
 -- KEYS: task, epochs
 -- ARGV: name, seats, description, file, seconds that keys are kept, then index and epoch of seats
 for _, key in ipairs(KEYS) do
@@ -37,47 +95,35 @@ for i = 6, #ARGV, 2 do
 end
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 redis.call('EXPIRE', KEYS[2], ARGV[5])
-return 1"""
-)
+return 1""")
 
 
-SUBMIT: Final = (
-    READING
-    + """
+SUBMIT: Final = _script("""
 -- KEYS: task   ARGV: name, seats, description, file, seconds that keys are kept
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 redis.call('HSET', KEYS[1], 'name', ARGV[1], 'seats', ARGV[2], 'description', ARGV[3], 'file', ARGV[4],
   'submitted', '1', 'status', 'QUEUED', 'reason', '', 'announced', text(now), 'weights', '-1')
 redis.call('EXPIRE', KEYS[1], ARGV[5])
-return 1"""
-)
+return 1""")
 
-CANCEL: Final = (
-    READING
-    + """
+CANCEL: Final = _script("""
 -- KEYS: task   ARGV: reason, seconds that keys are kept
 local status = tried('HGET', KEYS[1], 'status')
 if status ~= 'QUEUED' and status ~= 'RUNNING' then return 0 end
 redis.call('HSET', KEYS[1], 'status', 'CANCELLED', 'reason', ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
-return 1"""
-)
+return 1""")
 
 
-ROWS: Final = (
-    READING
-    + """
+ROWS: Final = _script("""
 -- ARGV: rows, the first number that is wanted. Each row is the text NUMBER ROW
 local first = number(string.match(tried('LINDEX', ARGV[1], 0) or '0', '^%d+')) or 0
 local skipped = tonumber(ARGV[2]) - first
 if skipped < 0 or skipped > (tried('LLEN', ARGV[1]) or 0) then skipped = 0 end
-return tried('LRANGE', ARGV[1], text(skipped), -1) or {}"""
-)
+return tried('LRANGE', ARGV[1], text(skipped), -1) or {}""")
 
 
-CLAIM: Final = (
-    READING
-    + """
+CLAIM: Final = _script("""
 -- KEYS: seats   ARGV: task, member, lease in ms, banned, the member's actor, epochs
 local task = tried('HMGET', ARGV[1], 'status', 'seats') or {}
 if task[1] ~= 'RUNNING' then return {-1, '0'} end
@@ -91,13 +137,10 @@ for i = 0, seats_of(task[2]) - 1 do
     return {-1, '0'}
   end
 end
-return {-1, '0'}"""
-)
+return {-1, '0'}""")
 
 
-BEAT: Final = (
-    READING
-    + """
+BEAT: Final = _script("""
 -- KEYS: seats   ARGV: task, got, queue, trainer, epochs, seat, epoch, member, lease in ms
 local task = tried('HMGET', ARGV[1], 'status', 'weights') or {}
 if not status_of(task[1]) then return {'unknown'} end
@@ -110,30 +153,20 @@ if not kept then return {'unknown'} end
 local got = number(tried('HGET', ARGV[2], ARGV[6] .. ':' .. ARGV[7])) or -1
 local led = lease(tried('GET', ARGV[4])) > now
 local weights = math.max(number(task[2]) or -1, -1)
-return {task[1], text(weights), text(got), tried('LLEN', ARGV[3]) or 0, led and 1 or 0}"""
-)
+return {task[1], text(weights), text(got), tried('LLEN', ARGV[3]) or 0, led and 1 or 0}""")
 
 
-RELEASE: Final = (
-    READING
-    + """
+RELEASE: Final = _script("""
 -- KEYS: seats   ARGV: seat, epoch, member
 local _, epoch, member = lease(tried('HGET', KEYS[1], ARGV[1]))
 if epoch == tonumber(ARGV[2]) and member == ARGV[3] then
   redis.call('HSET', KEYS[1], ARGV[1], '0 ' .. ARGV[2] .. ' ' .. ARGV[3])
 end
-return 1"""
-)
+return 1""")
 
 
-BAN: Final = (
-    READING
-    + """
+BAN: Final = _script_of_trainer("""
 -- KEYS: trainer, seats, epochs, banned   ARGV: epoch, member, actor, seconds that keys are kept
-local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
-"""
-    + LEADS
-    + """
 if not leads then return 0 end
 for i = 2, #KEYS do
   if tried('HGET', KEYS[i], '') == nil then redis.call('UNLINK', KEYS[i]) end
@@ -149,12 +182,9 @@ for i = 1, #seats, 2 do
   end
 end
 redis.call('EXPIRE', KEYS[4], ARGV[4])
-return 1"""
-)
+return 1""")
 
-LEAD: Final = (
-    READING
-    + """
+LEAD: Final = _script("""
 -- KEYS: trainer   ARGV: task, member, lease in ms, epoch that was given before or 0, seconds that keys are kept
 local status = status_of(tried('HGET', ARGV[1], 'status'))
 if not status then return '0' end
@@ -165,44 +195,23 @@ if (expires > now and not same and epoch >= before) or (before > 0 and epoch > b
 if status ~= 'QUEUED' and status ~= 'RUNNING' and not same then return '0' end
 local given = text(before > 0 and before or math.max(epoch + 1, now))
 redis.call('SET', KEYS[1], text(now + ARGV[3]) .. ' ' .. given .. ' ' .. ARGV[2], 'EX', ARGV[5])
-return given"""
-)
+return given""")
 
 
-PUT_BLOB: Final = (
-    READING
-    + """
+PUT_BLOB: Final = _script_of_trainer("""
 -- KEYS: trainer, the blob as it was written, its name   ARGV: epoch, member, seconds that keys are kept
-local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
-"""
-    + LEADS
-    + """
 if not leads then redis.call('UNLINK', KEYS[2]) return 0 end
 redis.call('RENAME', KEYS[2], KEYS[3])
 redis.call('EXPIRE', KEYS[3], ARGV[3])
-return 1"""
-)
+return 1""")
 
-DROP_BLOB: Final = (
-    READING
-    + """
+DROP_BLOB: Final = _script_of_trainer("""
 -- KEYS: trainer, blob   ARGV: epoch, member
-local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
-"""
-    + LEADS
-    + """
 if leads then redis.call('UNLINK', KEYS[2]) end
-return 1"""
-)
+return 1""")
 
-PUT_ROWS: Final = (
-    READING
-    + """
+PUT_ROWS: Final = _script_of_trainer("""
 -- KEYS: trainer, rows   ARGV: epoch, member, seconds that keys are kept, rows that are kept, then the new ones
-local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
-"""
-    + LEADS
-    + """
 if not leads then return 0 end
 local last = tried('LINDEX', KEYS[2], -1)
 if last == nil then redis.call('UNLINK', KEYS[2]) end
@@ -212,29 +221,15 @@ for i = 5, #ARGV do
 end
 redis.call('LTRIM', KEYS[2], -ARGV[4], -1)
 redis.call('EXPIRE', KEYS[2], ARGV[3])
-return 1"""
-)
+return 1""")
 
-GIVE_UP: Final = (
-    READING
-    + """
+GIVE_UP: Final = _script_of_trainer("""
 -- KEYS: trainer   ARGV: epoch, member, seconds that keys are kept
-local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
-"""
-    + LEADS
-    + """
 if leads then redis.call('SET', trainer_key, '0 ' .. epoch .. ' ' .. member, 'EX', ARGV[3]) end
-return 1"""
-)
+return 1""")
 
-FINISH: Final = (
-    READING
-    + """
+FINISH: Final = _script_of_trainer("""
 -- KEYS: trainer, task, queue   ARGV: epoch, member, status, reason, seconds that keys are kept
-local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
-"""
-    + LEADS
-    + """
 if not leads then return 0 end
 local status = tried('HGET', KEYS[2], 'status')
 if status == 'QUEUED' or status == 'RUNNING' then
@@ -243,7 +238,78 @@ end
 redis.call('SET', trainer_key, '0 ' .. epoch .. ' ' .. member)
 redis.call('UNLINK', KEYS[3])
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[5]) end
-return 1"""
+return 1""")
+
+PUBLISH: Final = _script_of_trainer(
+    """
+-- KEYS: trainer, task, got, figures, seats, epochs, queue
+-- ARGV: epoch, member, lease in ms, seconds that keys are kept, weights, figures, name, seats, description, file,
+--   then seat, epoch, number of each got. Without a name (''), this trainer has not announced the task.
+-- Returns the status, the time, what is queued, the seats, and the names of what could not be read.
+local status = status_of(tried('HGET', KEYS[2], 'status'))
+-- Epochs only grow: a lower one is no other trainer's.
+if not status or leading < tonumber(epoch) then return {'unknown'} end
+if not leads then return {'fenced'} end
+local mended = {}
+local function mend(name) if #mended < MOST_MENDED then mended[#mended + 1] = string.sub(name, 1, 40) end end
+for name, i in pairs({got = 3, seats = 5, epochs = 6}) do
+  if tried('HGET', KEYS[i], '') == nil then redis.call('UNLINK', KEYS[i]) mend(name) end
+end
+if tried('LLEN', KEYS[7]) == nil then redis.call('UNLINK', KEYS[7]) mend('in:0') end
+
+local task = redis.call('HMGET', KEYS[2], 'name', 'seats', 'description', 'file', 'announced')
+if ARGV[7] ~= '' then
+  for i, field in ipairs({'name', 'seats', 'description', 'file'}) do
+    if task[i] ~= ARGV[6 + i] then redis.call('HSET', KEYS[2], field, ARGV[6 + i]) mend('task ' .. field) end
+  end
+  task[2] = ARGV[8]
+  if status == 'QUEUED' then
+    status = 'RUNNING'
+    redis.call('HSET', KEYS[2], 'status', status)
+  end
+end
+if (number(task[5]) or -1) < 0 then redis.call('HSET', KEYS[2], 'announced', text(now)) mend('task announced') end
+
+-- Each hash is read at once: there may be thousands of seats.
+local epochs, known, found = {}, {}, {}
+local fields = redis.call('HGETALL', KEYS[6])
+for i = 1, #fields, 2 do epochs[fields[i]] = epoch_of(fields[i + 1]) end
+local seats, num_seats = redis.call('HGETALL', KEYS[5]), seats_of(task[2])
+for i = 1, #seats, 2 do
+  local index, value = number(seats[i]), seats[i + 1]
+  local _, held, _, is_lease = lease(value)
+  if not is_lease or not index or tostring(index) ~= seats[i] or index < 0 or index >= num_seats then
+    redis.call('HDEL', KEYS[5], seats[i])
+    mend('seats ' .. seats[i])
+  else
+    found[#found + 1], found[#found + 2] = seats[i], value
+    if held > (epochs[seats[i]] or 0) then
+      redis.call('HSET', KEYS[6], seats[i], text(held))
+      epochs[seats[i]] = held
+    end
+  end
+end
+
+redis.call('SET', trainer_key, text(now + ARGV[3]) .. ' ' .. epoch .. ' ' .. member)
+redis.call('HSET', KEYS[2], 'weights', ARGV[5])
+redis.call('SET', KEYS[4], ARGV[6])
+fields = redis.call('HGETALL', KEYS[3])
+local newest = {}
+for i = 11, #ARGV, 3 do newest[ARGV[i]] = epochs[ARGV[i]] or 0 end
+for i = 1, #fields, 2 do
+  local seat, of = string.match(fields[i], '^(%d+):(%d+)$')
+  local superseded = seat and newest[seat] and epoch_of(of) < newest[seat]
+  known[fields[i]] = number(fields[i + 1])
+  if superseded or not seat or not known[fields[i]] then redis.call('HDEL', KEYS[3], fields[i]) end
+end
+for i = 11, #ARGV, 3 do
+  local field = ARGV[i] .. ':' .. ARGV[i + 1]
+  if newest[ARGV[i]] <= tonumber(ARGV[i + 1]) and tonumber(ARGV[i + 2]) > (known[field] or -1) then
+    redis.call('HSET', KEYS[3], field, ARGV[i + 2])
+  end
+end
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[4]) end
+return {status, text(now), redis.call('LLEN', KEYS[7]), found, mended}""".replace("MOST_MENDED", str(_MOST_MENDED))
 )
 
 ALL: Final = (

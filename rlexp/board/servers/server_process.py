@@ -1,7 +1,4 @@
-"""A server as a child process, which ends with its parent.
-
-The Redis or Valkey that is installed on this machine.
-"""
+"""The Redis or Valkey that is installed on this machine, as a child process that ends with its parent."""
 
 from __future__ import annotations
 
@@ -24,6 +21,10 @@ _HOW_TO_GET: Final = (
     "container and free plans of clouds, which need no board serve"
 )
 _ANSWER_S: Final = 20.0
+_READY: Final = "Ready to accept connections"
+_START_S: Final = 30.0
+_END_S: Final = 5.0
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,6 @@ def _reason(error: Exception) -> str:
         lines = str(error.stderr).strip().splitlines()
         return lines[-1] if lines else f"exit code {error.returncode}"
     return str(error)
-
-
-_READY: Final = "Ready to accept connections"
-_START_S: Final = 30.0
-_END_S: Final = 5.0
-_POLL_S: Final = 0.02
 
 
 class ServerProcess:

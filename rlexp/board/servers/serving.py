@@ -1,10 +1,7 @@
-"""The folder of a server: the same passwords each time, and what each role needs, for its owner only.
+"""What ``rlexp board serve`` gives a server: where it listens, its configuration, and the folder of its passwords.
 
-The addresses at which a server listens, and the one by which others reach it.
-
-The configuration of a server that is a board, as the text that it reads from its standard input.
-
-The files that a shell reads to be a trainer, a client or an actor of a served board.
+The folder has the same passwords each time, for its owner only, and a file for a shell to be a trainer, a client or an
+actor of the board.
 """
 
 from __future__ import annotations
@@ -35,6 +32,14 @@ LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = {"0.0.0.0", "::", "*"}
 _OUTSIDE: Final = "192.0.2.1"
 """An address that nobody has (RFC 5737): the system says by which of its own it would send there, and sends nothing."""
+OWNER: Final = "owner"
+"""The user of whoever started the server, for redis-cli: it may do everything."""
+USERS: Final = (OWNER, *(role.name for role in ROLES))
+_PASSWORDS: Final = "passwords.json"
+_MASTER: Final = "master.key"
+_LOG: Final = "server.log"
+_BYTES: Final = 24
+"""Of randomness in a password."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +132,6 @@ def _outgoing_address() -> str:
             return socket.gethostname()
 
 
-OWNER: Final = "owner"
-"""The user of whoever started the server, for redis-cli: it may do everything."""
-USERS: Final = (OWNER, *(role.name for role in ROLES))
-
-
 @dataclass(frozen=True)
 class TlsFiles:
     """Files in PEM, for a server with TLS."""
@@ -201,13 +201,6 @@ class ServerConfiguration:
 def _quoted(path: Path) -> str:
     escaped = str(path.absolute()).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-_PASSWORDS: Final = "passwords.json"
-_MASTER: Final = "master.key"
-_LOG: Final = "server.log"
-_BYTES: Final = 24
-"""Of randomness in a password."""
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:

@@ -1,1 +1,1 @@
-"""Tasks on a board: what a trainer says of its trial, and what an actor makes of that."""
+"""The trainer's end of a board: announces a trial as a task, and takes what its joined actors send into replay."""

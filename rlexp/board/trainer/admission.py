@@ -1,6 +1,6 @@
 """Which fragments of joined actors are taken into replay: a machine that nobody here controls may send anything.
 
-Strikes: what was refused of whom, and which actors are banned from a task for it.
+Admission compares each fragment with the rules of its trial; Strikes counts what was refused of whom, and bans.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_STEPS_PER_S: Final = 1_000_000.0
 """Env steps of one actor per second, on average since it took its seat; no process steps envs so fast."""
 ALLOWANCE_S: Final = 60.0
 """So many seconds' worth of steps may come at once: what waited while the network was away."""
-
 ROUNDING: Final = 1e-4
 """By how much more a sum of limited rewards may be than its bound, in parts of it."""
+KEPT_REFUSALS: Final = 20
 
 
 class RefusedError(Exception):
@@ -158,9 +158,6 @@ def _all_among(column: Array, values: Array) -> bool:
     below, above = values[places - 1], values[np.minimum(places, len(values) - 1)]
     nearest = np.minimum(np.abs(column - below), np.abs(column - above))
     return bool((nearest <= 1e-5).all())
-
-
-KEPT_REFUSALS: Final = 20
 
 
 class Strikes:

@@ -1,10 +1,7 @@
-"""TaskReports: what the process of a trial reports to its board: rows, checkpoints for a successor, and the end.
+"""What the process of a trial and the thread that talks with its board share: the link, its state, and what to keep.
 
-What a trainer has learned from its board.
-
-TaskRecords: what a trial wants kept on its board beside weights. A BoardThread puts it there.
-
-BoardLink: what a trainer has of its board, from the process of its trial to the thread that uses it.
+The process puts rows, checkpoints for a successor and the end into TaskReports; a BoardThread brings rows and figures
+to the board, and replaces the BoardState with each answer.
 """
 
 from __future__ import annotations
@@ -32,6 +29,20 @@ from rlexp.runs.checkpoints.trial import (
     pack_checkpoint,
     unpack_checkpoint,
 )
+
+RESULT: Final = "result"
+"""The blob with the checkpoint at the end."""
+MOST_AT_ONCE: Final = 20
+"""Rows that are put in one call: those that come after a time without the board are many."""
+LEASE_SLACK_S: Final = 2.0
+"""How much longer than a lease a trainer waits for that of one before that has ended."""
+RECOVERY: Final = "recovery"
+"""The blob from which another trainer begins."""
+LAST_UPLOAD_S: Final = 20.0
+"""How long the end of a trial waits for a board that is away, to put its checkpoint there."""
+_FIGURES: Final = ("training_iteration", "timesteps_total", "time_total_s", "episode_reward_mean", "episodes_total")
+Save = Callable[[Path], Path]
+"""Writes a checkpoint without replay to a directory."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +85,6 @@ def _merged(known: tuple[SeatHolder, ...], answered: tuple[SeatHolder, ...]) -> 
         if before is None or holder.epoch >= before.epoch:
             holders[holder.index] = holder
     return tuple(holders[index] for index in sorted(holders))
-
-
-RESULT: Final = "result"
-"""The blob with the checkpoint at the end."""
-MOST_AT_ONCE: Final = 20
-"""Rows that are put in one call: those that come after a time without the board are many."""
 
 
 class TaskRecords:
@@ -127,10 +132,6 @@ class TaskRecords:
         self.status, self.reason = status, reason
 
 
-LEASE_SLACK_S: Final = 2.0
-"""How much longer than a lease a trainer waits for that of one before that has ended."""
-
-
 @dataclass(frozen=True)
 class BoardLink:
     """A task's board, and by what it is known there."""
@@ -150,16 +151,6 @@ class BoardLink:
     lead_wait_s: float = LEASE_SLACK_S
     """How much longer than a lease it waits for the right to train, which the trainer before may have."""
     records: TaskRecords = field(default_factory=TaskRecords)
-
-
-RECOVERY: Final = "recovery"
-"""The blob from which another trainer begins."""
-LAST_UPLOAD_S: Final = 20.0
-"""How long the end of a trial waits for a board that is away, to put its checkpoint there."""
-_FIGURES: Final = ("training_iteration", "timesteps_total", "time_total_s", "episode_reward_mean", "episodes_total")
-
-Save = Callable[[Path], Path]
-"""Writes a checkpoint without replay to a directory."""
 
 
 class TaskReports:

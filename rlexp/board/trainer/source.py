@@ -1,8 +1,6 @@
 """BoardSource: the samples of actors that join a trial over a board, wherever they are.
 
-SeatWatch: who has joined, who has left, and whose lease has run out, by what the board answers.
-
-SourceGroup: a trial's own workers and its joined actors, as one source.
+A SeatWatch tells who has joined, left or been lost. A SourceGroup makes one source of it and of the trial's workers.
 """
 
 from __future__ import annotations
@@ -26,6 +24,11 @@ from rlexp.rollout.source import Sample, SampleSource
 
 RELEASED_EARLIER_S: Final = 0.5
 """A lease that ends so much before its time was given back."""
+SAMPLES_PER_SEAT: Final = 4
+"""Fragments that one poll returns for each seat, at most: the learner is fed between two polls."""
+FETCHED_BYTES_PER_S: Final = 50e6
+"""What all actors together fetch of weights, at most: half of a 1 Gbit/s cable, of which fragments need the rest."""
+HOW_TO_JOIN: Final = "start actors with rlexp join and the board's address"
 
 
 class SeatWatch:
@@ -71,13 +74,6 @@ class SeatWatch:
             return
         self.num_lost += 1
         self._events.append(f"actor {holder.member} is lost: no beat from seat {holder.index} within its lease")
-
-
-SAMPLES_PER_SEAT: Final = 4
-"""Fragments that one poll returns for each seat, at most: the learner is fed between two polls."""
-FETCHED_BYTES_PER_S: Final = 50e6
-"""What all actors together fetch of weights, at most: half of a 1 Gbit/s cable, of which fragments need the rest."""
-HOW_TO_JOIN: Final = "start actors with rlexp join and the board's address"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The trainer's connection with its board: a thread that takes messages from the queue and makes news known.
+"""BoardThread: the trainer's connection with its board, which takes messages from the queue and makes news known.
 
-PublishedWeights: the versions of a task's weights that are on its board.
+It owns the PublishedWeights, the versions of a task's weights that are on the board.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from rlexp.errors import RlexpError, TrialError
 
 KEPT_VERSIONS: Final = 2
 """An actor may still read those before the newest ones."""
+RECEIVE_TIMEOUT_S: Final = 0.05
+"""How long the thread waits for messages before it looks whether there are news."""
+NEWS_PERIOD_S: Final = 0.02
+"""Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
+STOP_TIMEOUT_S: Final = 10.0
 
 
 class PublishedWeights:
@@ -59,13 +64,6 @@ class PublishedWeights:
         """Put the newest ones there again: the board may have lost them."""
         if self._newest is not None:
             self.put(lead, self._newest)
-
-
-RECEIVE_TIMEOUT_S: Final = 0.05
-"""How long the thread waits for messages before it looks whether there are news."""
-NEWS_PERIOD_S: Final = 0.02
-"""Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
-STOP_TIMEOUT_S: Final = 10.0
 
 
 @dataclass

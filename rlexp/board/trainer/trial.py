@@ -1,8 +1,8 @@
-"""The board of a run: refuses what actors cannot join, before anything is created; links a trial's process with it.
+"""The board of a run, from the command to the process of its trial: what is refused, recorded and handed over.
 
-What ``rlexp join --as trainer`` hands to the process that trains a submitted task, in its environment.
-
-What the nodes of a cluster need for a trial whose actors join over a board.
+The driver refuses what actors cannot join before anything is created, asks the nodes for what the board needs there,
+and writes down which task its trial is; the trial's process gets an AssignedTask, and from it the link with the board.
+``rlexp join --as trainer`` hands a task to a run in its environment, and the run ends with it.
 """
 
 from __future__ import annotations
@@ -42,76 +42,8 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.display import Display
 
 _LOOK_S: Final = 0.5
-
-
-@contextmanager
-def ended_with_parent(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Ask this process to stop, as SIGTERM does, once the process that handed it a task has ended."""
-    task, done = handed_task(environment), threading.Event()
-    if task is None:
-        yield
-        return
-
-    def watch(parent: int) -> None:
-        while not done.wait(_LOOK_S):
-            if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
-    watcher = threading.Thread(target=watch, args=(task.parent,), name="parent", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-
-
 _SIGNATURES = ("cryptography", "redis")
 """What keys of a board need, and an extra of rlexp that has it."""
-
-
-def with_board(question: Question, board: BoardAddress | None, environment: Mapping[str, str] = os.environ) -> Question:
-    """Return a question that also asks each node for what the trainer's end of ``board`` needs there."""
-    if board is None:
-        return question
-    modules = client_modules(board)
-    if MASTER_VARIABLE in environment:
-        modules = dict([_SIGNATURES]) | modules
-    servers = dict(_servers(board))
-    hints = {module: f"pip install 'rlexp[{extra}]' on every node" for module, extra in modules.items()}
-    return replace(
-        question,
-        packages=(*question.packages, *modules),
-        servers={name: (server.host, server.port) for name, server in servers.items()},
-        files=tuple(dict.fromkeys(os.path.abspath(server.ca_file) for server in servers.values() if server.ca_file)),
-        hints={**hints, **{name: _hint(server) for name, server in servers.items()}},
-    )
-
-
-def loopback_notices(board: BoardAddress | None, cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each server that is another one for each node, as far as the address says."""
-    if board is None or all(node.is_driver or not (node.machine.cpus or node.machine.gpus) for node in cluster.nodes):
-        return
-    for name, server in _servers(board):
-        if server.is_loopback:
-            yield f"{name}: a node means itself by {server.host}; the trial finds its task only through a tunnel there"
-
-
-def _servers(board: BoardAddress) -> Iterator[tuple[str, ServerAddress]]:
-    """Yield what a connection is made to, by the name that messages have."""
-    shown = board.without_passwords()
-    yield f"the board at {replace(shown, queue=None)}", shown
-    if shown.queue is not None and shown.queue.kind != "pubsub":
-        yield f"the queue at {shown.queue}", shown.queue
-
-
-def _hint(server: ServerAddress) -> str:
-    if not server.is_loopback:
-        return REACH_HINT
-    return f"a node means itself by {server.host}: give an address of the server that every node reaches"
-
-
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
 CUT_OFF_S: Final = 90.0
@@ -184,6 +116,47 @@ def refuse_board_of_sweeps(board: BoardAddress | None) -> None:
         raise UsageError("actors cannot join a sweep over a board: a board's task is one trial", _WITHOUT)
 
 
+def with_board(question: Question, board: BoardAddress | None, environment: Mapping[str, str] = os.environ) -> Question:
+    """Return a question that also asks each node for what the trainer's end of ``board`` needs there."""
+    if board is None:
+        return question
+    modules = client_modules(board)
+    if MASTER_VARIABLE in environment:
+        modules = dict([_SIGNATURES]) | modules
+    servers = dict(_servers(board))
+    hints = {module: f"pip install 'rlexp[{extra}]' on every node" for module, extra in modules.items()}
+    return replace(
+        question,
+        packages=(*question.packages, *modules),
+        servers={name: (server.host, server.port) for name, server in servers.items()},
+        files=tuple(dict.fromkeys(os.path.abspath(server.ca_file) for server in servers.values() if server.ca_file)),
+        hints={**hints, **{name: _hint(server) for name, server in servers.items()}},
+    )
+
+
+def loopback_notices(board: BoardAddress | None, cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence for each server that is another one for each node, as far as the address says."""
+    if board is None or all(node.is_driver or not (node.machine.cpus or node.machine.gpus) for node in cluster.nodes):
+        return
+    for name, server in _servers(board):
+        if server.is_loopback:
+            yield f"{name}: a node means itself by {server.host}; the trial finds its task only through a tunnel there"
+
+
+def _servers(board: BoardAddress) -> Iterator[tuple[str, ServerAddress]]:
+    """Yield what a connection is made to, by the name that messages have."""
+    shown = board.without_passwords()
+    yield f"the board at {replace(shown, queue=None)}", shown
+    if shown.queue is not None and shown.queue.kind != "pubsub":
+        yield f"the queue at {shown.queue}", shown.queue
+
+
+def _hint(server: ServerAddress) -> str:
+    if not server.is_loopback:
+        return REACH_HINT
+    return f"a node means itself by {server.host}: give an address of the server that every node reaches"
+
+
 def record_task(
     directory: RunDirectory,
     trials: Sequence[Trial],
@@ -229,6 +202,29 @@ def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, s
     member, epoch = (task.member, task.epoch) if task.member else (f"trainer-{secrets.token_hex(4)}", 0)
     keys = trainer_keys(read_master(environment), address.password, task.id)
     return BoardLink(open_board(address), task.id, name, member, keys, epoch, task.file, task.lead_wait_s)
+
+
+@contextmanager
+def ended_with_parent(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Ask this process to stop, as SIGTERM does, once the process that handed it a task has ended."""
+    task, done = handed_task(environment), threading.Event()
+    if task is None:
+        yield
+        return
+
+    def watch(parent: int) -> None:
+        while not done.wait(_LOOK_S):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watcher = threading.Thread(target=watch, args=(task.parent,), name="parent", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 @contextmanager

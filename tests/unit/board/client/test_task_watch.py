@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from rlexp.board.actor.outbox import WeightsFeed
-from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread, TaskNotes
+from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread
 from rlexp.board.client.run import SubmittedTask
-from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskWatch, put
+from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskNotes, TaskWatch, put
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.messages.errors import BoardError, UnreadableError
 from rlexp.board.messages.payloads import Newer

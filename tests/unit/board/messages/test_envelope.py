@@ -35,7 +35,9 @@ from rlexp.board.messages.envelope import (
     seal,
     unpack,
     unpack_arrays,
-    unpack_rows,
+)
+from rlexp.board.messages.envelope import (
+    rows_of as rows_in,
 )
 from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.board.messages.payloads import (
@@ -156,7 +158,7 @@ def sent(arrays: dict[str, Array]) -> Message:
 def sent_rows(rows: SampleBatch | FrameRows) -> SampleBatch | FrameRows:
     columns, raw = pack_rows(rows)
     (message,) = seal(replace(COLUMNS_HEADER, columns=columns), raw, KEY, 1 << 22)
-    return unpack_rows(read_message(message, KEY, 1 << 22))
+    return rows_in(unpack_arrays(read_message(message, KEY, 1 << 22)))
 
 
 def frame_rows() -> FrameRows:
@@ -226,7 +228,7 @@ def test_rows_with_frames_come_back() -> None:
 )
 def test_what_is_no_rows_is_refused(arrays: dict[str, Array]) -> None:
     with pytest.raises(InvalidMessageError):
-        unpack_rows(sent(arrays))
+        rows_in(unpack_arrays(sent(arrays)))
 
 
 ENVELOPE_KEY = message_key(b"secret", "t1")
