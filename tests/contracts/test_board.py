@@ -1,11 +1,8 @@
-"""What every Board does, whatever its server.
-
-What every Board does with actors that a trainer has banned.
-"""
+"""What every Board does with tasks, seats, leads, blobs and banned actors, whatever its server."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -16,25 +13,13 @@ from rlexp.board.messages.errors import BannedError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TrainerBeat
-from tests.lab.board import BoardPlace, MemoryPlace, RedisPlace
+from tests.lab.board import BoardPlace
 
 Found = TypeVar("Found")
 
 TASK = Task("t1", "cartpole", 2, {"config": {"env": "CartPole-v1", "lr": 0.5}})
 LONG_S = 600.0
 SHORT_S = 0.02
-
-
-@pytest.fixture(params=["memory", "redis"])
-def place(request: pytest.FixtureRequest) -> Iterator[BoardPlace]:
-    place = MemoryPlace() if request.param == "memory" else RedisPlace(request.getfixturevalue("redis_server"))
-    yield place
-    place.close()
-
-
-@pytest.fixture
-def board(place: BoardPlace) -> Board:
-    return place.board()
 
 
 def led(board: Board, task: Task = TASK) -> Lead:
@@ -298,56 +283,48 @@ def test_seat_that_was_taken_after_a_loss_has_a_higher_epoch(place: BoardPlace, 
 BANS_TASK = Task("t1", "cartpole", 4)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def banning_board(request: pytest.FixtureRequest) -> Iterator[Board]:
-    is_memory = request.param == "memory"
-    place: BoardPlace = MemoryPlace() if is_memory else RedisPlace(request.getfixturevalue("redis_server"))
-    yield place.board()
-    place.close()
-
-
 @pytest.fixture
-def lead(banning_board: Board) -> Lead:
-    banning_board.announce(BANS_TASK)
-    lead = banning_board.lead(BANS_TASK.id, "trainer", LONG_S)
+def lead(board: Board) -> Lead:
+    board.announce(BANS_TASK)
+    lead = board.lead(BANS_TASK.id, "trainer", LONG_S)
     assert lead is not None
     return lead
 
 
-def test_banned_actor_loses_all_its_seats_and_gets_no_other(banning_board: Board, lead: Lead) -> None:
+def test_banned_actor_loses_all_its_seats_and_gets_no_other(board: Board, lead: Lead) -> None:
     members = ("alice/host-1", "bob/host-1", "alice/host-2", "alicea")
-    seats = [banning_board.claim(BANS_TASK.id, member, LONG_S) for member in members]
-    banning_board.ban(lead, "alice")
-    beats = [banning_board.beat(seat) for seat in seats if seat is not None]
+    seats = [board.claim(BANS_TASK.id, member, LONG_S) for member in members]
+    board.ban(lead, "alice")
+    beats = [board.beat(seat) for seat in seats if seat is not None]
     assert [type(beat) for beat in beats] == [Fenced, Beat, Fenced, Beat]
     for member in ("alice/host-1", "alice/host-9", "alice"):
         with pytest.raises(BannedError, match="task t1 has banned this actor"):
-            banning_board.claim(BANS_TASK.id, member, LONG_S)
+            board.claim(BANS_TASK.id, member, LONG_S)
 
 
-def test_seats_of_a_banned_actor_are_free_for_others(banning_board: Board, lead: Lead) -> None:
-    lost = banning_board.claim(BANS_TASK.id, "alice/host-1", LONG_S)
+def test_seats_of_a_banned_actor_are_free_for_others(board: Board, lead: Lead) -> None:
+    lost = board.claim(BANS_TASK.id, "alice/host-1", LONG_S)
     assert lost is not None
-    banning_board.ban(lead, "alice")
-    answer = banning_board.publish(lead, News())
+    board.ban(lead, "alice")
+    answer = board.publish(lead, News())
     assert isinstance(answer, TrainerBeat)
     (holder,) = answer.seats
     assert (holder.index, holder.member, holder.left_s) == (lost.index, "", 0)
     assert holder.epoch > lost.epoch
-    taken = banning_board.claim(BANS_TASK.id, "bob/host-1", LONG_S)
+    taken = board.claim(BANS_TASK.id, "bob/host-1", LONG_S)
     assert taken is not None
     assert (taken.index, taken.epoch > holder.epoch) == (lost.index, True)
 
 
-def test_actor_without_a_token_is_its_member(banning_board: Board, lead: Lead) -> None:
-    banning_board.ban(lead, "host-1")
+def test_actor_without_a_token_is_its_member(board: Board, lead: Lead) -> None:
+    board.ban(lead, "host-1")
     with pytest.raises(BannedError):
-        banning_board.claim(BANS_TASK.id, "host-1", LONG_S)
-    assert banning_board.claim(BANS_TASK.id, "host-2", LONG_S) is not None
+        board.claim(BANS_TASK.id, "host-1", LONG_S)
+    assert board.claim(BANS_TASK.id, "host-2", LONG_S) is not None
 
 
-def test_only_the_trainer_bans(banning_board: Board, lead: Lead) -> None:
-    banning_board.ban(Lead(BANS_TASK.id, lead.epoch - 1, "trainer", LONG_S), "alice")
-    banning_board.ban(Lead(BANS_TASK.id, lead.epoch, "another", LONG_S), "alice")
-    banning_board.ban(Lead("gone", lead.epoch, "trainer", LONG_S), "alice")
-    assert banning_board.claim(BANS_TASK.id, "alice", LONG_S) is not None
+def test_only_the_trainer_bans(board: Board, lead: Lead) -> None:
+    board.ban(Lead(BANS_TASK.id, lead.epoch - 1, "trainer", LONG_S), "alice")
+    board.ban(Lead(BANS_TASK.id, lead.epoch, "another", LONG_S), "alice")
+    board.ban(Lead("gone", lead.epoch, "trainer", LONG_S), "alice")
+    assert board.claim(BANS_TASK.id, "alice", LONG_S) is not None

@@ -1,31 +1,18 @@
 """What every Board does with tasks that are submitted, cancelled, followed by another trainer, and with their rows."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from rlexp.board.messages.errors import BoardError
 from rlexp.board.messages.tasks import KEPT_ROWS, MAX_ROW_BYTES, Task
 from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TaskSummary, TrainerBeat
-from tests.lab.board import BoardPlace, MemoryPlace, RedisPlace
+from tests.lab.board import BoardPlace
 
 SUBMITTED = Task("t1", "cartpole", 1, file="cartpole:\n  env: CartPole-v1  # é\n")
 ANNOUNCED = Task("t1", "another name", 3, {"env": "CartPole-v1"})
 LONG_S = 600.0
 SHORT_S = 0.02
-
-
-@pytest.fixture(params=["memory", "redis"])
-def place(request: pytest.FixtureRequest) -> Iterator[BoardPlace]:
-    place = MemoryPlace() if request.param == "memory" else RedisPlace(request.getfixturevalue("redis_server"))
-    yield place
-    place.close()
-
-
-@pytest.fixture
-def board(place: BoardPlace) -> Board:
-    return place.board()
 
 
 def taken(board: Board, member: str = "trainer", lease_s: float = LONG_S) -> Lead:

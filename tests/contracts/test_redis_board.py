@@ -1,7 +1,4 @@
-"""What only a real server shows: it ends, comes back empty, and refuses strangers.
-
-What each role may do on a real server with our access rules: its whole part of a task, and nothing else.
-"""
+"""What only a real server shows: it ends, comes back empty, and lets each role do its part and nothing else."""
 
 import threading
 import time

@@ -1,9 +1,4 @@
-"""A submitted CartPole trial, and a trainer of it that does only what a test tells it to.
-
-Fragments as joined actors send them, and what a trainer needs to open them.
-
-Servers that tests reach by several boards, whatever their kind.
-"""
+"""Boards for tests: servers of each kind, fragments of joined actors with their inbox, and a task with its trainer."""
 
 from __future__ import annotations
 
@@ -191,6 +186,14 @@ def result_row(iteration: int, **changed: Any) -> dict[str, Any]:
     } | changed
 
 
+def zero_weights(num_observations: int = 4) -> dict[str, Array]:
+    """Return weights of EXPERIMENT's network."""
+    shapes = {"torso.0": (4, num_observations), "advantage_head.0": (4, 4), "advantage_head.2": (2, 4)}
+    shapes |= {"value_head.0": (4, 4), "value_head.2": (1, 4)}
+    made: dict[str, Array] = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    return made | {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in shapes.items()}
+
+
 class ToldTrainer:
     """Trains a task on a board, at once."""
 
@@ -211,11 +214,8 @@ class ToldTrainer:
 
     def put_weights(self, version: int, key: bytes = KEY) -> None:
         """Put weights of the experiment's network there that are all zero."""
-        shapes = {"torso.0": (4, 4), "advantage_head.0": (4, 4), "advantage_head.2": (2, 4)}
-        shapes |= {"value_head.0": (4, 4), "value_head.2": (1, 4)}
-        weights: dict[str, Array] = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        weights |= {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in shapes.items()}
-        blob = seal_weights(self.task.id, self.lead.epoch, Newer(version, weights, None, 100), SharedKeys(key))
+        newer = Newer(version, zero_weights(), None, 100)
+        blob = seal_weights(self.task.id, self.lead.epoch, newer, SharedKeys(key))
         assert self.board.put_blob(self.lead, blob_name(version), blob)
 
     def put_result(self, folder: Path, iteration: int, key: bytes = KEY, **metadata: Any) -> None:

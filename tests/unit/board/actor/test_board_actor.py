@@ -1,7 +1,4 @@
-"""What a joined actor makes of a task: the same players as the trainer's, and rows that the trainer takes.
-
-When an outbox asks how far its fragments have come: soon where its actor waits for that, else with the next.
-"""
+"""A joined actor plays as the trainer's workers do; what it sends is admitted, and its outbox is answered in time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A trainer that waits: the lead that it takes, the process that it starts, and what becomes of both.
-
-What a stranger's experiment may ask of a trainer's machine.
-"""
+"""A trainer that waits: what a stranger may ask of its machine, the lead that it takes, the process that it starts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The run of a task: what a submission records, and what of a trainer it does not believe.
-
-What can be submitted, and what a task on a board makes.
-
-Tasks and trackers: the submitter's accounts record a task, never those of whoever reads its text.
-"""
+"""The run of a submitted task: what can be submitted, what is recorded, and what of a trainer is not believed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How a task is followed: rows in their order, also over boards that lose data and trainers that repeat.
-
-Evaluations while a task is trained elsewhere: the newest weights, not too often, and what a trainer cannot break.
-"""
+"""A task that others train is followed row by row, and evaluated meanwhile, whatever the board loses or repeats."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import PlayedEpisodes, ShouldStop, never
 from rlexp.rollout.filters import Moments
-from tests.lab.board import EXPERIMENT, KEY, ToldTrainer, result_row, submitted_task
+from tests.lab.board import EXPERIMENT, KEY, ToldTrainer, result_row, submitted_task, zero_weights
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 WAIT_S = 10.0
@@ -122,17 +119,10 @@ def player(submitted: SubmittedTask) -> BoardEvaluator:
     return BoardEvaluator(submitted.trial.experiment, submitted.plan.modules)
 
 
-def weights(num_observations: int = 4) -> dict[str, np.ndarray]:
-    shapes = {"torso.0": (4, num_observations), "advantage_head.0": (4, 4), "advantage_head.2": (2, 4)}
-    shapes |= {"value_head.0": (4, 4), "value_head.2": (1, 4)}
-    made = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    return made | {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in shapes.items()}
-
-
 def test_weights_of_a_board_play_the_same_episodes_each_time_without_torch(tmp_path: Path) -> None:
     had_torch = "torch" in sys.modules
     plays = player(submitted_task(tmp_path, EXPERIMENT))
-    first, second = (plays.play(Newer(7, weights(), None, 0), 2, never) for _ in range(2))
+    first, second = (plays.play(Newer(7, zero_weights(), None, 0), 2, never) for _ in range(2))
     assert first.is_complete
     assert first.returns.tolist() == second.returns.tolist()
     assert max(first.returns) < 12  # it always pushes to one side
@@ -141,7 +131,7 @@ def test_weights_of_a_board_play_the_same_episodes_each_time_without_torch(tmp_p
 
 def test_weights_of_another_network_are_an_error(tmp_path: Path) -> None:
     plays = player(submitted_task(tmp_path, EXPERIMENT))
-    for wrong in ({}, weights(num_observations=5)):
+    for wrong in ({}, zero_weights(num_observations=5)):
         with pytest.raises(TrialError, match="weights 7 cannot be evaluated"):
             plays.play(Newer(7, wrong, None, 0), 1, never)
 
@@ -149,7 +139,7 @@ def test_weights_of_another_network_are_an_error(tmp_path: Path) -> None:
 def test_observations_are_standardised_by_the_moments_of_the_weights(tmp_path: Path) -> None:
     plays = player(submitted_task(tmp_path, EXPERIMENT, "config.observation_filter=MeanStdFilter"))
     mean = np.array([0.0, 0.0, 1e6, 0.0])  # a pole that is far to the left of its mean
-    pushes = weights()
+    pushes = zero_weights()
     pushes["torso.0.weight"][0, 2] = -1.0
     pushes["advantage_head.0.weight"][0, 0] = 1.0
     pushes["advantage_head.2.weight"][1, 0] = 1.0

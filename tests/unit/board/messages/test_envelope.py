@@ -1,11 +1,4 @@
-"""Messages: what is sealed can be read, and whatever else comes is refused before it is unpacked.
-
-Fragments and weights keep every bit on their way.
-
-Weights are halved for actors where every value can be, and are float32 again when they are received.
-
-Rows and weights as bytes and back.
-"""
+"""Messages: what is sealed comes back bit by bit, and whatever else comes is refused before it is unpacked."""
 
 import hmac
 import json

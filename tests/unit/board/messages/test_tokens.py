@@ -1,7 +1,4 @@
-"""Master keys and join tokens as text, and what each end of a task can sign with them.
-
-Addresses of boards, and what keeps their passwords out of sight.
-"""
+"""Keys, tokens and addresses as text: what each end can sign with them, and that no secret is shown."""
 
 from __future__ import annotations
 

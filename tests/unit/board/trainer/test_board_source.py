@@ -1,7 +1,4 @@
-"""Joined actors and the source that takes their samples, over a board in memory: nothing lost, nothing twice.
-
-Who has joined, left or been lost, by the answers of the board.
-"""
+"""Joined actors and the source of their samples, over a board in memory: nothing is lost, and nothing comes twice."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a run announces on a board, and what it refuses before anything is created.
-
-What each node of a cluster is asked for a board, and what a loopback address means there.
-
-What the driver hands to the process of a trial whose actors join over a board.
-"""
+"""What a run with a board refuses and announces, asks of its nodes, and hands to the process of its trial."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The trainer's inbox: each fragment once, none that is invalid, none of another epoch.
-
-What others than the trainer and a seat's holder send, with the board's password or with a token of their own.
-"""
+"""The trainer's inbox: each fragment once, none that is invalid, of another epoch, or of whoever has no right."""
 
 from __future__ import annotations
 
