@@ -73,19 +73,12 @@ FLOORS_WITHIN = {
 }
 """The same within a room, by the first name below it."""
 STILL_UP = {
-    ("board/task.py", "rlexp.board.actor.actor"): "ActorSettings belongs into task.py, or below it",
     ("agents/torch/learners.py", "rlexp.agents.ppo.learner"): "the group of learners is bound to PPO's",
 }
 """Imports within a room that go up, until somebody turns them."""
 ALGORITHMS = ("apex", "dqn", "ppo")
 KNOW_AN_ALGORITHM = {
     "agents/torch/learners.py",
-    "board/actor/joiner.py",
-    "board/client/evaluations.py",
-    "board/client/submit.py",
-    "board/demands.py",
-    "board/task.py",
-    "board/trainer/seats.py",
     "config/keys/agents.py",
 }
 """Files beside an algorithm's own that import parts or keys of it. None is to be added."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from functools import partial
 from typing import Any, Final
 
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
-from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.envelope import Header
-from rlexp.board.messages.payloads import Shapes, seal_fragment
+from rlexp.board.messages.payloads import seal_fragment
 from rlexp.board.messages.window import SendWindow
 from rlexp.board.servers.board import Board, Seat
+from rlexp.board.task import ActorSettings
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
@@ -26,21 +25,6 @@ LOOK_S: Final = 0.1
 """How long it waits at once, before it looks whether it is to stop."""
 
 MakeWorker = Callable[[Seat], RolloutWorker]
-
-
-@dataclass(frozen=True)
-class ActorSettings:
-    """What a task says about how its actors send."""
-
-    keys: ActorKeys
-    """With which the task's messages are signed and verified."""
-    window: int
-    beat_s: float
-    max_weights_bytes: int
-    weights_shapes: Shapes | None = None
-    """Of the network that acts; None: they are not compared."""
-    patience_s: float = math.inf
-    """How long it keeps a seat of a task without a trainer."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlexp import board as board_room
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import DQNWorkerParts, q_network_config
@@ -134,11 +132,6 @@ def test_continuous_actions_are_admitted_within_the_bounds_of_their_space() -> N
     for refused in (np.full((4, 3), 2.1, np.float32), np.zeros((4, 3), np.int64), np.zeros((4, 2), np.float32)):
         with pytest.raises(RefusedError):
             rule.check(ACTIONS, refused)
-
-
-def test_no_general_file_names_an_algorithm() -> None:
-    for path in Path(board_room.__file__).parent.rglob("*.py"):
-        assert not re.search(r"agents\.(dqn|apex|ppo)|keys\.(dqn|apex|ppo)", path.read_text(encoding="utf-8")), path
 
 
 def test_each_epoch_of_a_seat_plays_other_episodes() -> None:

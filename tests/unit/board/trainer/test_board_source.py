@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.board.actor.actor import ActorSettings, JoinedActor
+from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.messages.payloads import blob_name
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import SendWindow
 from rlexp.board.servers.board import News, Seat, SeatHolder, TaskStatus
+from rlexp.board.task import ActorSettings
 from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink, BoardState
