@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from rlexp.cluster import joined
-from rlexp.cluster import joined as reachability
 from rlexp.cluster.joined import LOST_AFTER_S, Reachability, check_loopback
 from rlexp.errors import ResourceError
 
@@ -35,6 +34,18 @@ def server() -> Iterator[socket.socket]:
         yield made
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watched(server: socket.socket, clock: Clock) -> Iterator[Reachability]:
+    made = Reachability("127.0.0.1", server.getsockname()[1], clock, interval_s=1.0)
+    yield made
+    made.close()
+
+
 def look(watched: Reachability, clock: Clock, until_s: float) -> bool:
     """Look until a time; return whether the server is lost by then."""
     for _ in range(MOST_LOOKS):
@@ -43,42 +54,32 @@ def look(watched: Reachability, clock: Clock, until_s: float) -> bool:
     return watched.is_lost()
 
 
-def test_server_that_accepts_is_there(server: socket.socket) -> None:
-    clock = Clock()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+def test_server_that_accepts_is_there(watched: Reachability, clock: Clock) -> None:
     assert not look(watched, clock, 2 * LOST_AFTER_S)
-    watched.close()
 
 
-def test_server_that_refuses_is_lost_after_a_while(server: socket.socket) -> None:
-    clock = Clock()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+def test_server_that_refuses_is_lost_after_a_while(server: socket.socket, watched: Reachability, clock: Clock) -> None:
     server.close()
     assert not look(watched, clock, LOST_AFTER_S)
     assert look(watched, clock, 2 * LOST_AFTER_S)
-    watched.close()
 
 
-def test_server_that_does_not_answer_is_lost(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_does_not_answer_is_lost(
+    watched: Reachability, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Reachability, "_is_writable", lambda self: False)
-    clock = Clock()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
     assert look(watched, clock, 60)
-    watched.close()
 
 
-def test_one_success_forgets_the_failures(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
-    monkeypatch.setattr(reachability, "TIMEOUT_S", 0.0)
+def test_one_success_forgets_the_failures(watched: Reachability, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "TIMEOUT_S", 0.0)
     monkeypatch.setattr(Reachability, "_is_writable", lambda self: clock.now_s % 20 > 18)
     assert not look(watched, clock, 4 * LOST_AFTER_S)
-    watched.close()
 
 
-def test_silence_is_counted_from_the_first_try_that_failed(server: socket.socket) -> None:
-    clock = Clock()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock, interval_s=1.0)
+def test_silence_is_counted_from_the_first_try_that_failed(
+    server: socket.socket, watched: Reachability, clock: Clock
+) -> None:
     while clock.now_s < 10:
         assert watched.silent_s() <= 1
     server.close()
@@ -86,21 +87,16 @@ def test_silence_is_counted_from_the_first_try_that_failed(server: socket.socket
     while clock.now_s < 20:
         assert watched.silent_s() <= clock.now_s - since_s + 1
     assert watched.silent_s() >= clock.now_s - since_s - 3
-    watched.close()
 
 
-def test_server_that_never_answered_is_not_silent(server: socket.socket) -> None:
-    clock = Clock()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+def test_server_that_never_answered_is_not_silent(server: socket.socket, watched: Reachability, clock: Clock) -> None:
     server.close()
     while clock.now_s < 20:
         assert watched.silent_s() == 0
-    watched.close()
 
 
-def test_process_ends_with_the_head(server: socket.socket) -> None:
-    clock, codes = Clock(), list[int]()
-    watched = Reachability("127.0.0.1", server.getsockname()[1], clock)
+def test_process_ends_with_the_head(server: socket.socket, watched: Reachability, clock: Clock) -> None:
+    codes = list[int]()
 
     def pause(seconds: float) -> None:
         assert not codes

@@ -1,4 +1,4 @@
-"""What the first and the second signal do, before and after there is something to save."""
+"""What the first and the second signal do to a run, before and after there is something to save, and to an actor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.processes.signals import END_TIMEOUT_S, TOGETHER_S, StopRequest
+from rlexp.processes.signals import END_TIMEOUT_S, TOGETHER_S, DrainRequest, StopRequest
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -135,3 +135,35 @@ def test_run_that_does_not_end_after_a_signal_is_ended(tmp_path: Path, monkeypat
         monkeypatch.setattr(time, "monotonic", lambda: later)
         with pytest.raises(KeyboardInterrupt):
             request.check_deadline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_asks_an_actor_to_leave(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with DrainRequest() as request:
+        assert not request()
+        send(number)
+        assert request()
+        send(number)  # the same request: it came at once
+        assert request.exit_code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_second_signal_ends_an_actor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlexp.processes.signals.TOGETHER_S", -1.0)
+    with DrainRequest():
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_time_limit_asks_to_leave_without_an_error() -> None:
+    request = DrainRequest(limit_s=0.0)
+    assert request()
+    assert request.exit_code == 0
+    assert not DrainRequest(limit_s=1000.0)()
+
+
+def test_end_of_the_parent_asks_to_leave() -> None:
+    assert not DrainRequest(parent=os.getppid())()
+    assert DrainRequest(parent=os.getppid() + 1)()
