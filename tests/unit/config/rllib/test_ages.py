@@ -17,20 +17,6 @@ from rlexp.config.yaml.reader import parse
 Load = Callable[..., Plan]
 
 
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Load a file with one experiment of an agent and some keys under ``config``."""
-    monkeypatch.chdir(tmp_path)
-
-    def to_plan(config: str, *overrides: str, run: str = "DQN", beside: str = "") -> Plan:
-        Path("f.yaml").write_text(
-            f"a:\n  run: {run}\n  env: CartPole-v1\n  stop: {{timesteps_total: 100}}\n{beside}  config: {{{config}}}\n"
-        )
-        return load_plan(["f.yaml"], overrides, 0)
-
-    return to_plan
-
-
 def config_of(plan: Plan) -> Any:
     return plan.trials[0].experiment.config
 

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlexp.config.keys.user_code import UserClass
-from rlexp.config.load import Plan, load_plan
+from rlexp.config.load import Plan
 from rlexp.errors import ConfigError
 
 Load = Callable[..., Plan]
 EXPLORATION = "config.exploration_config"
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    def to_plan(config: str, run: str = "DQN") -> Plan:
-        file = tmp_path / "f.yaml"
-        head = f"a:\n  run: {run}\n  env: CartPole-v1\n  stop: {{timesteps_total: 100}}\n"
-        file.write_text(f"{head}  config: {{{config}}}\n")
-        return load_plan([file])
-
-    return to_plan
-
-
 def problems(load: Load, config: str, run: str = "DQN") -> list[tuple[str, str]]:
     with pytest.raises(ConfigError) as refused:
-        load(config, run)
+        load(config, run=run)
     return [(problem.message, problem.hint or "") for problem in refused.value.problems]
 
 
@@ -54,7 +42,7 @@ class TestCustomModels:
     def test_arguments_of_rllib_are_those_of_the_class(
         self, load: Load, model: str, expected: UserClass | None, run: str
     ) -> None:
-        (trial,) = load(f"model: {model}", run).trials
+        (trial,) = load(f"model: {model}", run=run).trials
         assert trial.experiment.config.model.custom_model == expected
 
     def test_moved_arguments_are_reported(self, load: Load) -> None:
@@ -102,7 +90,7 @@ class TestExploration:
     def test_stochastic_sampling_is_softmax_of_q_and_what_ppo_does(self, load: Load, path: str) -> None:
         config: Any = load(f"exploration_config: {{type: {path}StochasticSampling}}").trials[0].experiment.config
         assert (config.soft_q, config.softmax_temp) == (True, 1.0)
-        plan = load(f"exploration_config: {{type: {path}StochasticSampling}}", "PPO")
+        plan = load(f"exploration_config: {{type: {path}StochasticSampling}}", run="PPO")
         assert plan.trials
         assert [notice.message for notice in plan.notices] == []
 
@@ -150,7 +138,7 @@ class TestExploration:
         assert "random actions before PPO samples" in message
         ((message, _),) = problems(load, "exploration_config: {wrong: 10}", "PPO")
         assert message == f"unknown key {EXPLORATION}.wrong (agent PPO)"
-        (notice,) = notices(load("exploration_config: {final_epsilon: 0.1}", "PPO"))
+        (notice,) = notices(load("exploration_config: {final_epsilon: 0.1}", run="PPO"))
         assert notice == f"{EXPLORATION}.final_epsilon has no effect here: PPO explores by sampling from its policy"
 
     @pytest.mark.parametrize(
