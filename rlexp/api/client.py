@@ -1,11 +1,7 @@
-"""The program's end of the process that trains: starts it, passes its output and Ctrl-C on, raises its errors.
+"""The program's end of the process that trains: starts it, passes its output and Ctrl-C on, returns its Run or raises.
 
 The program itself has no Ray and no torch from a training, keeps its own signal handlers and environment, and may call
 from any thread and any number of times. The workers of Ray never see its ``__main__``.
-
-The errors of the process that trains, as JSON and as exceptions of the program again.
-
-Starts a training for a program, waits for its end, and returns it as a Run or raises why there is none.
 """
 
 from __future__ import annotations
@@ -19,11 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 
 from rlexp import errors
 from rlexp.api.experiments import source_of
@@ -32,46 +28,7 @@ from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, TrialE
 from rlexp.processes.child import Child, end_child, how_it_ended, own_environment, own_program, start_child
 from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import SignalHandlers
-from rlexp.tuning.request import TrainingRequest
-
-_CLASSES: Final[Mapping[str, type[RlexpError]]] = {
-    cls.__name__: cls
-    for cls in (
-        RlexpError,
-        errors.UsageError,
-        errors.ResumeError,
-        errors.CheckpointError,
-        errors.TrialError,
-        errors.EnvError,
-        errors.NotFiniteError,
-    )
-}
-"""Those that are made of a message and a hint."""
-
-
-def described(error: RlexpError) -> dict[str, Any]:
-    """Return what ``reported`` makes an error of the same class of, or of the nearest class that programs know."""
-    return {
-        "classes": [cls.__name__ for cls in type(error).__mro__],
-        "message": error.message,
-        "hint": error.hint,
-        "exit_code": error.exit_code,
-        "problems": [[problem.where, problem.message, problem.hint] for problem in error.problems],
-    }
-
-
-def reported(description: Mapping[str, Any]) -> RlexpError:
-    """Return the error that ``described`` has described."""
-    message, hint, names = description["message"], description["hint"], description["classes"]
-    problems = [Problem(*problem) for problem in description["problems"]]
-    if ConfigError.__name__ in names:
-        return ConfigError(problems)
-    if ResourceError.__name__ in names:
-        return ResourceError(message, hint, problems[1:])
-    error = _CLASSES[next(name for name in names if name in _CLASSES)](message, hint)
-    error.exit_code = description["exit_code"]
-    return error
-
+from rlexp.tuning.request import Kind, Source, TrainingRequest
 
 END_TIMEOUT_S: Final = 60.0
 """How long it may take to save and end where this program stops waiting for it, or to end after its answer."""
@@ -81,8 +38,42 @@ _POLL_S: Final = 0.25
 """How often it is asked whether it has ended, where no stream says so."""
 _OUTPUT_BYTES: Final = 4000
 """How much of its last output is kept: it may say why it died."""
+_OF_SIGNALS: Final = 128
+"""Exit codes above it are those of signals."""
 _MOST_INTERRUPTS: Final = 2
 """The first lets trials save, the second ends them; the next one kills."""
+
+
+def train(kind: Kind, options: Mapping[str, Any]) -> Run:
+    """Train as ``options`` ask, which are those of :func:`rlexp.run`, ``sweep`` or ``resume``, and wait for the end."""
+    source = source_of(options["experiments"]) if "experiments" in options else Source()
+    ended = train_in_process(TrainingRequest.of(kind, {**options, "command": sys.argv}, source=source))
+    run = None if ended.directory is None or not (ended.directory / RUN_FILE).is_file() else Run.at(ended.directory)
+    if ended.was_interrupted and ended.exit_code > _OF_SIGNALS:
+        raise _interrupted(run)
+    if ended.exit_code > _OF_SIGNALS:
+        raise _stopped(ended, run)
+    if run is None:
+        raise TrialError("the run has no directory any more", "it was deleted or moved while it was trained")
+    if ended.exit_code:
+        raise failed_run(run)
+    return run
+
+
+def _interrupted(run: Run | None) -> KeyboardInterrupt:
+    error = KeyboardInterrupt()
+    if run is not None:
+        error.add_note(_how_to_resume(run))
+    return error
+
+
+def _stopped(ended: Ended, run: Run | None) -> TrialError:
+    name = signal.Signals(ended.exit_code - _OF_SIGNALS).name
+    return TrialError(f"the run was stopped by {name}", None if run is None else _how_to_resume(run))
+
+
+def _how_to_resume(run: Run) -> str:
+    return f"rlexp.resume({str(run.directory)!r}) continues from its checkpoints"
 
 
 @dataclass(frozen=True)
@@ -139,7 +130,7 @@ class _TrainingProcess:
             os.close(sender)
         with suppress(BrokenPipeError):  # it is dead already
             stdin = _given(self._process.stdin)
-            stdin.write(json.dumps(asdict(request)).encode() + b"\n")
+            stdin.write(json.dumps(request.to_json()).encode() + b"\n")
             stdin.flush()
 
     def wait(self) -> None:
@@ -267,87 +258,40 @@ def _given(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-_OF_SIGNALS: Final = 128
-"""Exit codes above it are those of signals."""
-
-
-def start_training(
-    kind: Literal["run", "sweep"],
-    experiments: str | Path | Sequence[str | Path] | Mapping[str, Any],
-    *,
-    out: str | Path,
-    overrides: Sequence[str],
-    imports: Sequence[str],
-    **options: Any,
-) -> Run:
-    """See :func:`rlexp.run` and :func:`rlexp.sweep`; ``options`` are other fields of a request."""
-    return _finished(
-        TrainingRequest(
-            kind,
-            tuple(overrides),
-            source_of(experiments),
-            out=str(out),
-            imports=tuple(imports),
-            command=tuple(sys.argv),
-            **options,
-        )
+_CLASSES: Final[Mapping[str, type[RlexpError]]] = {
+    cls.__name__: cls
+    for cls in (
+        RlexpError,
+        errors.UsageError,
+        errors.ResumeError,
+        errors.CheckpointError,
+        errors.TrialError,
+        errors.EnvError,
+        errors.NotFiniteError,
     )
+}
+"""Those that are made of a message and a hint."""
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """What a program lets a run name, see :func:`rlexp.resume`."""
-
-    imports: Sequence[str]
-    env: Sequence[str]
-    classes: Sequence[str]
-    storage: Sequence[str]
-
-
-def resume_training(
-    path: Path, overrides: Sequence[str], allowed: Allowed, address: str | None, quiet: bool, debug: bool
-) -> Run:
-    """See :func:`rlexp.resume`."""
-    request = TrainingRequest(
-        "resume",
-        tuple(overrides),
-        path=str(path),
-        imports=tuple(allowed.imports),
-        allow_env=tuple(allowed.env),
-        allow_class=tuple(allowed.classes),
-        allow_storage=tuple(allowed.storage),
-        address=address,
-        quiet=quiet,
-        debug=debug,
-    )
-    return _finished(request)
+def described(error: RlexpError) -> dict[str, Any]:
+    """Return what ``reported`` makes an error of the same class of, or of the nearest class that programs know."""
+    return {
+        "classes": [cls.__name__ for cls in type(error).__mro__],
+        "message": error.message,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+        "problems": [[problem.where, problem.message, problem.hint] for problem in error.problems],
+    }
 
 
-def _finished(request: TrainingRequest) -> Run:
-    ended = train_in_process(request)
-    run = None if ended.directory is None or not (ended.directory / RUN_FILE).is_file() else Run.at(ended.directory)
-    if ended.was_interrupted and ended.exit_code > _OF_SIGNALS:
-        raise _interrupted(run)
-    if ended.exit_code > _OF_SIGNALS:
-        raise _stopped(ended, run)
-    if run is None:
-        raise TrialError("the run has no directory any more", "it was deleted or moved while it was trained")
-    if ended.exit_code:
-        raise failed_run(run)
-    return run
-
-
-def _interrupted(run: Run | None) -> KeyboardInterrupt:
-    error = KeyboardInterrupt()
-    if run is not None:
-        error.add_note(_how_to_resume(run))
+def reported(description: Mapping[str, Any]) -> RlexpError:
+    """Return the error that ``described`` has described."""
+    message, hint, names = description["message"], description["hint"], description["classes"]
+    problems = [Problem(*problem) for problem in description["problems"]]
+    if ConfigError.__name__ in names:
+        return ConfigError(problems)
+    if ResourceError.__name__ in names:
+        return ResourceError(message, hint, problems[1:])
+    error = _CLASSES[next(name for name in names if name in _CLASSES)](message, hint)
+    error.exit_code = description["exit_code"]
     return error
-
-
-def _stopped(ended: Ended, run: Run | None) -> TrialError:
-    name = signal.Signals(ended.exit_code - _OF_SIGNALS).name
-    return TrialError(f"the run was stopped by {name}", None if run is None else _how_to_resume(run))
-
-
-def _how_to_resume(run: Run) -> str:
-    return f"rlexp.resume({str(run.directory)!r}) continues from its checkpoints"

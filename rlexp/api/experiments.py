@@ -33,7 +33,7 @@ def files_of(experiments: str | Path | Sequence[str | Path]) -> list[Path]:
 def source_of(experiments: str | Path | Sequence[str | Path] | Mapping[str, Any]) -> Source:
     """Return where experiments come from, for another process; raises ConfigError where a value cannot go there."""
     if not isinstance(experiments, Mapping):
-        return Source(files=tuple(map(str, files_of(experiments))))
+        return Source(files=tuple(files_of(experiments)))
     found = ExperimentDict(experiments).read()
     if found.problems or found.root is None:
         raise ConfigError([finding.problem() for finding in found.problems])

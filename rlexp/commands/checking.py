@@ -57,7 +57,7 @@ def check(
     Nothing is trained or created.
     """
     joining = choose(address, os.environ)
-    options = load_options(imports, allow_unknown, fit, joining=joining)
+    options = load_options(imports, allow_unknown, fit, joining)
     check_files(files, overrides or (), seed, options, joining, as_json=as_json, make_envs=make_envs)
 
 
@@ -136,7 +136,7 @@ def convert(
 
     Each change has a comment.
     """
-    print(converted_file(path, load_options(imports, allow_unknown, fit=False)), end="")
+    print(converted_file(path, load_options(imports, allow_unknown)), end="")
 
 
 def doctor(

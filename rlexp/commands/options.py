@@ -1,6 +1,6 @@
-"""The options that several commands share, and the reading options that they make.
+"""The options that several commands share, and how they say that files are read.
 
-Overrides as bare words: ``rlexp run FILE config.lr=1e-4``, as W&B's sweeps and Hydra's users write them.
+Overrides may be bare words: ``rlexp run FILE config.lr=1e-4``, as W&B's sweeps and Hydra's users write them.
 """
 
 from __future__ import annotations
@@ -150,21 +150,11 @@ Track = Annotated[
 
 
 def load_options(
-    imports: list[str] | None,
-    allow_unknown: bool,
-    fit: bool,
-    is_sweep: bool = False,
-    flags: tuple[Flag, ...] = (),
-    joining: Joining = OWN,
+    imports: Sequence[str] | None, allow_unknown: bool, fit: bool = False, joining: Joining = OWN
 ) -> LoadOptions:
     """Return how to read files; ``fit`` scales their experiments to this machine, or the cluster that is joined."""
-    return LoadOptions(
-        imports=tuple(imports or ()),
-        allow_unknown=allow_unknown,
-        is_sweep=is_sweep,
-        flags=flags,
-        adjust=_fitting(room_of(joining)) if fit else None,
-    )
+    adjust = _fitting(room_of(joining)) if fit else None
+    return LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, adjust=adjust)
 
 
 def _fitting(cluster: Cluster) -> Adjust:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,10 +34,10 @@ AllowStorage = Annotated[
 
 
 def trusted_code(
-    imports: list[str] | None,
-    envs: list[str] | None,
-    classes: list[str] | None,
-    storages: list[str] | None,
+    imports: Iterable[str] | None,
+    envs: Iterable[str] | None,
+    classes: Iterable[str] | None,
+    storages: Iterable[str] | None,
 ) -> TrustedCode:
     """Return what options allow; what they do not is asked for where somebody can answer."""
     from rlexp.user_code.trusted_code import TrustedCode

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlexp.board.trainer.trial import loopback_notices, with_board
 from rlexp.cluster.environment import AUTH_MODE, named_modules, named_packages, runtime_env
@@ -21,25 +21,23 @@ from rlexp.config.load import Plan
 from rlexp.errors import ResourceError
 from rlexp.processes.signals import StopRequest
 from rlexp.search.display import Display
-
-if TYPE_CHECKING:
-    from rlexp.tuning.run import RunOptions
+from rlexp.tuning.request import TrainingRequest
 
 
-def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, options: RunOptions) -> Cluster:
+def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, request: TrainingRequest) -> Cluster:
     """Return the nodes of the cluster at ``address``; raises ResourceError where they cannot run ``trials``.
 
     With ``--wait`` it waits for more nodes, which are asked everything again. Differences between the nodes that
     may matter are shown.
     """
-    question = _question(plan, trials, options)
+    question = _question(plan, trials, request)
     with signals_leave_nothing():
         cluster = _examined(address, question, display)
-        if options.joining.wait_s is not None and not _fit(trials, cluster):
-            _wait(address, trials, cluster, display, options.joining.wait_s)
+        if request.joining.wait_s is not None and not _fit(trials, cluster):
+            _wait(address, trials, cluster, display, request.joining.wait_s)
             cluster = _examined(address, question, display)
     check_fits(trials, cluster)
-    for notice in loopback_notices(options.board, cluster):
+    for notice in loopback_notices(request.board, cluster):
         display.on_note(None, notice)
     return cluster
 
@@ -93,14 +91,14 @@ def _wait(address: str, trials: Sequence[Trial], seen: Cluster, display: Display
     wait_for_room(trials, look, ask, timeout_s, report)
 
 
-def make_session(cluster: Cluster, plan: Plan, options: RunOptions) -> Session:
+def make_session(cluster: Cluster, plan: Plan, request: TrainingRequest) -> Session:
     """Return the session of a run, which is not entered yet."""
-    address = options.joining.address
+    address = request.joining.address
     if address is None:
         machine = cluster.nodes[0].machine
         num_processes = first_processes(plan.everything, machine.cpus)
-        return OwnRay(machine.cpus, machine.gpus, options.debug, num_processes, options.joining.fork_server)
-    return JoinedRay(address, cluster, _runtime_env(plan, plan.everything, options), options.debug)
+        return OwnRay(machine.cpus, machine.gpus, request.debug, num_processes, request.joining.fork_server)
+    return JoinedRay(address, cluster, _runtime_env(plan, plan.everything, request), request.debug)
 
 
 def first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
@@ -113,20 +111,20 @@ def first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
     return min(sum(needed), max(num_cpus, min(needed[0], 2 * num_cpus)))
 
 
-def _question(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> Question:
+def _question(plan: Plan, trials: Sequence[Trial], request: TrainingRequest) -> Question:
     question = Question(
         modules=named_modules(trials, plan.modules),
         packages=named_packages(trials),
         folders=plan.modules.folders,
-        out=options.out,
-        runtime_env=_runtime_env(plan, trials, options),
+        out=request.out,
+        runtime_env=_runtime_env(plan, trials, request),
     )
-    return with_board(question, options.board)
+    return with_board(question, request.board)
 
 
-def _runtime_env(plan: Plan, trials: Sequence[Trial], options: RunOptions) -> dict[str, Any]:
-    folder = Path.cwd() if options.joining.sends_folder else None
-    return runtime_env(named_modules(trials, plan.modules), plan.modules, os.environ, folder, options.out)
+def _runtime_env(plan: Plan, trials: Sequence[Trial], request: TrainingRequest) -> dict[str, Any]:
+    folder = Path.cwd() if request.joining.sends_folder else None
+    return runtime_env(named_modules(trials, plan.modules), plan.modules, os.environ, folder, request.out)
 
 
 def _notices(report: ClusterReport) -> list[str]:

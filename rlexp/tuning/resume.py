@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlexp.agents.workers import refuse_unloadable
-from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import (
     checked_board,
     ended_with_parent,
@@ -16,7 +15,6 @@ from rlexp.board.trainer.trial import (
     refuse_board_of_sweeps,
     task_failure_reported,
 )
-from rlexp.cluster.session import OWN, Joining
 from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
@@ -49,47 +47,41 @@ from rlexp.search.trial_source import FixedTrials
 from rlexp.text import masked
 from rlexp.trackers import Trackers
 from rlexp.tuning.joining import make_session
-from rlexp.tuning.run import EXIT_CODES, RunOptions, capacity, cluster_for, confirmed_search, run_in_session
+from rlexp.tuning.request import TrainingRequest
+from rlexp.tuning.run import EXIT_CODES, capacity, cluster_for, confirmed_search, run_in_session
 from rlexp.tuning.settling import has_ended, recorded_trials, settle
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 
-def resume_run(
-    path: Path,
-    overrides: Sequence[str],
-    display: Display,
-    debug: bool,
-    joining: Joining = OWN,
-    board: BoardAddress | None = None,
-    trusted: TrustedCode = NOTHING_ALLOWED,
-) -> int:
-    """Continue the trials of the run or sweep at ``path`` that have not reached their stop; return the exit code.
+def resume_run(request: TrainingRequest, display: Display, trusted: TrustedCode = NOTHING_ALLOWED) -> int:
+    """Continue the trials of the run or sweep at ``request.path`` that have not reached their stop.
 
-    ``overrides`` (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial continues from its
-    newest good checkpoint. Raises ResumeError, with nothing changed, where ``path`` is not a run of rlexp, is damaged
-    or in use, where other keys than those differ from the checkpoints, or where it names code or a storage that is
-    not this user's and is not in ``trusted``.
+    Returns the exit code. Overrides (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial
+    continues from its newest good checkpoint. Raises ResumeError, with nothing changed, where the path is not a run of
+    rlexp, is damaged or in use, where other keys than those differ from the checkpoints, or where it names code or a
+    storage that is not this user's and is not in ``trusted``.
     """
+    path, overrides = request.path, request.overrides
     record = read_run_record(path)
     refuse_untrusted(path, record)
     if is_sweep(path):
-        refuse_board_of_sweeps(board)
-        return resume_sweep(path, record, overrides, display, debug, joining, trusted)
+        refuse_board_of_sweeps(request.board)
+        return resume_sweep(request, record, display, trusted)
     refuse_changes_of(overrides, {"seed"}.union(*(trial.varied for trial in record.trials)), path)
     plan = load_recorded_plan(path, record, overrides, trusted)
     if plan.sweeps:  # its journal and sweep.json were lost
-        return resume_sweep(path, record, overrides, display, debug, joining, trusted)
+        return resume_sweep(request, record, display, trusted)
     trials, ended = _unfinished_and_ended(path, plan, record)
     if not trials and not ended:
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
-    options = replace(_options(path, debug, joining), board=board)
-    board = checked_board(trials, board, display)
-    cluster = cluster_for(plan, trials, display, options)
+    request = replace(request, out=path.absolute().parent)
+    board = checked_board(trials, request.board, display)
+    cluster = cluster_for(plan, trials, display, request)
     with (
-        StopRequest(display.on_stop_request) as request,
-        Trackers.started(trials, options.out, display.on_note) as trackers,
+        StopRequest(display.on_stop_request) as stop,
+        Trackers.started(trials, request.out, display.on_note) as trackers,
         RunDirectory.open(path, plan.modules) as directory,
     ):
         directory.trackers = trackers
@@ -102,10 +94,10 @@ def resume_run(
             return _concluded(Status.TERMINATED, directory, display)
         directory.restart(trials)
         record_task(directory, trials, board)
-        session = make_session(cluster, plan, options)
+        session = make_session(cluster, plan, request)
         source = FixedTrials(trials, cluster.cpus, cluster.gpus, board)
         with ended_with_parent(), task_failure_reported(directory, trials, board):
-            return run_in_session(source, trials, directory, display, request, session)
+            return run_in_session(source, trials, directory, display, stop, session)
 
 
 def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Display) -> None:
@@ -121,11 +113,6 @@ def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Di
     for trial in trials:
         if directory.record.knows(trial.name):
             _refuse_other_keys(trial, directory.trial_directory(trial))
-
-
-def _options(path: Path, debug: bool, joining: Joining) -> RunOptions:
-    """Return the options of a run that exists at ``path``: OUT is where that lies."""
-    return RunOptions(path.absolute().parent, None, False, debug, [], joining)
 
 
 def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[list[Trial], list[Trial]]:
@@ -162,29 +149,24 @@ def is_sweep(path: Path) -> bool:
 
 
 def resume_sweep(
-    path: Path,
-    record: RunRecord,
-    overrides: Sequence[str],
-    display: Display,
-    debug: bool,
-    joining: Joining = OWN,
-    trusted: TrustedCode = NOTHING_ALLOWED,
+    request: TrainingRequest, record: RunRecord, display: Display, trusted: TrustedCode = NOTHING_ALLOWED
 ) -> int:
-    """Continue the sweep at ``path``; return the exit code, as the sweep itself does.
+    """Continue the sweep at ``request.path``; return the exit code, as the sweep itself does.
 
     ``overrides`` may change what CHANGEABLE_IN_SWEEPS names. Raises ResumeError, with nothing changed, where they
     change anything else, where the sweep has ended, or where its files are damaged, in use or of different runs.
     """
+    path, overrides = request.path, request.overrides
     heading = read_heading(path)
     _refuse_other_space(overrides, heading)
     plan = load_recorded_plan(path, record, overrides, trusted)
     sweep = same_sweep(plan, heading, path)
     require_searcher(sweep, Path(heading.folder))
-    options = _options(path, debug, joining)
-    cluster = cluster_for(plan, plan.everything, display, options)
+    request = replace(request, out=path.absolute().parent)
+    cluster = cluster_for(plan, plan.everything, display, request)
     with (
-        StopRequest(display.on_stop_request) as request,
-        Trackers.started(plan.everything, options.out, display.on_note) as trackers,
+        StopRequest(display.on_stop_request) as stop,
+        Trackers.started(plan.everything, request.out, display.on_note) as trackers,
         RunDirectory.open(path, plan.modules) as directory,
     ):
         directory.trackers = trackers
@@ -204,8 +186,8 @@ def resume_sweep(
             display.follow(past.state.standings)
             if source.is_complete:
                 return _concluded(source.conclude(Status.TERMINATED), directory, display)
-            session = make_session(cluster, plan, options)
-            return run_in_session(source, [], directory, display, request, session)
+            session = make_session(cluster, plan, request)
+            return run_in_session(source, [], directory, display, stop, session)
 
 
 def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from rlexp.board.messages.address import BoardAddress
 from rlexp.board.trainer.trial import checked_board, ended_with_parent, record_task, task_failure_reported
 from rlexp.cluster.environment import refuse_full_disk
 from rlexp.cluster.room.fit import check_fits, number_that_fit
 from rlexp.cluster.room.machine import Cluster, this_machine
-from rlexp.cluster.session import OWN, Joining, RayStartError, RayStoppedError, Session, exit_without_ray
+from rlexp.cluster.session import RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import only_sweep
@@ -42,52 +40,43 @@ from rlexp.text import has_secrets, masked
 from rlexp.trackers.trackers import Trackers
 from rlexp.tuning.joining import make_session, probed
 from rlexp.tuning.preflight import try_envs
+from rlexp.tuning.request import TrainingRequest
 
 _RAY_AND_TUNE: Final = ("numpy", "ray", "pyarrow", "pandas", "ray.data", "ray.tune", "rlexp.tuning.tune_runner")
 """Imported early, in steps of some tenths of a second: what Tune itself imports comes before it."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The options of a run, apart from its experiments."""
-
-    out: Path
-    name: str | None
-    overwrite: bool
-    debug: bool
-    command: Sequence[str]
-    joining: Joining = OWN
-    """Which Ray the trials run in."""
-    board: BoardAddress | None = None
-    """Where actors join the trial; None: nowhere."""
-
-
-def run_plan(plan: Plan, options: RunOptions, display: Display) -> int:
+def run_plan(plan: Plan, request: TrainingRequest, display: Display) -> int:
     """Run every trial of ``plan``; return the exit code.
 
     Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
     """
-    board = checked_board(plan.trials, options.board, display)
-    cluster = cluster_for(plan, plan.trials, display, options)
+    board = checked_board(plan.trials, request.board, display)
+    cluster = cluster_for(plan, plan.trials, display, request)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
-    name = usual_name(plan)
     with (
-        StopRequest(display.on_stop_request) as request,
-        Trackers.started(plan.trials, options.out, display.on_note) as trackers,
-        RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
+        StopRequest(display.on_stop_request) as stop,
+        Trackers.started(plan.trials, request.out, display.on_note) as trackers,
+        _new_directory(plan, request) as directory,
     ):
         directory.trackers = trackers
         directory.write_experiments(texts, resolved_yaml(plan))
         directory.start(plan.trials, plan.modules)
         record_task(directory, plan.trials, board)
-        session = make_session(cluster, plan, options)
+        session = make_session(cluster, plan, request)
         source = FixedTrials(plan.trials, cluster.cpus, cluster.gpus, board)
         with ended_with_parent(), task_failure_reported(directory, plan.trials, board):
-            return run_in_session(source, plan.trials, directory, display, request, session)
+            return run_in_session(source, plan.trials, directory, display, stop, session)
 
 
-def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: RunOptions) -> Cluster:
+def _new_directory(plan: Plan, request: TrainingRequest) -> RunDirectory:
+    return RunDirectory.create(
+        request.out, usual_name(plan), request.name, request.command, overwrite=request.overwrite
+    )
+
+
+def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, request: TrainingRequest) -> Cluster:
     """Return where trials can run: on this machine, or on the nodes of the cluster that is joined.
 
     Raises where one of ``trials`` cannot, or an env or starting point is missing.
@@ -95,11 +84,11 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, options: 
     has_replay = any(trial.experiment.config.replay is not None for trial in trials)
     measuring = ", and measuring the memory of its replay" if has_replay else ""
     refuse_full_disk()
-    if options.joining.address is None:
+    if request.joining.address is None:
         cluster = Cluster.of(this_machine())
         check_fits(trials, cluster)
     else:
-        cluster = probed(options.joining.address, plan, trials, display, options)
+        cluster = probed(request.joining.address, plan, trials, display, request)
     for url in {trial.experiment.storage for trial in trials} - {None}:
         check_storage(str(url))
     display.on_phase(None, f"trying each env{measuring}")
@@ -120,22 +109,22 @@ def run_in_session(
     trials: Sequence[Trial],
     directory: RunDirectory,
     display: Display,
-    request: StopRequest,
+    stop: StopRequest,
     session: Session,
 ) -> int:
     """Run what ``source`` gives in a Ray; return the exit code. ``trials`` are those known beforehand."""
     try:
         display.start(directory.path, trials)
-        status, failure = _train(source, directory, display, request, session)
+        status, failure = _train(source, directory, display, stop, session)
         directory.finish(status)
         display.finish(directory.record)
-        code = request.exit_code if request.requested else EXIT_CODES[status]
+        code = stop.exit_code if stop.requested else EXIT_CODES[status]
     except KeyboardInterrupt:
         if _end_early(directory, Status.STOPPED):
             display.finish(directory.record)
         else:
             display.on_note(None, f"stopped before the first result; {as_typed(directory.path)} is removed")
-        code, failure = request.exit_code, None
+        code, failure = stop.exit_code, None
     except RayStartError as error:
         _end_early(directory, Status.ERROR)
         if session.is_abandoned:
@@ -154,7 +143,7 @@ def run_in_session(
 
 
 def _train(
-    source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: Session
+    source: TrialSource, directory: RunDirectory, display: Display, stop: StopRequest, session: Session
 ) -> tuple[Status, RlexpError | None]:
     """Run the trials within the session; return how the run ended, and the error where Ray ended first.
 
@@ -165,7 +154,7 @@ def _train(
 
     with ExitStack() as stack:
         display.on_phase(None, "joining the cluster" if session.is_joined else "starting Ray")
-        with request.held_back():
+        with stop.held_back():
             stack.enter_context(session)
         stack.callback(display.on_phase, None, "leaving the cluster" if session.is_joined else "ending Ray")
         from rlexp.tuning.tune_runner import run_trials  # with Tune, which a thread may have imported meanwhile
@@ -175,7 +164,7 @@ def _train(
             None, "starting the processes of the trials" if several else "starting the process of the trial"
         )
         try:
-            return source.conclude(run_trials(source, directory, display, request, session)), None
+            return source.conclude(run_trials(source, directory, display, stop, session)), None
         except RayStoppedError as error:
             source.conclude(Status.STOPPED)
             return Status.ERROR, RayStoppedError(error.message, _how_to_resume(directory, session.is_joined))
@@ -215,27 +204,26 @@ def _is_to_be_discarded(directory: RunDirectory) -> bool:
     return directory.is_new and not any(trial.iterations for trial in directory.record.trials)
 
 
-def run_sweep(plan: Plan, options: RunOptions, display: Display, allow_failures: int) -> int:
+def run_sweep(plan: Plan, request: TrainingRequest, display: Display) -> int:
     """Search the space of the plan's only sweep; return the exit code.
 
     Raises ResourceError or UsageError, with nothing created, where its trials cannot run here.
     """
     sweep = only_sweep(plan)
     require_searcher(sweep, Path.cwd())
-    cluster = cluster_for(plan, plan.everything, display, options)
-    name = usual_name(plan)
+    cluster = cluster_for(plan, plan.everything, display, request)
     with (
-        StopRequest(display.on_stop_request) as request,
-        Trackers.started(plan.everything, options.out, display.on_note) as trackers,
-        RunDirectory.create(options.out, name, options.name, options.command, overwrite=options.overwrite) as directory,
-        begun_journal(plan, directory, allow_failures) as journal,
+        StopRequest(display.on_stop_request) as stop,
+        Trackers.started(plan.everything, request.out, display.on_note) as trackers,
+        _new_directory(plan, request) as directory,
+        begun_journal(plan, directory, request.allow_failures) as journal,
     ):
         directory.trackers = trackers
         state = SearchState(sweep, make_searcher(sweep, study_member(directory.path)))
         display.follow(state.standings)
-        session = make_session(cluster, plan, options)
+        session = make_session(cluster, plan, request)
         with closing(confirmed_search(state, directory, journal, capacity(sweep, cluster))) as source:
-            return run_in_session(source, [], directory, display, request, session)
+            return run_in_session(source, [], directory, display, stop, session)
 
 
 def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:

@@ -33,6 +33,7 @@ from rlexp.models.networks import QNetwork
 from rlexp.runs.trial_files import write_video
 from rlexp.sample_batch import OBS
 from rlexp.terminal.displays import QuietDisplay
+from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.resume import resume_run
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, FILMED_ENV, PIXEL_ENV
 from tests.lab.rollout import whole
@@ -272,7 +273,7 @@ def test_what_a_module_registers_trains_in_other_processes_resumes_and_is_evalua
     )
     assert done.returncode == 0, done.stderr
     with pytest.raises(ResumeError, match="reached its stop"):  # so the resolved file, with its env, was understood
-        resume_run(run, (), QuietDisplay(sys.stdout), debug=False)
+        resume_run(TrainingRequest("resume", path=run), QuietDisplay(sys.stdout))
     checkpoint = next(run.glob("*/checkpoint_*"))
     assert len(evaluate_checkpoint(checkpoint, EvaluationRequest(2)).played.returns) == 2
 

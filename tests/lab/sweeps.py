@@ -40,8 +40,9 @@ from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Ending
 from rlexp.terminal.displays import QuietDisplay
+from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.resume import resume_run
-from rlexp.tuning.run import EXIT_CODES, RunOptions, run_sweep
+from rlexp.tuning.run import EXIT_CODES, run_sweep
 from rlexp.tuning.stop_condition import iteration_bounds, writes_checkpoint
 from rlexp.user_code.memory import remember_plan
 
@@ -267,13 +268,13 @@ class Rehearsals:
         remember_plan(plan)
         path = self._folder / "out" / "small"
         with self._without_ray(), moments(lambda: at_each_moment(path)):
-            run_sweep(plan, RunOptions(path.parent, None, False, False, []), QuietDisplay(StringIO()), 0)
+            run_sweep(plan, TrainingRequest("sweep", out=path.parent), QuietDisplay(StringIO()))
         return path
 
     def resume(self, path: Path, *overrides: str) -> int:
         """Play the rest of one; return the exit code."""
         with self._without_ray(), moments(lambda: None):
-            return resume_run(path, overrides, QuietDisplay(StringIO()), debug=False)
+            return resume_run(TrainingRequest("resume", path=path, overrides=overrides), QuietDisplay(StringIO()))
 
     @contextmanager
     def _without_ray(self) -> Iterator[None]:

@@ -104,7 +104,7 @@ def ended(lines: str, monkeypatch: pytest.MonkeyPatch, quiet: bool = True) -> cl
     """Return how a process ends that does ``lines`` in place of training."""
     monkeypatch.setattr(client, "own_program", lambda module, *words: [sys.executable, "-c", ANSWER + lines, *words])
     started = time.monotonic()
-    result = client.train_in_process(TrainingRequest("run", (), quiet=quiet))
+    result = client.train_in_process(TrainingRequest("run", quiet=quiet))
     assert time.monotonic() - started < FAR_BELOW_S
     return result
 

@@ -34,9 +34,10 @@ from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning import preflight, run
 from rlexp.tuning.joining import first_processes
 from rlexp.tuning.preflight import try_envs
+from rlexp.tuning.request import TrainingRequest
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
 
-OPTIONS = run.RunOptions(Path("results"), None, False, False, [])
+OPTIONS = TrainingRequest("run")
 
 
 @pytest.mark.parametrize(

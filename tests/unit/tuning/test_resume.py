@@ -22,6 +22,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.assignment import assignment_of
+from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.resume import resume_run
 from rlexp.tuning.settling import recorded_trials
 from rlexp.user_code.memory import remember_plan
@@ -46,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def resume(run: Path, *overrides: str) -> int:
-    return resume_run(run, overrides, QuietDisplay(sys.stdout), debug=False)
+    return resume_run(TrainingRequest("resume", path=run, overrides=overrides), QuietDisplay(sys.stdout))
 
 
 def content(run: Path) -> dict[str, Any]:
