@@ -1,15 +1,22 @@
-"""``rlexp.submit`` and ``rlexp.join``; importing this loads nothing but Python's own."""
+"""``rlexp.submit`` and ``rlexp.join``: the commands of the same names, for programs and notebooks.
+
+Where a command ends with an error and an exit code, these raise an RlexpError. Importing this loads nothing but
+Python's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rlexp.api.arguments import checked_arguments
 
 if TYPE_CHECKING:
     from rlexp.board.client.submit import Submitted
+
+_OF_SIGNALS: Final = 128
+"""Exit codes above it are those of signals."""
 
 
 @checked_arguments
@@ -62,18 +69,37 @@ def submit(
         KeyboardInterrupt: on Ctrl-C; the task goes on.
 
     """
+    import io
     import sys
 
     from rlexp.board.client.run import RunPlace
-    from rlexp.board.client.submit import SubmitOptions
-    from rlexp.commands import from_python
-    from rlexp.user_code.trusted_code import TrustedCode
+    from rlexp.board.client.submit import SubmitOptions, Submitter
+    from rlexp.board.messages.tokens import client_token
+    from rlexp.commands.board_keys import required_board, take_token
+    from rlexp.commands.submit import check_options, checked_plan, submit_or_attach
+    from rlexp.config.load import LoadOptions
+    from rlexp.rollout.evaluation import never
+    from rlexp.terminal.submissions import QuietTaskDisplay, TaskDisplay
 
-    options = SubmitOptions(RunPlace(Path(out), name, overwrite, sys.argv), evaluate, wait)
-    place = from_python.BoardChoice(board, insecure, token)
-    given = None if file is None else from_python.FileChoice(Path(file), overrides, seed, imports)
-    trusted = TrustedCode(frozenset(allow_env), classes=frozenset(allow_class))
-    return from_python.submit(given, attach, trusted, place, options, quiet)
+    address = required_board(board, insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
+    place = RunPlace(Path(out), name, overwrite, sys.argv)
+    options = SubmitOptions(place, evaluate, wait, client_token(take_token(token)))
+    check_options(file, attach, not wait, evaluate)
+    plan = None if file is None else checked_plan(Path(file), overrides, seed, LoadOptions(tuple(imports)))
+    with QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr) as display:
+        submitter = Submitter(address, options, display, never)
+        return _ended_well(submit_or_attach(submitter, plan, attach, allow_env, allow_class))
+
+
+def _ended_well(done: Submitted) -> Submitted:
+    """Return a task that has ended, or goes on; raises TrialError where it failed or was cancelled."""
+    from rlexp.board.servers.board import TaskStatus
+    from rlexp.errors import TrialError
+
+    if done.status not in (None, TaskStatus.ENDED):
+        hint = None if done.directory is None else f"what came of it is in {done.directory}"
+        raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)
+    return done
 
 
 @checked_arguments
@@ -123,24 +149,24 @@ def join(
         KeyboardInterrupt: on Ctrl-C, after the seat was given back.
 
     """
-    from rlexp.commands import from_python
+    options = locals()
+    import signal
 
-    from_python.join(
-        as_trainer,
-        url=url,
-        once=once,
-        duration=duration,
-        task=task,
-        processes=processes,
-        out=None if out is None else Path(out),
-        cpus=cpus,
-        max_memory=max_memory,
-        allow_env=list(allow_env),
-        allow_class=list(allow_class),
-        imports=list(imports),
-        token=token,
-        keys=keys,
-        queue=queue,
-        insecure=insecure,
-        quiet=quiet,
-    )
+    import typer
+
+    from rlexp.commands.join import JoinRole
+    from rlexp.commands.join import join as join_board
+    from rlexp.errors import TrialError
+
+    options["role"] = JoinRole.TRAINER if options.pop("as_trainer") else JoinRole.ACTOR
+    options["out"] = None if out is None else Path(out)
+    options |= {"allow_env": list(allow_env), "allow_class": list(allow_class), "imports": list(imports)}
+    try:
+        join_board(**options)
+    except typer.Exit as end:
+        if end.exit_code == _OF_SIGNALS + signal.SIGINT:
+            raise KeyboardInterrupt from None
+        if end.exit_code > _OF_SIGNALS:
+            raise SystemExit(end.exit_code) from None
+        if end.exit_code:
+            raise TrialError("an actor has failed", "its own error is on stderr") from None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -34,6 +34,9 @@ from rlexp.errors import UsageError
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.checking import print_notices
 from rlexp.terminal.lines import outlive_readers
+
+if TYPE_CHECKING:
+    from rlexp.board.client.submit import Submitted, Submitter
 
 _CANCELLED: Final = "cancelled with rlexp cancel"
 EXIT_CODES: Final = {TaskStatus.ENDED: 0}
@@ -116,32 +119,50 @@ def submit(
     own_token = client_token(take_token(token))
     check_options(file, attach, no_wait, evaluate)
     outlive_readers()
-    plan = (
-        None
-        if file is None
-        else checked_plan(
-            file,
-            overrides or (),
-            seed,
-            LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track)),
-        )
-    )
+    reading = LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track))
+    plan = None if file is None else checked_plan(file, overrides or (), seed, reading)
     from rlexp.board.client.run import RunPlace
     from rlexp.board.client.submit import SubmitOptions, Submitter
     from rlexp.terminal.submissions import choose_task_display
-    from rlexp.user_code.trusted_code import TrustedCode
 
     options = SubmitOptions(RunPlace(out, name, overwrite, sys.argv), evaluate, not no_wait, own_token)
     with choose_task_display(sys.stdout, sys.stderr, json=as_json, quiet=quiet) as display, DrainRequest() as request:
-        submitter = Submitter(address, options, display, request)
-        if plan is not None:
-            done = submitter.submit(plan)
-        else:
-            trusted = TrustedCode(frozenset(allow_env or ()), classes=frozenset(allow_class or ()))
-            done = submitter.attach(attach or "", trusted)
+        done = submit_or_attach(
+            Submitter(address, options, display, request), plan, attach, allow_env or (), allow_class or ()
+        )
     if no_wait and not as_json:
         print(done.task_id)
     raise typer.Exit(request.exit_code if done.status is None else EXIT_CODES.get(done.status, 1))
+
+
+def check_options(file: str | Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
+    """Raise UsageError where options cannot be combined."""
+    if (file is None) == (attach is None):
+        message = "submit needs an experiment file" if file is None else "--attach cannot be combined with a file"
+        raise UsageError(message, "rlexp submit FILE --board URL, or rlexp submit --attach ID --board URL")
+    if no_wait and (attach is not None or evaluate is not None):
+        option = "--attach" if attach is not None else "--evaluate"
+        raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
+
+
+def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
+    """Return the plan of a file; print what its user should know, and raise what is wrong with it."""
+    plan = load_plan([file], overrides, seed, options)
+    print_notices(plan)
+    check_requirements(plan)
+    remember_ones_own(plan)
+    return plan
+
+
+def submit_or_attach(
+    submitter: Submitter, plan: Plan | None, attach: str | None, allow_env: Sequence[str], allow_class: Sequence[str]
+) -> Submitted:
+    """Submit a plan, or wait for the task ``attach`` again, which may name what is allowed; return how it ended."""
+    from rlexp.user_code.trusted_code import TrustedCode
+
+    if plan is not None:
+        return submitter.submit(plan)
+    return submitter.attach(attach or "", TrustedCode(frozenset(allow_env), classes=frozenset(allow_class)))
 
 
 def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson = False, debug: Debug = False) -> None:
@@ -179,22 +200,3 @@ def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> No
         if found.status.is_over or not board.cancel(task_id, _CANCELLED):
             raise UsageError(f"task {task_id} is over already: {found.status}", "there is nothing to cancel")
     print_cancelled(found)
-
-
-def check_options(file: Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
-    """Raise UsageError where options cannot be combined."""
-    if (file is None) == (attach is None):
-        message = "submit needs an experiment file" if file is None else "--attach cannot be combined with a file"
-        raise UsageError(message, "rlexp submit FILE --board URL, or rlexp submit --attach ID --board URL")
-    if no_wait and (attach is not None or evaluate is not None):
-        option = "--attach" if attach is not None else "--evaluate"
-        raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
-
-
-def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
-    """Return the plan of a file; print what its user should know, and raise what is wrong with it."""
-    plan = load_plan([file], overrides, seed, options)
-    print_notices(plan)
-    check_requirements(plan)
-    remember_ones_own(plan)
-    return plan
