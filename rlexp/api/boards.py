@@ -79,14 +79,15 @@ def submit(
     from rlexp.commands.submit import check_options, checked_plan, submit_or_attach
     from rlexp.config.load import LoadOptions
     from rlexp.rollout.evaluation import never
-    from rlexp.terminal.submissions import QuietTaskDisplay, TaskDisplay
+    from rlexp.terminal.displays import QuietDisplay
+    from rlexp.terminal.submissions import TaskDisplay
 
     address = required_board(board, insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
     place = RunPlace(Path(out), name, overwrite, sys.argv)
     options = SubmitOptions(place, evaluate, wait, client_token(take_token(token)))
     check_options(file, attach, not wait, evaluate)
     plan = None if file is None else checked_plan(Path(file), overrides, seed, LoadOptions(tuple(imports)))
-    with QuietTaskDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr) as display:
+    with QuietDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr) as display:
         submitter = Submitter(address, options, display, never)
         return _ended_well(submit_or_attach(submitter, plan, attach, allow_env, allow_class))
 

@@ -1,9 +1,4 @@
-"""What ``rlexp join`` prints: how an actor does, as one line that is renewed, or as JSON lines.
-
-What ``rlexp board serve`` prints: what trainers, actors and clients type.
-
-What ``rlexp tasks`` prints: the tasks on a board, as many facts of each as the terminal is wide.
-"""
+"""What commands print that use a board: ``board serve``, ``join`` (a line that is renewed, or JSON), ``tasks``."""
 
 from __future__ import annotations
 
@@ -19,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.servers.serving import RoleFiles
 from rlexp.files import to_json
-from rlexp.terminal.lines import GREEN, RED, YELLOW, StatusLine, aligned, painted, tolerate_unknown_letters, visible
-from rlexp.terminal.submissions import short_duration, task_as_json
-from rlexp.text import MISSING, columns_of, count, middle_cut, one_line, percent, score, short, size
+from rlexp.terminal.displays import task_as_json
+from rlexp.terminal.lines import GREEN, RED, YELLOW, StatusLine, Table, aligned, tolerate_unknown_letters, visible
+from rlexp.terminal.submissions import short_duration
+from rlexp.text import MISSING, count, middle_cut, one_line, percent, score, short, size
 
 if TYPE_CHECKING:
     from rlexp.board.actor.actor import ActorFigures
@@ -190,13 +186,14 @@ def line_of(
     return " · ".join(parts)
 
 
-_COLUMNS: Final = ("id", "name", "status", "trainer", "seats", "updates", "reward", "age")
-_BY_NEED: Final = ("id", "status", "seats", "updates", "reward", "age", "trainer", "name")
-"""What a narrow terminal shows first."""
-_NUMBERS: Final = frozenset({"seats", "updates", "reward", "age"})
 _LONGEST: Final = 24
 """Of a name or a trainer: both may be of any length."""
-_COLOURS: Final = {TaskStatus.RUNNING: GREEN, TaskStatus.FAILED: RED, TaskStatus.QUEUED: YELLOW}
+_TASKS: Final = Table(  # an id is never cut: it is typed again
+    columns=("id", "name", "status", "trainer", "seats", "updates", "reward", "age"),
+    by_need=("id", "status", "seats", "updates", "reward", "age", "trainer", "name"),
+    numbers=frozenset({"seats", "updates", "reward", "age"}),
+    colours={TaskStatus.RUNNING: GREEN, TaskStatus.FAILED: RED, TaskStatus.QUEUED: YELLOW},
+)
 
 
 def print_tasks(tasks: Sequence[TaskSummary], board: str, as_json: bool) -> None:
@@ -217,32 +214,10 @@ def print_unreadable(events: Sequence[str]) -> None:
 
 def _print_table(tasks: Sequence[TaskSummary]) -> None:
     tolerate_unknown_letters(sys.stdout)
-    rows = [_cells(task) for task in tasks]
-    columns = _fitting(rows, columns_of(sys.stdout))
-    numbers = {index for index, column in enumerate(columns) if column in _NUMBERS}
-    header, *lines = aligned([columns, *([row[column] for column in columns] for row in rows)], numbers)
-    print(header)
-    for task, line in zip(tasks, lines, strict=True):
-        colour = _COLOURS.get(task.status)
-        head, status, rest = line.rpartition(f"  {task.status}")
-        print(line if colour is None else f"{head}{painted(status, colour, sys.stdout)}{rest}")
+    print(*_TASKS.lines([_cells(task) for task in tasks], sys.stdout), sep="\n")
     for task in tasks:
         if task.reason:
             print(f"{task.id}: {one_line(task.reason)}")
-
-
-def _fitting(rows: Sequence[dict[str, str]], width: int | None) -> list[str]:
-    """Return the columns for which there is room, in their order; an id is never cut: it is typed again."""
-    if width is None:
-        return list(_COLUMNS)
-    chosen: set[str] = set()
-    taken = -2
-    for column in _BY_NEED:
-        taken += max(len(column), *(len(row[column]) for row in rows)) + 2
-        if chosen and taken > width:
-            break
-        chosen.add(column)
-    return [column for column in _COLUMNS if column in chosen]
 
 
 def _cells(task: TaskSummary) -> dict[str, str]:

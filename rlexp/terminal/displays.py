@@ -1,4 +1,7 @@
-"""Displays without a picture: a line for each report, the summary alone (``-q``), JSON; and which one is used."""
+"""Displays of a run or a submitted task: the summary alone (``-q``), JSON, a line for each report.
+
+And which one is used. The live picture of a run and the line of a task are in files of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
@@ -17,6 +20,9 @@ from rlexp.search.standings import Standings
 from rlexp.terminal.summary import standings_as_json, summary_lines
 from rlexp.terminal.trial_view import TrialView, goal_text, time_left
 from rlexp.text import columns_of, count, exact, one_line, percent, score
+
+if TYPE_CHECKING:
+    from rlexp.board.servers.board import TaskSummary
 
 STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends them at once"
 
@@ -65,6 +71,18 @@ class QuietDisplay:
     def tick(self) -> None:
         """Show nothing."""
 
+    def on_submitted(self, task_id: str) -> None:
+        """Show nothing."""
+
+    def on_task(self, task: TaskSummary) -> None:
+        """Show nothing."""
+
+    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def on_leave(self, task_id: str, board: str) -> None:
+        """Show nothing."""
+
     def finish(self, run: RunRecord) -> None:
         """Print the summary on stdout."""
         lines = summary_lines(run, self._run_directory, self._standings, columns_of(self._stdout))
@@ -82,8 +100,13 @@ class QuietDisplay:
 class JsonDisplay(QuietDisplay):
     """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``note``, ``stopping`` and ``end``.
 
-    Phases are no events: a program needs to know none.
+    Of a submitted task also ``submitted``, ``task``, ``evaluation`` and ``left``. Phases are no events: a program needs
+    to know none.
     """
+
+    def __init__(self, stdout: TextIO) -> None:
+        super().__init__(stdout)
+        self._shown_task: tuple[Any, ...] = ()
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         """Print ``start`` with the run directory and the names of the trials."""
@@ -112,6 +135,25 @@ class JsonDisplay(QuietDisplay):
             self._stop_requested = False
             self._print("stopping")
 
+    def on_submitted(self, task_id: str) -> None:
+        """Print ``submitted`` with the task's id."""
+        self._print("submitted", task=task_id)
+
+    def on_task(self, task: TaskSummary) -> None:
+        """Print ``task`` where something but its age has changed."""
+        shown = (task.status, task.trainer, task.taken, task.weights_version)
+        if shown != self._shown_task:
+            self._shown_task = shown
+            self._print("task", **task_as_json(task))
+
+    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
+        """Print ``evaluation`` with the updates behind the weights."""
+        self._print("evaluation", num_updates=version, evaluation=figures)
+
+    def on_leave(self, task_id: str, board: str) -> None:
+        """Print ``left``: the task goes on."""
+        self._print("left", task=task_id, board=board)
+
     def finish(self, run: RunRecord) -> None:
         """Print ``end`` with the run as it stands in ``run.json``, and the configurations of a sweep as they stand."""
         sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
@@ -121,6 +163,23 @@ class JsonDisplay(QuietDisplay):
 
     def _print(self, event: str, **fields: Any) -> None:
         print(to_json({"event": event, **fields}), file=self._stdout, flush=True)
+
+
+def task_as_json(task: TaskSummary) -> dict[str, Any]:
+    """Return a line of the list of tasks, by the names that ``rlexp tasks --json`` has."""
+    return {
+        "id": task.id,
+        "name": task.name,
+        "status": task.status,
+        "reason": task.reason,
+        "trainer": task.trainer,
+        "seats": task.num_seats,
+        "taken": list(task.taken),
+        "weights_version": task.weights_version,
+        "is_submitted": task.is_submitted,
+        "age_s": round(task.age_s, 3),
+        "figures": task.figures,
+    }
 
 
 class PlainDisplay(QuietDisplay):

@@ -1,8 +1,6 @@
-"""Lines of text for a terminal: colours, columns below one another, errors and notices.
+"""Lines on a terminal: colours, tables, errors and notices, a line that is renewed, and streams that lose their reader.
 
-stdout and stderr of a command, which may lose their reader: a closed pipe, a closed terminal, a full disk.
-
-A line that is renewed at the foot of a terminal, with events above it; in logs, a line now and then.
+All that a command prints goes through here; what it prints of whom, the other files of this room know.
 """
 
 from __future__ import annotations
@@ -12,17 +10,20 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TextIO
 
 from rlexp.errors import Notice, RlexpError
-from rlexp.text import MOST_LINES, columns_of, first_of, wrapped
+from rlexp.text import MOST_LINES, columns_of, first_of, middle_cut, wrapped
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
+_SHORTEST_NAME: Final = 12
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
@@ -48,6 +49,68 @@ def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int] = ()) ->
         yield "  ".join(
             cell.rjust(width) if column in to_the_right else cell.ljust(width) for column, (cell, width) in cells
         ).rstrip()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of things with a name and a status: as many columns as the terminal is wide, the statuses in colours."""
+
+    columns: Sequence[str]
+    """Their titles; a row is a cell for each."""
+    by_need: Sequence[str]
+    """What a narrow terminal shows first; the first of them has the names."""
+    numbers: Container[str]
+    """Columns that end at the right."""
+    colours: Mapping[str, str]
+    """Of words in the column ``status``."""
+    least: int = 1
+    """How many of ``by_need`` are shown on the narrowest terminal."""
+    decent_name: int | None = None
+    """Of a long name so much is enough, for the sake of more columns, and it is cut; None: names are never cut."""
+
+    def lines(self, rows: Sequence[Mapping[str, str]], stream: TextIO) -> Iterator[str]:
+        """Yield the titles, then a line for each row; whole where ``stream`` is no terminal."""
+        width, columns = columns_of(stream), list(self.columns)
+        if width is not None:
+            columns = self._fitting(rows, width)
+            rows = self._with_names_cut(rows, columns, width)
+        cells = [[row[column] for column in columns] for row in rows]
+        header, *lines = aligned(
+            [columns, *cells], {place for place, column in enumerate(columns) if column in self.numbers}
+        )
+        yield header
+        start = sum(_width(rows, column) + 2 for column in takewhile("status".__ne__, columns))
+        for row, line in zip(rows, lines, strict=True):
+            status, colour = row["status"], self.colours.get(row["status"])
+            if colour is None or "status" not in columns:
+                yield line
+            else:
+                yield f"{line[:start]}{painted(status, colour, stream)}{line[start + len(status) :]}"
+
+    def _fitting(self, rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+        """Return the columns for which there is room, in their order."""
+        chosen: set[str] = set()
+        taken = -2
+        for column in self.by_need:
+            needed = _width(rows, column)
+            taken += 2 + (needed if chosen or self.decent_name is None else min(needed, self.decent_name))
+            if len(chosen) >= self.least and taken > width:
+                break
+            chosen.add(column)
+        return [column for column in self.columns if column in chosen]
+
+    def _with_names_cut(
+        self, rows: Sequence[Mapping[str, str]], columns: Sequence[str], width: int
+    ) -> Sequence[Mapping[str, str]]:
+        if self.decent_name is None:
+            return rows
+        name = self.by_need[0]
+        room = max(width - sum(_width(rows, column) + 2 for column in columns if column != name), _SHORTEST_NAME)
+        return [{**row, name: middle_cut(row[name], room)} for row in rows]
+
+
+def _width(rows: Sequence[Mapping[str, str]], column: str) -> int:
+    return max(len(column), *(len(row[column]) for row in rows))
 
 
 def tolerate_unknown_letters(stream: TextIO) -> None:

@@ -24,23 +24,7 @@ _MOST_SEATS: Final = 8
 _SHORT_NAME: Final = 16
 
 
-class QuietTaskDisplay(QuietDisplay):
-    """``-q``: shows the outcome only."""
-
-    def on_submitted(self, task_id: str) -> None:
-        """Show nothing."""
-
-    def on_task(self, task: TaskSummary) -> None:
-        """Show nothing."""
-
-    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Show nothing."""
-
-    def on_leave(self, task_id: str, board: str) -> None:
-        """Show nothing."""
-
-
-class TaskDisplay(QuietTaskDisplay):
+class TaskDisplay(QuietDisplay):
     """Prints events and how the task does on stderr, the summary on stdout."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -153,57 +137,11 @@ class TaskDisplay(QuietTaskDisplay):
         return task.age_s if self._started_s is None else now_s - self._started_s
 
 
-class JsonTaskDisplay(JsonDisplay):
-    """Prints the events of a run, and ``submitted``, ``task``, ``evaluation`` and ``left``."""
-
-    def __init__(self, stdout: TextIO) -> None:
-        super().__init__(stdout)
-        self._shown: tuple[Any, ...] = ()
-
-    def on_submitted(self, task_id: str) -> None:
-        """Print ``submitted`` with the task's id."""
-        self._print("submitted", task=task_id)
-
-    def on_task(self, task: TaskSummary) -> None:
-        """Print ``task`` where something but its age has changed."""
-        shown = (task.status, task.trainer, task.taken, task.weights_version)
-        if shown != self._shown:
-            self._shown = shown
-            self._print("task", **task_as_json(task))
-
-    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Print ``evaluation`` with the updates behind the weights."""
-        self._print("evaluation", num_updates=version, evaluation=figures)
-
-    def on_leave(self, task_id: str, board: str) -> None:
-        """Print ``left``: the task goes on."""
-        self._print("left", task=task_id, board=board)
-
-
-def choose_task_display(
-    stdout: TextIO, stderr: TextIO, *, json: bool, quiet: bool
-) -> TaskDisplay | JsonTaskDisplay | QuietTaskDisplay:
+def choose_task_display(stdout: TextIO, stderr: TextIO, *, json: bool, quiet: bool) -> QuietDisplay:
     """Return the display for ``--json``, ``-q``, or else the one with a line."""
     if json:
-        return JsonTaskDisplay(stdout)
-    return QuietTaskDisplay(stdout) if quiet else TaskDisplay(stdout, stderr)
-
-
-def task_as_json(task: TaskSummary) -> dict[str, Any]:
-    """Return a line of the list of tasks, by the names that ``rlexp tasks --json`` has."""
-    return {
-        "id": task.id,
-        "name": task.name,
-        "status": task.status,
-        "reason": task.reason,
-        "trainer": task.trainer,
-        "seats": task.num_seats,
-        "taken": list(task.taken),
-        "weights_version": task.weights_version,
-        "is_submitted": task.is_submitted,
-        "age_s": round(task.age_s, 3),
-        "figures": task.figures,
-    }
+        return JsonDisplay(stdout)
+    return QuietDisplay(stdout) if quiet else TaskDisplay(stdout, stderr)
 
 
 def seats_of(task: TaskSummary) -> str:

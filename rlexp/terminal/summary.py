@@ -1,6 +1,6 @@
-"""The summary of a run: how far each trial came and why it ended, where its files are, and what to type next.
+"""How a run did: the summary of its trials, or the leaderboard of a sweep, and what to type next.
 
-The leaderboard of a sweep: in the live picture while it runs, and as lines at its end.
+Displays print it at the end of a run; the live one has the leaderboard while it lasts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rlexp.runs.record import RunRecord, Status, TrialRecord
 from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
 from rlexp.search.record import BEST_FILE
 from rlexp.search.standings import Standings, summary_of
+from rlexp.terminal.lines import aligned
 from rlexp.text import (
     MISSING,
     count,
@@ -36,197 +37,8 @@ from rlexp.text import (
     wrapped,
 )
 
-_RANKED_HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
-_EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status", "configuration")
-"""Of configurations that did not complete."""
-_TIME_UNITS: Final[Mapping[TimeAttribute, str]] = {"training_iteration": "iterations", "time_total_s": "s"}
-"""Shown after a time that is not in env steps."""
-_RULE_WIDTH: Final = 79
-_INDENT: Final = " " * len("rank  ")
-"""Of a configuration that needs several lines: its values are below its figures, not below its rank."""
-_MOST_LINES: Final = 10
-"""Configurations that the last words of a sweep list; ``trials.csv`` has all."""
-_LIVE_HEADER: Final = ("", "score", "seeds", "steps", "status", "configuration")
-_STYLES: Final[Mapping[Status, str]] = {Status.RUNNING: "cyan", Status.ERROR: "red", Status.PRUNED: "dim"}
-
-
-def leaderboard(standings: Standings, headline: str, width: int, height: int) -> Text:
-    """Return at most ``height`` lines of at most ``width`` cells: what there is so far, the best first."""
-    standings = standings.confirmation or standings
-    ranked = standings.ranked()
-    counts = Counter(trial.status for trial in standings.trials())
-    said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
-    begun = f"{len(ranked)} of {standings.number_of_configurations} configurations started"
-    metric = f"{standings.search.metric}, {standings.search.mode}"
-    foot = Text(f"{begun}; trials: {', '.join(said) or 'none'}; by {metric}", "dim")
-    room = max(height - 3, 0)
-    shown = list(enumerate(ranked, start=1)) if len(ranked) <= room else _with_running(ranked, room - 1)
-    rows = [_live_cells(standing, rank, standings) for rank, standing in shown]
-    table = _styled_table(_LIVE_HEADER, rows, [standing.status for _, standing in shown], width)
-    if len(shown) < len(ranked):
-        table.append(Text(f"… and {len(ranked) - len(shown)} more", "dim"))
-    lines = [Text(headline, style="bold"), *table, foot]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return Text("\n").join(lines[:height])
-
-
-def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[str]:
-    """Return the best configurations, what the sweep took, and a table of what failed, as plain lines.
-
-    On a terminal of so many ``columns`` they are broken between words.
-    """
-    ranked = standings.ranked()
-    shown = list(enumerate(ranked[:_MOST_LINES], start=1))
-    completed = [_ranked_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
-    others = [_early_cells(standing, rank, standings) for rank, standing in shown if standing.tier > Tier.RUNNING]
-    tables = _plain_table(_RANKED_HEADER, completed) if completed or not others else []
-    tables += ["", *_plain_table(_EARLY_HEADER, others)] if others else []
-    lines = [wrapped(line, columns, _INDENT) for line in tables]
-    if len(ranked) > _MOST_LINES:
-        lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
-    rule = textwrap.wrap(SCORE_RULE.format(metric=standings.search.metric), _RULE_WIDTH)
-    below = [wrapped(line, columns, "    ") for line in (*_summary_lines(standings), *_failure_lines(standings))]
-    lines += [RULE, *rule, *below]
-    if standings.confirmation is None:
-        return lines
-    return [*lines, *(wrapped(line, columns, _INDENT) for line in _confirmation_lines(standings.confirmation))]
-
-
-def _confirmation_lines(standings: Standings) -> list[str]:
-    """Return the best configurations with other seeds, and which of them is in ``best.yaml``."""
-    rows = [_ranked_cells(standing, rank) for rank, standing in enumerate(standings.ranked(), start=1)]
-    best = surest(standings.ranked(), standings.search)
-    end = "lowest upper" if standings.search.mode == "min" else "highest lower"
-    chosen = "none completed" if best is None else configuration_words(best.varied)
-    heading = f"the best again, with {standings.search.num_seeds} other seeds each:"
-    said = f"best.yaml, by the {end} end of the intervals: {chosen}"
-    return ["", heading, *_plain_table(_RANKED_HEADER, rows), said, *_failure_lines(standings)]
-
-
-def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
-    """Return the configurations, the best first, for a program."""
-    return [
-        {
-            "rank": rank,
-            "configuration": standing.configuration,
-            "point": dict(standing.varied),
-            "status": standing.status,
-            "score": standing.score if standing.ended_early is None else None,
-            "interval": standing.interval,
-            "ended_early": _as_dict(standings.end_comparison(standing)),
-            "trials": [trial.trial.name for trial in standing.trials],
-        }
-        for rank, standing in enumerate(standings.ranked(), start=1)
-    ]
-
-
-def _as_dict(end: EndComparison | None) -> dict[str, Any] | None:
-    return None if end is None else asdict(end)
-
-
-def configuration_words(varied: Mapping[str, Any]) -> str:
-    """Return a configuration on one line: ``lr=0.001 n_step=3``."""
-    return " ".join(f"{key}={value_words(value)}" for key, value in varied.items())
-
-
-def _failure_lines(standings: Standings) -> list[str]:
-    failures, refused = standings.failures(), standings.refused
-    if not failures and not refused:
-        return []
-    begun = len(standings.trials())
-    lines = ["", f"{len(failures)} of {begun} trials failed:"] if failures else [""]
-    width = max((len(_short_name(each)) for each in failures), default=0)
-    lines += first_of([f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures], ", in trials.csv")
-    could_not = [f"  configuration {number} is not possible: {one_line(why)}" for number, why in refused.items()]
-    return lines + first_of(could_not, ", in sweep.json")
-
-
-def _why(trial: TrialStanding) -> str:
-    return f"after {count(trial.timesteps_total)} steps: {one_line(trial.error or '')}"
-
-
-def _short_name(trial: TrialStanding) -> str:
-    return f"{trial.trial.index:05d} {configuration_words(trial.trial.varied)}"
-
-
-def _with_running(ranked: Sequence[Standing], room: int) -> list[tuple[int, Standing]]:
-    """Return the best ones, and after them those that run, as many as there is room for; each with its rank."""
-    ranks = [rank for rank, standing in enumerate(ranked, start=1) if standing.status is Status.RUNNING]
-    running = set(ranks[: max(room // 2, 0)])
-    best = [rank for rank in range(1, len(ranked) + 1) if rank not in running][: max(room - len(running), 0)]
-    return [(rank, ranked[rank - 1]) for rank in sorted([*best, *running])]
-
-
-def _live_cells(standing: Standing, rank: int, standings: Standings) -> tuple[str, ...]:
-    done = sum(trial.status not in (Status.PENDING, Status.RUNNING) for trial in standing.trials)
-    steps = count(max(trial.timesteps_total for trial in standing.trials))
-    words = configuration_words(standing.varied)
-    end = standings.end_comparison(standing)
-    value = _score(standing) if end is None else score_at(end.value, end.at, unit=_TIME_UNITS.get(end.unit, ""))
-    return str(rank), value, f"{done}/{len(standing.trials)}", steps, standing.status.lower(), words
-
-
-def _ranked_cells(standing: Standing, rank: int) -> tuple[str, ...]:
-    interval = MISSING if standing.interval is None else "[{}, {}]".format(*map(score, standing.interval))
-    steps = count(max(trial.timesteps_total for trial in standing.trials))
-    return str(rank), _score(standing), interval, steps, standing.status, configuration_words(standing.varied)
-
-
-def _early_cells(standing: Standing, rank: int, standings: Standings) -> tuple[str, ...]:
-    end, value, there = standings.end_comparison(standing), MISSING, MISSING
-    if end is not None:
-        value = score_at(end.value, end.at, end.of, _TIME_UNITS.get(end.unit, ""))
-        there = score(end.rank_1_value)
-    return str(rank), value, there, standing.status, configuration_words(standing.varied)
-
-
-def _summary_lines(standings: Standings) -> list[str]:
-    """Return what the sweep took, what ending trials early saved, and when the best configuration was found."""
-    summary = summary_of(standings)
-    if not summary.configurations:
-        return []
-    early = f"{summary.ended_early} ended early ({percent(summary.ended_early / summary.configurations)})"
-    took = f"{count(summary.env_steps)} env steps, {duration(summary.time_s)} of training in all trials"
-    lines = ["", f"{summary.configurations} configurations, {early}; {took}"]
-    if summary.env_steps_saved is not None:
-        saved = f"{count(summary.env_steps_saved)} env steps, {duration(summary.time_saved_s)}"
-        lines.append(f"saved: about {saved} (an estimate: against all of them running to the stop)")
-    if summary.best_found_after_s is not None:
-        after = f"{duration(summary.best_found_after_s)} and {count(summary.best_found_after_env_steps)} env steps"
-        lines.append(f"best: configuration {summary.best_configuration}, found after {after} of the sweep")
-    return lines
-
-
-def _score(standing: Standing) -> str:
-    if standing.score is not None:
-        return score(standing.score)
-    known = [each for each in standing.scores if each is not None]
-    return f"({score(sum(known) / len(known))})" if known and not standing.failed else MISSING
-
-
-def _plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
-    return [
-        "  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in [header, *rows]
-    ]
-
-
-def _styled_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int
-) -> list[Text]:
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
-    room = max(width - sum(widths) - 2 * len(widths), 1)
-    lines = []
-    for row, status in zip([header, *rows], [None, *statuses], strict=True):
-        cells = [cell.rjust(w) for cell, w in zip(row, widths, strict=False)]
-        style = "dim" if status is None else _STYLES.get(status, "")
-        lines.append(Text("  ".join([*cells, middle_cut(row[-1], room)]), style))
-    return lines
-
-
 _HEADER: Final = ("", "status", "iter", "env steps", "time", "reward", "best", "trial")
-_LEFT_ALIGNED: Final = frozenset({0, 1})
+_LEFT_ALIGNED: Final = frozenset({"", "status"})
 _USUAL_METRIC: Final = "episode_reward_mean"
 """What ``rlexp compare`` takes without ``--metric``."""
 _NOT_SAVED: Final = (
@@ -270,19 +82,13 @@ def _table(trials: Sequence[TrialRecord], limit: int | None) -> Iterator[str]:
     best = _best_trials(trials)
     rows = [_HEADER, *(_cells(trial, "best" if trial in best else "") for trial in trials)]
     # The first column has the mark of the best trial: there is none where no trial has one.
-    first = 0 if best else 1
-    columns = range(first, len(_HEADER) - 1)
-    widths = {column: max(len(row[column]) for row in rows) for column in columns}
-    names = [row[-1] for row in rows[1:]]
+    rows = rows if best else [row[1:] for row in rows]
     if limit is not None:
-        room = max(limit - sum(width + 2 for width in widths.values()), _SHORTEST_NAME)
-        names = [middle_cut(name, room) for name in names]
-    for row, name in zip(rows, (_HEADER[-1], *names), strict=True):
-        cells = [
-            row[column].ljust(width) if column in _LEFT_ALIGNED else row[column].rjust(width)
-            for column, width in widths.items()
-        ]
-        yield "  ".join([*cells, name])
+        others = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
+        room = max(limit - others, _SHORTEST_NAME)
+        rows = [rows[0], *((*row[:-1], middle_cut(row[-1], room)) for row in rows[1:])]
+    to_the_right = {place for place, title in enumerate(rows[0][:-1]) if title not in _LEFT_ALIGNED}
+    return aligned(rows, to_the_right)
 
 
 def _cells(trial: TrialRecord, mark: str) -> tuple[str, ...]:
@@ -387,3 +193,187 @@ def _next_of_sweep(run: RunRecord, run_directory: Path, standings: Standings) ->
 
 def _numbered(steps: list[str]) -> list[str]:
     return [f"{'next:' if number == 0 else '':5} {step}" for number, step in enumerate(steps)]
+
+
+_RANKED_HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
+_EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status", "configuration")
+"""Of configurations that did not complete."""
+_TIME_UNITS: Final[Mapping[TimeAttribute, str]] = {"training_iteration": "iterations", "time_total_s": "s"}
+"""Shown after a time that is not in env steps."""
+_RULE_WIDTH: Final = 79
+_INDENT: Final = " " * len("rank  ")
+"""Of a configuration that needs several lines: its values are below its figures, not below its rank."""
+_MOST_LINES: Final = 10
+"""Configurations that the last words of a sweep list; ``trials.csv`` has all."""
+_LIVE_HEADER: Final = ("", "score", "seeds", "steps", "status", "configuration")
+_STYLES: Final[Mapping[Status, str]] = {Status.RUNNING: "cyan", Status.ERROR: "red", Status.PRUNED: "dim"}
+
+
+def leaderboard(standings: Standings, headline: str, width: int, height: int) -> Text:
+    """Return at most ``height`` lines of at most ``width`` cells: what there is so far, the best first."""
+    standings = standings.confirmation or standings
+    ranked = standings.ranked()
+    counts = Counter(trial.status for trial in standings.trials())
+    said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
+    begun = f"{len(ranked)} of {standings.number_of_configurations} configurations started"
+    metric = f"{standings.search.metric}, {standings.search.mode}"
+    foot = Text(f"{begun}; trials: {', '.join(said) or 'none'}; by {metric}", "dim")
+    room = max(height - 3, 0)
+    shown = list(enumerate(ranked, start=1)) if len(ranked) <= room else _with_running(ranked, room - 1)
+    rows = [_live_cells(standing, rank, standings) for rank, standing in shown]
+    table = _styled_table(_LIVE_HEADER, rows, [standing.status for _, standing in shown], width)
+    if len(shown) < len(ranked):
+        table.append(Text(f"… and {len(ranked) - len(shown)} more", "dim"))
+    lines = [Text(headline, style="bold"), *table, foot]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines[:height])
+
+
+def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[str]:
+    """Return the best configurations, what the sweep took, and a table of what failed, as plain lines.
+
+    On a terminal of so many ``columns`` they are broken between words.
+    """
+    ranked = standings.ranked()
+    shown = list(enumerate(ranked[:_MOST_LINES], start=1))
+    completed = [_ranked_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
+    others = [_early_cells(standing, rank, standings) for rank, standing in shown if standing.tier > Tier.RUNNING]
+    tables = _plain_table([_RANKED_HEADER, *completed]) if completed or not others else []
+    tables += ["", *_plain_table([_EARLY_HEADER, *others])] if others else []
+    lines = [wrapped(line, columns, _INDENT) for line in tables]
+    if len(ranked) > _MOST_LINES:
+        lines.append(f"… and {len(ranked) - _MOST_LINES} more, in trials.csv")
+    rule = textwrap.wrap(SCORE_RULE.format(metric=standings.search.metric), _RULE_WIDTH)
+    below = [wrapped(line, columns, "    ") for line in (*_summary_lines(standings), *_failure_lines(standings))]
+    lines += [RULE, *rule, *below]
+    if standings.confirmation is None:
+        return lines
+    return [*lines, *(wrapped(line, columns, _INDENT) for line in _confirmation_lines(standings.confirmation))]
+
+
+def _confirmation_lines(standings: Standings) -> list[str]:
+    """Return the best configurations with other seeds, and which of them is in ``best.yaml``."""
+    rows = [_ranked_cells(standing, rank) for rank, standing in enumerate(standings.ranked(), start=1)]
+    best = surest(standings.ranked(), standings.search)
+    end = "lowest upper" if standings.search.mode == "min" else "highest lower"
+    chosen = "none completed" if best is None else configuration_words(best.varied)
+    heading = f"the best again, with {standings.search.num_seeds} other seeds each:"
+    said = f"best.yaml, by the {end} end of the intervals: {chosen}"
+    return ["", heading, *_plain_table([_RANKED_HEADER, *rows]), said, *_failure_lines(standings)]
+
+
+def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
+    """Return the configurations, the best first, for a program."""
+    return [
+        {
+            "rank": rank,
+            "configuration": standing.configuration,
+            "point": dict(standing.varied),
+            "status": standing.status,
+            "score": standing.score if standing.ended_early is None else None,
+            "interval": standing.interval,
+            "ended_early": _as_dict(standings.end_comparison(standing)),
+            "trials": [trial.trial.name for trial in standing.trials],
+        }
+        for rank, standing in enumerate(standings.ranked(), start=1)
+    ]
+
+
+def _as_dict(end: EndComparison | None) -> dict[str, Any] | None:
+    return None if end is None else asdict(end)
+
+
+def configuration_words(varied: Mapping[str, Any]) -> str:
+    """Return a configuration on one line: ``lr=0.001 n_step=3``."""
+    return " ".join(f"{key}={value_words(value)}" for key, value in varied.items())
+
+
+def _failure_lines(standings: Standings) -> list[str]:
+    failures, refused = standings.failures(), standings.refused
+    if not failures and not refused:
+        return []
+    begun = len(standings.trials())
+    lines = ["", f"{len(failures)} of {begun} trials failed:"] if failures else [""]
+    width = max((len(_short_name(each)) for each in failures), default=0)
+    lines += first_of([f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures], ", in trials.csv")
+    could_not = [f"  configuration {number} is not possible: {one_line(why)}" for number, why in refused.items()]
+    return lines + first_of(could_not, ", in sweep.json")
+
+
+def _why(trial: TrialStanding) -> str:
+    return f"after {count(trial.timesteps_total)} steps: {one_line(trial.error or '')}"
+
+
+def _short_name(trial: TrialStanding) -> str:
+    return f"{trial.trial.index:05d} {configuration_words(trial.trial.varied)}"
+
+
+def _with_running(ranked: Sequence[Standing], room: int) -> list[tuple[int, Standing]]:
+    """Return the best ones, and after them those that run, as many as there is room for; each with its rank."""
+    ranks = [rank for rank, standing in enumerate(ranked, start=1) if standing.status is Status.RUNNING]
+    running = set(ranks[: max(room // 2, 0)])
+    best = [rank for rank in range(1, len(ranked) + 1) if rank not in running][: max(room - len(running), 0)]
+    return [(rank, ranked[rank - 1]) for rank in sorted([*best, *running])]
+
+
+def _live_cells(standing: Standing, rank: int, standings: Standings) -> tuple[str, ...]:
+    done = sum(trial.status not in (Status.PENDING, Status.RUNNING) for trial in standing.trials)
+    steps = count(max(trial.timesteps_total for trial in standing.trials))
+    words = configuration_words(standing.varied)
+    end = standings.end_comparison(standing)
+    value = _score(standing) if end is None else score_at(end.value, end.at, unit=_TIME_UNITS.get(end.unit, ""))
+    return str(rank), value, f"{done}/{len(standing.trials)}", steps, standing.status.lower(), words
+
+
+def _ranked_cells(standing: Standing, rank: int) -> tuple[str, ...]:
+    interval = MISSING if standing.interval is None else "[{}, {}]".format(*map(score, standing.interval))
+    steps = count(max(trial.timesteps_total for trial in standing.trials))
+    return str(rank), _score(standing), interval, steps, standing.status, configuration_words(standing.varied)
+
+
+def _early_cells(standing: Standing, rank: int, standings: Standings) -> tuple[str, ...]:
+    end, value, there = standings.end_comparison(standing), MISSING, MISSING
+    if end is not None:
+        value = score_at(end.value, end.at, end.of, _TIME_UNITS.get(end.unit, ""))
+        there = score(end.rank_1_value)
+    return str(rank), value, there, standing.status, configuration_words(standing.varied)
+
+
+def _summary_lines(standings: Standings) -> list[str]:
+    """Return what the sweep took, what ending trials early saved, and when the best configuration was found."""
+    summary = summary_of(standings)
+    if not summary.configurations:
+        return []
+    early = f"{summary.ended_early} ended early ({percent(summary.ended_early / summary.configurations)})"
+    took = f"{count(summary.env_steps)} env steps, {duration(summary.time_s)} of training in all trials"
+    lines = ["", f"{summary.configurations} configurations, {early}; {took}"]
+    if summary.env_steps_saved is not None:
+        saved = f"{count(summary.env_steps_saved)} env steps, {duration(summary.time_saved_s)}"
+        lines.append(f"saved: about {saved} (an estimate: against all of them running to the stop)")
+    if summary.best_found_after_s is not None:
+        after = f"{duration(summary.best_found_after_s)} and {count(summary.best_found_after_env_steps)} env steps"
+        lines.append(f"best: configuration {summary.best_configuration}, found after {after} of the sweep")
+    return lines
+
+
+def _score(standing: Standing) -> str:
+    if standing.score is not None:
+        return score(standing.score)
+    known = [each for each in standing.scores if each is not None]
+    return f"({score(sum(known) / len(known))})" if known and not standing.failed else MISSING
+
+
+def _plain_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines whose last column, the configurations, is as long as it is."""
+    return list(aligned(rows, range(len(rows[0]) - 1)))
+
+
+def _styled_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], statuses: Sequence[Status], width: int
+) -> list[Text]:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)][:-1]
+    room = max(width - sum(widths) - 2 * len(widths), 1)
+    first, *lines = _plain_table([header, *((*row[:-1], middle_cut(row[-1], room)) for row in rows)])
+    styled = [Text(line, _STYLES.get(status, "")) for line, status in zip(lines, statuses, strict=True)]
+    return [Text(first, "dim"), *styled]

@@ -22,8 +22,9 @@ from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
 from rlexp.terminal.board import ActorDisplay, line_of, print_cancelled, print_tasks
 from rlexp.terminal.board_check import BoardCheck, Level, reach_findings, refused, server_findings, unreachable
+from rlexp.terminal.displays import JsonDisplay, QuietDisplay
 from rlexp.terminal.lines import visible
-from rlexp.terminal.submissions import JsonTaskDisplay, QuietTaskDisplay, TaskDisplay, seats_of, short_duration
+from rlexp.terminal.submissions import TaskDisplay, seats_of, short_duration
 from tests.lab.board import result_row, submitted_task
 
 GIB = 1 << 30
@@ -265,7 +266,7 @@ def test_what_others_have_written_cannot_move_the_cursor(tmp_path: Path, capsys:
 
 def test_json_has_each_event_and_a_task_only_where_it_changed(tmp_path: Path) -> None:
     stream = io.StringIO()
-    display = JsonTaskDisplay(stream)
+    display = JsonDisplay(stream)
     display.on_submitted("pend-1")
     display.on_task(TASK)
     display.on_task(replace(TASK, age_s=71.0))
@@ -279,7 +280,7 @@ def test_json_has_each_event_and_a_task_only_where_it_changed(tmp_path: Path) ->
 
 
 def test_quiet_prints_nothing_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
-    display = QuietTaskDisplay(io.StringIO())
+    display = QuietDisplay(io.StringIO())
     display.on_submitted("pend-1")
     display.on_task(TASK)
     display.on_evaluation(1, {})

@@ -23,7 +23,7 @@ from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import UsageError
 from rlexp.rollout.evaluation import never
 from rlexp.runs.record import Status, read_run_record
-from rlexp.terminal.submissions import QuietTaskDisplay
+from rlexp.terminal.displays import QuietDisplay
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.board import KEY, ToldTrainer, result_row, submitted_task
 from tests.lab.memory_board import MemoryBoard, MemoryServer
@@ -31,7 +31,7 @@ from tests.lab.memory_board import MemoryBoard, MemoryServer
 MASTER = MasterKey(b"m" * 32)
 
 
-class Recorded(QuietTaskDisplay):
+class Recorded(QuietDisplay):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
