@@ -1,10 +1,8 @@
-"""``rlexp board serve``: a board on the Valkey or Redis that is installed on this machine.
+"""``rlexp board``: commands for those who have a board of their own, or a Redis or Valkey for one.
 
-``rlexp board acl``: the access rules of roles, for a Redis or Valkey that somebody else runs.
-
-``rlexp board check``: whether a board is fit for training, and what to do where it is not.
-
-``rlexp board …``: the commands for those who have a board of their own.
+``serve`` starts a board with what is installed on this machine, ``check`` says whether one is fit for training and what
+to do where it is not, ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` (in
+``board_keys``) makes a master key and join tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``rlexp board keys``, and the options with which ``run`` and ``join`` get what it makes.
+"""Which board a command uses, and by which keys: options and environment, checked before anything begins.
 
-The board that ``run`` and ``join`` use: what the options and the environment say, checked before anything begins.
+``run``, ``resume``, ``join`` and ``submit`` have the options; ``rlexp board keys`` makes what two of them take.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Commands that read experiment files and train nothing: ``check``, ``convert``.
-
-The command that looks at this machine, or at the nodes of a cluster: ``doctor``.
-"""
+"""Commands that look and train nothing: ``check`` and ``convert`` at files, ``doctor`` at this machine or a cluster."""
 
 from __future__ import annotations
 

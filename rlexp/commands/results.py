@@ -1,10 +1,6 @@
-"""Commands that read the results of runs: ``evaluate``, ``logs``, ``compare``, ``ls``, ``tensorboard``.
+"""Commands that show what there is: results of runs, and what can be written into experiment files.
 
-Commands that show what can be written into experiment files: ``explain``, ``schema``.
-
-``rlexp export``: a checkpoint's policy as an ONNX file.
-
-``rlexp prune``: removes checkpoints that nothing needs any more.
+Each imports what it needs when it is called, so most of them answer at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The runs below a directory, as their ``run.json`` describes them: no event file and no result row is read.
+"""Runs and trials as their directories describe them: those at a path to compare, those below a directory to list.
 
-The trials at a path on the command line; nothing that is read there is trusted or unpickled.
+``run.json`` and ``params.json`` are read, no event file and no result row; nothing is trusted or unpickled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How compared trials are scored: over the last tenth that all completed ones have, or as their sweep scored them.
 
-What a comparison shows below its scores: trials that ended too early or failed, and their value there.
+Those without such a score, which ended too early or failed, have their value where they ended instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The results of one sweep: what ``sweep.json`` says of its configurations, and the domains of the searched keys.
+"""``sweep.json`` as comparisons and reports need it: ranks and scores, configurations, domains of the searched keys.
 
-The ranking of a sweep as ``sweep.json`` has it; the file may come from anyone, so nothing in it is trusted.
+The file may come from anyone: nothing in it is trusted, and what is missing or wrong in it is left out.
 """
 
 from __future__ import annotations

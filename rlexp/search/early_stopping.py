@@ -1,6 +1,6 @@
-"""Trial schedulers that end trials early: asynchronous successive halving, and the median stopping rule.
+"""Trial schedulers that end trials early: asynchronous successive halving, the median stopping rule, and HyperBand.
 
-HyperBand: brackets of synchronous successive halving, whose trials pause at each rung until all are there.
+HyperBand has brackets of synchronous successive halving, whose trials pause at each rung until all are there.
 """
 
 from __future__ import annotations

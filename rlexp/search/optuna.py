@@ -1,16 +1,14 @@
-"""The sampler of Optuna that ``search.optuna`` names, and whether it can be made, before a sweep begins.
+"""Optuna for a sweep: its sampler, a space as its parameters, and the storage of its study.
 
-Points of a space as parameters of Optuna: one for each key, and one for each sampler inside a value of a key.
+The sampler that ``search.optuna`` names is tried before a sweep begins. A space has one parameter for each key, and one
+for each sampler inside a value of a key: numbers stay as they are, values of lists are shown as a reader knows them.
+Optuna's spaces are defined by running: of a ``choice`` whose values hold samplers, the place of the value is suggested
+first, then the parameters inside it under names such as ``exploration_config[1].temperature``. A parameter has the same
+name and distribution in every configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
 
-Numbers stay as they are, values of lists are shown as a reader knows them. Optuna's spaces are defined by running: of a
-``choice`` whose values hold samplers, the place of the value is suggested first, then the parameters inside it under
-names such as ``exploration_config[1].temperature``. A parameter has the same name and distribution in every
-configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
-
-Storages of Optuna: opens the one that ``search.optuna.storage`` names, and no other file of the user's.
-
-Databases and journal files hold JSON; nothing in them is unpickled. (Optuna would unpickle snapshots of a journal in
-Redis, and the state of its CMA-ES sampler: the keys refuse both.)
+A storage is the one that ``search.optuna.storage`` names, and no other file of the user's. Databases and journal files
+hold JSON; nothing in them is unpickled. (Optuna would unpickle snapshots of a journal in Redis, and the state of its
+CMA-ES sampler: the keys refuse both.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Population based training: a trial scheduler under which the worst trials copy the best ones.
+"""Population based training: a trial scheduler under which the worst trials continue from copies of the best ones.
 
-Exploits: trials of a population continue from copies of other trials' checkpoints, with other keys.
+A copy is another trial's checkpoint, with other keys; Exploits makes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Standings: what the trials of a sweep have reached, while they train and at the end.
+"""Standings: what the trials of a sweep have reached, while they train and at the end, and the summary of it.
 
 Not in ``ranking``: ``rlexp compare`` imports that without what writes TensorBoard files.
-
-The summary of a sweep: how many configurations ended early, what that saved, and when the best was found.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TrialSource: where the trials of a command come from, and what decides about them while they report.
 
-Outcome: how a configuration of a sweep ended, as its searcher gets it.
+A searcher gets how each configuration ended as an Outcome.
 """
 
 from __future__ import annotations

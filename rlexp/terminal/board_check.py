@@ -1,7 +1,4 @@
-"""What was found out about a board, as lines of ``rlexp board check``: each is right, or has what to do about it.
-
-What ``rlexp board check`` prints, a line for each finding and what to do about it, and ``board acl``.
-"""
+"""What ``rlexp board check`` prints, a line for each finding with what to do about it, and ``board acl``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Plans: the trials that files make, and what is worth knowing about them.
-
-What ``rlexp doctor --address`` prints: the nodes of a cluster, in a table.
-
-What ``rlexp doctor`` prints: this machine and what is installed on it.
-"""
+"""What commands print that look and train nothing: the trials of files, this machine, the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -29,119 +24,6 @@ from rlexp.errors import Problem, RlexpError
 from rlexp.processes.family import Leftover
 from rlexp.terminal.lines import aligned, print_notice_list, visible
 from rlexp.text import CUT, MOST_LINES, columns_of, exact, first_of, masked, middle_cut, wrapped
-
-_HEADINGS = ("node", "CPUs", "GPUs", "memory", "Python", "Ray", "torch", "rlexp", "sees OUT", "problems")
-_VERSIONS = ("python", "ray", "torch", "rlexp")
-
-
-def print_nodes(report: ClusterReport, as_json: bool) -> None:
-    """Print a row for each node, that of this machine first, and the notices."""
-    if as_json:
-        print(json.dumps({"address": report.address, "nodes": list(map(asdict, report.nodes))}))
-        return
-    notices = [*report.notices, *(notice for node in report.nodes for notice in node.notices)]
-    lines = [f"cluster at {report.address}", *aligned([_HEADINGS, *map(_row, report.nodes)])]
-    lines += (f"notice: {visible(notice)}" for notice in notices)
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _row(report: NodeReport) -> tuple[str, ...]:
-    node, machine = report.node, report.node.machine
-    return (
-        f"{visible(node.name)}{' (here)' if node.is_driver else ''}",
-        str(machine.cpus),
-        str(machine.gpus),
-        f"{machine.memory_total / 2**30:.1f} GiB" if machine.memory_total else "unknown",
-        *(visible(report.versions.get(name, "-")) for name in _VERSIONS),
-        "yes" if node.sees_out else "no",
-        str(len(report.problems) or "none"),
-    )
-
-
-_PACKAGES = (
-    "torch",
-    "ray",
-    "gymnasium",
-    "numpy",
-    "pydantic",
-    "PyYAML",
-    "ale-py",
-    "box2d",
-    "mujoco",
-    "tensorboard",
-    "optuna",
-)
-_SHARED_MEMORY = "/dev/shm"
-
-
-def print_condition(
-    machine: Machine,
-    shortcuts: Mapping[str, str | None],
-    leftovers: Sequence[Leftover],
-    cleaned: bool,
-    as_json: bool,
-) -> None:
-    """Print versions, CPUs, GPUs and memory, and what killed commands left, which may have been ``cleaned`` away.
-
-    ``shortcuts``: of each, by name, why it is not active; None where it is.
-    """
-    facts = {
-        "rlexp": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **{package: _version(package) for package in _PACKAGES},
-        "cpus": machine.cpus,
-        "gpus": machine.gpus,
-        "memory_total_bytes": machine.memory_total,
-        "memory_available_bytes": machine.memory_available,
-        "shared_memory_free_bytes": _free(_SHARED_MEMORY),
-    }
-    if as_json:
-        folders = [
-            {"folder": str(each.folder), "bytes": each.bytes, "processes": [process.pid for process in each.processes]}
-            for each in leftovers
-        ]
-        listed = [{"name": name, "active": why is None, "reason": why} for name, why in shortcuts.items()]
-        print(json.dumps({**facts, "shortcuts": listed, "leftovers": folders, "cleaned": cleaned}))
-        return
-    rows = [(name.removesuffix("_bytes").replace("_", " "), _shown(name, value)) for name, value in facts.items()]
-    rows += ((f"shortcut: {name}", "active" if why is None else f"off: {why}") for name, why in shortcuts.items())
-    sys.stdout.write("\n".join([*aligned(rows), *_leftover_lines(leftovers, cleaned)]) + "\n")
-
-
-def _leftover_lines(leftovers: Sequence[Leftover], cleaned: bool) -> Iterator[str]:
-    if not leftovers:
-        return
-    yield ""
-    yield (
-        "removed what killed commands left behind:"
-        if cleaned
-        else "killed commands left behind (rlexp doctor --clean removes it):"
-    )
-    for each in leftovers:
-        count, folder = len(each.processes), visible(str(each.folder))
-        yield f"  {folder}  {each.bytes / 2**20:.1f} MiB, {count} {'process' if count == 1 else 'processes'}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _free(path: str) -> int | None:
-    try:
-        return shutil.disk_usage(path).free
-    except OSError:
-        return None
-
-
-def _shown(name: str, value: str | int | None) -> str:
-    if value is None:
-        return "unknown" if name.endswith("_bytes") else "not installed"
-    return f"{int(value) / 2**30:.1f} GiB" if name.endswith("_bytes") else str(value)
-
 
 _HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")
 _SHORTEST_NAME: Final = 18
@@ -326,3 +208,116 @@ def _table_row(trial: Trial) -> tuple[str, ...]:
     stop = ", ".join(f"{metric} {number}" for metric, number in experiment.stop.items())
     cpus = f"{required_cpus(experiment):g}"
     return trial.name, experiment.run, experiment.env, cpus, stop or "-", varied or "-"
+
+
+_HEADINGS = ("node", "CPUs", "GPUs", "memory", "Python", "Ray", "torch", "rlexp", "sees OUT", "problems")
+_VERSIONS = ("python", "ray", "torch", "rlexp")
+
+
+def print_nodes(report: ClusterReport, as_json: bool) -> None:
+    """Print a row for each node, that of this machine first, and the notices."""
+    if as_json:
+        print(json.dumps({"address": report.address, "nodes": list(map(asdict, report.nodes))}))
+        return
+    notices = [*report.notices, *(notice for node in report.nodes for notice in node.notices)]
+    lines = [f"cluster at {report.address}", *aligned([_HEADINGS, *map(_row, report.nodes)])]
+    lines += (f"notice: {visible(notice)}" for notice in notices)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _row(report: NodeReport) -> tuple[str, ...]:
+    node, machine = report.node, report.node.machine
+    return (
+        f"{visible(node.name)}{' (here)' if node.is_driver else ''}",
+        str(machine.cpus),
+        str(machine.gpus),
+        f"{machine.memory_total / 2**30:.1f} GiB" if machine.memory_total else "unknown",
+        *(visible(report.versions.get(name, "-")) for name in _VERSIONS),
+        "yes" if node.sees_out else "no",
+        str(len(report.problems) or "none"),
+    )
+
+
+_PACKAGES = (
+    "torch",
+    "ray",
+    "gymnasium",
+    "numpy",
+    "pydantic",
+    "PyYAML",
+    "ale-py",
+    "box2d",
+    "mujoco",
+    "tensorboard",
+    "optuna",
+)
+_SHARED_MEMORY = "/dev/shm"
+
+
+def print_condition(
+    machine: Machine,
+    shortcuts: Mapping[str, str | None],
+    leftovers: Sequence[Leftover],
+    cleaned: bool,
+    as_json: bool,
+) -> None:
+    """Print versions, CPUs, GPUs and memory, and what killed commands left, which may have been ``cleaned`` away.
+
+    ``shortcuts``: of each, by name, why it is not active; None where it is.
+    """
+    facts = {
+        "rlexp": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: _version(package) for package in _PACKAGES},
+        "cpus": machine.cpus,
+        "gpus": machine.gpus,
+        "memory_total_bytes": machine.memory_total,
+        "memory_available_bytes": machine.memory_available,
+        "shared_memory_free_bytes": _free(_SHARED_MEMORY),
+    }
+    if as_json:
+        folders = [
+            {"folder": str(each.folder), "bytes": each.bytes, "processes": [process.pid for process in each.processes]}
+            for each in leftovers
+        ]
+        listed = [{"name": name, "active": why is None, "reason": why} for name, why in shortcuts.items()]
+        print(json.dumps({**facts, "shortcuts": listed, "leftovers": folders, "cleaned": cleaned}))
+        return
+    rows = [(name.removesuffix("_bytes").replace("_", " "), _shown(name, value)) for name, value in facts.items()]
+    rows += ((f"shortcut: {name}", "active" if why is None else f"off: {why}") for name, why in shortcuts.items())
+    sys.stdout.write("\n".join([*aligned(rows), *_leftover_lines(leftovers, cleaned)]) + "\n")
+
+
+def _leftover_lines(leftovers: Sequence[Leftover], cleaned: bool) -> Iterator[str]:
+    if not leftovers:
+        return
+    yield ""
+    yield (
+        "removed what killed commands left behind:"
+        if cleaned
+        else "killed commands left behind (rlexp doctor --clean removes it):"
+    )
+    for each in leftovers:
+        count, folder = len(each.processes), visible(str(each.folder))
+        yield f"  {folder}  {each.bytes / 2**20:.1f} MiB, {count} {'process' if count == 1 else 'processes'}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _free(path: str) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _shown(name: str, value: str | int | None) -> str:
+    if value is None:
+        return "unknown" if name.endswith("_bytes") else "not installed"
+    return f"{int(value) / 2**30:.1f} GiB" if name.endswith("_bytes") else str(value)

@@ -1,7 +1,4 @@
-"""Comparisons: curves, then a line per group with how sure its score is.
-
-The importance of the keys of a sweep: a table with the best values, and sentences on how it was computed.
-"""
+"""What ``rlexp compare`` prints: curves, how sure the score of each group is, the importance of a sweep's keys."""
 
 from __future__ import annotations
 
@@ -40,48 +37,6 @@ from rlexp.text import (
     score,
     value_words,
 )
-
-_BAR: Final = 10
-_SHORTEST: Final = 12
-"""Letters that a key or a value has at least where it is cut."""
-_BY_CHANCE: Final = "may be chance"
-
-
-def importance_lines(results: SweepResults, importance: Importance, columns: int) -> Iterator[str]:
-    """Yield the importances as a table, then sentences broken at ``columns``; or why there are none."""
-    if importance.problem is not None:
-        yield from textwrap.wrap(importance.problem, columns - 1)
-        return
-    best = results.best.point if results.best else {}
-    figures = [_figures(each) for each in importance.keys]
-    room = columns - 1 - sum(max(map(len, column)) + 2 for column in zip(*figures, strict=True))
-    values = [value_words(best[each.key]) if each.key in best else MISSING for each in importance.keys]
-    values = [middle_cut(one_line(value), max(room // 3, _SHORTEST)) for value in values]
-    room_of_keys = max(room - max(map(len, values)) - 2, _SHORTEST)
-    keys = distinct_cuts([one_line(each.key) for each in importance.keys], room_of_keys)
-    rows = [(key, value, *cells) for key, value, cells in zip(keys, values, figures, strict=True)]
-    yield painted("importance of the keys, and their best values", BOLD, sys.stdout)
-    yield from first_of(list(aligned([("key", "best", "share", "", ""), *rows], (2,))), "; --json prints all")
-    for note in importance.notes:
-        yield from textwrap.wrap(note, columns - 1)
-
-
-def importance_as_json(importance: Importance) -> dict[str, Any]:
-    """Return the importances for a program."""
-    return {
-        "method": METHOD,
-        "configurations": importance.configurations,
-        "best": importance.best,
-        "keys": [{"key": each.key, "share": each.share, "chance": each.chance} for each in importance.keys],
-        "notes": list(importance.notes),
-        "problem": importance.problem,
-    }
-
-
-def _figures(each: KeyImportance) -> tuple[str, str, str]:
-    share = f"{decimal(100 * each.share, 0)} %".rjust(len("share"))
-    return share, bar(each.share, _BAR), "" if each.is_significant else _BY_CHANCE
-
 
 _MOST_LINES: Final = 6
 """More curves than these cannot be distinguished in a terminal."""
@@ -289,3 +244,45 @@ def _goal_cells(group: ComparedGroup) -> tuple[str, ...]:
     goal = group.goal
     assert goal is not None
     return f"{goal.seeds} of {len(group.trials)}", count(goal.median_steps), duration(goal.median_seconds)
+
+
+_BAR: Final = 10
+_SHORTEST: Final = 12
+"""Letters that a key or a value has at least where it is cut."""
+_BY_CHANCE: Final = "may be chance"
+
+
+def importance_lines(results: SweepResults, importance: Importance, columns: int) -> Iterator[str]:
+    """Yield the importances as a table, then sentences broken at ``columns``; or why there are none."""
+    if importance.problem is not None:
+        yield from textwrap.wrap(importance.problem, columns - 1)
+        return
+    best = results.best.point if results.best else {}
+    figures = [_figures(each) for each in importance.keys]
+    room = columns - 1 - sum(max(map(len, column)) + 2 for column in zip(*figures, strict=True))
+    values = [value_words(best[each.key]) if each.key in best else MISSING for each in importance.keys]
+    values = [middle_cut(one_line(value), max(room // 3, _SHORTEST)) for value in values]
+    room_of_keys = max(room - max(map(len, values)) - 2, _SHORTEST)
+    keys = distinct_cuts([one_line(each.key) for each in importance.keys], room_of_keys)
+    rows = [(key, value, *cells) for key, value, cells in zip(keys, values, figures, strict=True)]
+    yield painted("importance of the keys, and their best values", BOLD, sys.stdout)
+    yield from first_of(list(aligned([("key", "best", "share", "", ""), *rows], (2,))), "; --json prints all")
+    for note in importance.notes:
+        yield from textwrap.wrap(note, columns - 1)
+
+
+def importance_as_json(importance: Importance) -> dict[str, Any]:
+    """Return the importances for a program."""
+    return {
+        "method": METHOD,
+        "configurations": importance.configurations,
+        "best": importance.best,
+        "keys": [{"key": each.key, "share": each.share, "chance": each.chance} for each in importance.keys],
+        "notes": list(importance.notes),
+        "problem": importance.problem,
+    }
+
+
+def _figures(each: KeyImportance) -> tuple[str, str, str]:
+    share = f"{decimal(100 * each.share, 0)} %".rjust(len("share"))
+    return share, bar(each.share, _BAR), "" if each.is_significant else _BY_CHANCE

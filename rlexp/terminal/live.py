@@ -1,6 +1,6 @@
-"""The live display: a picture at the foot of the terminal that is drawn again with every tick.
+"""The live display: a picture at the foot of the terminal, below what was printed, drawn again with every tick.
 
-The part of a terminal that is drawn again and again, below what was printed; also when its window changes.
+It also survives that the window changes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The report of a comparison: one HTML file that needs no other file and no script, or a PNG of its curves.
 
-The curves of a comparison as a PNG; needs the extra ``[plot]``.
+The PNG needs the extra ``[plot]``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The places of values in the two charts of a report: the groups' curves, and the seeds' final scores.
+"""Where values are in the charts of a report: curves of groups, final scores of seeds, keys and scores of a sweep.
 
-``charts.html`` draws the charts as SVG; its units are those of a frame's width and height.
-
-Scales of a sweep's charts: where the values of a key are on its axis, and scores on theirs, with their colours.
+``charts.html`` draws the first two as SVG, ``sweep.html`` what ``sweep_charts`` makes with the scales; units are those
+of a frame's width and height.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The page of a report: ``page.html``, filled with a comparison, its charts and videos, and where its runs ran.
+"""The page of a report: ``page.html``, filled with a comparison, its charts, where its runs ran, and videos.
 
-The videos of compared trials: the newest of each in the report if it is small, the others as links.
+Of each compared trial it has the newest video, inside the page if it is small, else as a link.
 """
 
 from __future__ import annotations
