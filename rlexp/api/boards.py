@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rlexp.api.arguments import checked_arguments
 
 if TYPE_CHECKING:
     from rlexp.board.client.submit import Submitted
-
-_OF_SIGNALS: Final = 128
-"""Exit codes above it are those of signals."""
 
 
 @checked_arguments
@@ -151,23 +148,9 @@ def join(
 
     """
     options = locals()
-    import signal
-
-    import typer
-
-    from rlexp.commands.join import JoinRole
-    from rlexp.commands.join import join as join_board
-    from rlexp.errors import TrialError
+    from rlexp.commands.join import JoinRole, join_or_raise
 
     options["role"] = JoinRole.TRAINER if options.pop("as_trainer") else JoinRole.ACTOR
     options["out"] = None if out is None else Path(out)
     options |= {"allow_env": list(allow_env), "allow_class": list(allow_class), "imports": list(imports)}
-    try:
-        join_board(**options)
-    except typer.Exit as end:
-        if end.exit_code == _OF_SIGNALS + signal.SIGINT:
-            raise KeyboardInterrupt from None
-        if end.exit_code > _OF_SIGNALS:
-            raise SystemExit(end.exit_code) from None
-        if end.exit_code:
-            raise TrialError("an actor has failed", "its own error is on stderr") from None
+    join_or_raise(options)

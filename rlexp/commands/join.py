@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,12 +37,14 @@ from rlexp.commands.board_keys import (
     take_token,
 )
 from rlexp.config.keys.user_code import UserModules, with_current_folder
-from rlexp.errors import UsageError
+from rlexp.errors import TrialError, UsageError
 from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.lines import outlive_readers
 
-_INTERRUPTED: Final = 130
+_OF_SIGNALS: Final = 128
+"""Exit codes above it are those of signals."""
+_INTERRUPTED: Final = _OF_SIGNALS + signal.SIGINT
 _UNITS: Final = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
 DEFAULT_OUT: Final = Path("results")
 
@@ -188,6 +190,19 @@ def join(
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
     raise typer.Exit(request.exit_code)
+
+
+def join_or_raise(options: Mapping[str, Any]) -> None:
+    """Join for a program, which gets an exception where the command ends with an exit code."""
+    try:
+        join(**options)
+    except typer.Exit as end:
+        if end.exit_code == _INTERRUPTED:
+            raise KeyboardInterrupt from None
+        if end.exit_code > _OF_SIGNALS:
+            raise SystemExit(end.exit_code) from None
+        if end.exit_code:
+            raise TrialError("an actor has failed", "its own error is on stderr") from None
 
 
 def _refuse_options_of_trainers(given: Mapping[str, object]) -> None:

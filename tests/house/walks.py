@@ -41,7 +41,6 @@ from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
 from rlexp.terminal.displays import QuietDisplay
-from rlexp.terminal.submissions import QuietTaskDisplay
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
 from rlexp.tuning.trainable import ExperimentTrainable
@@ -232,7 +231,7 @@ def trace_submission(folder: Path) -> dict[str, Trace]:
     return {"submit to result": trace}
 
 
-class _JoinedAtOnce(QuietTaskDisplay):
+class _JoinedAtOnce(QuietDisplay):
     """Lets a trainer join the board and train what was submitted, before the submitter looks for the first time."""
 
     def __init__(self, board: Board, folder: Path) -> None:
