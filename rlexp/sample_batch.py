@@ -1,6 +1,6 @@
 """SampleBatch and its column names: the one currency that rollout, replay, optimizers and learners trade in.
 
-Beside it is what workers and the replay library fold steps with: the n-step returns of a stream.
+Workers and the replay library fold streams of steps into its rows by ``n_step_returns``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A checkpoint read back as what it is of: its experiment, its env and its policy; needs neither its run nor Ray.
+"""A checkpoint read back, evaluated and filmed: all that it needs is in it, neither its run nor Ray.
 
-Plays a checkpoint: needs neither the run it came from nor Ray.
+``LoadedCheckpoint`` has the experiment, the env and the policy of a checkpoint; behind it is what plays with them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlexp.agents.evaluation import MAX_STEPS, Evaluator
 from rlexp.agents.registry import policies_of
-from rlexp.agents.workers import GROUP as FILTERS
-from rlexp.agents.workers import ObservationFilters
+from rlexp.agents.workers import FILTERS, ObservationFilters
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.rllib.names import renamed_keys

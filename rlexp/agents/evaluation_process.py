@@ -1,6 +1,7 @@
-"""Evaluations in a process of their own, so that an env which ends its process, or hangs, does not end the trial.
+"""The evaluations of a trial while it trains, with the weights that its learner has by then.
 
-AgentEvaluation: the evaluations of a trial while it trains, with the weights that its learner has by then.
+Where workers have processes of their own, evaluations have one too: an env that ends its process, or hangs, then does
+not end the trial.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""One iteration of training: what it has done so far, and when it ends.
+"""One iteration of training: when it ends, the row of results that it gives, and what is counted over all of them.
 
-The row of results of one iteration, and its ``info``: how sampling and learning did.
-
-StallWatch: notices training that gets no new sample any more.
+``StallWatch`` ends training that gets no new sample any more.
 """
 
 from __future__ import annotations

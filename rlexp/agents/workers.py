@@ -1,8 +1,8 @@
-"""Where an agent's rollout workers run: one in this thread, or several that a task pool places and replaces.
+"""An agent's rollout workers: what they are built from, where they run, and what of them outlives a checkpoint.
 
-The agent's side of ``observation_filter``: what all workers observed, merged, shared and kept.
-
-Checks the state of a checkpoint before an agent continues from it: the file or the experiment may have changed.
+They are one in this thread or several that a task pool places and replaces; actors of a board may play beside them.
+The agent keeps the moments that ``observation_filter`` standardises by, and checks a checkpoint before it continues
+from it: the file or the experiment may have changed.
 """
 
 from __future__ import annotations
@@ -53,138 +53,6 @@ from rlexp.runs.rows import checkpoint_row
 from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed
 
-GROUP = "filters"
-"""The group of a checkpoint's arrays that holds them."""
-IMAGE_RANK = 3
-
-
-class ObservationFilters:
-    """Owns the moments of what the workers have observed; does nothing under ``NoFilter``.
-
-    Each fragment reports what was observed in it, so these moments are always those of the steps
-    that ``num_steps_sampled`` counts, and no worker has to be called.
-    """
-
-    def __init__(
-        self,
-        config: CommonConfig,
-        observation_space: gym.Space[Any],
-        arrays: Mapping[str, Mapping[str, Array]],
-        num_players: int | None = None,
-    ) -> None:
-        """Begin with nothing seen, or with what the ``arrays`` of a checkpoint hold; raises UsageError for images.
-
-        Workers and joined actors together are ``num_players``; None: there are workers only.
-        """
-        self._observed: ObservedMoments | None = None
-        if config.observation_filter == "NoFilter":
-            return
-        shape = observation_space.shape or ()
-        if len(shape) == IMAGE_RANK and observation_space.dtype == np.uint8:
-            raise UsageError(
-                f"observation_filter {config.observation_filter} does not suit images {shape}",
-                "use observation_filter: NoFilter; networks scale the bytes of images themselves",
-            )
-        self._observed = ObservedMoments(num_players or config.num_workers, shape, config.synchronize_filters)
-        if GROUP in arrays:
-            self._observed.load(arrays[GROUP])
-
-    def of_worker(self, worker_index: int) -> Moments | None:
-        """Return what a worker's filter begins with; None: it has no filter."""
-        return None if self._observed is None else self._observed.of_worker(worker_index)
-
-    def add(self, infos: Iterable[SampleInfo]) -> None:
-        """Count what was observed in new fragments."""
-        for info in infos:
-            if self._observed is not None and info.observed is not None:
-                self._observed.add(info.worker_index, info.observed)
-
-    def synchronize(self, source: SampleSource) -> None:
-        """Give all workers the merged moments, where they share them; called once per iteration."""
-        if self._observed is not None and self._observed.shared:
-            source.set_filter(self._observed.of_all())
-
-    def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
-        """Return ``policy`` as it has to see the observations of an evaluation."""
-        moments = self.of_evaluations()
-        return policy if moments is None else StandardisingPolicy(policy, moments)
-
-    def of_evaluations(self) -> Moments | None:
-        """Return what evaluations standardise observations by; None: they leave them as they are."""
-        return None if self._observed is None else self._observed.of_all()
-
-    def arrays(self) -> dict[str, dict[str, Array]]:
-        """Return what a checkpoint has to hold."""
-        return {} if self._observed is None else {GROUP: self._observed.state()}
-
-
-_COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")
-_MOST: Final = 2**53
-"""Above this, adding 1 to a count may not change it: an iteration would never end."""
-_HINT: Final = "it was changed after it was written; use an earlier checkpoint of the trial"
-_LEARNER_HINT: Final = "restore one of the same algorithm, env and model; or it was changed after it was written"
-_LONGEST_CAUSE: Final = 300
-
-
-def check_counters(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise CheckpointError where what the state of the checkpoint at ``path`` counts is not a count or a time."""
-    for name in _COUNTERS:
-        value = state.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
-            raise CheckpointError(f"checkpoint {path}: {name} in its state is not a count", _HINT)
-    seconds = state.get("time_total_s")
-    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
-        raise CheckpointError(f"checkpoint {path}: time_total_s in its state is not a time", _HINT)
-
-
-def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
-    """Raise CheckpointError where a trial could not start from its newest checkpoint, which was verified."""
-    if newest is not None:
-        path, manifest = newest
-        check_counters(path, read_state(path))
-        checkpoint_row(path, manifest.metadata)
-
-
-def resumed_seed(seed: int, checkpoint: Checkpoint) -> int:
-    """Return the seed of the random streams that start anew after ``checkpoint``; checks its counters."""
-    check_counters(checkpoint.path, checkpoint.state)
-    return derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
-
-
-def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Let ``learner`` continue from ``checkpoint``; raises CheckpointError where that holds no state of it."""
-    checkpoint.check_numbers("learner")
-    with errors_of(checkpoint.path, _LEARNER_HINT):
-        learner.load_state_dict(checkpoint.arrays["learner"])
-
-
-@contextmanager
-def errors_of(path: Path, hint: str = _HINT) -> Iterator[None]:
-    """Turn what a state of another form raises in the body, where it is loaded, into a CheckpointError."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        what = shorten(f"{type(error).__name__}: {error}", _LONGEST_CAUSE)  # torch's have a line for each weight
-        raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", hint) from error
-
-
-def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig, has_board: bool = False) -> dict[str, Any]:
-    """Return the env and the keys by which workers play, as JSON has them."""
-    # Where it is imported from, and how many threads step it, changes nothing in an env.
-    env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
-    del env["actions"]  # which actions can be played does not change how they are
-    for part in ("wrappers", "preprocessor"):
-        if not env[part]:
-            del env[part]  # checkpoints without them stay as they are
-    keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {
-        "sample_batch_size": config.fragment_length
-    }
-    board = (
-        {"board": True} if has_board else {}
-    )  # its source has another state; checkpoints without one stay as they are
-    fingerprint: dict[str, Any] = plain({"env": env, "config": keys, **board})
-    return fingerprint
-
 
 @dataclass(frozen=True)
 class WorkerParts:
@@ -199,40 +67,10 @@ class WorkerParts:
 
 
 MakeParts = Callable[[int, int, int | None], WorkerParts]
+
+
 MakeSpec = Callable[[int, int, int | None], WorkerSpec]
 """Both are called with a worker's index, its seed, and the threads of its forward passes (None: as in this process)."""
-
-
-@dataclass(frozen=True)
-class PlayedTrial:
-    """The env of a trial as its players need it."""
-
-    env_config: EnvConfig
-    seed: int
-    """Of all players' random streams."""
-    observation_space: gym.Space[Any]
-    action_space: gym.Space[Any]
-
-
-class JoinedActors(Protocol):
-    """Actors that join a trial from elsewhere and play beside its own workers; the agent owns what they need."""
-
-    def num_players(self, config: CommonConfig) -> int:
-        """Return how many can play: the trial's own workers and the seats of those who join, at least one."""
-        ...
-
-    def beside(
-        self, own: SampleSource | None, pool: TaskPool, config: CommonConfig, trial: PlayedTrial
-    ) -> SampleSource:
-        """Return the source of those who join, together with the trial's ``own`` workers if it has some.
-
-        Raises UsageError where they cannot join.
-        """
-        ...
-
-    def figures(self, source: SampleSource) -> Mapping[str, Any]:
-        """Return the figures of those who join under their name in the results; ``source`` is from ``beside``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -328,3 +166,178 @@ def reward_limits(config: CommonConfig, env: str) -> RewardLimits:
     if config.clip_rewards is None:
         return config.effective_preprocessor_pref == "deepmind" and has_game_frames(env, config.env_config)
     return config.clip_rewards
+
+
+@dataclass(frozen=True)
+class PlayedTrial:
+    """The env of a trial as its players need it."""
+
+    env_config: EnvConfig
+    seed: int
+    """Of all players' random streams."""
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+
+class JoinedActors(Protocol):
+    """Actors that join a trial from elsewhere and play beside its own workers; the agent owns what they need."""
+
+    def num_players(self, config: CommonConfig) -> int:
+        """Return how many can play: the trial's own workers and the seats of those who join, at least one."""
+        ...
+
+    def beside(
+        self, own: SampleSource | None, pool: TaskPool, config: CommonConfig, trial: PlayedTrial
+    ) -> SampleSource:
+        """Return the source of those who join, together with the trial's ``own`` workers if it has some.
+
+        Raises UsageError where they cannot join.
+        """
+        ...
+
+    def figures(self, source: SampleSource) -> Mapping[str, Any]:
+        """Return the figures of those who join under their name in the results; ``source`` is from ``beside``."""
+        ...
+
+
+FILTERS: Final = "filters"
+"""The group of a checkpoint's arrays that holds them."""
+
+
+IMAGE_RANK = 3
+
+
+class ObservationFilters:
+    """Owns the moments of what the workers have observed; does nothing under ``NoFilter``.
+
+    Each fragment reports what was observed in it, so these moments are always those of the steps
+    that ``num_steps_sampled`` counts, and no worker has to be called.
+    """
+
+    def __init__(
+        self,
+        config: CommonConfig,
+        observation_space: gym.Space[Any],
+        arrays: Mapping[str, Mapping[str, Array]],
+        num_players: int | None = None,
+    ) -> None:
+        """Begin with nothing seen, or with what the ``arrays`` of a checkpoint hold; raises UsageError for images.
+
+        Workers and joined actors together are ``num_players``; None: there are workers only.
+        """
+        self._observed: ObservedMoments | None = None
+        if config.observation_filter == "NoFilter":
+            return
+        shape = observation_space.shape or ()
+        if len(shape) == IMAGE_RANK and observation_space.dtype == np.uint8:
+            raise UsageError(
+                f"observation_filter {config.observation_filter} does not suit images {shape}",
+                "use observation_filter: NoFilter; networks scale the bytes of images themselves",
+            )
+        self._observed = ObservedMoments(num_players or config.num_workers, shape, config.synchronize_filters)
+        if FILTERS in arrays:
+            self._observed.load(arrays[FILTERS])
+
+    def of_worker(self, worker_index: int) -> Moments | None:
+        """Return what a worker's filter begins with; None: it has no filter."""
+        return None if self._observed is None else self._observed.of_worker(worker_index)
+
+    def add(self, infos: Iterable[SampleInfo]) -> None:
+        """Count what was observed in new fragments."""
+        for info in infos:
+            if self._observed is not None and info.observed is not None:
+                self._observed.add(info.worker_index, info.observed)
+
+    def synchronize(self, source: SampleSource) -> None:
+        """Give all workers the merged moments, where they share them; called once per iteration."""
+        if self._observed is not None and self._observed.shared:
+            source.set_filter(self._observed.of_all())
+
+    def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
+        """Return ``policy`` as it has to see the observations of an evaluation."""
+        moments = self.of_evaluations()
+        return policy if moments is None else StandardisingPolicy(policy, moments)
+
+    def of_evaluations(self) -> Moments | None:
+        """Return what evaluations standardise observations by; None: they leave them as they are."""
+        return None if self._observed is None else self._observed.of_all()
+
+    def arrays(self) -> dict[str, dict[str, Array]]:
+        """Return what a checkpoint has to hold."""
+        return {} if self._observed is None else {FILTERS: self._observed.state()}
+
+
+_COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")
+
+
+_MOST: Final = 2**53
+"""Above this, adding 1 to a count may not change it: an iteration would never end."""
+
+
+_HINT: Final = "it was changed after it was written; use an earlier checkpoint of the trial"
+
+
+_LEARNER_HINT: Final = "restore one of the same algorithm, env and model; or it was changed after it was written"
+
+
+_LONGEST_CAUSE: Final = 300
+
+
+def check_counters(path: Path, state: Mapping[str, Any]) -> None:
+    """Raise CheckpointError where what the state of the checkpoint at ``path`` counts is not a count or a time."""
+    for name in _COUNTERS:
+        value = state.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
+            raise CheckpointError(f"checkpoint {path}: {name} in its state is not a count", _HINT)
+    seconds = state.get("time_total_s")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
+        raise CheckpointError(f"checkpoint {path}: time_total_s in its state is not a time", _HINT)
+
+
+def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
+    """Raise CheckpointError where a trial could not start from its newest checkpoint, which was verified."""
+    if newest is not None:
+        path, manifest = newest
+        check_counters(path, read_state(path))
+        checkpoint_row(path, manifest.metadata)
+
+
+def resumed_seed(seed: int, checkpoint: Checkpoint) -> int:
+    """Return the seed of the random streams that start anew after ``checkpoint``; checks its counters."""
+    check_counters(checkpoint.path, checkpoint.state)
+    return derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
+
+
+def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
+    """Let ``learner`` continue from ``checkpoint``; raises CheckpointError where that holds no state of it."""
+    checkpoint.check_numbers("learner")
+    with errors_of(checkpoint.path, _LEARNER_HINT):
+        learner.load_state_dict(checkpoint.arrays["learner"])
+
+
+@contextmanager
+def errors_of(path: Path, hint: str = _HINT) -> Iterator[None]:
+    """Turn what a state of another form raises in the body, where it is loaded, into a CheckpointError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        what = shorten(f"{type(error).__name__}: {error}", _LONGEST_CAUSE)  # torch's have a line for each weight
+        raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", hint) from error
+
+
+def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig, has_board: bool = False) -> dict[str, Any]:
+    """Return the env and the keys by which workers play, as JSON has them."""
+    # Where it is imported from, and how many threads step it, changes nothing in an env.
+    env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
+    del env["actions"]  # which actions can be played does not change how they are
+    for part in ("wrappers", "preprocessor"):
+        if not env[part]:
+            del env[part]  # checkpoints without them stay as they are
+    keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {
+        "sample_batch_size": config.fragment_length
+    }
+    board = (
+        {"board": True} if has_board else {}
+    )  # its source has another state; checkpoints without one stay as they are
+    fingerprint: dict[str, Any] = plain({"env": env, "config": keys, **board})
+    return fingerprint

@@ -1,7 +1,4 @@
-"""The Q-network: action values of observations, with a dueling head where wanted.
-
-The actor-critic network: what a policy's distribution is made of, and the value of observations.
-"""
+"""The networks in torch: the actor-critic, and the Q-network with dueling and noisy heads where wanted."""
 
 from __future__ import annotations
 

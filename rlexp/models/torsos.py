@@ -1,6 +1,6 @@
-"""Torsos: from an observation to features, through convolutions where it is an image.
+"""Torsos, from an observation to features, through convolutions where it is an image; and the weights of any network.
 
-The weights of a network by name: what is sent to those who act with it, and read back from checkpoints.
+Weights have names, by which they are sent to those who act with them, and read back from checkpoints.
 """
 
 from __future__ import annotations
@@ -193,4 +193,9 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def load_arrays(network: nn.Module, weights: Mapping[str, Array]) -> None:
     """Copy weights as they are sent and saved; raises as ``load_weights`` does."""
-    load_weights(network, {name: torch.tensor(array) for name, array in weights.items()})
+    load_weights(network, tensors_of(weights))
+
+
+def tensors_of(arrays: Mapping[str, Array], prefix: str = "") -> dict[str, Tensor]:
+    """Return copies of the arrays whose names begin with ``prefix``, by the rest of their names."""
+    return {name.removeprefix(prefix): torch.tensor(a) for name, a in arrays.items() if name.startswith(prefix)}

@@ -1,6 +1,6 @@
 """Stage 4 of the data path: a thread that learns on what is queued, so that no SGD step waits for a message.
 
-The updates that a learner has begun and whose results are read later, since a GPU computes beside its thread.
+A GPU computes beside the thread, so it begins updates whose results it reads later, as ``PendingUpdates``.
 """
 
 from __future__ import annotations
@@ -17,63 +17,17 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from rlexp.policy import Learner, LearnResult, PendingUpdate, PipelinedLearner, Weights
 from rlexp.sample_batch import Array, SampleBatch
 
-T = TypeVar("T")
-"""Says where a batch came from."""
-
-
-class LearnedBatch(NamedTuple, Generic[T]):
-    """A batch that was learned, and what the update reports."""
-
-    origin: T
-    num_rows: int
-    result: LearnResult
-
-
-class _Pending(NamedTuple, Generic[T]):
-    origin: T
-    num_rows: int
-    update: PendingUpdate
-
-
-class PendingUpdates(Generic[T]):
-    """Owns the results that are still to be read, oldest first; a LearnerThread calls it, in its thread.
-
-    With ``max_pending_updates`` n, the result of an update is read once n later ones have begun, or when no batch
-    waits. Any other learner does one update after the other, as with n = 0.
-    """
-
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
-        self._pipelined: PipelinedLearner | None = None
-        if isinstance(learner, PipelinedLearner) and learner.max_pending_updates:
-            self._pipelined = learner
-        self._pending: deque[_Pending[T]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def learn(self, origin: T, batch: SampleBatch) -> list[LearnedBatch[T]]:
-        """Begin an update; return the batches whose results are due by now, at most one."""
-        if self._pipelined is None:
-            return [LearnedBatch(origin, batch.count, self._learner.learn_on_batch(batch))]
-        self._pending.append(_Pending(origin, batch.count, self._pipelined.submit(batch)))
-        return self.collect(self._pipelined.max_pending_updates)
-
-    def collect(self, left: int = 0) -> list[LearnedBatch[T]]:
-        """Wait for the oldest updates until ``left`` are pending; return their batches in order."""
-        learned = []
-        while len(self._pending) > left:
-            origin, num_rows, update = self._pending.popleft()
-            learned.append(LearnedBatch(origin, num_rows, update.result()))
-        return learned
-
-
 IDLE_WAIT_S = 0.1
 """How long the thread waits for a batch before it looks whether it shall stop."""
+
+
 LEARNER_PARTS = ("wait", "learning", "copying_weights")
 """What the thread's time is spent on."""
+
+
 STOP_TIMEOUT_S = 60.0
 """Bound of the wait for the update in progress when the thread is stopped."""
+
 
 OriginT = TypeVar("OriginT")
 """Says where a batch came from, for whom its results are; a runner only returns it."""
@@ -331,3 +285,50 @@ class LearnerThread(Generic[OriginT]):
             self._weights_requested.clear()
             self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
             self.time_s["copying_weights"] += time.perf_counter() - copied_from
+
+
+class LearnedBatch(NamedTuple, Generic[OriginT]):
+    """A batch that was learned, and what the update reports."""
+
+    origin: OriginT
+    num_rows: int
+    result: LearnResult
+
+
+class _Pending(NamedTuple, Generic[OriginT]):
+    origin: OriginT
+    num_rows: int
+    update: PendingUpdate
+
+
+class PendingUpdates(Generic[OriginT]):
+    """Owns the results that are still to be read, oldest first; a LearnerThread calls it, in its thread.
+
+    With ``max_pending_updates`` n, the result of an update is read once n later ones have begun, or when no batch
+    waits. Any other learner does one update after the other, as with n = 0.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._pipelined: PipelinedLearner | None = None
+        if isinstance(learner, PipelinedLearner) and learner.max_pending_updates:
+            self._pipelined = learner
+        self._pending: deque[_Pending[OriginT]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def learn(self, origin: OriginT, batch: SampleBatch) -> list[LearnedBatch[OriginT]]:
+        """Begin an update; return the batches whose results are due by now, at most one."""
+        if self._pipelined is None:
+            return [LearnedBatch(origin, batch.count, self._learner.learn_on_batch(batch))]
+        self._pending.append(_Pending(origin, batch.count, self._pipelined.submit(batch)))
+        return self.collect(self._pipelined.max_pending_updates)
+
+    def collect(self, left: int = 0) -> list[LearnedBatch[OriginT]]:
+        """Wait for the oldest updates until ``left`` are pending; return their batches in order."""
+        learned = []
+        while len(self._pending) > left:
+            origin, num_rows, update = self._pending.popleft()
+            learned.append(LearnedBatch(origin, num_rows, update.result()))
+        return learned

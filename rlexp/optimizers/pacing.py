@@ -1,8 +1,7 @@
-"""Training intensity: which side of the data path must wait, so that trained / sampled steps stays where it should.
+"""How fast the sides of Ape-X's data path go: its depths, its intensity, and when workers get weights.
 
-The settings of Ape-X's data path.
-
-WeightPublisher: takes weights from the learner for the workers that are due, no faster than they can be sent.
+``Pacing`` says which side must wait, so that trained / sampled steps stays where it should. ``WeightPublisher`` takes
+weights from the learner for the workers that are due, no faster than they can be sent.
 """
 
 from __future__ import annotations

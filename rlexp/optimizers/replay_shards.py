@@ -1,7 +1,4 @@
-"""Where the replay shards are, whose turn it is, and what becomes of one whose process died.
-
-StoreCalls: batches on their way into the replay shards, and which shard gets which.
-"""
+"""Where the replay shards are, whose turn it is, what is on its way there, and what becomes of one that died."""
 
 from __future__ import annotations
 

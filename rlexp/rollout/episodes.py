@@ -1,7 +1,4 @@
-"""Episodes as they are reported: whole, undiscounted and unclipped.
-
-EpisodeHooks: calls the user's hooks for the episodes of one vector env, each once, and collects own metrics.
-"""
+"""Episodes as they are reported, whole, undiscounted and unclipped, and the user's hooks that are called for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One worker's place in a fleet: what it did, how often it failed, and when it is replaced.
-
-NodeLosses: what a fleet reports about nodes that were lost with their workers.
-"""
+"""One worker's place in a fleet: what it did, how often it failed, when it is replaced, and nodes lost with it."""
 
 from __future__ import annotations
 

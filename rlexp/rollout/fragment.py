@@ -1,6 +1,6 @@
-"""What a worker records while it steps its envs, before it becomes transitions, and what it reports about it.
+"""What a worker records while it steps its envs, before it becomes rows, and what it reports about it.
 
-Fragments of several workers as one batch: what a gatherer stores, and what it reports about it.
+Fragments of several workers can be joined to one batch, and their reports to one: so a gatherer sends them.
 """
 
 from __future__ import annotations

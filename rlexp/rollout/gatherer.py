@@ -1,6 +1,6 @@
-"""Gatherer: keeps the workers of one node busy and stores their rows, so that the driver handles few reports.
+"""Gatherers: each keeps the workers of one node busy and stores their rows, so that the driver handles few reports.
 
-The rollout workers behind gatherers: keeps each gatherer busy, fed with weights, and knowing where to store.
+``GatheredWorkers`` is the driver's side: it keeps each gatherer busy, fed with weights, and knowing where to store.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights.
-
-Turns: which of many workers is asked next.
-
-WeightSyncs: which of the workers that are sent weights are due for newer ones.
-"""
+"""The rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights, in turns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The callbacks objects of one process: made of the classes that a file names, called with errors that name them.
+"""The user's callbacks in one process: made of the classes that a file names, called with errors that name them.
 
-The user's callbacks in the process of a trial: their hooks for iterations and checkpoints.
+A trial's own process calls their hooks for iterations and checkpoints; episodes are in ``episodes.py``.
 """
 
 from __future__ import annotations

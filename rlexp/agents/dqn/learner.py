@@ -1,7 +1,4 @@
-"""Stage 5 of the data path: one SGD step on a batch, and the target network.
-
-What a DQN learner reports about an update, once its figures are there.
-"""
+"""Stage 5 of the data path: one SGD step on a batch, and the target network."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlexp.agents.dqn.dense_loss import MOST_PRODUCTS, DenseGradient
 from rlexp.agents.dqn.loss import AutogradGradient
@@ -23,50 +19,10 @@ from rlexp.errors import TrialError
 from rlexp.models.dense_gradients import is_dense
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
-from rlexp.models.torsos import load_weights
+from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import LearnResult, LiveWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
-
-
-class FigureReader(Protocol):
-    """The figures of an update, and its TD errors."""
-
-    def read(self) -> Sequence[Array]:
-        """Wait for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
-        ...
-
-
-class ReadyFigures:
-    """A FigureReader of what NumPy computed."""
-
-    def __init__(self, figures: Array, td_errors: Array) -> None:
-        self._arrays = figures, td_errors
-
-    def read(self) -> Sequence[Array]:
-        return self._arrays
-
-
-class DQNUpdate:
-    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
-
-    def __init__(self, number: int, lr: float, reader: FigureReader) -> None:
-        """Take what update ``number`` reports."""
-        self._number = number
-        self._lr = lr
-        self._reader = reader
-
-    def result(self) -> LearnResult:
-        figures, td_errors = self._reader.read()
-        loss, mean_q, mean_td_error, grad_norm = figures.tolist()
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            raise TrialError(
-                f"the loss is {loss:g} and its gradient {grad_norm:g} at update {self._number:,}",
-                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
-            )
-        stats = {"loss": loss, "mean_q": mean_q, "mean_td_error": mean_td_error, "grad_norm": grad_norm, "lr": self._lr}
-        return LearnResult(stats, td_errors)
-
 
 NUM_PENDING_ON_GPU = 2
 """Updates that are begun before the result of an earlier one is read: the GPU has work while its thread copies."""
@@ -171,9 +127,9 @@ class DQNLearner:
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        load_weights(self._network, _tensors(state, "network."))
-        load_weights(self._target, _tensors(state, "target."))
-        self._adam.load_state_dict(_tensors(state, "adam."))
+        load_weights(self._network, tensors_of(state, "network."))
+        load_weights(self._target, tensors_of(state, "target."))
+        self._adam.load_state_dict(tensors_of(state, "adam."))
         if not continue_generator(self._noise, state["noise_rng"]) and self._network.named_noisy_layers():
             other = "a GPU" if self._device.type == "cpu" else "a CPU"
             self._note(f"noisy layers draw other noise than without the stop: the checkpoint was written on {other}")
@@ -214,5 +170,40 @@ class DQNLearner:
             self.num_target_updates += 1
 
 
-def _tensors(state: Mapping[str, Array], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}
+class DQNUpdate:
+    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
+
+    def __init__(self, number: int, lr: float, reader: FigureReader) -> None:
+        """Take what update ``number`` reports."""
+        self._number = number
+        self._lr = lr
+        self._reader = reader
+
+    def result(self) -> LearnResult:
+        figures, td_errors = self._reader.read()
+        loss, mean_q, mean_td_error, grad_norm = figures.tolist()
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            raise TrialError(
+                f"the loss is {loss:g} and its gradient {grad_norm:g} at update {self._number:,}",
+                "training diverged: lower lr, set grad_norm_clipping or clip_rewards",
+            )
+        stats = {"loss": loss, "mean_q": mean_q, "mean_td_error": mean_td_error, "grad_norm": grad_norm, "lr": self._lr}
+        return LearnResult(stats, td_errors)
+
+
+class FigureReader(Protocol):
+    """The figures of an update, and its TD errors."""
+
+    def read(self) -> Sequence[Array]:
+        """Wait for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
+        ...
+
+
+class ReadyFigures:
+    """A FigureReader of what NumPy computed."""
+
+    def __init__(self, figures: Array, td_errors: Array) -> None:
+        self._arrays = figures, td_errors
+
+    def read(self) -> Sequence[Array]:
+        return self._arrays

@@ -1,6 +1,6 @@
-"""The Q-learning losses as pure functions on tensors: ``_tm1`` is the step that acted, ``_t`` the one after it.
+"""The Q-learning losses as pure functions on tensors, and their gradient by autograd.
 
-The gradient of a DQN learner's loss by autograd; ``dense_loss.py`` has that of small networks by hand.
+``_tm1`` is the step that acted, ``_t`` the one after it. ``dense_loss.py`` has the gradient of small networks by hand.
 """
 
 from __future__ import annotations

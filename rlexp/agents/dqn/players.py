@@ -1,8 +1,7 @@
-"""What the players of the DQN family are made of, own workers and joined actors alike. No torch is imported here.
+"""Who plays for the DQN family: its network, own workers and joined actors, and the policies that play checkpoints.
 
-Which place of the ladder of ε each player has: a trial's own workers, and the seats of those who join it.
-
-The policies that play checkpoints of the DQN family. No torch is imported here.
+A player's index says its place on the ladder of ε: a trial's own workers come first, then the seats of those who join.
+No torch is imported here.
 """
 
 from __future__ import annotations
@@ -41,24 +40,31 @@ if TYPE_CHECKING:
     from rlexp.agents.policies import Exportable
 
 
-def rungs(num_players: int) -> tuple[int, ...]:
-    """Return the rung of each of ``num_players``, 0 to ``num_players - 1``, in van der Corput's order from the last on.
-
-    However many of the first players are there, they are spread over the whole ladder. The first player has the last
-    rung, on which is explored least: the episodes that are reported come from there.
-    """
-    num_bits = max(num_players - 1, 0).bit_length()
-    spread = [_reversed_bits(number, num_bits) for number in range(1 << num_bits)]
-    return tuple(num_players - 1 - number for number in spread if number < num_players)
-
-
-def rungs_of_envs(num_players: int, num_envs: int) -> tuple[tuple[int, ...], ...]:
-    """Return the rungs of each player's envs, on a ladder with one rung for every env of all players."""
-    return tuple(tuple(env * num_players + rung for env in range(num_envs)) for rung in rungs(num_players))
-
-
-def _reversed_bits(number: int, num_bits: int) -> int:
-    return sum(1 << (num_bits - 1 - bit) for bit in range(num_bits) if number >> bit & 1)
+def q_network_config(
+    config: DQNConfig,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    modules: UserModules = NO_MODULES,
+) -> QNetworkConfig:
+    """Return the shape of the Q-network for an env's (checked) spaces; ``modules`` may be imported for it."""
+    assert observation_space.shape is not None
+    assert isinstance(action_space, gym.spaces.Discrete)
+    head = HeadConfig(
+        hiddens=config.hiddens,
+        dueling=config.dueling,
+        noisy=config.noisy,
+        sigma0=config.sigma0,
+        num_atoms=config.num_atoms,
+        v_min=config.v_min,
+        v_max=config.v_max,
+    )
+    return QNetworkConfig(
+        observation_shape=observation_space.shape,
+        num_actions=int(action_space.n),
+        torso=torso_config_of(config, observation_space, modules),
+        head=head,
+        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
+    )
 
 
 @dataclass(frozen=True)
@@ -172,31 +178,24 @@ class DQNWorkerParts:
         )
 
 
-def q_network_config(
-    config: DQNConfig,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    modules: UserModules = NO_MODULES,
-) -> QNetworkConfig:
-    """Return the shape of the Q-network for an env's (checked) spaces; ``modules`` may be imported for it."""
-    assert observation_space.shape is not None
-    assert isinstance(action_space, gym.spaces.Discrete)
-    head = HeadConfig(
-        hiddens=config.hiddens,
-        dueling=config.dueling,
-        noisy=config.noisy,
-        sigma0=config.sigma0,
-        num_atoms=config.num_atoms,
-        v_min=config.v_min,
-        v_max=config.v_max,
-    )
-    return QNetworkConfig(
-        observation_shape=observation_space.shape,
-        num_actions=int(action_space.n),
-        torso=torso_config_of(config, observation_space, modules),
-        head=head,
-        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
-    )
+def rungs(num_players: int) -> tuple[int, ...]:
+    """Return the rung of each of ``num_players``, 0 to ``num_players - 1``, in van der Corput's order from the last on.
+
+    However many of the first players are there, they are spread over the whole ladder. The first player has the last
+    rung, on which is explored least: the episodes that are reported come from there.
+    """
+    num_bits = max(num_players - 1, 0).bit_length()
+    spread = [_reversed_bits(number, num_bits) for number in range(1 << num_bits)]
+    return tuple(num_players - 1 - number for number in spread if number < num_players)
+
+
+def rungs_of_envs(num_players: int, num_envs: int) -> tuple[tuple[int, ...], ...]:
+    """Return the rungs of each player's envs, on a ladder with one rung for every env of all players."""
+    return tuple(tuple(env * num_players + rung for env in range(num_envs)) for rung in rungs(num_players))
+
+
+def _reversed_bits(number: int, num_bits: int) -> int:
+    return sum(1 << (num_bits - 1 - bit) for bit in range(num_bits) if number >> bit & 1)
 
 
 class DQNPolicies(Policies[DQNConfig]):

@@ -1,8 +1,7 @@
 """The policy of the DQN family: acts on a Q-network's values, and explores by ε, by their softmax, or with noise.
 
-Categorical distributions of returns in NumPy, as ``loss.py`` has them in torch: for small networks.
-
-What a policy asks of a Q-network: arrays in, arrays out, whichever library computes it.
+It asks its network for arrays, whichever library computes them. At the end are the categorical distributions of returns
+in NumPy, as ``loss.py`` has them in torch. No torch is imported here, unless a network needs it.
 """
 
 from __future__ import annotations
@@ -18,6 +17,199 @@ from rlexp.models.dense import NumpyQNetwork, has_numpy_form
 from rlexp.models.network_config import HeadConfig, QNetworkConfig
 from rlexp.policy import LiveWeights, Outputs, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, new
+
+Q_VALUES = "q_values"
+"""The policy's output: action values ``[B, A]``, or logits ``[B, A, N]`` of their N atoms."""
+
+
+NEW_Q_VALUES = new(Q_VALUES)
+
+
+class DQNPolicy:
+    """Owns a copy of the Q-network, which runs on the CPU, and the random streams that it explores with."""
+
+    def __init__(
+        self,
+        network: QNetworkConfig,
+        exploration: PolicyExploration | None = None,
+        worker_side_prioritization: bool = False,
+        num_threads: int | None = None,
+    ) -> None:
+        """Without ``exploration``, ``act`` is greedy.
+
+        With ``worker_side_prioritization`` the worker computes each row's TD error before it is sent.
+        ``num_threads`` is for the forward passes of a worker in a process of its own; None leaves the process
+        as it is.
+        """
+        self._network = make_acting_network(network, exploration, num_threads)
+        self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
+        self._worker_side_prioritization = worker_side_prioritization
+        # Priorities are computed with the learner's weights, so not from values of perturbed ones.
+        self._returns_outputs = worker_side_prioritization and not self._network.is_perturbed
+        self.postprocess_reads_obs = worker_side_prioritization and not self._returns_outputs
+
+    def compute_actions(self, obs: Array) -> Array:
+        actions: Array = self.action_values(obs).argmax(axis=1)
+        return actions
+
+    def action_values(self, obs: Array) -> Array:
+        """Return the values ``[B, A]`` that greedy actions have for ``obs [B, ...]``; raises NotFiniteError."""
+        values = self._network.values(self._network.outputs(obs))
+        if not np.isfinite(values).all():
+            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+        return values
+
+    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
+        if self._explorer is None:
+            outputs = self._network.outputs(obs)
+            return self._network.values(outputs).argmax(axis=1), self._returned(outputs)
+        epsilons = self._explorer.epsilons(num_steps_sampled)
+        outputs = self._network.exploring_outputs(obs, epsilons, resetting)
+        return self._explorer.choose(self._network.values(outputs), epsilons), self._returned(outputs)
+
+    def outputs(self, obs: Array) -> Outputs:
+        return self._returned(self._network.outputs(obs)) if self._returns_outputs else {}
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        """Add |TD errors| by the worker's own weights, as Ape-X's actors do (Horgan et al. 2018, section 3).
+
+        They come from the values that the network acted on, so they cost no forward pass; of the two
+        observations of a row, one may have been seen by weights that are a fragment older.
+        """
+        if not self._worker_side_prioritization:
+            return batch
+        td_errors = self._network.td_errors(batch if Q_VALUES in batch else self._with_values(batch))
+        kept = {name: column for name, column in batch.columns.items() if name not in {Q_VALUES, NEW_Q_VALUES}}
+        return SampleBatch({**kept, TD_ERRORS: td_errors})
+
+    def set_weights(self, weights: Weights) -> None:
+        self._network.load(weights)
+
+    def state(self) -> dict[str, Any]:
+        explorer = None if self._explorer is None else self._explorer.state()
+        return {"noise": self._network.noise_state(), "explorer": explorer}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._network.load_noise(state["noise"])
+        if self._explorer is not None:
+            self._explorer.load(state["explorer"])
+
+    def _returned(self, outputs: Array) -> Outputs:
+        return {Q_VALUES: outputs} if self._returns_outputs else {}
+
+    def _with_values(self, batch: SampleBatch) -> SampleBatch:
+        """Return ``batch`` with the values of the unperturbed network."""
+        values, new_values = (self._network.outputs(batch[name]) for name in (OBS, NEW_OBS))
+        return batch.with_columns(**{Q_VALUES: values, NEW_Q_VALUES: new_values})
+
+
+def absolute_td_errors(batch: SampleBatch) -> Array:
+    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, of Q_VALUES and NEW_Q_VALUES ``[B, A]``."""
+    q_tm1 = np.take_along_axis(batch[Q_VALUES], batch[ACTIONS][:, None], axis=1)[:, 0]
+    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf)
+    errors: Array = np.abs(target - q_tm1)
+    return errors
+
+
+class ActingNetwork(Protocol):
+    """A copy of the Q-network that acts, on the CPU; a policy owns it."""
+
+    is_perturbed: bool
+    """Whether ``exploring_outputs`` are those of other weights than the learner's."""
+
+    def load(self, weights: Weights) -> None:
+        """Act with a copy of these weights from now on."""
+        ...
+
+    def outputs(self, obs: Array) -> Array:
+        """Return what the heads compute for ``obs [B, ...]``: Q_VALUES."""
+        ...
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        """Return the outputs to explore by, perturbed or not; envs ``resetting [B]`` start an episode.
+
+        ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
+        """
+        ...
+
+    def values(self, outputs: Array) -> Array:
+        """Return the action values ``[B, A]`` of outputs."""
+        ...
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
+        ...
+
+    def noise_state(self) -> dict[str, Any]:
+        """Return the noise that it explores with: arrays, and values for JSON, by name."""
+        ...
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        """Continue with the noise that ``noise_state`` returned; it has its weights already."""
+        ...
+
+
+def make_acting_network(
+    config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None
+) -> ActingNetwork:
+    """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well.
+
+    ``num_threads`` is what its forward passes may use, in a process of its own; None leaves the process as
+    it is. More than one is worth it for networks that only torch can spread over them.
+    """
+    is_perturbed = exploration is not None and exploration.parameter_noise_stddev is not None
+    if has_numpy_form(config) and not is_perturbed and num_threads in {None, 1}:
+        is_noisy = exploration is not None and config.head.noisy
+        return NumpyActingNetwork(config, exploration.seed_of("noise") if exploration and is_noisy else None)
+    from rlexp.agents.dqn.torch_policy import TorchActingNetwork
+
+    return TorchActingNetwork(config, exploration, num_threads)
+
+
+class NumpyActingNetwork:
+    """An ActingNetwork of fully connected layers, which needs no torch in its process; noisy while it explores."""
+
+    is_perturbed = False
+
+    def __init__(self, config: QNetworkConfig, noise_seed: int | None = None) -> None:
+        """Draw the noise of noisy layers from ``noise_seed``; without it, they have none."""
+        self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
+        self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
+        self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
+        self._live: LiveWeights | None = None
+
+    def load(self, weights: Weights) -> None:
+        """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
+        if not isinstance(weights, LiveWeights):
+            self._live = None
+            self._network.load(weights)
+        elif weights is not self._live:
+            self._live = weights
+            self._network.share(weights)
+
+    def outputs(self, obs: Array) -> Array:
+        if self._noise_rng is not None:
+            self._network.resample_noise(self._noise_rng)
+        return self._network.outputs(obs)
+
+    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
+        return self.outputs(obs)
+
+    def values(self, outputs: Array) -> Array:
+        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
+
+    def td_errors(self, batch: SampleBatch) -> Array:
+        if self._atoms is None:
+            return absolute_td_errors(batch)
+        rows = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
+        return self._atoms.cross_entropies(batch[Q_VALUES], *rows, batch[NEW_Q_VALUES])
+
+    def noise_state(self) -> dict[str, Any]:
+        return {} if self._noise_rng is None else {"rng": self._noise_rng.bit_generator.state}
+
+    def load_noise(self, state: Mapping[str, Any]) -> None:
+        if self._noise_rng is not None and "rng" in state:  # older checkpoints have a state of torch's generator
+            self._noise_rng.bit_generator.state = state["rng"]
 
 
 class Atoms:
@@ -97,195 +289,3 @@ def cross_entropies(target: Array, log_p: Array) -> Array:
     """Return ``-sum target log p`` ``[B]`` of distributions ``[B, K]``."""
     entropies: Array = -np.einsum("bk,bk->b", target, log_p)
     return entropies
-
-
-Q_VALUES = "q_values"
-"""The policy's output: action values ``[B, A]``, or logits ``[B, A, N]`` of their N atoms."""
-NEW_Q_VALUES = new(Q_VALUES)
-
-
-class ActingNetwork(Protocol):
-    """A copy of the Q-network that acts, on the CPU; a policy owns it."""
-
-    is_perturbed: bool
-    """Whether ``exploring_outputs`` are those of other weights than the learner's."""
-
-    def load(self, weights: Weights) -> None:
-        """Act with a copy of these weights from now on."""
-        ...
-
-    def outputs(self, obs: Array) -> Array:
-        """Return what the heads compute for ``obs [B, ...]``: Q_VALUES."""
-        ...
-
-    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
-        """Return the outputs to explore by, perturbed or not; envs ``resetting [B]`` start an episode.
-
-        ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
-        """
-        ...
-
-    def values(self, outputs: Array) -> Array:
-        """Return the action values ``[B, A]`` of outputs."""
-        ...
-
-    def td_errors(self, batch: SampleBatch) -> Array:
-        """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
-        ...
-
-    def noise_state(self) -> dict[str, Any]:
-        """Return the noise that it explores with: arrays, and values for JSON, by name."""
-        ...
-
-    def load_noise(self, state: Mapping[str, Any]) -> None:
-        """Continue with the noise that ``noise_state`` returned; it has its weights already."""
-        ...
-
-
-class NumpyActingNetwork:
-    """An ActingNetwork of fully connected layers, which needs no torch in its process; noisy while it explores."""
-
-    is_perturbed = False
-
-    def __init__(self, config: QNetworkConfig, noise_seed: int | None = None) -> None:
-        """Draw the noise of noisy layers from ``noise_seed``; without it, they have none."""
-        self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
-        self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
-        self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
-        self._live: LiveWeights | None = None
-
-    def load(self, weights: Weights) -> None:
-        """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
-        if not isinstance(weights, LiveWeights):
-            self._live = None
-            self._network.load(weights)
-        elif weights is not self._live:
-            self._live = weights
-            self._network.share(weights)
-
-    def outputs(self, obs: Array) -> Array:
-        if self._noise_rng is not None:
-            self._network.resample_noise(self._noise_rng)
-        return self._network.outputs(obs)
-
-    def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
-        return self.outputs(obs)
-
-    def values(self, outputs: Array) -> Array:
-        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
-
-    def td_errors(self, batch: SampleBatch) -> Array:
-        if self._atoms is None:
-            return absolute_td_errors(batch)
-        rows = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
-        return self._atoms.cross_entropies(batch[Q_VALUES], *rows, batch[NEW_Q_VALUES])
-
-    def noise_state(self) -> dict[str, Any]:
-        return {} if self._noise_rng is None else {"rng": self._noise_rng.bit_generator.state}
-
-    def load_noise(self, state: Mapping[str, Any]) -> None:
-        if self._noise_rng is not None and "rng" in state:  # older checkpoints have a state of torch's generator
-            self._noise_rng.bit_generator.state = state["rng"]
-
-
-def absolute_td_errors(batch: SampleBatch) -> Array:
-    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, of Q_VALUES and NEW_Q_VALUES ``[B, A]``."""
-    q_tm1 = np.take_along_axis(batch[Q_VALUES], batch[ACTIONS][:, None], axis=1)[:, 0]
-    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf)
-    errors: Array = np.abs(target - q_tm1)
-    return errors
-
-
-def make_acting_network(
-    config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None
-) -> ActingNetwork:
-    """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well.
-
-    ``num_threads`` is what its forward passes may use, in a process of its own; None leaves the process as
-    it is. More than one is worth it for networks that only torch can spread over them.
-    """
-    is_perturbed = exploration is not None and exploration.parameter_noise_stddev is not None
-    if has_numpy_form(config) and not is_perturbed and num_threads in {None, 1}:
-        is_noisy = exploration is not None and config.head.noisy
-        return NumpyActingNetwork(config, exploration.seed_of("noise") if exploration and is_noisy else None)
-    from rlexp.agents.dqn.torch_policy import TorchActingNetwork
-
-    return TorchActingNetwork(config, exploration, num_threads)
-
-
-class DQNPolicy:
-    """Owns a copy of the Q-network, which runs on the CPU, and the random streams that it explores with."""
-
-    def __init__(
-        self,
-        network: QNetworkConfig,
-        exploration: PolicyExploration | None = None,
-        worker_side_prioritization: bool = False,
-        num_threads: int | None = None,
-    ) -> None:
-        """Without ``exploration``, ``act`` is greedy.
-
-        With ``worker_side_prioritization`` the worker computes each row's TD error before it is sent.
-        ``num_threads`` is for the forward passes of a worker in a process of its own; None leaves the process
-        as it is.
-        """
-        self._network = make_acting_network(network, exploration, num_threads)
-        self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
-        self._worker_side_prioritization = worker_side_prioritization
-        # Priorities are computed with the learner's weights, so not from values of perturbed ones.
-        self._returns_outputs = worker_side_prioritization and not self._network.is_perturbed
-        self.postprocess_reads_obs = worker_side_prioritization and not self._returns_outputs
-
-    def compute_actions(self, obs: Array) -> Array:
-        actions: Array = self.action_values(obs).argmax(axis=1)
-        return actions
-
-    def action_values(self, obs: Array) -> Array:
-        """Return the values ``[B, A]`` that greedy actions have for ``obs [B, ...]``; raises NotFiniteError."""
-        values = self._network.values(self._network.outputs(obs))
-        if not np.isfinite(values).all():
-            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        return values
-
-    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
-        if self._explorer is None:
-            outputs = self._network.outputs(obs)
-            return self._network.values(outputs).argmax(axis=1), self._returned(outputs)
-        epsilons = self._explorer.epsilons(num_steps_sampled)
-        outputs = self._network.exploring_outputs(obs, epsilons, resetting)
-        return self._explorer.choose(self._network.values(outputs), epsilons), self._returned(outputs)
-
-    def outputs(self, obs: Array) -> Outputs:
-        return self._returned(self._network.outputs(obs)) if self._returns_outputs else {}
-
-    def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        """Add |TD errors| by the worker's own weights, as Ape-X's actors do (Horgan et al. 2018, section 3).
-
-        They come from the values that the network acted on, so they cost no forward pass; of the two
-        observations of a row, one may have been seen by weights that are a fragment older.
-        """
-        if not self._worker_side_prioritization:
-            return batch
-        td_errors = self._network.td_errors(batch if Q_VALUES in batch else self._with_values(batch))
-        kept = {name: column for name, column in batch.columns.items() if name not in {Q_VALUES, NEW_Q_VALUES}}
-        return SampleBatch({**kept, TD_ERRORS: td_errors})
-
-    def set_weights(self, weights: Weights) -> None:
-        self._network.load(weights)
-
-    def state(self) -> dict[str, Any]:
-        explorer = None if self._explorer is None else self._explorer.state()
-        return {"noise": self._network.noise_state(), "explorer": explorer}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._network.load_noise(state["noise"])
-        if self._explorer is not None:
-            self._explorer.load(state["explorer"])
-
-    def _returned(self, outputs: Array) -> Outputs:
-        return {Q_VALUES: outputs} if self._returns_outputs else {}
-
-    def _with_values(self, batch: SampleBatch) -> SampleBatch:
-        """Return ``batch`` with the values of the unperturbed network."""
-        values, new_values = (self._network.outputs(batch[name]) for name in (OBS, NEW_OBS))
-        return batch.with_columns(**{Q_VALUES: values, NEW_Q_VALUES: new_values})

@@ -1,7 +1,4 @@
-"""Compares an ONNX model with the policy that it was made of, on many observations, as onnxruntime computes it.
-
-The only file that writes ONNX: a graph of torch becomes the bytes of a model.
-"""
+"""Makes an ONNX model of a policy's graph, and compares it with the policy as onnxruntime computes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The learner of PPO: several epochs of SGD over each train batch, in minibatches.
-
-The loss of PPO: pure functions of tensors.
-"""
+"""PPO learns: its loss as pure functions of tensors, and epochs of SGD over each train batch, in minibatches."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
-from rlexp.models.torsos import load_weights
+from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import InterruptedLearningError, LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
@@ -217,8 +214,8 @@ class PPOLearner:
         return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        load_weights(self._module, _tensors(state, "network."))
-        self._adam.load_state_dict(_tensors(state, "adam."))
+        load_weights(self._module, tensors_of(state, "network."))
+        self._adam.load_state_dict(tensors_of(state, "adam."))
         self._order.set_state(torch.tensor(state["minibatch_rng"]))
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
@@ -312,7 +309,3 @@ class PPOLearner:
                 "training diverged: lower lr, set grad_clip or clip_rewards",
             )
         return stats
-
-
-def _tensors(state: Mapping[str, Array], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}

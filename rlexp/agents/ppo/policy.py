@@ -1,6 +1,6 @@
 """The policy of PPO: draws actions from the distributions that an actor-critic network computes.
 
-The policies that play checkpoints of PPO. No torch is imported here.
+Checkpoints are played by ``PPOPolicies``. No torch is imported here, unless a network needs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The policy of PPO as an export has it: the most likely action, what its distribution is made of, and the value.
-
-The network of PPO that acts in torch: on images, or with several threads.
-"""
+"""What PPO plays by torch: on images, with several threads, and in exports."""
 
 from __future__ import annotations
 
@@ -22,6 +19,24 @@ from rlexp.models.torsos import load_arrays
 from rlexp.policy import Weights
 from rlexp.rollout.folds import DIST_INPUTS, VF_PREDS
 from rlexp.sample_batch import Array
+
+
+class TorchActingActorCritic:
+    """An ActingActorCritic that can be any network."""
+
+    def __init__(self, config: ActorCriticConfig, num_threads: int | None) -> None:
+        """``num_threads`` is for this whole process; None leaves it as it is."""
+        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
+            torch.set_num_threads(num_threads)
+        self._network = ActorCritic(config).eval()
+
+    def load(self, weights: Weights) -> None:
+        load_arrays(self._network, weights)
+
+    @torch.inference_mode()
+    def outputs(self, obs: Array) -> tuple[Array, Array]:
+        inputs, values = self._network(as_tensor(obs))
+        return inputs.numpy(), values.numpy()
 
 
 class GreedyActorCritic(nn.Module):
@@ -64,21 +79,3 @@ def exportable_actor_critic(
 
     names = ("distribution_inputs", "values")
     return Exportable(GreedyActorCritic(network, actions).eval(), names, outputs, actions.most_likely)
-
-
-class TorchActingActorCritic:
-    """An ActingActorCritic that can be any network."""
-
-    def __init__(self, config: ActorCriticConfig, num_threads: int | None) -> None:
-        """``num_threads`` is for this whole process; None leaves it as it is."""
-        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
-            torch.set_num_threads(num_threads)
-        self._network = ActorCritic(config).eval()
-
-    def load(self, weights: Weights) -> None:
-        load_arrays(self._network, weights)
-
-    @torch.inference_mode()
-    def outputs(self, obs: Array) -> tuple[Array, Array]:
-        inputs, values = self._network(as_tensor(obs))
-        return inputs.numpy(), values.numpy()

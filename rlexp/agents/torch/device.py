@@ -1,9 +1,4 @@
-"""The device that a learner computes on, how much of it, and in which precision.
-
-DeviceBatch: a batch some of whose columns are tensors on the learner's device.
-
-Batches on their way from plain arrays to tensors on a learner's device, and the results on their way back.
-"""
+"""The device that a learner computes on, in which precision, and how batches get there and results come back."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Adam for all parameters of a network at once, behind a gradient that is clipped by its norm.
 
-Subnormal floats: numbers so close to 0 (in float32, below 1.2e-38) that a processor takes far longer for them.
+It computes with 0 where a number is subnormal, so close to 0 (in float32, below 1.2e-38) that a processor takes far
+longer for it.
 """
 
 from __future__ import annotations
@@ -18,30 +19,6 @@ from torch.optim.adam import adam as torch_adam
 from rlexp.models.torsos import named_weights
 from rlexp.policy import LiveWeights
 from rlexp.sample_batch import Array
-
-SMALLEST: Final = 5e-324
-"""The smallest positive Python float, a subnormal one."""
-
-
-class SubnormalsAsZero:
-    """While entered, this thread computes with 0 where a number is subnormal; it is used by one thread at a time.
-
-    The threads of torch's own pool are not affected. Where the processor cannot do it, nothing changes.
-    """
-
-    def __enter__(self) -> None:
-        self._was_on = are_zero()
-        torch.set_flush_denormal(True)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._was_on:  # the same thread may step envs, whose numbers stay as they are
-            torch.set_flush_denormal(False)
-
-
-def are_zero(number: float = SMALLEST) -> bool:
-    """Return whether this thread computes with 0 where a number is subnormal, as ``number`` is."""
-    return number * 1.0 == 0.0
-
 
 BETA1, BETA2 = 0.9, 0.999
 """What a step leaves of the old means of the gradient and of its square (Kingma and Ba 2015, algorithm 1)."""
@@ -219,3 +196,27 @@ def _host_copy(tensor: Tensor) -> Tensor:
         copy.copy_(tensor, non_blocking=True)
     stream.synchronize()
     return copy
+
+
+SMALLEST: Final = 5e-324
+"""The smallest positive Python float, a subnormal one."""
+
+
+class SubnormalsAsZero:
+    """While entered, this thread computes with 0 where a number is subnormal; it is used by one thread at a time.
+
+    The threads of torch's own pool are not affected. Where the processor cannot do it, nothing changes.
+    """
+
+    def __enter__(self) -> None:
+        self._was_on = are_zero()
+        torch.set_flush_denormal(True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._was_on:  # the same thread may step envs, whose numbers stay as they are
+            torch.set_flush_denormal(False)
+
+
+def are_zero(number: float = SMALLEST) -> bool:
+    """Return whether this thread computes with 0 where a number is subnormal, as ``number`` is."""
+    return number * 1.0 == 0.0

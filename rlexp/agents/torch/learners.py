@@ -1,6 +1,6 @@
 """Several learners of PPO that act as one: each computes the gradient of a part of each minibatch.
 
-One of several learners of PPO: its part of each minibatch, in a process group of torch.distributed.
+A ``LearnerProcess`` is one of them, in a process group of torch.distributed; ``LearnerGroup`` is what the agent has.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How many threads a learner on a CPU computes with: more where workers that wait for it leave cores idle.
+"""The process of a learner on a CPU: how many threads it computes with, what memory it keeps, what it leaves behind.
 
-What envs and libraries can change for a whole process, so that a process can train one trial after another.
-
-The memory that a learner's process keeps, so that no update has to get it from the system again.
+More threads are worth it where workers that wait for the learner leave cores idle. Freed memory is kept, so that no
+update gets it from the system again. What envs and libraries change for the whole process is set back between trials.
 """
 
 from __future__ import annotations
@@ -21,66 +20,33 @@ import torch
 from rlexp.optimizers.async_replay_optimizer import BUSY_WAIT_SHARE
 from rlexp.rollout.fragment import SampleInfo
 
-
-class ProcessState:
-    """Owns the state that a process had when this was made; a trial's process makes one before its first agent.
-
-    State in modules of the user's own is not part of it: only a new process imports them anew.
-    """
-
-    def __init__(self) -> None:
-        self._folder = os.getcwd()
-        self._environment = dict(os.environ)
-        self._numpy_errors = np.geterr()
-        self._dtype = torch.get_default_dtype()
-        self._num_threads = torch.get_num_threads()
-        self._has_gradients = torch.is_grad_enabled()
-        self._is_deterministic = torch.are_deterministic_algorithms_enabled()
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-
-    def restore(self) -> None:
-        """Set all of it as it was; the generators of Python, NumPy and PyTorch get new seeds, as in a new process."""
-        os.chdir(self._folder)
-        self._restore_environment()
-        self._warnings.__exit__(None, None, None)
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-        np.seterr(**self._numpy_errors)
-        torch.set_default_dtype(self._dtype)
-        torch.set_num_threads(self._num_threads)
-        torch.set_grad_enabled(self._has_gradients)
-        if torch.are_deterministic_algorithms_enabled() != self._is_deterministic:  # the next call imports a compiler
-            torch.use_deterministic_algorithms(self._is_deterministic)
-        random.seed()
-        np.random.seed()
-        torch.seed()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
-
-    def _restore_environment(self) -> None:
-        for name in os.environ.keys() - self._environment.keys():
-            del os.environ[name]
-        for name, value in self._environment.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
-
-
 WINDOW_S = 5.0
 """Time over which a load is averaged before it decides, at least."""
+
+
 FRAGMENTS_PER_WORKER = 8
 """Fragments of each worker in that time, on average, at least: the time of one counts as a whole where it ends."""
+
+
 FREE_CORES = 0.25
 """Cores that nobody uses from which on another thread is worth it: below, it would take its core from the workers. Less
 than half of one, as workers are busy for longer than they compute, on cores that they share with the learner."""
+
+
 IDLE_WAIT_SHARE, SCARCE_WAIT_SHARE = 0.5, 0.25
 """Workers that wait more than the first part of their time wait for the learner; those that wait less than the second
 need the cores. They are far apart, since each thread lets workers wait less, and take longer for what they do."""
+
+
 LONG_UPDATE_S = 0.05
 """An update has to take so long for another thread: of shorter ones too much is done by one thread anyway, and the
 others spin between the operations, on cores that replay and workers could use."""
+
+
 SLOWER_SHARE = 0.8
 """Of the speed with a thread fewer: what is slower than this is no noise, other programs have the cores."""
+
+
 WINDOWS_BEFORE_RETRY = 12
 """Decisions without a further thread after one that made updates slower."""
 
@@ -176,10 +142,16 @@ class LearnerThreads:
 
 # Names and numbers of glibc's <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+
+
 LARGEST_BLOCK = 1 << 28
 """Bytes of the largest block that is kept: more than any tensor of an update."""
+
+
 LARGEST_BLOCK_OF_OLD = 1 << 25
 """What an older glibc, which refuses the other, allows at most."""
+
+
 MOST_KEPT = 1 << 30
 """Bytes that are kept at most, all blocks together."""
 
@@ -196,3 +168,47 @@ def keep_freed_memory() -> None:
     if any(mallopt(M_MMAP_THRESHOLD, size) for size in (LARGEST_BLOCK, LARGEST_BLOCK_OF_OLD)):
         mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
         mallopt(M_ARENA_MAX, 1)  # the heaps of a thread of its own are small, and returned whatever the thresholds say
+
+
+class ProcessState:
+    """Owns the state that a process had when this was made; a trial's process makes one before its first agent.
+
+    State in modules of the user's own is not part of it: only a new process imports them anew.
+    """
+
+    def __init__(self) -> None:
+        self._folder = os.getcwd()
+        self._environment = dict(os.environ)
+        self._numpy_errors = np.geterr()
+        self._dtype = torch.get_default_dtype()
+        self._num_threads = torch.get_num_threads()
+        self._has_gradients = torch.is_grad_enabled()
+        self._is_deterministic = torch.are_deterministic_algorithms_enabled()
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+
+    def restore(self) -> None:
+        """Set all of it as it was; the generators of Python, NumPy and PyTorch get new seeds, as in a new process."""
+        os.chdir(self._folder)
+        self._restore_environment()
+        self._warnings.__exit__(None, None, None)
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        np.seterr(**self._numpy_errors)
+        torch.set_default_dtype(self._dtype)
+        torch.set_num_threads(self._num_threads)
+        torch.set_grad_enabled(self._has_gradients)
+        if torch.are_deterministic_algorithms_enabled() != self._is_deterministic:  # the next call imports a compiler
+            torch.use_deterministic_algorithms(self._is_deterministic)
+        random.seed()
+        np.random.seed()
+        torch.seed()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+    def _restore_environment(self) -> None:
+        for name in os.environ.keys() - self._environment.keys():
+            del os.environ[name]
+        for name, value in self._environment.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value

@@ -15,8 +15,7 @@ import numpy as np
 
 from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
 from rlexp.agents.registry import policies_of
-from rlexp.agents.workers import GROUP as FILTERS
-from rlexp.agents.workers import ObservationFilters
+from rlexp.agents.workers import FILTERS, ObservationFilters
 from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.messages.payloads import Newer
 from rlexp.config.keys.experiment import Experiment
