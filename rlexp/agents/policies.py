@@ -1,4 +1,4 @@
-"""Policies: how an algorithm acts outside of training: in evaluations, from checkpoints, in exports.
+"""Policies: how an algorithm acts where its agent is not: in evaluations, checkpoints, exports, and seats of a board.
 
 For an export it gives its network as torch has it, and what its policy computes, to check by. Nothing here loads torch.
 """
