@@ -1,4 +1,4 @@
-"""What pages and docstrings say about the code is there: rooms, files, and what packages may rely on."""
+"""What pages and docstrings say about the code is there: rooms, files, names, and what packages may rely on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_floors import FLOORS
+from tests.house.test_floors import FLOORS, FLOORS_WITHIN, OTHERS
 from tests.house.tree import MODULES, PACKAGE, ROOT
 
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
@@ -55,6 +55,28 @@ def test_rooms_are_drawn_on_their_floors() -> None:
         words = line[4:].split("  ")[0].split(" · ")
         drawn |= dict.fromkeys((word.strip() for word in words), floor)
     assert drawn == FLOORS
+
+
+@pytest.mark.parametrize("room", ["config", "board", "agents"])
+def test_order_within_a_room_is_that_of_its_floors(room: str) -> None:
+    page = " ".join(TEXTS["docs/architecture.md"].split())
+    order = re.search(rf"[Ww]ithin `{room}`(?: the order is|:) (.+?)(?:;|\. )", page)
+    assert order is not None
+    drawn = [set(re.findall(r"`(\w+)`", part)) or {OTHERS} for part in order[1].split(" → ")]
+    floors = FLOORS_WITHIN[room]
+    assert drawn == [
+        {name for name in floors if floors[name] == floor} for floor in sorted({*floors.values()}, reverse=True)
+    ]
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "docs/decisions.md"])
+def test_names_on_pages_about_the_code_are_in_the_code(name: str) -> None:
+    words = {word for path in MODULES.values() for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    drawings = "\n".join(block for block in FENCE.findall(TEXTS[name]) if "─▶" in block)
+    named = re.findall(r"`([A-Za-z_][\w.]+)(?:\(.*?\))?`", FENCE.sub("", TEXTS[name]))
+    named += re.findall(r"\b(?:[A-Z]+[a-z]+){2,}(?:\.\w+)?|\b_\w+", drawings)
+    assert len(named) > 20
+    assert not [each for each in named if not {*re.findall(r"\w{3,}", each)} <= words | {"NAME"}]
 
 
 def test_every_page_is_in_the_nav() -> None:
