@@ -1,1 +1,1 @@
-"""A Ray of our own for one command: how it starts, what is watched, and how all of its processes end."""
+"""Where things run: a Ray of our own or one that is joined, what its nodes have, and how its processes end."""

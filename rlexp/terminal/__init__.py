@@ -1,1 +1,1 @@
-"""What commands print, apart from the displays of a run: results to stdout, everything else to stderr."""
+"""All that is printed: displays while a run lasts, tables, plots; results to stdout, everything else to stderr."""
