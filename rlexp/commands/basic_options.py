@@ -1,6 +1,6 @@
-"""Numbers that options take: each has a range, which its error names.
+"""Options that any command may have: numbers, whose errors name their range, and what is printed.
 
-The options that say what a command prints; they load nothing of what experiments are made of.
+They load nothing of what experiments are made of.
 """
 
 from __future__ import annotations

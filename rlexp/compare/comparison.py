@@ -300,8 +300,7 @@ def _mixed(groups: Sequence[Group], reader: SettingsReader) -> Iterator[Notice]:
     for group in groups:
         names = differing([reader.settings(trial) for trial in group.trials])
         if names:
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            yield Notice(group.name, f"pools trials that differ in {', '.join(names[:_MOST_NAMES])}{more}")
+            yield Notice(group.name, f"pools trials that differ in {_some(names, ', ')}")
     envs = sorted({trial.env for group in groups for trial in group.trials})
     if len(envs) > 1:
         yield Notice(", ".join(envs), "are different environments; their scores have different scales")
@@ -319,6 +318,6 @@ def _single(groups: Sequence[Group], scored: Sequence[Group]) -> Iterator[Notice
         yield Notice(_some(left), "only one seed has a score, so no interval; the others ended before these steps")
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(names: Sequence[str], between: str = "; ") -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return "; ".join(names[:_MOST_NAMES]) + more
+    return between.join(names[:_MOST_NAMES]) + more

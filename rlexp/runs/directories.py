@@ -1,6 +1,6 @@
-"""Making ``OUT/NAME`` atomically, under the run's lock; deleting runs, and what a kill left of them.
+"""Directories of runs: ``OUT/NAME`` made atomically under the run's lock, deleted, and cleaned of what a kill left.
 
-Names of run and trial directories: which ones a user may choose, and how the others are derived.
+Beside it their names and those of trials: which ones a user may choose, and how the others are derived.
 """
 
 from __future__ import annotations

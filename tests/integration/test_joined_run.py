@@ -28,25 +28,13 @@ from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import BoardSeats
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
+from tests.lab.board import SMALL_APEX
 from tests.lab.brokers import running_redis
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
 PASSWORD = "geheim-4711"
 TASK = "task-1"
-CONFIG = {
-    "num_workers": 0,
-    "sample_batch_size": 20,
-    "hiddens": [8],
-    "learning_starts": 60,
-    "buffer_size": 1000,
-    "train_batch_size": 8,
-    "timesteps_per_iteration": 100,
-    "min_iter_time_s": 0,
-    "seed": 1,
-    "model": {"fcnet_hiddens": [8]},
-    "board": {"actors": 1, "weights_period_s": 0.05, "beat_s": 0.2},
-}
 JOIN = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -119,7 +107,8 @@ def test_actor_joins_a_task_to_its_end(tmp_path: Path) -> None:
     with running_redis(PASSWORD) as server:
         board = open_board(parse_address(server.url))
         link = BoardLink(board, TASK, "small", "trainer", SharedKeys.of(PASSWORD, TASK))
-        agent = ApexAgent("CartPole-v1", ApexConfig.model_validate(CONFIG), InlineTaskPool(), 1, board=BoardSeats(link))
+        config = SMALL_APEX | {"board": SMALL_APEX["board"] | {"actors": 1}}
+        agent = ApexAgent("CartPole-v1", ApexConfig.model_validate(config), InlineTaskPool(), 1, board=BoardSeats(link))
         url = f"redis://127.0.0.1:{server.port}"
         command = [sys.executable, "-c", JOIN, " ".join(missing), url, "--once"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "RLEXP_BOARD_PASSWORD": PASSWORD}

@@ -28,6 +28,20 @@ from rlexp.sample_batch import Array, SampleBatch
 from tests.lab.brokers import QueueServer, RedisServer
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
+SMALL_APEX: dict[str, Any] = {
+    "num_workers": 0,
+    "sample_batch_size": 20,
+    "hiddens": [8],
+    "learning_starts": 60,
+    "buffer_size": 1000,
+    "train_batch_size": 8,
+    "timesteps_per_iteration": 100,
+    "min_iter_time_s": 0,
+    "seed": 1,
+    "model": {"fcnet_hiddens": [8]},
+    "board": {"actors": 2, "weights_period_s": 0.05, "beat_s": 0.2},
+}
+"""Keys of a trial that learns from two joined actors alone."""
 TASK = "task-1"
 KEYS = SharedKeys.of("secret", TASK)
 EPOCH = 7

@@ -1,8 +1,6 @@
-"""RayCalls: the calls of lanes that Ray runs elsewhere, and how their completion is noticed.
+"""What a RayTaskPool does with Ray's own objects: calls of lanes and their completion, options of actors, errors.
 
-Where this process is: its node, and the bundles of the trial that it belongs to.
-
-What a RayTaskPool does with Ray's own objects: options of actors, errors, and the processes that actors are in.
+Beside it where this process is: its node, and the bundles of the trial that it belongs to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Runs: the event files of a directory, found, read as one stream in the order of their names, and followed.
 
-Restarts: the points of a run that were discarded because it was resumed from an earlier step.
-
 A training job that crashed continues from its newest checkpoint, and writes the later steps a second
 time. The second points replace the first where a restart is certain:
 

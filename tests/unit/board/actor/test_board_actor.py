@@ -42,24 +42,12 @@ from rlexp.models.networks import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, WrittenRows
+from tests.lab.board import SMALL_APEX
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
 KEYS = SharedKeys.of("", TASK)
-SMALL = {
-    "num_workers": 0,
-    "sample_batch_size": 20,
-    "hiddens": [8],
-    "learning_starts": 60,
-    "buffer_size": 1000,
-    "train_batch_size": 8,
-    "timesteps_per_iteration": 100,
-    "min_iter_time_s": 0,
-    "seed": 1,
-    "model": {"fcnet_hiddens": [8]},
-    "board": {"actors": 2, "weights_period_s": 0.05, "beat_s": 0.2},
-}
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v1", {"n_step": 3}),
     ("CartPole-v1", {"observation_filter": "MeanStdFilter"}),
@@ -70,7 +58,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 def config_of(kind: type[DQNConfig] = ApexConfig, **changes: Any) -> DQNConfig:
-    return kind.model_validate(SMALL | changes)
+    return kind.model_validate(SMALL_APEX | changes)
 
 
 def trial_of(env: str, config: DQNConfig | PPOConfig) -> PlayedTrial:
@@ -119,7 +107,7 @@ def test_seats_and_workers_share_one_ladder() -> None:
 
 def test_epsilon_that_changes_over_time_or_explores_nothing_is_not_shown() -> None:
     for key in ("per_worker_exploration", "explore"):
-        config = ApexConfig.model_validate(SMALL | {key: False})
+        config = ApexConfig.model_validate(SMALL_APEX | {key: False})
         assert SeatSpecs(read_description(task_of("CartPole-v1", config))).constant_epsilon(0) is None
 
 
