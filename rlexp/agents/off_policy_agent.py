@@ -14,6 +14,7 @@ from rlexp.optimizers.policy_optimizer import ReplayOptimizer
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner
 from rlexp.replay import ReplayConfig, ReplayShard, split_evenly
+from rlexp.replay.samplers import WeightNormalization
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
@@ -43,6 +44,8 @@ class ReplayKeys(Protocol):
     def resolved_beta_annealing_timesteps(self) -> int: ...
     @property
     def prioritized_replay_eps(self) -> float: ...
+    @property
+    def importance_weight_normalization(self) -> WeightNormalization: ...
     @property
     def checkpoint_replay(self) -> bool | None: ...
     @property
@@ -95,6 +98,7 @@ class OffPolicyAgent(Agent[ConfigT]):
             beta=keys.prioritized_replay_beta,
             eps=keys.prioritized_replay_eps,
             storage=keys.replay.storage,
+            normalization=keys.importance_weight_normalization,
         )
 
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:

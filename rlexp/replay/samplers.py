@@ -8,7 +8,7 @@ row themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from rlexp.states import LazyArray
 
 FIRST_PRIORITY = 1.0
 """The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
+WeightNormalization = Literal["buffer", "batch"]
+"""Whose highest importance weight becomes 1: that of all rows held, or that of the batch."""
 LARGEST_PRIORITY = 1e100
 """Far above any TD error, and small enough that the sum of all priorities cannot overflow."""
 LOADED_ROWS = 1 << 14
@@ -117,12 +119,13 @@ class PrioritizedSampler:
     p = abs(delta) + epsilon (section 3.3), is done once too, by the owner.
     """
 
-    def __init__(self, rows: Rows, alpha: float) -> None:
+    def __init__(self, rows: Rows, alpha: float, normalization: WeightNormalization = "buffer") -> None:
         """Draw from ``rows``, which it owns from now on; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha is {alpha}, it must be from 0 to 1")
         self.rows = rows
         self._alpha = alpha
+        self._normalization = normalization
         self._tree = SumTree(rows.num_slots)
         self._highest_priority = FIRST_PRIORITY
 
@@ -157,12 +160,13 @@ class PrioritizedSampler:
 
         They come roughly in the order of their slots, not in that of the draws.
 
-        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4) with the maximum over all
-        rows held, so that a weight does not depend on what else was drawn. N and the sum in P cancel,
-        which leaves (min_j p_j^alpha / p_i^alpha)^beta. Raises ValueError when no priority is above 0.
+        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4). N and the sum in P cancel, which leaves
+        (min_j p_j^alpha / p_i^alpha)^beta. The minimum is that of all rows held, so that a weight does not depend on
+        what else was drawn, or that of the batch. Raises ValueError when no priority is above 0.
         """
         slots, masses = self._tree.find(rng.random(size) * self._tree.total)
-        weights = (self._tree.min / masses) ** beta
+        lowest = self._tree.min if self._normalization == "buffer" else masses.min()
+        weights = (lowest / masses) ** beta
         return self.rows.read(slots).with_columns(**{IMPORTANCE_WEIGHTS: weights.astype(np.float32)})
 
     def update_priorities(self, keys: Array, priorities: Array) -> int:

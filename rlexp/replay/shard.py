@@ -10,7 +10,7 @@ import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import RowRing, Rows
-from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler, WeightNormalization
 from rlexp.replay.storage import STORAGES
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 from rlexp.states import rows_of, split_state
@@ -36,6 +36,8 @@ class ReplayConfig:
     """Added to every absolute TD error, so that no row is lost for ever."""
     storage: str
     """A name in STORAGES, by which the rows are kept."""
+    normalization: WeightNormalization = "buffer"
+    """Of importance weights."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,9 @@ def split_evenly(total: int, shards: int) -> int:
 
 
 def _make_sampler(config: ReplayConfig, rows: Rows) -> Sampler:
-    return PrioritizedSampler(rows, config.alpha) if config.prioritized else UniformSampler(rows)
+    if not config.prioritized:
+        return UniformSampler(rows)
+    return PrioritizedSampler(rows, config.alpha, config.normalization)
 
 
 def _own_rows(config: ReplayConfig) -> RowRing:

@@ -178,6 +178,21 @@ def test_beta_is_the_exponent_of_the_weights(run: str, beta: float) -> None:
     assert [each for _, each in found] == pytest.approx([beta] * len(found), rel=1e-3)
 
 
+@pytest.mark.key("importance_weight_normalization")
+@pytest.mark.parametrize(("normalization", "heaviest"), [("buffer", 1 / 16), ("batch", 1.0)])
+def test_the_heaviest_row_of_replay_or_of_a_batch_has_weight_one(normalization: str, heaviest: float) -> None:
+    def is_dull(batch: SampleBatch) -> Array:
+        return np.asarray(batch["keys"] % 8 == 0)
+
+    changes: dict[str, Any] = {"prioritized_replay_beta": 1.0, "final_prioritized_replay_beta": None}
+    agent = make_dqn(importance_weight_normalization=normalization, prioritized_replay_alpha=1.0, **changes)
+    updates = updates_of(agent, 60, lambda batch: np.where(is_dull(batch), 1 / 16, 1.0))
+    drawn = next(index for index, update in enumerate(updates) if is_dull(update.batch).any())
+    weights = [update.batch[IMPORTANCE_WEIGHTS] for update in updates[drawn + 1 :] if not is_dull(update.batch).any()]
+    assert weights
+    assert [float(each.max()) for each in weights] == pytest.approx([heaviest] * len(weights), rel=1e-3)
+
+
 ANNEALED: dict[str, Any] = {"prioritized_replay_beta": 0.2, "final_prioritized_replay_beta": 0.8}
 
 

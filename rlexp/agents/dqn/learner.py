@@ -21,7 +21,7 @@ from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import LearnResult, LiveWeights, Weights
-from rlexp.sample_batch import Array, SampleBatch
+from rlexp.sample_batch import IMPORTANCE_WEIGHTS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 NUM_PENDING_ON_GPU = 2
@@ -81,6 +81,8 @@ class DQNLearner:
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
         self._target_updated_at = 0
+        self._importance_weights: Array = np.empty(0, np.float32)
+        """Of the newest batch."""
         self.num_updates = 0
         self.num_target_updates = 0
         self.num_threads: int | None = None
@@ -105,12 +107,18 @@ class DQNLearner:
         lr = self._config.lr.value(self._num_steps_sampled)
         figures = self._step_by_hand(batch, lr) if self._is_by_hand(batch.count) else self._step(batch, lr)
         self.num_updates += 1
+        self._importance_weights = batch[IMPORTANCE_WEIGHTS]
         self._num_steps_trained += batch.count
         self._update_target_when_due()
         return DQNUpdate(self.num_updates, lr, figures)
 
-    def stats(self) -> Mapping[str, int]:
-        return {"num_target_updates": self.num_target_updates}
+    def stats(self) -> Mapping[str, float | None]:
+        weights = self._importance_weights
+        return {
+            "num_target_updates": self.num_target_updates,
+            "mean_importance_weight": float(weights.mean()) if len(weights) else None,
+            "adam_step_share": self._adam.step_share(),
+        }
 
     def get_weights(self) -> Weights:
         return self._parameters.arrays()

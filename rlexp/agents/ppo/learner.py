@@ -200,8 +200,8 @@ class PPOLearner:
         self._kl_coeff = adapted_kl_coeff(self._kl_coeff, stats["kl"], self._config.kl_target)
         return LearnResult(stats)
 
-    def stats(self) -> Mapping[str, int]:
-        return {}
+    def stats(self) -> Mapping[str, float | None]:
+        return {"adam_step_share": self._adam.step_share()}
 
     def get_weights(self) -> Weights:
         return self._parameters.arrays()

@@ -164,6 +164,19 @@ class FlatAdam:
             self._num_steps -= 1  # torch_adam counts it
             call(fused=True)
 
+    def step_share(self) -> float | None:
+        """Return how large a step now is, as a part of what it would be with an epsilon of 0; None before the first.
+
+        It is the mean of ``m / (sqrt(v) + epsilon)`` over the parameters, without its sign, divided by that of
+        ``m / sqrt(v)``, with both means corrected (Kingma and Ba 2015, algorithm 1).
+        """
+        num_steps = int(self._num_steps)
+        root = (self._exp_avg_sq / (1.0 - BETA2 ** max(num_steps, 1))).sqrt_()
+        moved = root > 0
+        mean, root = self._exp_avg[moved].abs(), root[moved]
+        whole = (mean / root).sum()
+        return float((mean / (root + self._epsilon)).sum() / whole) if whole > 0 else None
+
     def tensors(self) -> list[Tensor]:
         """Return all that a step changes, the parameters too."""
         return [self._parameters.values, self._exp_avg, self._exp_avg_sq, self._num_steps]

@@ -26,7 +26,13 @@ _BETA = (
     "beta_annealing_fraction",
     "prioritized_replay_beta_annealing_timesteps",
 )
-_PRIORITIES = ("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization", *_BETA)
+_PRIORITIES = (
+    *("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization"),
+    *("importance_weight_normalization", *_BETA),
+)
+
+_LEAST_EPS = 1e-3
+_MOST_ADAM_EPSILON = 1e-5
 
 
 class DQNConfig(DQNKeys):
@@ -37,7 +43,7 @@ class DQNConfig(DQNKeys):
         *("n_step", "noisy", "soft_q", "parameter_noise", "epsilon_with_noisy", "worker_side_prioritization")
     }
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
-        *("info/num_target_updates", "info/num_fragments_lost"),
+        *("info/num_target_updates", "info/num_fragments_lost", "info/mean_importance_weight", "info/adam_step_share"),
         *("info/min_exploration", "info/max_exploration", "info/replay_fill", "info/replay_fill_per_shard"),
         *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
         *("info/learner/loss", "info/learner/lr", "info/learner/cur_lr", "info/learner/mean_q"),
@@ -154,13 +160,26 @@ class DQNConfig(DQNKeys):
         yield from _keys_without_effect(self)
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield the parent's, then that beta decreases: importance-sampling weights then correct less and less."""
+        """Yield the parent's, then importance-sampling weights that correct less and less, or shrink the steps."""
         yield from super().cautions()
         first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
         if self.prioritized_replay and last < first:
             message = f"decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
             constant = "For a constant beta, write final_prioritized_replay_beta: null"
             yield Caution("prioritized_replay_beta", f"{message}. {constant}")
+        if self._shrinks_steps:
+            yield Caution(
+                "adam_epsilon",
+                f"is {self.adam_epsilon:g}, and importance weights are small beside those of rows with "
+                f"prioritized_replay_eps: {self.prioritized_replay_eps:g}. Steps may be a tenth of lr: see "
+                "info/adam_step_share in the results. importance_weight_normalization: batch makes them larger",
+            )
+
+    @property
+    def _shrinks_steps(self) -> bool:
+        """Whether gradients are likely to be small beside ``adam_epsilon``: seen on MinAtar and Pong with 1.5e-4."""
+        has_small_weights = self.prioritized_replay and self.importance_weight_normalization == "buffer"
+        return has_small_weights and self.prioritized_replay_eps < _LEAST_EPS and self.adam_epsilon > _MOST_ADAM_EPSILON
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""

@@ -108,6 +108,11 @@ class DQNKeys(CommonConfig):
     prioritized_replay_eps: Positive = 1e-6
     """Added to each absolute TD error, so that no priority is 0."""
 
+    importance_weight_normalization: Annotated[Literal["buffer", "batch"], RLEXP_ONLY] = "buffer"
+    """Whose highest importance-sampling weight becomes 1. ``buffer``: that of all rows in replay, as in RLlib; a single
+    row of low priority makes the weights of all others small, and with them the steps. ``batch``: that of each batch,
+    as in Dopamine."""
+
     compress_observations: bool = True
     """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
 

@@ -133,6 +133,16 @@ _OTHERS: Final = (
     Metric(
         "info/num_stale_priorities", "New priorities that came after their row had been overwritten, and were dropped."
     ),
+    Metric(
+        "info/mean_importance_weight",
+        "Mean importance-sampling weight of the newest batch, 0 to 1. Where it is small, so are the steps; "
+        "see importance_weight_normalization.",
+    ),
+    Metric(
+        "info/adam_step_share",
+        "How large a step of Adam is, as a part of what it would be with adam_epsilon: 0, 0 to 1. "
+        "Below 0.5, adam_epsilon is large beside the gradients and lr acts as if it were smaller.",
+    ),
     Metric("info/learner_wait_share", "The part of its time that the learner waited for data, 0 to 1."),
     Metric("info/worker_wait_share", "The part of their time that the workers did not sample, 0 to 1."),
     Metric("info/worker_time_share/acting", "The part of the workers' time in which the policy chose actions, 0 to 1."),

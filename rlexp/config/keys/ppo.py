@@ -128,6 +128,7 @@ class PPOConfig(PPOKeys):
         *("info/learner/vf_explained_var", "info/learner/kl", "info/learner/cur_kl_coeff", "info/learner/entropy"),
         *("info/learner/cur_entropy_coeff", "info/learner/clip_fraction", "info/learner/grad_norm"),
         *("info/learner/lr", "info/learner/cur_lr", "info/learner/mean_abs_value_target", "info/num_fragments_lost"),
+        "info/adam_step_share",
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (

@@ -66,6 +66,13 @@ def test_prioritized_weights_are_normalized_over_all_rows() -> None:
     assert weight_of(sampler.sample(50, 1.0, np.random.default_rng(0))) == pytest.approx({1: 0.5, 2: 1.0})
 
 
+def test_prioritized_weights_can_be_normalized_over_the_batch() -> None:
+    sampler = PrioritizedSampler(RowRing(3, FrameStorage(3, compress=False)), 1.0, "batch")
+    sampler.add(rows(3), np.array([1e-9, 1.0, 4.0]))
+    weights = weight_of(sampler.sample(50, 0.5, np.random.default_rng(0)))
+    assert weights == pytest.approx({1: 1.0, 2: 0.5})  # the row of 1e-9 was not drawn
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_prioritized_draws_follow_priorities_after_many_updates(alpha: float) -> None:
     capacity, rng = 5000, np.random.default_rng(7)

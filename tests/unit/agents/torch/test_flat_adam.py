@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.loss import row_losses
@@ -222,6 +223,23 @@ def test_gradients_are_scaled_down_to_the_largest_norm_to_the_last_bit(
     )
     adam.step(LR)
     np.testing.assert_array_equal(parameters.values, expected)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 0.1, 10.0])
+def test_the_share_of_a_step_that_epsilon_leaves_is_that_of_the_way_weights_go(epsilon: float) -> None:
+    def mean_way(epsilon: float) -> tuple[float, float | None]:
+        network = nn.Linear(3, 2)
+        parameters = FlatParameters(network)
+        adam = FlatAdam(parameters, epsilon, None)
+        assert adam.step_share() is None
+        for factor in (1.0, 0.3, 2.0):
+            before = parameters.values.clone()
+            adam.gradient.copy_(factor * torch.tensor([0.0, 0.01, 0.1, 0.5, 1.0, -2.0, 0.02, -0.2]))
+            adam.step(LR)
+        return float((parameters.values - before).abs().mean()), adam.step_share()
+
+    (way, share), (whole_way, _) = mean_way(epsilon), mean_way(1e-30)
+    assert share == pytest.approx(way / whole_way, rel=1e-3)
 
 
 def test_means_of_the_gradient_do_not_stay_subnormal() -> None:

@@ -369,6 +369,24 @@ class TestBeta:
         assert "decreases from 0.9" in load("prioritized_replay_beta: 0.9").notices[0].message
         assert load("prioritized_replay_beta: 0.3").notices == ()
 
+    @pytest.mark.parametrize(
+        ("config", "is_noticed"),
+        [
+            ("adam_epsilon: 1.5e-4", True),
+            ("adam_epsilon: 1.5e-4, importance_weight_normalization: batch", False),
+            ("adam_epsilon: 1.5e-4, prioritized_replay_eps: 0.01", False),
+            ("adam_epsilon: 1.5e-4, prioritized_replay: false", False),
+            ("lr: 1e-4", False),
+        ],
+    )
+    def test_steps_that_weights_and_epsilon_shrink_are_a_notice(
+        self, load: Load, config: str, is_noticed: bool
+    ) -> None:
+        messages = [notice.message for notice in load(config).notices]
+        assert any(message.startswith("config.adam_epsilon is 0.00015, and importance") for message in messages) == (
+            is_noticed
+        )
+
 
 class TestNoise:
     def test_noisy_replaces_epsilon_in_current_spelling(self, load: Load) -> None:
