@@ -150,17 +150,20 @@ def compare_groups(
         left_out.extend(confirmation)
     curves = {trial: read_curve(trial.path, metric) for group in groups for trial in group.trials}
     _refuse_without_rows(groups, curves, metric)
-    request = ScoreRequest(arguments, metric, axis, at)
+    sweep = read_sweep_results(Path(arguments[0])) if len(arguments) == 1 else None
+    request = ScoreRequest(metric, axis, at, sweep)
     scoring = scoring_of(request, groups, curves)
     scored = scoring.in_order([group for group in (_scored(group, scoring) for group in groups) if group.trials])
     compared: list[ComparedGroup] = []
     for index, group in enumerate(scored):
-        trials = [_compared_trial(trial, curves[trial], scoring, goal) for trial in group.trials]
+        trials = [
+            ComparedTrial(trial, curve, scoring.scores[trial], None if goal is None else reached(curve, goal))
+            for trial, curve in ((trial, curves[trial]) for trial in group.trials)
+        ]
         settings = shared_settings([reader.settings(trial) for trial in group.trials])
         improvement = _improvement(trials, compared[0].trials, scoring) if index else None
         names = _MARKS[index % len(_MARKS)], group.name
         compared.append(_compared_group(names, trials, axis, settings, improvement))
-    sweep = read_sweep_results(Path(arguments[0])) if len(arguments) == 1 else None
     return Comparison(
         metric=metric,
         axis=axis,
@@ -175,12 +178,6 @@ def compare_groups(
         sweep=sweep,
         importance=None if sweep is None else importance_of(sweep),
     )
-
-
-def _compared_trial(trial: TrialFolder, curve: Curve, scoring: Scoring, goal: float | None) -> ComparedTrial:
-    score = scoring.score(trial)
-    assert score is not None  # the group was reduced to the trials that have one
-    return ComparedTrial(trial, curve, score, None if goal is None else reached(curve, goal))
 
 
 def _compared_group(
@@ -232,7 +229,7 @@ def _strata(trials: Sequence[ComparedTrial]) -> dict[str, Array]:
 
 
 def _scored(group: Group, scoring: Scoring) -> Group:
-    return Group(group.name, tuple(trial for trial in group.trials if scoring.score(trial) is not None))
+    return Group(group.name, tuple(trial for trial in group.trials if trial in scoring.scores))
 
 
 def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -> None:

@@ -6,10 +6,9 @@ Those without such a score, which ended too early or failed, have their value wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from rlexp.compare.axis import CurveAxis, amount, unit_of
 from rlexp.compare.curve import Curve
 from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder
-from rlexp.compare.sweep import SweepRanking, read_sweep_ranking
+from rlexp.compare.sweep import SweepResults
+from rlexp.config.keys.search import TimeAttribute
 from rlexp.errors import UsageError
 from rlexp.metrics import FINAL_SHARE, final_score
 from rlexp.runs.record import Status
@@ -39,128 +39,61 @@ class Window:
     end: float
 
 
-class Scoring(Protocol):
-    """Scores the trials of a comparison, and orders its groups."""
+@dataclass(frozen=True)
+class Scoring:
+    """The scores of the trials of a comparison, and the order of its groups."""
 
-    @property
-    def window(self) -> Window | None:
-        """Where final scores are taken; None where a sweep has scored its trials."""
-
-    @property
-    def rule(self) -> str:
-        """How trials are scored and groups ordered, in sentences."""
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether less of the metric is better."""
-
-    @property
-    def ranking(self) -> SweepRanking | None:
-        """The ranking of the only sweep that is compared, if its metric is."""
-
-    def score(self, trial: TrialFolder) -> float | None:
-        """Return a trial's final score; None where it failed, or ended before the others have theirs."""
+    scores: Mapping[TrialFolder, float]
+    """The final scores; without trials that failed, or ended before the others have theirs."""
+    rule: str
+    """How trials are scored and groups ordered, in sentences."""
+    window: Window | None
+    """Where final scores are taken; None where a sweep has scored its trials."""
+    sweep: SweepResults | None = None
+    """The only sweep that is compared."""
+    lower_is_better: bool = False
+    """Whether less of the metric is better."""
+    key: Callable[[Group], float] | None = None
+    """What orders groups, the lowest first; None: as they were given."""
 
     def in_order(self, groups: Sequence[Group]) -> list[Group]:
         """Return the groups in the order in which they are shown; the others are compared with the first."""
-
-
-@dataclass(frozen=True)
-class FinalWindow:
-    """The mean over a window that the scored trials have."""
-
-    window: Window
-    curves: Curves
-    axis: CurveAxis
-    is_failure_scored: bool
-    """Whether trials that failed are scored too, if they have the window."""
-    span: str
-    """What the window is, as a part of a sentence."""
-    order: str = ""
-    """How groups are ordered, in a sentence, if not as they were given."""
-    key: Callable[[FinalWindow, Group], float] | None = None
-    """What orders groups, the lowest first; None: as they were given."""
-    lower_is_better: bool = False
-    ranking: SweepRanking | None = None
-    scored: Collection[TrialFolder] | None = None
-    """The trials that are scored if they have the window; None: all."""
-
-    @property
-    def rule(self) -> str:
-        unit = unit_of(self.axis, self.window.end)
-        start, end = (amount(x / unit.size, self.axis) for x in (self.window.start, self.window.end))
-        return f"Scores are means over {unit.label} {start} to {end}, {self.span}. {self.order}".rstrip()
-
-    def score(self, trial: TrialFolder) -> float | None:
-        curve = self.curves[trial]
-        if not len(curve.values) or (failed(trial) and not self.is_failure_scored):
-            return None
-        if self.scored is not None and trial not in self.scored:
-            return None
-        x = curve.along(self.axis)
-        return final_score(x, curve.values, self.window.start, self.window.end) if x[-1] >= self.window.end else None
-
-    def in_order(self, groups: Sequence[Group]) -> list[Group]:
-        key = self.key
-        return list(groups) if key is None else sorted(groups, key=lambda group: key(self, group))
-
-
-@dataclass(frozen=True)
-class SweepScoring:
-    """The scores and the order of the ranking in ``sweep.json``; configurations that have not completed have none."""
-
-    ranking: SweepRanking
-
-    @property
-    def window(self) -> Window | None:
-        return None
-
-    @property
-    def rule(self) -> str:
-        return f"{SCORE_RULE.format(metric=self.ranking.metric)} {RULE}"
-
-    @property
-    def lower_is_better(self) -> bool:
-        return self.ranking.lower_is_better
-
-    def score(self, trial: TrialFolder) -> float | None:
-        return self.ranking.scores.get(trial.name)
-
-    def in_order(self, groups: Sequence[Group]) -> list[Group]:
-        return sorted(groups, key=self.ranking.rank)
+        return list(groups) if self.key is None else sorted(groups, key=self.key)
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
     """What is compared, and where."""
 
-    arguments: Sequence[str]
     metric: str
     axis: CurveAxis
     at: float | None
     """Scores are taken before so many env steps or seconds; None: at the end of completed trials."""
+    sweep: SweepResults | None
+    """The only sweep that is compared."""
 
 
 def scoring_of(request: ScoreRequest, groups: Sequence[Group], curves: Curves) -> Scoring:
-    """Return the scoring of the only sweep that is compared, by its own metric and steps; else by a window.
+    """Return the scores of the only sweep that is compared, by its own metric and steps; else those over a window.
 
     Raises UsageError where no trial reaches the end of the window that was asked for.
     """
     trials = [trial for group in groups for trial in group.trials if len(curves[trial].values)]
-    ranking = read_sweep_ranking(Path(request.arguments[0])) if len(request.arguments) == 1 else None
-    by_metric = ranking is not None and ranking.metric == request.metric
-    if ranking is not None and by_metric and request.axis is CurveAxis.STEPS and request.at is None:
-        scoring = SweepScoring(ranking)
-        if any(scoring.score(trial) is not None for trial in trials):
-            return scoring
-        return _without_completed(ranking, trials, curves)
-    window = _window_at(request, trials, curves) if request.at is not None else _final(request.axis, trials, curves)
-    if ranking is None:
-        return window
+    sweep = request.sweep
+    by_metric = sweep is not None and sweep.metric == request.metric
+    if sweep is not None and by_metric and request.axis is CurveAxis.STEPS and request.at is None:
+        return _of_sweep(sweep, trials, curves)
+    scoring = (_final if request.at is None else _before)(request, trials, curves)
+    if sweep is None:
+        return scoring
     if not by_metric:
-        return replace(window, key=_rank, order=_OF_THE_RANKING.format(metric=ranking.metric), ranking=ranking)
-    window = replace(window, lower_is_better=ranking.lower_is_better, ranking=ranking)
-    return replace(window, key=_signed_mean, order=_NOT_THE_RANKING)
+        return _ordered(scoring, _OF_THE_RANKING.format(metric=sweep.metric), sweep, sweep.rank)
+    sign = 1 if sweep.lower_is_better else -1
+
+    def signed_mean(group: Group) -> float:
+        return sign * float(np.mean([scoring.scores[trial] for trial in group.trials]))
+
+    return replace(_ordered(scoring, _NOT_THE_RANKING, sweep, signed_mean), lower_is_better=sweep.lower_is_better)
 
 
 def failed(trial: TrialFolder) -> bool:
@@ -168,38 +101,39 @@ def failed(trial: TrialFolder) -> bool:
     return trial.record is not None and trial.record.status is Status.ERROR
 
 
-def _final(axis: CurveAxis, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+def _of_sweep(sweep: SweepResults, trials: Sequence[TrialFolder], curves: Curves) -> Scoring:
+    """Return the scores and the order in ``sweep.json``; configurations that have not completed have no score.
+
+    Where none has completed, it is the last tenth that all trials of the first tier have: others rank below these.
+    """
+    scores = {trial: score for trial in trials if (score := sweep.score(trial)) is not None}
+    if scores:
+        scoring = Scoring(scores, SCORE_RULE.format(metric=sweep.metric), None)
+        return replace(_ordered(scoring, RULE, sweep, sweep.rank), lower_is_better=sweep.lower_is_better)
+    first = sweep.first_tier(trials)
+    window = final_window([curves[trial] for trial in first], CurveAxis.STEPS)
+    span = "the last tenth that all trials of these groups have"
+    scoring = _over(window, span, first, curves, CurveAxis.STEPS)
+    return replace(_ordered(scoring, _NONE_COMPLETED, sweep, sweep.rank), lower_is_better=sweep.lower_is_better)
+
+
+def _final(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Curves) -> Scoring:
     """Return the last tenth of what all completed trials have; before one has completed, of what all have."""
+    not_failed = [trial for trial in trials if not failed(trial)]
     choices = [
         [trial for trial in trials if trial.record is None or trial.record.status is Status.TERMINATED],
-        [trial for trial in trials if not failed(trial)],
+        not_failed,
         list(trials),
     ]
     compared = next(choice for choice in choices if choice)
-    window = final_window([curves[trial] for trial in compared], axis)
+    window = final_window([curves[trial] for trial in compared], request.axis)
     which = "" if len(compared) == len(trials) else "completed " if compared is choices[0] else "other "
     whose = "of the trial" if len(compared) == 1 else f"that all {len(compared)} {which}trials have"
-    return FinalWindow(window, curves, axis, all(map(failed, trials)), f"the last tenth {whose}")
+    return _over(window, f"the last tenth {whose}", not_failed or trials, curves, request.axis)
 
 
-def _without_completed(ranking: SweepRanking, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
-    """Return the last tenth of what all trials of the first tier have, of a sweep with no score: others rank below."""
-    scored = ranking.first_tier(trials)
-    return FinalWindow(
-        window=final_window([curves[trial] for trial in scored], CurveAxis.STEPS),
-        curves=curves,
-        axis=CurveAxis.STEPS,
-        is_failure_scored=True,
-        span="the last tenth that all trials of these groups have",
-        order=_NONE_COMPLETED,
-        key=_rank,
-        lower_is_better=ranking.lower_is_better,
-        ranking=ranking,
-        scored=frozenset(scored),
-    )
-
-
-def _window_at(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Curves) -> FinalWindow:
+def _before(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Curves) -> Scoring:
+    """Return the last tenth before ``--at``, of all trials that have it."""
     assert request.at is not None
     longest = max(float(curves[trial].along(request.axis)[-1]) for trial in trials)
     if longest < request.at:
@@ -207,7 +141,25 @@ def _window_at(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Cur
         message = f"no trial has {request.at:,.10g} {unit}: the longest has {longest:,.10g}"
         raise UsageError(message, f"--at {longest:.10g} compares that one alone; use less")
     window = Window(request.at * (1 - FINAL_SHARE), request.at)
-    return FinalWindow(window, curves, request.axis, True, "the last tenth before --at")
+    return _over(window, "the last tenth before --at", trials, curves, request.axis)
+
+
+def _over(window: Window, span: str, trials: Sequence[TrialFolder], curves: Curves, axis: CurveAxis) -> Scoring:
+    """Return the means over a window, ``span`` in words, of those trials that have it."""
+    unit = unit_of(axis, window.end)
+    start, end = (amount(x / unit.size, axis) for x in (window.start, window.end))
+    along = {trial: curves[trial].along(axis) for trial in trials}
+    scores = {
+        trial: final_score(x, curves[trial].values, window.start, window.end)
+        for trial, x in along.items()
+        if x[-1] >= window.end
+    }
+    return Scoring(scores, f"Scores are means over {unit.label} {start} to {end}, {span}.", window)
+
+
+def _ordered(scoring: Scoring, order: str, sweep: SweepResults, key: Callable[[Group], float]) -> Scoring:
+    """Return the scoring of a sweep, with its groups in the ``order`` that a sentence says and ``key`` gives."""
+    return replace(scoring, rule=f"{scoring.rule} {order}", sweep=sweep, key=key)
 
 
 def final_window(curves: Sequence[Curve], axis: CurveAxis) -> Window:
@@ -216,17 +168,7 @@ def final_window(curves: Sequence[Curve], axis: CurveAxis) -> Window:
     return Window(end * (1 - FINAL_SHARE), end)
 
 
-def _rank(window: FinalWindow, group: Group) -> float:
-    assert window.ranking is not None
-    return window.ranking.rank(group)
-
-
-def _signed_mean(window: FinalWindow, group: Group) -> float:
-    mean = float(np.mean([window.score(trial) for trial in group.trials]))
-    return mean if window.lower_is_better else -mean
-
-
-_UNITS: Final = {
+_UNITS: Final[Mapping[TimeAttribute, str]] = {
     "timesteps_total": CurveAxis.STEPS.label,
     "training_iteration": "iterations",
     "time_total_s": "seconds",
@@ -285,12 +227,12 @@ def unscored_groups(
     ``scored`` are the groups of the comparison in their order, with the trials that have scores.
     """
     first = [curves[trial] for trial in scored[0].trials] if scored else []
-    left = [Group(group.name, tuple(_left(group, scoring))) for group in groups]
+    left = [Group(group.name, tuple(each for each in group.trials if each not in scoring.scores)) for group in groups]
     sizes = {group.name: len(group.trials) for group in groups}
     found = [_unscored(group, sizes[group.name], curves, axis, first, scoring) for group in left if group.trials]
-    ranking = scoring.ranking
-    if ranking is not None:
-        return sorted(found, key=lambda each: ranking.rank(Group(each.name, each.trials)))
+    sweep = scoring.sweep
+    if sweep is not None:
+        return sorted(found, key=lambda each: sweep.rank(Group(each.name, each.trials)))
     return sorted(
         found,
         key=lambda each: (
@@ -301,10 +243,6 @@ def unscored_groups(
     )
 
 
-def _left(group: Group, scoring: Scoring) -> Iterator[TrialFolder]:
-    return (trial for trial in group.trials if scoring.score(trial) is None)
-
-
 def _unscored(
     group: Group, size: int, curves: Curves, axis: CurveAxis, first: Sequence[Curve], scoring: Scoring
 ) -> UnscoredGroup:
@@ -312,9 +250,9 @@ def _unscored(
     status = next((each for each in (*_WORST_FIRST, Status.TERMINATED) if each in statuses), None)
     errors = [trial.record.error for trial in group.trials if trial.record and failed(trial)]
     error = next((each.summary for each in errors if each is not None), None)
-    end = scoring.ranking.end(group) if scoring.ranking is not None and scoring.window is None else None
+    end = scoring.sweep.end(group) if scoring.sweep is not None and scoring.window is None else None
     if end is not None:
-        place = end.at, end.of, _UNITS.get(end.unit, end.unit), end.value, end.rank_1_value
+        place = end.at, end.of, _UNITS[end.unit], end.value, end.rank_1_value
         return UnscoredGroup(group.name, group.trials, size, status, error, *place)
     own = [curves[trial] for trial in group.trials]
     at = min((float(curve.along(axis)[-1]) if len(curve.values) else math.nan for curve in own), default=math.nan)

@@ -1,4 +1,4 @@
-"""``sweep.json`` as comparisons and reports need it: ranks and scores, configurations, domains of the searched keys.
+"""``sweep.json`` as comparisons and reports need it: configurations by rank, their trials, domains of searched keys.
 
 The file may come from anyone: nothing in it is trusted, and what is missing or wrong in it is left out.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder, number, read_mapping
-from rlexp.config.keys.search import SCHEDULERS
+from rlexp.config.keys.search import SCHEDULERS, TimeAttribute
 from rlexp.config.space.domains import Domain, Listed, Normal, Number, Range
 from rlexp.config.space.samplers import GRID, SAMPLERS, MalformedError, read_sampler
 from rlexp.config.translation import node_of
@@ -24,103 +25,8 @@ from rlexp.errors import Notice
 from rlexp.files import to_json
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import Status
-from rlexp.search.ranking import CONFIRMATION_FOLDER, SWEEP_FILE, Tier
-from rlexp.text import count, duration, exact, percent
-
-
-@dataclass(frozen=True)
-class SweepEnd:
-    """Where a configuration ended early."""
-
-    at: float
-    of: float | None
-    """The ``stop`` in the same unit, if it has one."""
-    unit: str
-    """``timesteps_total``, ``training_iteration`` or ``time_total_s``."""
-    value: float
-    rank_1_value: float | None
-    """Of the configuration of rank 1 at the same time, if it has one."""
-
-
-@dataclass(frozen=True)
-class SweepRanking:
-    """Ranks, scores and early ends, by the names of the trials' directories."""
-
-    metric: str
-    lower_is_better: bool
-    ranks: Mapping[str, int]
-    """Of each trial's configuration, from 0, the best."""
-    scores: Mapping[str, float]
-    """Of the trials of configurations that completed."""
-    ends: Mapping[str, SweepEnd]
-    """Of the trials of configurations that ended early."""
-    tiers: Mapping[str, str]
-    """Of each trial's configuration, by its name in ``sweep.json``."""
-
-    def rank(self, group: Group) -> float:
-        """Return the rank of a group's configuration; infinite where the file does not have it yet."""
-        return min((self.ranks[trial.name] for trial in group.trials if trial.name in self.ranks), default=math.inf)
-
-    def first_tier(self, trials: Sequence[TrialFolder]) -> list[TrialFolder]:
-        """Return those trials that are in the same tier as the one of the best rank."""
-        best = min(trials, key=lambda trial: self.ranks.get(trial.name, math.inf))
-        return [trial for trial in trials if self.tiers.get(trial.name) == self.tiers.get(best.name)]
-
-    def end(self, group: Group) -> SweepEnd | None:
-        """Return where a group's configuration ended early; None where it did not."""
-        return next((self.ends[trial.name] for trial in group.trials if trial.name in self.ends), None)
-
-
-def read_sweep_ranking(run: Path) -> SweepRanking | None:
-    """Return the ranking of the sweep at ``run``; None where that is no sweep."""
-    content = read_mapping(run / SWEEP_FILE)
-    search, configurations = content.get("search"), content.get("configurations")
-    if not isinstance(search, dict) or not isinstance(configurations, list):
-        return None
-    ranks: dict[str, int] = {}
-    scores: dict[str, float] = {}
-    ends: dict[str, SweepEnd] = {}
-    tiers: dict[str, str] = {}
-    for rank, configuration in enumerate(each for each in configurations if isinstance(each, dict)):
-        end = _end(configuration.get("ended_early"))
-        for trial in _trials(configuration):
-            name, score = str(trial.get("name")), number(trial.get("score"))
-            ranks[name], tiers[name] = rank, str(configuration.get("tier"))
-            if score is not None and tiers[name] == Tier.COMPLETED.name.lower():
-                scores[name] = score
-            if end is not None:
-                ends[name] = end
-    return SweepRanking(str(search.get("metric")), search.get("mode") == "min", ranks, scores, ends, tiers)
-
-
-def without_confirmation(groups: Sequence[Group], run: Path) -> tuple[list[Group], tuple[Notice, ...]]:
-    """Return the groups of the sweep at ``run`` without the trials of its confirmation, and a notice that says so."""
-    confirmation = read_sweep_ranking(run / CONFIRMATION_FOLDER)
-    if confirmation is None:
-        return list(groups), ()
-    table = as_typed(run) / CONFIRMATION_FOLDER / "trials.csv"
-    notice = Notice(
-        str(as_typed(run)), f"the trials that confirm its best configurations are left out; {table} has them"
-    )
-    kept = (tuple(trial for trial in group.trials if trial.name not in confirmation.ranks) for group in groups)
-    pairs = zip(groups, kept, strict=True)
-    return [Group(group.name, trials) for group, trials in pairs if trials], (notice,)
-
-
-def _trials(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
-    trials = configuration.get("trials")
-    return [trial for trial in trials if isinstance(trial, dict)] if isinstance(trials, list) else []
-
-
-def _end(content: Any) -> SweepEnd | None:
-    if not isinstance(content, dict):
-        return None
-    at, value = number(content.get("at")), number(content.get("value"))
-    if at is None or value is None:
-        return None
-    of, rank_1 = number(content.get("of")), number(content.get("rank_1_value"))
-    return SweepEnd(at, of, str(content.get("unit")), value, rank_1)
-
+from rlexp.search.ranking import CONFIRMATION_FOLDER, SWEEP_FILE, EndComparison
+from rlexp.text import count, duration, percent
 
 _PLACE: Final = Place(SWEEP_FILE)
 _NODE: Final = Node(None, _PLACE, _PLACE)
@@ -149,12 +55,15 @@ class Configuration:
     point: Mapping[str, Any]
     """The values of its keys; some keys can be missing."""
     outcome: RecordedOutcome
+    tier: str
+    """By its name in the file."""
+    trials: Mapping[str, float | None]
+    """The score of each, by the name of its directory."""
     score: float | None
     """Of a configuration that completed, else None: the scores of others are from fewer steps."""
     last_value: float | None
-    """Of a configuration that did not complete: the metric at the rung where it ended, or over its last steps."""
-    ended_at: str | None = None
-    """The rung where it ended early, in words."""
+    """Of a configuration that did not complete: the metric where it ended early, or over its last steps."""
+    ended_early: EndComparison | None
 
     @property
     def value(self) -> float | None:
@@ -173,7 +82,37 @@ class SweepResults:
     """The values of each searched key. A list has the values that occur; a range includes all values that occur."""
     configurations: tuple[Configuration, ...]
     """In the order of the ranking, the best first."""
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any]
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """The rank of each trial's configuration, from 0, the best, by the name of the trial's directory."""
+        return {name: rank for rank, each in enumerate(self.configurations) for name in each.trials}
+
+    def rank(self, group: Group) -> float:
+        """Return the rank of a group's configuration; infinite where the file does not have it yet."""
+        return min((self.ranks[trial.name] for trial in group.trials if trial.name in self.ranks), default=math.inf)
+
+    def configuration(self, trial: TrialFolder) -> Configuration | None:
+        """Return a trial's configuration; None where the file does not have it yet."""
+        rank = self.ranks.get(trial.name)
+        return None if rank is None else self.configurations[rank]
+
+    def score(self, trial: TrialFolder) -> float | None:
+        """Return the score of a trial of a configuration that completed; None for others."""
+        found = self.configuration(trial)
+        return None if found is None or found.score is None else found.trials[trial.name]
+
+    def first_tier(self, trials: Sequence[TrialFolder]) -> list[TrialFolder]:
+        """Return those trials that are in the same tier as the one of the best rank."""
+        tiers = {trial: found.tier for trial in trials if (found := self.configuration(trial)) is not None}
+        best = min(trials, key=lambda trial: self.ranks.get(trial.name, math.inf))
+        return [trial for trial in trials if tiers.get(trial) == tiers.get(best)]
+
+    def end(self, group: Group) -> EndComparison | None:
+        """Return where a group's configuration ended early; None where it did not."""
+        found = (self.configuration(trial) for trial in group.trials)
+        return next((each.ended_early for each in found if each is not None and each.ended_early is not None), None)
 
     @property
     def best(self) -> Configuration | None:
@@ -208,8 +147,8 @@ class SweepResults:
 def read_sweep_results(path: Path) -> SweepResults | None:
     """Return the results of the sweep in a directory; None if it has no ``sweep.json`` with configurations."""
     content = read_mapping(path / SWEEP_FILE)
-    search, listed = _mapping(content.get("search")), content.get("configurations")
-    configurations = tuple(_configurations(listed if isinstance(listed, list) else []))
+    search = _mapping(content.get("search"))
+    configurations = tuple(_configurations(content.get("configurations")))
     if not configurations:
         return None
     space = _mapping(content.get("space"))
@@ -225,27 +164,53 @@ def read_sweep_results(path: Path) -> SweepResults | None:
     )
 
 
+def without_confirmation(groups: Sequence[Group], run: Path) -> tuple[list[Group], tuple[Notice, ...]]:
+    """Return the groups of the sweep at ``run`` without the trials of its confirmation, and a notice that says so."""
+    confirmation = read_sweep_results(run / CONFIRMATION_FOLDER)
+    if confirmation is None:
+        return list(groups), ()
+    table = as_typed(run) / CONFIRMATION_FOLDER / "trials.csv"
+    notice = Notice(
+        str(as_typed(run)), f"the trials that confirm its best configurations are left out; {table} has them"
+    )
+    kept = (tuple(trial for trial in group.trials if trial.name not in confirmation.ranks) for group in groups)
+    pairs = zip(groups, kept, strict=True)
+    return [Group(group.name, trials) for group, trials in pairs if trials], (notice,)
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _configurations(listed: Sequence[Any]) -> Iterator[Configuration]:
-    for content in listed:
-        if not isinstance(content, dict) or not isinstance(content.get("point"), dict):
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _configurations(listed: Any) -> Iterator[Configuration]:
+    for content in _mappings(listed):
+        if not isinstance(content.get("point"), dict):
             continue
-        score, early = number(content.get("score")), _mapping(content.get("ended_early"))
+        score, ended = number(content.get("score")), _end(_mapping(content.get("ended_early")))
         outcome = _outcome(content.get("status"), score)
         completed = outcome is RecordedOutcome.COMPLETED
-        at, at_rung = number(early.get("at")), number(early.get("value"))
-        last_value = score if at_rung is None else at_rung
+        last_value = score if ended is None else ended.value
         yield Configuration(
             number=int(number(content.get("configuration")) or 0),
             point=content["point"],
             outcome=outcome,
+            tier=str(content.get("tier")),
+            trials={str(each.get("name")): number(each.get("score")) for each in _mappings(content.get("trials"))},
             score=score if completed else None,
             last_value=None if completed or outcome is RecordedOutcome.FAILED else last_value,
-            ended_at=None if at is None else f"{exact(at)} {early.get('unit', '')}".strip(),
+            ended_early=ended,
         )
+
+
+def _end(content: Mapping[str, Any]) -> EndComparison | None:
+    at, value, unit = number(content.get("at")), number(content.get("value")), content.get("unit")
+    if at is None or value is None or unit not in get_args(TimeAttribute):
+        return None
+    return EndComparison(at, number(content.get("of")), unit, value, number(content.get("rank_1_value")))
 
 
 def _outcome(status: Any, score: float | None) -> RecordedOutcome:

@@ -12,7 +12,7 @@ from typing import Final
 from rlexp.compare.importance import Importance
 from rlexp.compare.report.charts import Frame, KeyScale, ScoreScale, Tick, place
 from rlexp.compare.sweep import Configuration, RecordedOutcome, SweepResults
-from rlexp.text import distinct_cuts, score, value_words
+from rlexp.text import distinct_cuts, exact, score, value_words
 
 MOST_DRAWN: Final = 1000
 _LONGEST_LABEL: Final = 100
@@ -192,7 +192,8 @@ def outcome_class(configuration: Configuration) -> str:
 
 def said(configuration: Configuration) -> str:
     """Return the text that a browser shows for a configuration."""
-    at = "" if configuration.ended_at is None else f" at {configuration.ended_at}"
+    end = configuration.ended_early
+    at = "" if end is None else f" at {exact(end.at)} {end.unit}"
     words = f"configuration {configuration.number}, {configuration.outcome}{at}"
     return words if configuration.value is None else f"{words}: {score(configuration.value)}"
 

@@ -22,6 +22,7 @@ from rlexp.compare.importance import Importance, importance_of
 from rlexp.compare.sweep import RecordedOutcome, SweepResults, read_sweep_results
 from rlexp.config.space.domains import Listed, Range
 from rlexp.runs.record import Status
+from rlexp.search.ranking import EndComparison
 from tests.lab.run_folders import configuration, ended_early, write_sweep
 
 HIDDENS = ([32], [64, 64])
@@ -229,7 +230,7 @@ def test_outcomes_and_values(tmp_path: Path) -> None:
         (0, RecordedOutcome.FAILED, None, None),
     ]
     assert results.best is results.configurations[0]
-    assert results.configurations[2].ended_at == "100 timesteps_total"
+    assert results.configurations[2].ended_early == EndComparison(100, None, "timesteps_total", 17.0, None)
 
 
 def test_domains_come_from_space(tmp_path: Path) -> None:
