@@ -16,7 +16,7 @@ import typer
 from rlexp.commands.basic_options import MOST, AsJson, Debug, real, whole
 from rlexp.commands.completion import complete_name, complete_run
 from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
-from rlexp.compare.axis import CurveAxis
+from rlexp.compare.curve import CurveAxis
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
 from rlexp.schedules import LARGEST_SEED

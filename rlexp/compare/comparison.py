@@ -15,11 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.compare.axis import CurveAxis, amount
-from rlexp.compare.curve import Band, Curve, ReachedScore, band, reached, read_curve
+from rlexp.compare.curve import Band, Curve, CurveAxis, ReachedScore, amount, band, reached, read_curve, read_rows
 from rlexp.compare.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
 from rlexp.compare.importance import Importance, importance_of
-from rlexp.compare.run_listing import RESULT_FILE, TrialFolder
+from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number
 from rlexp.compare.scoring import (
     Curves,
     ScoreRequest,
@@ -35,6 +34,7 @@ from rlexp.config.keys.metrics import current_metric
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.processes.locks import RUN_FILE
+from rlexp.runs.rows import flatten
 from rlexp.sample_batch import Array
 from rlexp.text import digits_for
 
@@ -238,12 +238,18 @@ def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -
     if any(len(curves[trial].values) for trial in trials):
         return
     whose = groups[0].name if len(groups) == 1 else f"the {len(groups)} groups"
-    names = sorted(set().union(*(curves[trial].metrics for trial in trials)))
+    names = sorted({name for trial in trials if curves[trial].problem is None for name in _reported(trial)})
     if not names:
         raise UsageError(f"no trial of {whose} has a result yet", "rlexp ls shows the progress of runs")
     close = get_close_matches(metric, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"metrics: {', '.join(names[:_NAMES_SHOWN])} ..."
     raise UsageError(f"no trial of {whose} has reported {metric}", hint)
+
+
+def _reported(trial: TrialFolder) -> Iterator[str]:
+    """Yield the flat names of all numbers in a trial's last row."""
+    for row in read_rows(trial.path, lambda row: row)[0][-1:]:
+        yield from (name for name, value in flatten(row).items() if number(value) is not None)
 
 
 _SHORT_SHARE: Final = 0.8

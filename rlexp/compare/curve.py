@@ -1,23 +1,95 @@
-"""A trial's curve: a metric over env steps and time, read from its rows; the band of several, and what they reached."""
+"""A trial's curve: a metric over an axis of env steps or time, read from its rows; the band of several, and a goal.
+
+The axis has units, and ticks in a plot.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from rlexp.compare.axis import CurveAxis
 from rlexp.compare.run_listing import RESULT_FILE, number
 from rlexp.files import parse_json, read_lines
 from rlexp.metrics import interquartile_band
 from rlexp.sample_batch import Array
 
+_ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+_UNITS: Final = (("hours", 3600.0), ("minutes", 60.0))
+
+_UNITS_SHOWN: Final = 3.0
+"""A unit of time is used if the plot spans at least this many of it."""
+
+_SUFFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class CurveAxis(StrEnum):
+    """The quantity by which runs are aligned."""
+
+    STEPS = "steps"
+    TIME = "time"
+
+    @property
+    def label(self) -> str:
+        """Its name with its unit."""
+        return "env steps" if self is CurveAxis.STEPS else "seconds"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit of an axis, and its size in env steps or seconds."""
+
+    label: str
+    size: float
+
+
+def unit_of(axis: CurveAxis, end: float) -> Unit:
+    """Return the unit in which an axis up to ``end`` (env steps or seconds) reads best."""
+    if axis is CurveAxis.TIME:
+        for label, size in _UNITS:
+            if end >= _UNITS_SHOWN * size:
+                return Unit(label, size)
+    return Unit(axis.label, 1.0)
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most ``most`` round numbers from ``low`` to ``high``, evenly spaced; ``low`` if both are equal."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / (2 * most)
+    power = 10.0 ** math.floor(math.log10(rough))
+    steps = (factor * power * scale for scale in (1.0, 10.0) for factor in _ROUND)
+    return next(
+        found for found in (_multiples(step, low, high) for step in steps if step >= rough) if len(found) <= most
+    )
+
+
+def tick_label(value: float) -> str:
+    """Return a short form: ``250``, ``1.5k``, ``20M``, ``0.02``."""
+    size, suffix = next(((size, suffix) for size, suffix in _SUFFIXES if abs(value) >= size), (1.0, ""))
+    return f"{value / size:.4g}{suffix}"
+
+
+def amount(value: float, axis: CurveAxis) -> str:
+    """Return a number of an axis for a sentence: env steps are whole, ``12,345``, times are not, ``17.2``."""
+    return f"{value:,.0f}" if axis is CurveAxis.STEPS or abs(value) >= 100 else f"{value:.3g}"
+
+
+def _multiples(step: float, low: float, high: float) -> list[float]:
+    slack = step * 1e-9
+    first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
+    return [number * step for number in range(first, last + 1)]
+
+
 _POINTS: Final = 200
 _BAND_RESAMPLES: Final = 2_000
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -29,8 +101,6 @@ class Curve:
     values: Array
     damaged_lines: int = 0
     """Lines that are not result rows; they are skipped."""
-    metrics: frozenset[str] = frozenset()
-    """The flat names of all numbers in the last row."""
     problem: str | None = None
     """Why its file cannot be read; then it has no rows."""
 
@@ -58,51 +128,44 @@ class ReachedScore:
 
 
 def read_curve(trial_directory: Path, metric: str) -> Curve:
-    """Return ``metric`` (a flat name: ``info/learner/loss``) of the trial; empty if it has reported none yet.
+    """Return ``metric`` (a flat name: ``info/learner/loss``) of the trial; empty if it has reported none yet."""
 
-    A resumed trial repeats the steps after its last checkpoint: rows that later rows repeat are
-    dropped, so steps rise strictly.
-    """
-    rows = _CurveRows(metric)
+    def point(row: Mapping[str, Any]) -> tuple[float, float, float] | None:
+        seconds, value = number(row.get("time_total_s")), number(_item(row, metric))
+        return None if seconds is None else (row["timesteps_total"], seconds, math.nan if value is None else value)
+
     try:
-        for line in read_lines(trial_directory / RESULT_FILE):
-            if line.strip():
-                rows.add(line)
+        points, damaged_lines = read_rows(trial_directory, point)
+        problem = None
+    except OSError as error:
+        points, damaged_lines, problem = [], 0, error.strerror
+    table = np.array(points, dtype=float).reshape(-1, 3)
+    table = table[~np.isnan(table[:, 2])]
+    return Curve(table[:, 0], np.maximum.accumulate(table[:, 1]), table[:, 2], damaged_lines, problem)
+
+
+def read_rows(trial_directory: Path, kept: Callable[[Mapping[str, Any]], Kept | None]) -> tuple[list[Kept], int]:
+    """Return what is ``kept`` of each row of ``result.json``, and how many lines are damaged; none if there is no file.
+
+    A line is damaged if it is no row, or nothing of it is kept. A resumed trial repeats the steps after its last
+    checkpoint: rows that later rows repeat are dropped, so steps rise strictly. Raises OSError.
+    """
+    rows: list[tuple[float, Kept]] = []
+    damaged_lines = 0
+    try:
+        for line in filter(bytes.strip, read_lines(trial_directory / RESULT_FILE)):
+            row = _parsed(line)
+            steps = number(row.get("timesteps_total"))
+            found = None if steps is None else kept(row)
+            if steps is None or found is None:
+                damaged_lines += 1
+                continue
+            while rows and rows[-1][0] >= steps:
+                rows.pop()
+            rows.append((steps, found))
     except FileNotFoundError:  # a trial that has not begun has none
         pass
-    except OSError as error:
-        return replace(_CurveRows(metric).curve(), problem=error.strerror)
-    return rows.curve()
-
-
-@dataclass
-class _CurveRows:
-    """Gathers the rows of a file, without those that later rows repeat."""
-
-    metric: str
-    points: list[tuple[float, float, float]] = field(default_factory=list)
-    """Steps, seconds and the metric's value, NaN if the row has none."""
-    damaged_lines: int = 0
-    last: Mapping[str, Any] = field(default_factory=dict)
-
-    def add(self, line: bytes) -> None:
-        row = _parsed(line)
-        steps, seconds = number(row.get("timesteps_total")), number(row.get("time_total_s"))
-        if steps is None or seconds is None:
-            self.damaged_lines += 1
-            return
-        while self.points and self.points[-1][0] >= steps:
-            self.points.pop()
-        value = number(_item(row, self.metric))
-        self.points.append((steps, seconds, math.nan if value is None else value))
-        self.last = row
-
-    def curve(self) -> Curve:
-        table = np.array(self.points, dtype=float).reshape(-1, 3)
-        table = table[~np.isnan(table[:, 2])]
-        seconds = np.maximum.accumulate(table[:, 1])
-        metrics = frozenset(name for name, value in _flat(self.last) if number(value) is not None)
-        return Curve(table[:, 0], seconds, table[:, 2], self.damaged_lines, metrics)
+    return [found for _, found in rows], damaged_lines
 
 
 def _parsed(line: bytes) -> Mapping[str, Any]:
@@ -120,14 +183,6 @@ def _item(row: Mapping[str, Any], name: str) -> Any:
     head, _, rest = name.partition("/")
     inner = row.get(head)
     return _item(inner, rest) if isinstance(inner, dict) else None
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in row.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}/")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def band(curves: Sequence[Curve], axis: CurveAxis, rng: np.random.Generator) -> Band:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from rlexp.runs.record import (
     is_in_run,
     read_run_record,
 )
+from rlexp.text import is_known
 
 RESULT_FILE: Final = "result.json"
 _OLD_NAMES: Final = {"lambda_": "lambda"}
@@ -164,12 +164,7 @@ def _run_of(path: Path) -> RunFolder:
 
 def number(value: Any) -> float | None:
     """Return a finite number as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer of hundreds of digits
-        return None
+    return float(value) if is_known(value) else None
 
 
 KILLED: Final = "KILLED"

@@ -12,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from rlexp.compare.axis import CurveAxis, amount, unit_of
-from rlexp.compare.curve import Curve
+from rlexp.compare.curve import Curve, CurveAxis, amount, unit_of
 from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder
 from rlexp.compare.sweep import SweepResults

@@ -207,8 +207,9 @@ def _configurations(listed: Any) -> Iterator[Configuration]:
 
 
 def _end(content: Mapping[str, Any]) -> EndComparison | None:
-    at, value, unit = number(content.get("at")), number(content.get("value")), content.get("unit")
-    if at is None or value is None or unit not in get_args(TimeAttribute):
+    at, value = number(content.get("at")), number(content.get("value"))
+    unit = next((each for each in get_args(TimeAttribute) if each == content.get("unit")), None)
+    if at is None or value is None or unit is None:
         return None
     return EndComparison(at, number(content.get("of")), unit, value, number(content.get("rank_1_value")))
 

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from rlexp.compare.curve import read_rows
 from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.errors import UsageError
-from rlexp.files import parse_json, read_lines
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS, ITERATION, flatten
 from rlexp.sample_batch import Array
@@ -137,32 +137,11 @@ def _trial(folder: TrialFolder) -> TrialResults:
     )
 
 
-def _rows(directory: Path) -> list[Row]:
-    """Return the rows of a trial, without those that later rows repeat: see ``read_curve``."""
-    rows: list[Row] = []
-    path = directory / RESULT_FILE
+def _rows(directory: Path) -> Sequence[Row]:
     try:
-        for line in read_lines(path):
-            row = _parsed(line)
-            steps = number(row.get("timesteps_total"))
-            if steps is None:  # damaged, or cut by a kill
-                continue
-            while rows and rows[-1]["timesteps_total"] >= steps:
-                rows.pop()
-            rows.append({DIRECTORY: str(directory), **flatten(row)})
-    except FileNotFoundError:  # it has not begun
-        return []
+        return read_rows(directory, lambda row: {DIRECTORY: str(directory), **flatten(row)})[0]
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return rows
-
-
-def _parsed(line: bytes) -> Mapping[str, Any]:
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
+        raise UsageError(f"{directory / RESULT_FILE} cannot be read: {error.strerror}") from error
 
 
 def _column(values: Sequence[Any]) -> Array:

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.compare.axis import unit_of
 from rlexp.compare.comparison import ComparedGroup, ComparedTrial, Comparison
+from rlexp.compare.curve import unit_of
 from rlexp.compare.importance import METHOD, Importance, KeyImportance
 from rlexp.compare.report import write_picture
 from rlexp.compare.report.page import write_report

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from rlexp.compare.axis import tick_label, ticks
+from rlexp.compare.curve import tick_label, ticks
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import painted
 

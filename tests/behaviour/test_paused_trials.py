@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from rlexp.compare.axis import CurveAxis
 from rlexp.compare.comparison import compare_groups
+from rlexp.compare.curve import CurveAxis
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.errors import ResumeError

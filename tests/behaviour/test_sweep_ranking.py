@@ -25,8 +25,8 @@ from tensorboard.plugins.hparams.api_pb2 import Status as SessionStatus
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from rlexp.compare.axis import CurveAxis
 from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import CurveAxis
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record

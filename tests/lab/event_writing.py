@@ -17,7 +17,6 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.util.tensor_util import make_ndarray
 
 from rlexp.compare.event_files import RunContents, Series, find_runs, read_run
-from rlexp.compare.event_files import Summary as Figures
 
 Point = tuple[int, float, str]
 """Step, wall time, and the value as text, for NaN does not equal itself."""
@@ -70,10 +69,6 @@ def points(path: Path) -> dict[str, list[Point]]:
     """Return the points of the one run at ``path``, as we read them."""
     contents = read(path)
     return {tag: [_point(*point) for point in kept.points().tolist()] for tag, kept in contents.scalars.items()}
-
-
-def figures(path: Path) -> Any:
-    return {tag: kept.figures() for tag, kept in read(path, Figures).scalars.items()}
 
 
 def accumulated(path: Path) -> dict[str, list[Point]]:

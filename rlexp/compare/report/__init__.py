@@ -10,8 +10,8 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.compare.axis import unit_of
 from rlexp.compare.comparison import Comparison
+from rlexp.compare.curve import unit_of
 from rlexp.compare.report.page import report_page, write_report
 from rlexp.errors import UsageError
 from rlexp.files import replace_bytes

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlexp.compare.axis import amount, tick_label, ticks, unit_of
 from rlexp.compare.comparison import ComparedGroup, Comparison
+from rlexp.compare.curve import amount, tick_label, ticks, unit_of
 from rlexp.compare.sweep import SweepResults
 from rlexp.config.space.domains import Listed, Range
 from rlexp.files import to_json

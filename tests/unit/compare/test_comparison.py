@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlexp.compare.axis import CurveAxis
 from rlexp.compare.comparison import Comparison, compare_groups
-from rlexp.compare.curve import Curve
+from rlexp.compare.curve import Curve, CurveAxis
 from rlexp.compare.scoring import Window, final_window
 from rlexp.errors import UsageError
 from rlexp.runs.record import Status

@@ -15,8 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.compare.axis import CurveAxis, Unit, amount, tick_label, ticks, unit_of
-from rlexp.compare.curve import Curve, ReachedScore, band, reached, read_curve
+from rlexp.compare.curve import (
+    Curve,
+    CurveAxis,
+    ReachedScore,
+    Unit,
+    amount,
+    band,
+    reached,
+    read_curve,
+    tick_label,
+    ticks,
+    unit_of,
+)
 from tests.lab.run_folders import row
 
 
@@ -83,7 +94,6 @@ def test_rows_become_points(tmp_path: Path) -> None:
     assert read.along(CurveAxis.STEPS) is read.steps
     assert read.along(CurveAxis.TIME) is read.seconds
     assert read.damaged_lines == 0
-    assert {REWARD, "info/learner/loss", "timesteps_total"} <= read.metrics
 
 
 def test_metrics_have_flat_names(tmp_path: Path) -> None:
@@ -134,7 +144,7 @@ def test_line_that_is_not_utf_8_is_damaged(tmp_path: Path) -> None:
 
 def test_trial_without_results_has_empty_curve(tmp_path: Path) -> None:
     read = read_curve(tmp_path, REWARD)
-    assert (len(read.steps), len(read.values), read.damaged_lines, read.metrics) == (0, 0, 0, frozenset())
+    assert (len(read.steps), len(read.values), read.damaged_lines) == (0, 0, 0)
 
 
 def test_resumed_trial_replaces_rows_after_checkpoint(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.compare.axis import CurveAxis
 from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import CurveAxis
 from rlexp.compare.report import write_picture
 from rlexp.compare.report.page import _LARGEST_BYTES, report_page, write_report
 from rlexp.compare.report.sweep_charts import MOST_DRAWN

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.compare.axis import CurveAxis
 from rlexp.compare.comparison import Comparison, compare_groups
+from rlexp.compare.curve import CurveAxis
 from rlexp.compare.run_listing import DAMAGED, Found
 from rlexp.runs.record import Status
 from rlexp.terminal.comparison import print_comparison
