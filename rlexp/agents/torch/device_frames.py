@@ -97,8 +97,7 @@ class DeviceFrameStorage(FrameStorage):
         """Hold ``capacity`` rows with about ``num_expected`` frames; no memory is taken yet."""
         self._device = device
         self._num_expected = num_expected
-        super().__init__(capacity, compress=False)
-        self._make_memory = self._make_frames
+        super().__init__(capacity, self._make_frames)
 
     def close(self) -> None:
         """Give the memory back, also that of the device; the second call does nothing."""

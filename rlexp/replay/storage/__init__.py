@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
+from rlexp.replay.storage.frame_pool import PackedFrames
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import Array, FrameRows, SampleBatch
 from rlexp.states import AnyArray
@@ -50,7 +51,7 @@ class Storage(Protocol):
 
 
 STORAGES: Final[Mapping[str, Callable[[int], Storage]]] = {
-    "frames": partial(FrameStorage, compress=False),
-    "compressed_frames": partial(FrameStorage, compress=True),
+    "frames": FrameStorage,
+    "compressed_frames": partial(FrameStorage, make_memory=PackedFrames),
 }
 """Make a storage of so many slots; no memory is taken before the first write."""

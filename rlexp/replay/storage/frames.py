@@ -28,7 +28,6 @@ from rlexp.states import AnyArray, LazyArray, rows_of
 LOADED_ROWS = 1024
 """Rows of a state of stacks that are taken apart at a time."""
 
-
 MakeMemory = Callable[[tuple[int, ...], np.dtype[Any]], FrameMemory]
 """Makes an empty memory for frames of a shape and a dtype."""
 
@@ -40,9 +39,9 @@ class FrameStorage:
     and FRAME_IDS and NEW_FRAME_IDS are their places in the pool: 32 bytes of a row with two stacks of 4.
     """
 
-    def __init__(self, capacity: int, compress: bool) -> None:
-        """Hold ``capacity`` rows, with their frames compressed or not; no memory is taken yet."""
-        self._make_memory = _packed_frames() if compress else PlainFrames
+    def __init__(self, capacity: int, make_memory: MakeMemory = PlainFrames) -> None:
+        """Hold ``capacity`` rows, with their frames in what ``make_memory`` makes; no memory is taken yet."""
+        self._make_memory = make_memory
         self._plain = ArrayStorage(capacity)
         self._written: Array = np.zeros(capacity, bool)
         self._next_number = NO_FRAME - 1  # of frames that bring none: no sender's are below 0
@@ -151,13 +150,6 @@ class FrameStorage:
         self._form = frames[:0].copy()
         self._pool = FramePool(self._make_memory(frames.shape[1:], frames.dtype))
         return self._pool
-
-
-def _packed_frames() -> MakeMemory:
-    """Return what makes compressed memory; imported here, so that all other replay needs NumPy only."""
-    from rlexp.replay.storage.packed_frames import PackedFrames
-
-    return PackedFrames
 
 
 def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:

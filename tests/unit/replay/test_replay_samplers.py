@@ -22,7 +22,7 @@ def rows(count: int) -> SampleBatch:
 
 
 def make_sampler(capacity: int, alpha: float) -> PrioritizedSampler:
-    return PrioritizedSampler(RowRing(capacity, FrameStorage(capacity, compress=False)), alpha)
+    return PrioritizedSampler(RowRing(capacity, FrameStorage(capacity)), alpha)
 
 
 def weight_of(batch: SampleBatch) -> dict[int, float]:
@@ -67,7 +67,7 @@ def test_prioritized_weights_are_normalized_over_all_rows() -> None:
 
 
 def test_prioritized_weights_can_be_normalized_over_the_batch() -> None:
-    sampler = PrioritizedSampler(RowRing(3, FrameStorage(3, compress=False)), 1.0, "batch")
+    sampler = PrioritizedSampler(RowRing(3, FrameStorage(3)), 1.0, "batch")
     sampler.add(rows(3), np.array([1e-9, 1.0, 4.0]))
     weights = weight_of(sampler.sample(50, 0.5, np.random.default_rng(0)))
     assert weights == pytest.approx({1: 1.0, 2: 0.5})  # the row of 1e-9 was not drawn
@@ -210,11 +210,11 @@ def numbered_rows(first: int, count: int) -> SampleBatch:
 
 
 def uniform(capacity: int) -> Sampler:
-    return UniformSampler(RowRing(capacity, FrameStorage(capacity, compress=False)))
+    return UniformSampler(RowRing(capacity, FrameStorage(capacity)))
 
 
 def prioritized(capacity: int) -> Sampler:
-    return PrioritizedSampler(RowRing(capacity, FrameStorage(capacity, compress=False)), 0.6)
+    return PrioritizedSampler(RowRing(capacity, FrameStorage(capacity)), 0.6)
 
 
 both = pytest.mark.parametrize("make_sampler", [uniform, prioritized])

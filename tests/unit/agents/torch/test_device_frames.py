@@ -16,6 +16,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.models import QNetworkConfig, torso_config_of
 from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.replay.storage.frame_pool import PackedFrames
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, FrameRows, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
@@ -67,7 +68,7 @@ def observations(batch: SampleBatch) -> dict[str, Array]:
 
 
 def test_it_returns_the_rows_that_frame_storage_returns() -> None:
-    here, there = FrameStorage(CAPACITY, compress=False), DeviceFrameStorage(CAPACITY, CPU, num_expected=4)
+    here, there = FrameStorage(CAPACITY), DeviceFrameStorage(CAPACITY, CPU, num_expected=4)
     for start in (0, 20, 40, 8):  # more frames than expected, then over older rows
         for storage in (here, there):
             storage.write(start, played(start * 3, 20))
@@ -82,14 +83,14 @@ def test_it_returns_the_rows_that_frame_storage_returns() -> None:
 
 
 def test_its_state_is_that_of_frame_storage_and_is_loaded_by_either() -> None:
-    here, there = FrameStorage(CAPACITY, compress=False), DeviceFrameStorage(CAPACITY, CPU, num_expected=50)
+    here, there = FrameStorage(CAPACITY), DeviceFrameStorage(CAPACITY, CPU, num_expected=50)
     for storage in (here, there):
         storage.write(0, played(0, 30))
     states = [in_memory(storage.state(30)) for storage in (here, there)]
     assert {name: array.tobytes() for name, array in states[0].items()} == {
         name: array.tobytes() for name, array in states[1].items()
     }
-    loaded: list[Any] = [FrameStorage(CAPACITY, compress=False), DeviceFrameStorage(CAPACITY, CPU, num_expected=1)]
+    loaded: list[Any] = [FrameStorage(CAPACITY), DeviceFrameStorage(CAPACITY, CPU, num_expected=1)]
     for storage in loaded:
         storage.load(states[1], 30)
     batches = [storage.read(np.arange(30)) for storage in (*loaded, there)]
@@ -97,7 +98,7 @@ def test_its_state_is_that_of_frame_storage_and_is_loaded_by_either() -> None:
 
 
 def test_compressed_frames_are_refused() -> None:
-    compressed = FrameStorage(CAPACITY, compress=True)
+    compressed = FrameStorage(CAPACITY, PackedFrames)
     compressed.write(0, played(0, 20))
     with pytest.raises(CheckpointError, match="plain frames"):
         DeviceFrameStorage(CAPACITY, CPU, num_expected=9).load(in_memory(compressed.state(20)), 20)

@@ -15,7 +15,8 @@ from rlexp.replay import ReplayShard
 from rlexp.replay.rows import RowRing
 from rlexp.replay.storage import STORAGES
 from rlexp.replay.storage.array import ArrayStorage
-from rlexp.replay.storage.frames import FrameStorage
+from rlexp.replay.storage.frame_pool import PackedFrames, PlainFrames
+from rlexp.replay.storage.frames import FrameStorage, MakeMemory
 from rlexp.sample_batch import (
     ACTIONS,
     FRAME_IDS,
@@ -181,7 +182,7 @@ def bytes_beside_frames(capacity: int) -> int:
 
 def test_frame_storage_keeps_each_frame_once_while_referenced() -> None:
     capacity, frame_bytes = 100, 16 * 16
-    storage = FrameStorage(capacity, compress=False)
+    storage = FrameStorage(capacity)
     ring = RowRing(capacity, storage)
     for first in range(0, 1000, 10):
         ring.write(played(first, 10))
@@ -193,7 +194,7 @@ def test_frame_storage_keeps_each_frame_once_while_referenced() -> None:
 
 def test_frame_storage_keeps_all_frames_of_its_own_rows() -> None:
     """Of a worker that deals its fragments to two shards, each has all that its own rows show."""
-    storage = FrameStorage(100, compress=False)
+    storage = FrameStorage(100)
     ring = RowRing(100, storage)
     for first in range(0, 200, 20):
         ring.write(played(first, 10))
@@ -203,7 +204,7 @@ def test_frame_storage_keeps_all_frames_of_its_own_rows() -> None:
 
 
 def test_frame_storage_nbytes_estimates_full_size() -> None:
-    ring = RowRing(1000, FrameStorage(1000, compress=True))
+    ring = RowRing(1000, FrameStorage(1000, PackedFrames))
     assert ring.nbytes == 0
     for first in range(0, 200, 20):
         ring.write(played(first, 20))
@@ -214,7 +215,7 @@ def test_frame_storage_nbytes_estimates_full_size() -> None:
 
 
 def test_frame_storage_compression_saves_memory() -> None:
-    plain, compressed = (FrameStorage(100, compress) for compress in (False, True))
+    plain, compressed = (FrameStorage(100, memory) for memory in (PlainFrames, PackedFrames))
     for storage in (plain, compressed):
         storage.write(0, played(0, 100))
     assert compressed.nbytes - bytes_beside_frames(100) < (plain.nbytes - bytes_beside_frames(100)) / 2
@@ -223,7 +224,7 @@ def test_frame_storage_compression_saves_memory() -> None:
 def test_frame_storage_keeps_incompressible_frames() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (CAPACITY, 16, 16, STACKED), np.uint8)
     batch = SampleBatch({OBS: noise, NEW_OBS: noise[::-1]})
-    storage = FrameStorage(CAPACITY, compress=True)
+    storage = FrameStorage(CAPACITY, PackedFrames)
     storage.write(0, batch)
     assert_equal(storage.read(np.arange(CAPACITY)), batch)
 
@@ -285,7 +286,7 @@ def with_frames(rows: FrameRows, frames: Array) -> FrameRows:
     ids=["no observations", "other shape", "other dtype", "other rewards", "more", "fewer frames", "small ones"],
 )
 def test_frame_storage_refuses_other_columns_without_writing(wrong: SampleBatch | FrameRows) -> None:
-    storage = FrameStorage(CAPACITY, compress=False)
+    storage = FrameStorage(CAPACITY)
     storage.write(0, played(0, CAPACITY))
     with pytest.raises(ValueError, match="column"):
         storage.write(0, wrong)
@@ -315,41 +316,41 @@ def test_storage_loads_whole_observations(storage_name: str) -> None:
 
 
 def test_frame_storage_state_has_referenced_frames_only() -> None:
-    storage = FrameStorage(CAPACITY, compress=False)
+    storage = FrameStorage(CAPACITY)
     for first in (0, 100, 200):
         storage.write(0, played(first, CAPACITY))
     assert len(in_memory(storage.state(CAPACITY))["frames"]) == CAPACITY + 6
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_frame_storage_refuses_state_of_other_compression(compress: bool) -> None:
-    source = FrameStorage(CAPACITY, not compress)
+@pytest.mark.parametrize(("saved", "loading"), [(PlainFrames, PackedFrames), (PackedFrames, PlainFrames)])
+def test_frame_storage_refuses_state_of_other_compression(saved: MakeMemory, loading: MakeMemory) -> None:
+    source = FrameStorage(CAPACITY, saved)
     source.write(0, played(0, 4))
     with pytest.raises(CheckpointError, match=r"compress|plain"):
-        FrameStorage(CAPACITY, compress).load(in_memory(source.state(4)), 4)
+        FrameStorage(CAPACITY, loading).load(in_memory(source.state(4)), 4)
 
 
 @pytest.mark.parametrize("part", ["frames.sizes", "frames.packed", "obs"])
 def test_frame_storage_refuses_incomplete_state(part: str) -> None:
-    storage = FrameStorage(CAPACITY, compress=True)
+    storage = FrameStorage(CAPACITY, PackedFrames)
     storage.write(0, played(0, 4))
     state = in_memory(storage.state(4))
     state[part] = state[part][:-1]
     with pytest.raises(CheckpointError):
-        FrameStorage(CAPACITY, compress=True).load(state, 4)
+        FrameStorage(CAPACITY, PackedFrames).load(state, 4)
     del state[part]
     with pytest.raises(CheckpointError):
-        FrameStorage(CAPACITY, compress=True).load(state, 4)
+        FrameStorage(CAPACITY, PackedFrames).load(state, 4)
 
 
 def test_frame_storage_refuses_state_with_unknown_ids() -> None:
-    storage = FrameStorage(CAPACITY, compress=False)
+    storage = FrameStorage(CAPACITY)
     storage.write(0, played(0, 4))
     for wrong in (-1, 1000):
         state = in_memory(storage.state(4))
         state[OBS][1, 2] = wrong
         with pytest.raises(CheckpointError, match="frames"):
-            FrameStorage(CAPACITY, compress=False).load(state, 4)
+            FrameStorage(CAPACITY).load(state, 4)
 
 
 def test_shard_batches_do_not_depend_on_storage() -> None:
