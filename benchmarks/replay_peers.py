@@ -62,7 +62,6 @@ class RlexpBuffer:
             DRAWN,
             prioritized=True,
             alpha=ALPHA,
-            beta=BETA,
             eps=EPS,
             storage=self.storage,
         )
@@ -76,7 +75,7 @@ class RlexpBuffer:
         self._shard.add_batch(rows)
 
     def draw(self) -> Array:
-        batch = self._shard.replay()
+        batch = self._shard.replay(BETA)
         assert batch is not None
         return batch[KEYS]
 

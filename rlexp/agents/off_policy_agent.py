@@ -95,7 +95,6 @@ class OffPolicyAgent(Agent[ConfigT]):
             train_batch_size=keys.train_batch_size,
             prioritized=keys.prioritized_replay,
             alpha=keys.prioritized_replay_alpha,
-            beta=keys.prioritized_replay_beta,
             eps=keys.prioritized_replay_eps,
             storage=keys.replay.storage,
             normalization=keys.importance_weight_normalization,

@@ -27,11 +27,9 @@ class ReplayConfig:
     train_batch_size: int
     """Rows of a batch."""
     prioritized: bool
-    """Draw by priority instead of uniformly; ``alpha``, ``beta`` and ``eps`` are for this only."""
+    """Draw by priority instead of uniformly; ``alpha`` and ``eps`` are for this only."""
     alpha: float
     """How much priorities matter: 0 not at all, 1 fully."""
-    beta: float
-    """How far importance weights correct for it, where :meth:`ReplayShard.replay` is given no other."""
     eps: float
     """Added to every absolute TD error, so that no row is lost for ever."""
     storage: str
@@ -85,14 +83,13 @@ class ReplayShard:
         self._sampler.add(batch, None if td_errors is None else self._priorities(td_errors))
         return len(batch)
 
-    def replay(self, beta: float | None = None) -> SampleBatch | None:
+    def replay(self, beta: float) -> SampleBatch | None:
         """Return ``train_batch_size`` drawn rows with KEYS and WEIGHTS, or None while too few were added.
 
-        ``beta`` (0 to 1) is for agents that anneal it; by default it is the config's.
+        ``beta`` (0 to 1) is how far the weights correct for what priorities change; agents anneal it.
         """
         if self._sampler.rows.num_added < max(self._config.learning_starts, 1):
             return None
-        beta = self._config.beta if beta is None else beta
         batch = self._sampler.sample(self._config.train_batch_size, beta, self._rng)
         self._num_sampled += len(batch)
         return batch

@@ -107,7 +107,6 @@ REPLAY = ReplayConfig(
     train_batch_size=64,
     prioritized=True,
     alpha=0.6,
-    beta=0.4,
     eps=1e-6,
     storage="frames",
 )

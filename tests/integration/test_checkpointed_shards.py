@@ -24,7 +24,6 @@ CONFIG = ReplayConfig(
     train_batch_size=32,
     prioritized=True,
     alpha=0.6,
-    beta=0.4,
     eps=1e-6,
     storage="compressed_frames",
 )

@@ -312,7 +312,6 @@ def make_shard(learning_starts: int = 1, train_batch_size: int = 4, capacity: in
         train_batch_size,
         prioritized=True,
         alpha=0.6,
-        beta=0.4,
         eps=1e-6,
         storage="frames",
     )

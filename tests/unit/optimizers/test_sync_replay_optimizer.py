@@ -142,14 +142,12 @@ class RecordingShard(ReplayShard):
     """Remembers the exponents it was asked with, and which rows got which TD errors."""
 
     def __init__(self) -> None:
-        super().__init__(
-            ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6, storage="frames"), seed=0
-        )
-        self.betas: list[float | None] = []
+        super().__init__(ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, eps=1e-6, storage="frames"), seed=0)
+        self.betas: list[float] = []
         self.batches: list[SampleBatch] = []
         self.priorities: list[tuple[list[int], list[float]]] = []
 
-    def replay(self, beta: float | None = None) -> SampleBatch | None:
+    def replay(self, beta: float) -> SampleBatch | None:
         self.betas.append(beta)
         batch = super().replay(beta)
         if batch is not None:

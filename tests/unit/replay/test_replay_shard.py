@@ -40,7 +40,6 @@ CONFIG = ReplayConfig(
     train_batch_size=32,
     prioritized=True,
     alpha=0.5,
-    beta=0.5,
     eps=0.0,
     storage="frames",
 )
@@ -51,7 +50,7 @@ def rows(first: int, count: int, **more: Any) -> SampleBatch:
     return SampleBatch({ACTIONS: numbers, REWARDS: numbers.astype(np.float32), **more})
 
 
-def weights(shard: ReplayShard, beta: float | None = None) -> dict[int, float]:
+def weights(shard: ReplayShard, beta: float) -> dict[int, float]:
     batch = shard.replay(beta)
     assert batch is not None
     return dict(zip(batch[KEYS].tolist(), batch[IMPORTANCE_WEIGHTS].tolist(), strict=True))
@@ -60,9 +59,9 @@ def weights(shard: ReplayShard, beta: float | None = None) -> dict[int, float]:
 def test_shard_replays_after_learning_starts() -> None:
     shard = ReplayShard(replace(CONFIG, capacity=4), seed=0)
     assert shard.add_batch(rows(0, 9)) == 9
-    assert shard.replay() is None
+    assert shard.replay(0.5) is None
     assert shard.add_batch(rows(9, 1)) == 1  # additions count, though only 4 rows are held
-    batch = shard.replay()
+    batch = shard.replay(0.5)
     assert batch is not None
     assert list(batch) == [ACTIONS, REWARDS, KEYS, IMPORTANCE_WEIGHTS]
     assert len(batch) == 32
@@ -71,9 +70,9 @@ def test_shard_replays_after_learning_starts() -> None:
 
 def test_shard_replay_of_nothing_is_none() -> None:
     shard = ReplayShard(replace(CONFIG, learning_starts=0), seed=0)
-    assert shard.replay() is None
+    assert shard.replay(0.5) is None
     shard.add_batch(rows(0, 1))
-    assert shard.replay() is not None
+    assert shard.replay(0.5) is not None
 
 
 def test_shard_turns_td_errors_into_priorities() -> None:
@@ -84,7 +83,7 @@ def test_shard_turns_td_errors_into_priorities() -> None:
     assert TD_ERRORS not in batch
     # (abs(delta) + 1)^0.5 = 1, 2, 4
     assert weights(shard, beta=1.0) == pytest.approx({0: 1.0, 1: 0.5, 2: 0.25})
-    assert weights(shard) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5})  # the config's beta
+    assert weights(shard, beta=0.5) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5})
     shard.update_priorities(np.array([0]), np.array([-8.0]))
     assert weights(shard, beta=1.0) == pytest.approx({0: 2 / 3, 1: 1.0, 2: 0.5})
 
@@ -99,8 +98,8 @@ def test_shard_refuses_td_errors_that_are_not_finite() -> None:
 def test_shard_stats_count() -> None:
     shard = ReplayShard(replace(CONFIG, capacity=8), seed=0)
     shard.add_batch(rows(0, 20))
-    shard.replay()
-    shard.replay()
+    shard.replay(0.5)
+    shard.replay(0.5)
     assert shard.update_priorities(np.array([0, 11, 12, 19]), np.ones(4)) == 2
     stats = shard.stats()
     assert stats == ShardStats(
@@ -113,7 +112,7 @@ def test_shard_uniform_weights_are_one() -> None:
     shard = ReplayShard(replace(CONFIG, prioritized=False), seed=0)
     shard.add_batch(rows(0, 20, td_errors=np.arange(20.0)))
     shard.add_batch(rows(20, 20))
-    batch = shard.replay()
+    batch = shard.replay(0.5)
     assert batch is not None
     assert (batch[IMPORTANCE_WEIGHTS] == 1).all()
     assert shard.update_priorities(batch[KEYS], np.ones(32)) == 0
@@ -125,7 +124,7 @@ def test_shard_draws_are_seeded() -> None:
     for seed in (1, 1, 2):
         shard = ReplayShard(CONFIG, seed)
         shard.add_batch(rows(0, 50))
-        batch = shard.replay()
+        batch = shard.replay(0.5)
         assert batch is not None
         drawn.append(batch[KEYS].tolist())
     assert drawn[0] == drawn[1] != drawn[2]
@@ -234,7 +233,7 @@ def test_checkpoint_of_replay_needs_little_extra_memory(
     with at_most(LITTLE):
         checkpoint = read_checkpoint(path)
         again.load(join_shard_states(checkpoint.arrays, checkpoint.state["replay"])[0])
-    batches = [each.replay() for each in (shard, again)]
+    batches = [each.replay(0.5) for each in (shard, again)]
     assert batches[0] is not None
     assert batches[1] is not None
     for name, column in batches[0].columns.items():

@@ -60,7 +60,7 @@ def test_cuda_replay_gathers_batches_without_a_wait() -> None:
     shard, learner = replay_shard("cuda"), new_learner("cuda")
     for first in (0, 20, 40):
         shard.add_batch(played(first, 20))
-        batch = shard.replay()
+        batch = shard.replay(0.4)
         assert batch is not None
         learner.learn_on_batch(batch)
         torch.cuda.set_sync_debug_mode("error")
@@ -70,7 +70,7 @@ def test_cuda_replay_gathers_what_replay_in_memory_does() -> None:
     batches = []
     for shard in (replay_shard("cuda"), replay_shard("cpu")):
         shard.add_batch(played(0, 40))
-        batches.append(shard.replay())
+        batches.append(shard.replay(0.4))
     on_gpu, on_cpu = batches
     assert on_gpu is not None
     assert on_cpu is not None

@@ -26,7 +26,7 @@ from tests.lab.dqn import PLAIN_HEAD
 CPU = torch.device("cpu")
 CAPACITY, BATCH_SIZE, NUM_UPDATES = 64, 16, 100
 IMAGE = (16, 16, 4)
-REPLAY = ReplayConfig(CAPACITY, 16, BATCH_SIZE, prioritized=True, alpha=0.6, beta=0.4, eps=1e-6, storage="frames")
+REPLAY = ReplayConfig(CAPACITY, 16, BATCH_SIZE, prioritized=True, alpha=0.6, eps=1e-6, storage="frames")
 NETWORK = QNetworkConfig(IMAGE, num_actions=3, torso=torso_config_of(DQNConfig()), head=PLAIN_HEAD)
 
 
@@ -126,7 +126,7 @@ def learned(shard: ReplayShard, learner: DQNLearner) -> list[Array]:
     errors = []
     for update in range(NUM_UPDATES):
         shard.add_batch(played(20 * update, 20))
-        batch = shard.replay()
+        batch = shard.replay(0.4)
         assert batch is not None
         found = learner.learn_on_batch(batch).td_errors
         assert found is not None

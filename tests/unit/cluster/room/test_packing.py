@@ -146,7 +146,6 @@ def stored_bytes_per_transition(num_shards: int, storage: str, game: np.ndarray)
         train_batch_size=1,
         prioritized=True,
         alpha=0.6,
-        beta=0.4,
         eps=1e-6,
         storage=storage,
     )

@@ -49,7 +49,6 @@ CONFIG = ReplayConfig(
     train_batch_size=512,
     prioritized=True,
     alpha=0.6,
-    beta=0.4,
     eps=1e-6,
     storage="frames",
 )
@@ -87,7 +86,7 @@ class Reader:
         while not until():
             assert time.monotonic() < deadline
             self.take_in(like)
-            batch = self.shard.replay()
+            batch = self.shard.replay(0.4)
             if batch is not None:
                 check_whole(batch)
 
@@ -171,7 +170,6 @@ RINGS_CONFIG = ReplayConfig(
     train_batch_size=64,
     prioritized=True,
     alpha=1.0,
-    beta=0.0,
     eps=1.0,
     storage="frames",
 )
@@ -199,7 +197,7 @@ class Bench:
         self.writers = [SharedRowWriter([self.segment.handle], sizes, ring, ring) for ring in range(sizes.num_rings)]
 
     def sampled(self) -> SampleBatch:
-        batch = self.shard.replay()
+        batch = self.shard.replay(0.0)
         assert batch is not None
         return batch
 

@@ -365,9 +365,9 @@ def test_shard_batches_do_not_depend_on_storage() -> None:
             shard.add_batch(FrameRows(batch.rows.with_columns(**errors), batch.frames, batch.numbers))
     restored = ReplayShard(replace(CONFIG, storage="compressed_frames"), seed=0)
     restored.load(in_memory(packed.state()))
-    expected = plain.replay()
+    expected = plain.replay(0.5)
     assert expected is not None
     for shard in (framed, packed, restored):
-        drawn = shard.replay()
+        drawn = shard.replay(0.5)
         assert drawn is not None
         assert_equal(drawn, expected)
