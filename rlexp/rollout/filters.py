@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ class ObservedMoments:
 
     def of_all(self) -> Moments:
         """Return the moments of everything that was observed: what evaluations go by."""
-        return _merge(self._moments)
+        return reduce(Moments.merged, self._moments)
 
     def state(self) -> dict[str, Array]:
         """Return arrays for a checkpoint: ``count [W]``, ``mean [W, ...]``, ``squares [W, ...]``."""
@@ -148,7 +149,7 @@ class ObservedMoments:
         rows = zip(state["count"].tolist(), state["mean"], state["squares"], strict=True)
         loaded = [Moments(count, mean, squares) for count, mean, squares in rows]
         same_number = len(loaded) == len(self._moments)
-        self._moments = loaded if same_number else [_merge(loaded)] * len(self._moments)
+        self._moments = loaded if same_number else [reduce(Moments.merged, loaded)] * len(self._moments)
 
 
 class StandardisingPolicy:
@@ -161,10 +162,3 @@ class StandardisingPolicy:
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[B]``."""
         return self._policy.compute_actions(self._moments.standardise(obs))
-
-
-def _merge(parts: Sequence[Moments]) -> Moments:
-    total, *others = parts
-    for part in others:
-        total = total.merged(part)
-    return total

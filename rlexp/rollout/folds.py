@@ -72,7 +72,7 @@ class FragmentAccumulator:
         """Return at most ``T * M`` rows (none at first, if the fold looks further ahead than T steps)."""
         if self._fold.lookahead == 0:
             return self._fold.rows(fragment, fragment.num_steps)
-        stream = fragment if self._waiting is None else self._waiting.followed_by(fragment)
+        stream = fragment if self._waiting is None else Fragment.join([self._waiting, fragment])
         num_starts = max(stream.num_steps - self._fold.lookahead, 0)
         self._waiting = stream.since(num_starts)
         return self._fold.rows(stream, num_starts)

@@ -63,10 +63,6 @@ class Fragment:
         """Return its arrays by their names: ``Fragment(**state)`` is an equal one."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def followed_by(self, later: Fragment) -> Fragment:
-        """Return this fragment and the one recorded right after it as one."""
-        return Fragment.join([self, later])
-
     @staticmethod
     def join(parts: Sequence[Fragment]) -> Fragment:
         """Return fragments, each recorded right after the one before, as one.

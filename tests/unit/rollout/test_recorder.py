@@ -1,12 +1,8 @@
-"""Running moments against numpy over everything at once.
-
-The thread that records ahead, around a recorder that does what a test tells it.
-"""
+"""What a recorder does beside stepping: moments of observations, clipped rewards, joined fragments, a thread ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,60 +120,32 @@ def test_another_number_of_workers_goes_on_with_everything_observed() -> None:
     assert_moments_of(restored.of_worker(2), np.concatenate([draw(9, 0), draw(9, 1)]))
 
 
-def make_fragment(start: int, steps: int) -> Fragment:
-    """Steps ``start`` and on of two envs; each observation and action is its step's number."""
-    times = np.arange(start, start + steps + 1)[:, None].repeat(2, axis=1)
-    flags = np.zeros((steps, 2), bool)
-    return Fragment(times[..., None], times[:-1], times[:-1].astype(np.float32), flags, flags, ~flags)
-
-
-def times(column: Array) -> list[int]:
-    assert (column[:, 0] == column[:, 1]).all()
-    return [int(value) for value in column[:, 0].ravel()]
-
-
-def test_since_keeps_one_observation_more_than_steps() -> None:
-    fragment = make_fragment(10, 4).since(3)
-    assert fragment.num_steps == 1
-    assert times(fragment.actions) == [13]
-    assert times(fragment.obs) == [13, 14]
-
-
-def test_since_the_end_keeps_the_last_observation() -> None:
-    fragment = make_fragment(10, 4).since(4)
-    assert fragment.num_steps == 0
-    assert times(fragment.obs) == [14]
-
-
-def test_followed_by_joins_the_streams_without_doubling_the_observation_between() -> None:
-    joined = make_fragment(10, 2).followed_by(make_fragment(12, 3))
-    assert joined.num_steps == 5
-    assert times(joined.obs) == [10, 11, 12, 13, 14, 15]
-    assert times(joined.actions) == [10, 11, 12, 13, 14]
-    assert times(joined.rewards) == [10, 11, 12, 13, 14]
-    assert joined.valid.shape == joined.terminated.shape == joined.truncated.shape == (5, 2)
-
-
 def test_at_a_border_the_outputs_of_the_weights_that_acted_there_stay() -> None:
-    earlier = replace(make_fragment(10, 2), outputs={"values": np.array([[1, 1], [2, 2], [3, 3]])})
-    later = replace(make_fragment(12, 2), outputs={"values": np.array([[30, 30], [40, 40], [50, 50]])})
-    joined = earlier.followed_by(later)
-    assert times(joined.outputs["values"]) == [1, 2, 30, 40, 50]
-    assert times(joined.since(3).outputs["values"]) == [40, 50]
-    assert make_fragment(10, 2).followed_by(make_fragment(12, 2)).outputs == {}
+    flags, steps = np.zeros((2, 1), bool), np.zeros((2, 1))
+    parts = [
+        Fragment(np.zeros((3, 1)), steps, steps, flags, flags, ~flags, {"values": np.array(values)[:, None]})
+        for values in ([1, 2, 3], [30, 40, 50])
+    ]
+    joined = Fragment.join(parts)
+    assert joined.outputs["values"].ravel().tolist() == [1, 2, 30, 40, 50]
+    assert joined.since(3).outputs["values"].ravel().tolist() == [40, 50]
 
 
 class FailingRecorder:
-    """Refuses whatever it is asked to do, but stops."""
+    """Refuses whatever it is told to refuse, records nothing, and stops."""
+
+    def __init__(self, *refused: str) -> None:
+        self._refused = refused
 
     def record(self, num_steps_sampled: int) -> Recording:
-        raise AssertionError("this env fails")
+        self._refuse("record")
+        return None  # type: ignore[return-value]
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        raise KeyError("no such layer")
+        self._refuse("set_weights")
 
     def set_filter(self, moments: Moments) -> None:
-        raise ValueError("not of this shape")
+        self._refuse("set_filter")
 
     def state(self) -> dict[str, Any] | None:
         return None
@@ -188,33 +156,17 @@ class FailingRecorder:
     def stop(self) -> None:
         return None
 
-
-class PatientRecorder(FailingRecorder):
-    """Refuses weights and filters, and records nothing."""
-
-    def record(self, num_steps_sampled: int) -> Recording:
-        return None  # type: ignore[return-value]
+    def _refuse(self, method: str) -> None:
+        if method in self._refused:
+            raise AssertionError(f"{method} fails")
 
 
-def test_weights_that_the_thread_refuses_are_an_error_of_the_next_fragment() -> None:
-    ahead = RecordingAhead(PatientRecorder())
+@pytest.mark.parametrize("refused", ["record", "set_weights", "set_filter"])
+def test_what_the_thread_refuses_is_an_error_of_the_next_fragment(refused: str) -> None:
+    ahead = RecordingAhead(FailingRecorder(refused))
     ahead.set_weights(1, {})
-    with pytest.raises(KeyError, match="no such layer"):
-        ahead.record(0)
-    ahead.stop()
-
-
-def test_a_filter_that_the_thread_refuses_is_an_error_of_the_next_fragment() -> None:
-    ahead = RecordingAhead(PatientRecorder())
-    ahead.set_filter(Moments.none((2,)))
-    with pytest.raises(ValueError, match="not of this shape"):
-        ahead.record(0)
-    ahead.stop()
-
-
-def test_a_fragment_that_fails_is_an_error_of_its_own_record() -> None:
-    ahead = RecordingAhead(FailingRecorder())
-    with pytest.raises(AssertionError, match="this env fails"):
+    ahead.set_filter(NOTHING)
+    with pytest.raises(AssertionError, match=f"{refused} fails"):
         ahead.record(0)
     ahead.stop()
     ahead.stop()
