@@ -1,4 +1,4 @@
-"""The buffers of the replay library against a model of a few lines, and what they say to wrong calls."""
+"""How samplers draw, and the library's buffers, their thin faces, against a model and with wrong calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlexp.errors import CheckpointError
 from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer
+from rlexp.replay.rows import RowRing
+from rlexp.replay.samplers import PrioritizedSampler, UniformSampler
+from rlexp.replay.storage.frames import FrameStorage
+from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, REWARDS, Array, SampleBatch
+from tests.lab.checkpoints import in_memory
 from tests.unit.replay.rows import COLUMNS, AnyBuffer, MakeBuffer, both, check_rows, rows
 
 
@@ -175,16 +181,6 @@ def test_prioritized_weights_are_those_of_a_model(alpha: float, steps: list[tupl
             np.testing.assert_allclose(batch["weights"], expected, rtol=1e-6)
 
 
-def test_prioritized_draws_by_priority() -> None:
-    buffer = PrioritizedReplayBuffer(4, COLUMNS, alpha=1.0, eps=1.0, seed=0)
-    buffer.add(**rows(0, 4), priorities=[0, 1, 2, 4])
-    counts = np.bincount(buffer.sample(110_000)["keys"], minlength=4)
-    np.testing.assert_allclose(counts, [10_000, 20_000, 30_000, 50_000], rtol=0.05)
-    assert buffer.update_priorities(np.array([0, 3]), [4, 0]) == 0
-    counts = np.bincount(buffer.sample(110_000)["keys"], minlength=4)
-    np.testing.assert_allclose(counts, [50_000, 20_000, 30_000, 10_000], rtol=0.05)
-
-
 def test_prioritized_drops_and_counts_stale_priorities() -> None:
     buffer = PrioritizedReplayBuffer(3, COLUMNS, alpha=1.0, eps=0.0, seed=0)
     buffer.add(**rows(0, 3))
@@ -263,3 +259,140 @@ def test_no_transition_begins_before_the_rows_were_replaced(
         buffer.add(obs=number, rewards=1.0, terminated=False, new_obs=number + 1)
     rows = buffer.get_all_transitions()
     assert (rows["obs"].tolist(), rows["new_obs"].tolist(), rows["rewards"].tolist()) == ([0], [3], [1.75])
+
+
+def numbered(count: int) -> SampleBatch:
+    return SampleBatch({ACTIONS: np.arange(count)})
+
+
+def make_sampler(capacity: int, alpha: float) -> PrioritizedSampler:
+    return PrioritizedSampler(RowRing(capacity, FrameStorage(capacity)), alpha)
+
+
+def weight_of(batch: SampleBatch) -> dict[int, float]:
+    return dict(zip(batch[KEYS].tolist(), batch[IMPORTANCE_WEIGHTS].tolist(), strict=True))
+
+
+def follows(counts: Array, chances: Array) -> bool:
+    """Whether ``counts [N]`` are as near to ``chances [N]`` as chance brings them, by a chi-square of 5 sigma.
+
+    What is expected less than 10 times is counted together: the law of a chi-square is for more.
+    """
+    expected = counts.sum() * chances
+    rare = expected < 10
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    chi_square = ((counts - expected) ** 2 / np.maximum(expected, 1)).sum()
+    freedom = len(counts) - 1
+    return bool(abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom))
+
+
+def test_prioritized_weights_match_hand_computation() -> None:
+    sampler = make_sampler(4, alpha=0.5)
+    sampler.add(numbered(4), np.array([1.0, 4.0, 16.0, 81.0]))
+    # p^alpha = 1, 2, 4, 9, so P = 1/16, 2/16, 4/16, 9/16 and N P = 1/4, 1/2, 1, 9/4.
+    # (N P)^-0.5 = 2, sqrt 2, 1, 2/3; divided by the largest, 2: 1, 1/sqrt 2, 1/2, 1/3.
+    batch = sampler.sample(500, 0.5, np.random.default_rng(0))
+    assert batch[IMPORTANCE_WEIGHTS].dtype == np.float32
+    assert weight_of(batch) == pytest.approx({0: 1.0, 1: 0.5**0.5, 2: 0.5, 3: 1 / 3})
+    full = sampler.sample(500, 1.0, np.random.default_rng(0))
+    assert weight_of(full) == pytest.approx({0: 1.0, 1: 1 / 2, 2: 1 / 4, 3: 1 / 9})
+    assert set(sampler.sample(500, 0.0, np.random.default_rng(0))[IMPORTANCE_WEIGHTS].tolist()) == {1.0}
+
+
+def test_prioritized_weights_are_normalized_over_all_rows() -> None:
+    sampler = make_sampler(2, alpha=1.0)
+    sampler.add(numbered(2), np.array([1e-9, 1.0]))
+    batch = sampler.sample(50, 1.0, np.random.default_rng(0))
+    assert set(batch[KEYS].tolist()) == {1}
+    assert batch[IMPORTANCE_WEIGHTS].tolist() == pytest.approx([1e-9] * 50)
+    sampler.add(numbered(1), np.array([0.5]))  # overwrites the small one
+    assert weight_of(sampler.sample(50, 1.0, np.random.default_rng(0))) == pytest.approx({1: 0.5, 2: 1.0})
+
+
+def test_prioritized_weights_can_be_normalized_over_the_batch() -> None:
+    sampler = PrioritizedSampler(RowRing(3, FrameStorage(3)), 1.0, "batch")
+    sampler.add(numbered(3), np.array([1e-9, 1.0, 4.0]))
+    weights = weight_of(sampler.sample(50, 0.5, np.random.default_rng(0)))
+    assert weights == pytest.approx({1: 1.0, 2: 0.5})  # the row of 1e-9 was not drawn
+
+
+def test_prioritized_default_priority_is_the_highest() -> None:
+    sampler = make_sampler(5, alpha=1.0)
+    sampler.add(numbered(1))  # 1
+    sampler.add(numbered(1), np.array([4.0]))
+    sampler.update_priorities(np.array([0]), np.array([8.0]))
+    sampler.update_priorities(np.array([0]), np.array([2.0]))
+    sampler.add(numbered(1))  # 8, though no row has it any more
+    sampler.update_priorities(np.array([99]), np.array([1000.0]))  # no row of ours
+    sampler.add(numbered(1))
+    weights = weight_of(sampler.sample(200, 1.0, np.random.default_rng(0)))
+    assert weights == pytest.approx({0: 1.0, 1: 0.5, 2: 0.25, 3: 0.25})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-9])
+def test_prioritized_sampler_refuses_invalid_priorities(bad: float) -> None:
+    sampler = make_sampler(4, alpha=0.6)
+    sampler.add(numbered(2), np.array([1.0, 3.0]))
+    before = in_memory(sampler.state())
+    with pytest.raises(ValueError, match="priority of row 1 is"):
+        sampler.add(numbered(3), np.array([1.0, bad, bad]))
+    with pytest.raises(ValueError, match="priority of row 0 is"):
+        sampler.update_priorities(np.array([1, 0]), np.array([bad, 1.0]))
+    np.testing.assert_equal(in_memory(sampler.state()), before)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_prioritized_draws_follow_priorities_after_many_updates(alpha: float) -> None:
+    capacity, rng = 5000, np.random.default_rng(7)
+    sampler, priorities = make_sampler(capacity, alpha), np.zeros(capacity)
+    for turn in range(800):
+        new, given = int(rng.integers(1, 200)), 10.0 ** rng.uniform(-3, 3, 200)
+        slots = np.arange(sampler.rows.num_added, sampler.rows.num_added + new) % capacity
+        sampler.add(numbered(new), given[:new])
+        priorities[slots] = given[:new]
+        oldest = sampler.rows.num_added - sampler.rows.size
+        keys, changed = rng.integers(oldest, oldest + sampler.rows.size, 3000), 10.0 ** rng.uniform(-3, 3, 3000)
+        assert sampler.update_priorities(keys, changed) == 0
+        priorities[keys % capacity] = changed
+        if turn % 3 == 0:
+            sampler.sample(64, 0.5, rng)
+    drawn = sampler.sample(400_000, 1.0, rng)[KEYS] % capacity
+    assert follows(np.bincount(drawn, minlength=capacity), priorities**alpha / (priorities**alpha).sum())
+
+
+def test_prioritized_draws_are_independent() -> None:
+    sampler, rng, priorities = make_sampler(4, alpha=1.0), np.random.default_rng(0), np.array([1.0, 2.0, 3.0, 4.0])
+    sampler.add(numbered(4), priorities)
+    pairs = np.array([np.sort(sampler.sample(2, 1.0, rng)[KEYS]) for _ in range(5000)])
+    chances = np.outer(priorities, priorities) / priorities.sum() ** 2
+    both_orders = np.triu(chances) + np.tril(chances, -1).T
+    counts = np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
+    assert follows(counts, both_orders.ravel())
+
+
+def test_prioritized_refuses_a_state_of_other_alpha_or_with_other_priorities() -> None:
+    state = in_memory(make_sampler(4, alpha=0.6).state())
+    with pytest.raises(CheckpointError, match=r"alpha 0\.6 does not fit alpha 0\.5"):
+        make_sampler(4, alpha=0.5).load(state)
+    with pytest.raises(CheckpointError, match="1 priorities for 0 rows"):
+        make_sampler(4, alpha=0.6).load({**state, "priorities_to_alpha": np.ones(1)})
+
+
+def test_sampler_that_loads_an_empty_state_takes_any_columns() -> None:
+    sampler = make_sampler(3, alpha=0.6)
+    sampler.add(numbered(2))
+    sampler.load(in_memory(make_sampler(3, alpha=0.6).state()))
+    assert sampler.rows.size == 0
+    sampler.add(SampleBatch({REWARDS: np.zeros(1)}))
+    assert sampler.rows.size == 1
+
+
+def test_uniform_draws_equally_often() -> None:
+    sampler = UniformSampler(RowRing(100, FrameStorage(100)))
+    with pytest.raises(ValueError, match="nothing to sample"):
+        sampler.sample(1, 1.0, np.random.default_rng(0))
+    sampler.add(numbered(130), np.full(130, np.nan))
+    assert sampler.update_priorities(np.array([0, 129, 10**9]), np.array([np.nan, 1.0, 1.0])) == 0
+    drawn = sampler.sample(100_000, 1.0, np.random.default_rng(0))[KEYS] - 30
+    assert follows(np.bincount(drawn, minlength=100), np.full(100, 0.01))

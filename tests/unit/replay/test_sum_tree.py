@@ -1,3 +1,5 @@
+"""The sum tree against a tree made at once, and where sums are rounded."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -145,13 +147,6 @@ def test_sum_tree_rounding_in_block_finds_no_empty_slot() -> None:
     assert tree.total > values.cumsum()[-1] == 1.0  # the order of adding matters here
     found, held = tree.find(np.array([1.0]))
     assert held.tolist() == tree.get(found).tolist() != [0.0]
-
-
-def test_sum_tree_last_value_of_repeated_slot_counts() -> None:
-    tree = SumTree(2000)
-    tree.set(np.array([7, 1500, 7, 7]), np.array([1.0, 2.0, 3.0, 4.0]))
-    assert tree.get(np.array([7, 1500])).tolist() == [4.0, 2.0]
-    assert tree.total == 6.0
 
 
 def test_sum_tree_sums_do_not_drift() -> None:
