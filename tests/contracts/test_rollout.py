@@ -1,7 +1,4 @@
-"""What every Fold and every Accumulator promises.
-
-What every SampleSource promises, for all kinds of workers and for the double of tests.
-"""
+"""What every Fold, every Accumulator and every SampleSource promises, the doubles of tests among them."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from tests.lab.doubles import ScriptedSource, StepFold, rows, without
+from tests.lab.rollout import assert_same_batch
 from tests.unit.rollout.test_folds import GOES_ON, TERMINATED, TRUNCATED, make_fragment, make_steps
 from tests.unit.rollout.test_gatherer import gathered
 from tests.unit.rollout.test_sample_sources import local, reading, remote
@@ -47,12 +45,6 @@ def stream(start: int = 0, stop: int = NUM_STEPS) -> Fragment:
     fragment = make_fragment(STEPS, start, stop)
     values = np.sin(fragment.obs[..., 0])
     return replace(fragment, outputs={**fragment.outputs, VF_PREDS: values})
-
-
-def assert_equal(found: SampleBatch, expected: SampleBatch) -> None:
-    assert set(found) == set(expected)
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
 
 
 FOLDS: Mapping[str, Fold] = {
@@ -80,13 +72,13 @@ def test_each_valid_step_starts_a_row_in_the_order_of_time(fold: Fold) -> None:
 def test_rows_need_no_step_beyond_the_lookahead_of_the_last_start(fold: Fold) -> None:
     for num_starts in (1, 7):
         short = stream(0, num_starts + fold.lookahead)
-        assert_equal(fold.rows(short, num_starts), fold.rows(stream(), num_starts))
+        assert_same_batch(fold.rows(short, num_starts), fold.rows(stream(), num_starts))
 
 
 def test_a_fold_has_no_state(fold: Fold) -> None:
     first = fold.rows(stream(), 5)
     fold.rows(stream(10), 20)
-    assert_equal(fold.rows(stream(), 5), first)
+    assert_same_batch(fold.rows(stream(), 5), first)
 
 
 def test_no_starts_make_no_rows_of_the_same_columns(fold: Fold) -> None:
@@ -124,7 +116,7 @@ def test_no_row_is_lost_or_sent_twice(fold: Fold, make: MakeAccumulator) -> None
     sent = np.isin(expected[OBS][expected_order][:, 0], found[OBS][:, 0])
     # Only the last steps of each env may wait.
     assert np.count_nonzero(~sent) <= 3 * 12
-    assert_equal(
+    assert_same_batch(
         without(reordered(found, order), *DEPENDS_ON_THE_CUT),
         without(reordered(expected, expected_order[sent]), *DEPENDS_ON_THE_CUT),
     )
@@ -138,7 +130,7 @@ def test_an_accumulator_continues_from_the_state_of_another(fold: Fold, make: Ma
     expected, found = (pushed(each, stop, NUM_STEPS) for each in (first, second))
     assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
-        assert_equal(one, other)
+        assert_same_batch(one, other)
 
 
 def test_fold_without_lookahead_gets_each_fragment_as_it_was_recorded() -> None:

@@ -251,14 +251,27 @@ def rows_of(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
 
 
+def check_priorities(state: Mapping[str, Any]) -> int:
+    """Assert that each row has its own first priority or the learned one; return how many have this."""
+    own = own_number(rows_of(state)[OBS])
+    deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
+    learnt = deltas > LEARNT
+    np.testing.assert_allclose(deltas, own + learnt * LEARNT, rtol=1e-4)
+    return int(learnt.sum())
+
+
 def env_ids_of(worker: int) -> list[int]:
     """Return the numbers that the envs of a worker have in their observations."""
     seed = derive_seed(SEED, "worker", worker, "env")
     return [(seed + env) % 2**20 for env in range(NUM_ENVS)]
 
 
+Held = tuple[Pipeline, list[dict[str, Any]]]
+"""A pipeline that was stopped, and what each shard holds."""
+
+
 @pytest.fixture(scope="module", params=[ACTORS, SHARED_MEMORY, SLOW_GATHERED])
-def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, list[dict[str, Any]]]:
+def held(request: pytest.FixtureRequest, ray_session: None) -> Held:
     """A run through Ray with shards that overwrite nothing; the learner has checked every batch of it."""
     pipeline = Pipeline(RayTaskPool(), REPLAY, num_shards=2, storage=request.param)
     pipeline.run(num_steps=6_500, num_updates=60)
@@ -268,12 +281,12 @@ def held(request: pytest.FixtureRequest, ray_session: None) -> tuple[Pipeline, l
     return pipeline, pipeline.stop()
 
 
-def test_every_stored_row_is_the_transition_it_says(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+def test_every_stored_row_is_the_transition_it_says(held: Held) -> None:
     for state in held[1]:
         check_rows(rows_of(state))
 
 
-def test_no_transition_is_lost_or_doubled(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+def test_no_transition_is_lost_or_doubled(held: Held) -> None:
     observations = np.concatenate([rows_of(state)[OBS] for state in held[1]]).astype(int)
     envs = np.unique(observations[:, 0])
     assert len(envs) == NUM_WORKERS * NUM_ENVS
@@ -288,14 +301,14 @@ def test_no_transition_is_lost_or_doubled(held: tuple[Pipeline, list[dict[str, A
         assert seen == everything[: len(seen)], f"env {env}"
 
 
-def test_rows_and_steps_are_counted_alike(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+def test_rows_and_steps_are_counted_alike(held: Held) -> None:
     pipeline, states = held
     stored = sum(state["num_added"] for state in states)
     waiting = pipeline.optimizer.counters.num_steps_sampled - stored
     assert 0 <= waiting <= MOST_WAITING
 
 
-def test_each_worker_explores_with_its_own_epsilon(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+def test_each_worker_explores_with_its_own_epsilon(held: Held) -> None:
     rows = [rows_of(state) for state in held[1]]
     env_ids = np.concatenate([row[OBS][:, 0] for row in rows]).astype(int)
     explored = np.concatenate([row[ACTIONS] for row in rows]) != 0
@@ -307,18 +320,11 @@ def test_each_worker_explores_with_its_own_epsilon(held: tuple[Pipeline, list[di
         assert abs(explored[mine].sum() - count * probability) < 5 * deviation + 1, (index, epsilon)
 
 
-def test_priorities_reach_their_own_rows(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
-    returned = 0
-    for state in held[1]:
-        own = own_number(rows_of(state)[OBS])
-        deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
-        learnt = deltas > LEARNT
-        np.testing.assert_allclose(deltas, own + learnt * LEARNT, rtol=1e-4)
-        returned += int(learnt.sum())
-    assert returned > 100
+def test_priorities_reach_their_own_rows(held: Held) -> None:
+    assert sum(check_priorities(state) for state in held[1]) > 100
 
 
-def test_workers_act_with_newer_and_newer_weights(held: tuple[Pipeline, list[dict[str, Any]]]) -> None:
+def test_workers_act_with_newer_and_newer_weights(held: Held) -> None:
     pipeline, _ = held
     versions: dict[int, int] = {}
     for info in pipeline.optimizer.drain_infos():
@@ -336,9 +342,7 @@ def test_priorities_of_overwritten_rows_are_dropped(storage: str, ray_session: N
     pipeline.run(num_steps=4_000, num_updates=40)
     state = pipeline.stop()[0]
     assert state["num_stale_priorities"] > 0, "nothing was overwritten while it was out: the test proves nothing"
-    own = own_number(rows_of(state)[OBS])
-    deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
-    np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
+    check_priorities(state)
 
 
 def kill_one(kind: str) -> None:
@@ -377,9 +381,7 @@ def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: li
     states = pipeline.stop()
     for state in states:
         check_rows(rows_of(state))
-        own = own_number(rows_of(state)[OBS])
-        deltas = state["priorities_to_alpha"] ** (1 / REPLAY.alpha) - REPLAY.eps
-        np.testing.assert_allclose(deltas, own + (deltas > LEARNT) * LEARNT, rtol=1e-4)
+        check_priorities(state)
     noun = "gatherer" if storage == GATHERED else "worker"
     assert any(noun in event and "its process died; replaced in" in event for event in events), events
     assert any("replay shard" in event for event in events) == ("ReplayShard" in kinds), events

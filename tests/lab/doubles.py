@@ -1,15 +1,13 @@
-"""The doubles of a Learner, a SampleSource and a TaskPool, which do what a test says; and rows for them.
+"""The doubles of a Fold, Policy, Learner, SampleSource and TaskPool, which do what a test says; and rows for them.
 
-The double of a Fold that looks no step ahead and needs no next observation, as on-policy algorithms do.
-
-The double of a Policy, and what tests let it see; Ray's workers import it from here.
+Ray's workers import the policies from here.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,9 +24,14 @@ from rlexp.rollout.gatherer import Gathered, GatheredInfo
 from rlexp.rollout.source import Sample
 from rlexp.sample_batch import ACTIONS, KEYS, NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new
 
+R = TypeVar("R")
+
 
 class StepFold:
-    """Makes a row of each valid step: its observation, action and the policy's outputs; remembers the streams."""
+    """Makes a row of each valid step: its observation, action and the policy's outputs; remembers the streams.
+
+    It looks no step ahead and needs no next observation, as the folds of on-policy algorithms.
+    """
 
     lookahead = 0
 
@@ -215,9 +218,8 @@ class ScriptedSource:
         shard: int | None = None,
     ) -> None:
         """Let the next poll deliver ``batch``; by default, each row took one env step and may go to any shard."""
-        nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
         steps = batch.count if num_env_steps is None else num_env_steps
-        info = SampleInfo(0, batch.count, steps, nothing, weights_version, SampleTime(0.001), shard=shard)
+        info = SampleInfo(0, batch.count, steps, Episodes.join([]), weights_version, SampleTime(0.001), shard=shard)
         self._samples.append(Sample(Ref(batch), info))
 
     def give_report(self, num_rows: int) -> None:
@@ -260,6 +262,15 @@ class ScriptedSource:
 
     def stop(self) -> None:
         self.num_stops += 1
+
+
+class RaisingPool(InlineTaskPool):
+    """An inline pool whose calls may end with an error: to get a reference to one raises it."""
+
+    def get(self, ref: Ref[R], timeout: float) -> R:
+        if isinstance(ref.handle, Exception):
+            raise ref.handle
+        return super().get(ref, timeout)
 
 
 class HeldPool(InlineTaskPool):

@@ -1,12 +1,11 @@
-"""Short ways to the WorkerSpecs that tests need, and to fleets of workers that are there.
-
-What rollout workers send, where a test knows which of its forms it has.
-"""
+"""Short ways to the WorkerSpecs that tests need, to fleets of workers that are there, and to what workers send."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from rlexp.cluster.pool.pool import Actor, TaskPool
 from rlexp.envs.make import make_vector_env
@@ -49,3 +48,11 @@ def whole(sent: SentRows) -> SampleBatch:
     """Return rows that were sent with whole observations; AssertionError where they were not."""
     assert isinstance(sent, SampleBatch)
     return sent
+
+
+def assert_same_batch(found: SampleBatch, expected: SampleBatch) -> None:
+    """Fail where columns, their order or dtypes, or any number differ."""
+    assert list(found) == list(expected)
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+        assert found[name].dtype == expected[name].dtype

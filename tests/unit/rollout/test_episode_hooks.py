@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStep
+from rlexp.callbacks import Callbacks, EpisodeEnd
 from rlexp.config.keys.user_code import UserPart
 from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
 from rlexp.envs.registry import FrameConfig
@@ -26,7 +26,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import WorkerSpec
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
-from tests.lab.rollout import spec_of
+from tests.lab.rollout import spec_of, whole
 from tests.lab.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
 
 NUM_ENVS = 3
@@ -57,12 +57,32 @@ def episodes_of(infos: list[SampleInfo]) -> Episodes:
     return Episodes.join([info.episodes for info in infos])
 
 
+def play(spec: WorkerSpec, num_steps: int, state: Mapping[str, Any] | None = None) -> list[SampleInfo]:
+    """Return the reports of the next env steps of a worker that goes on from ``state``; its calls are in CALLS."""
+    worker = RolloutWorker(spec)
+    if state is not None:
+        worker.load(state)
+    infos = sampled(worker, num_steps)
+    worker.stop()
+    return infos
+
+
+def saved(spec: WorkerSpec, change: Callable[[], None] = lambda: None) -> tuple[dict[str, Any], int]:
+    """Return the state of a worker after 50 env steps and a ``change``, and how many episodes have ended."""
+    worker = RolloutWorker(spec)
+    num_ends = len(episodes_of(sampled(worker, 50)).returns)
+    change()
+    state = copy.deepcopy(worker.state())
+    worker.stop()
+    assert num_ends > 0
+    assert state is not None
+    return state, num_ends
+
+
 @pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
 @pytest.mark.parametrize("fragment_length", [1, 4, 25])
 def test_hooks_are_called_once_per_start_step_and_end(fragment_length: int, batch_mode: str) -> None:
-    worker = RolloutWorker(spec_with("Recorder", fragment_length=fragment_length, batch_mode=batch_mode))
-    infos = sampled(worker, 200)
-    worker.stop()
+    infos = play(spec_with("Recorder", fragment_length=fragment_length, batch_mode=batch_mode), 200)
     episodes = episodes_of(infos)
     starts, steps, ends = calls_of("start"), calls_of("step"), calls_of("end")
     assert len(steps) == sum(info.num_env_steps for info in infos)
@@ -75,9 +95,7 @@ def test_hooks_are_called_once_per_start_step_and_end(fragment_length: int, batc
 
 
 def test_hooks_see_what_the_env_returned() -> None:
-    worker = RolloutWorker(spec_with("Recorder"))
-    sampled(worker, 300)
-    worker.stop()
+    play(spec_with("Recorder"), 300)
     assert [start.obs.tolist()[1:] for start in calls_of("start")] == [
         [start.episode.number, 0] for start in calls_of("start")
     ]
@@ -95,27 +113,22 @@ def test_hooks_see_what_the_env_returned() -> None:
         assert not end.episode.is_evaluation
 
 
-def test_the_env_of_an_episode_is_not_reset_before_its_end() -> None:
+def test_the_env_of_an_episode_is_not_reset_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     at_end: list[tuple[int, int]] = []
 
-    def note(end: EpisodeEnd) -> None:
+    def note(self: Any, end: EpisodeEnd) -> None:
         assert end.episode.env is not None
         env = end.episode.env.unwrapped
         assert isinstance(env, GoalEnv)
         at_end.append((env._episode, env._step))
 
-    worker = RolloutWorker(spec_with("Recorder", env=GOAL_ENV))
-    hooks = worker._recorder._hooks  # type: ignore[attr-defined]
-    hooks._on_end = (*hooks._on_end, note)
-    sampled(worker, 60)
-    worker.stop()
+    monkeypatch.setattr("tests.lab.user_callbacks.Ends.on_episode_end", note)
+    play(spec_with("Ends", "Recorder", env=GOAL_ENV), 60)
     assert at_end == [(end.episode.number, GoalEnv.STEPS) for end in calls_of("end")]
 
 
 def test_infos_are_those_of_one_env() -> None:
-    worker = RolloutWorker(spec_with("Recorder", env=GOAL_ENV))
-    sampled(worker, 60)
-    worker.stop()
+    play(spec_with("Recorder", env=GOAL_ENV), 60)
     for start in calls_of("start"):
         assert start.info == {"level": start.episode.number}
     for step in calls_of("step"):
@@ -143,9 +156,7 @@ def test_an_info_of_all_envs_together_is_given_to_each(value: Any) -> None:
 
 
 def test_a_vector_env_may_return_one_info_for_all_its_envs() -> None:
-    worker = RolloutWorker(spec_with("Recorder", env="tests.unit.rollout.test_episode_hooks:TimedVectorEnv"))
-    sampled(worker, 30)
-    worker.stop()
+    play(spec_with("Recorder", env="tests.unit.rollout.test_episode_hooks:TimedVectorEnv"), 30)
     assert {step.info["fps"] for step in calls_of("step")} == {60.0}
 
 
@@ -157,9 +168,7 @@ class TimedVectorEnv(CountingVectorEnv):
 
 
 def test_hooks_are_called_ahead_where_workers_sample_ahead() -> None:
-    worker = RolloutWorker(spec_with("Recorder", fragment_length=4, sample_async=True))
-    infos = sampled(worker, 200)
-    worker.stop()
+    infos = play(spec_with("Recorder", fragment_length=4, sample_async=True), 200)
     ahead = len(calls_of("step")) - sum(info.num_env_steps for info in infos)
     assert 0 <= ahead <= 4 * NUM_ENVS
     assert episodes_of(infos).own_metrics["steps"].tolist() == episodes_of(infos).lengths.tolist()
@@ -168,9 +177,7 @@ def test_hooks_are_called_ahead_where_workers_sample_ahead() -> None:
 def test_a_hook_that_is_not_written_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_hooks, "EpisodeStep", None)
     monkeypatch.setattr(episode_hooks, "EpisodeStart", None)
-    worker = RolloutWorker(spec_with("Ends"))
-    episodes = episodes_of(sampled(worker, 100))
-    worker.stop()
+    episodes = episodes_of(play(spec_with("Ends"), 100))
     assert episodes.own_metrics["ended"].tolist() == [1.0] * len(episodes.returns)
 
 
@@ -182,19 +189,14 @@ def test_without_hooks_for_episodes_nothing_calls_any() -> None:
 
 
 def test_own_metrics_are_those_of_reported_envs() -> None:
-    spec = spec_with("Recorder", num_envs=2, reported_envs=(False, True))
-    worker = RolloutWorker(spec)
-    episodes = episodes_of(sampled(worker, 100))
-    worker.stop()
+    episodes = episodes_of(play(spec_with("Recorder", num_envs=2, reported_envs=(False, True)), 100))
     assert len(calls_of("end")) == len(episodes.returns)
     assert episodes.own_metrics["steps"].tolist() == episodes.lengths[episodes.reported].tolist()
     assert 0 < episodes.reported.sum() < len(episodes.reported)
 
 
 def test_hooks_of_several_classes_are_called_in_order() -> None:
-    worker = RolloutWorker(spec_with("Recorder", "Ends"))
-    episodes = episodes_of(sampled(worker, 100))
-    worker.stop()
+    episodes = episodes_of(play(spec_with("Recorder", "Ends"), 100))
     assert episodes.own_metrics.keys() == {"begun", "steps", "ended"}
     assert len(episodes.own_metrics["ended"]) == len(episodes.returns)
 
@@ -306,44 +308,28 @@ class TestState:
 
     @pytest.mark.parametrize("kept", [object(), (1, 2)], ids=["object", "tuple"])
     def test_with_data_that_no_checkpoint_holds_callbacks_go_on_alone(self, kept: Any) -> None:
-        worker = RolloutWorker(spec_with("CountsEnds", "Recorder"))
-        num_ends = len(episodes_of(sampled(worker, 50)).returns)
-        calls_of("start")[-1].episode.data["kept"] = kept
-        self.check_that_callbacks_go_on(worker, spec_with("CountsEnds", "Recorder"), num_ends)
+        spec = spec_with("CountsEnds", "Recorder")
+        state, num_ends = saved(spec, lambda: calls_of("start")[-1].episode.data.update(kept=kept))
+        self.check_that_callbacks_go_on(spec, state, num_ends)
 
     def test_without_a_snapshot_of_the_env_callbacks_go_on_alone(self) -> None:
-        worker = RolloutWorker(spec_with("CountsEnds", env=OPAQUE_ENV))
-        num_ends = len(episodes_of(sampled(worker, 50)).returns)
-        self.check_that_callbacks_go_on(worker, spec_with("CountsEnds", env=OPAQUE_ENV), num_ends)
+        spec = spec_with("CountsEnds", env=OPAQUE_ENV)
+        self.check_that_callbacks_go_on(spec, *saved(spec))
 
-    def check_that_callbacks_go_on(self, worker: RolloutWorker, spec: WorkerSpec, num_ends: int) -> None:
-        """Check that the state of ``worker`` has its callbacks, and that another one goes on with these alone."""
-        state = copy.deepcopy(worker.state())
-        worker.stop()
-        assert num_ends > 0
-        assert state is not None
+    def check_that_callbacks_go_on(self, spec: WorkerSpec, state: dict[str, Any], num_ends: int) -> None:
+        """Check that ``state`` has the callbacks of a worker, and that another one goes on with these alone."""
         assert list(state) == ["recorder"]
         assert list(state["recorder"]) == ["hooks"]
         assert list(state["recorder"]["hooks"]) == ["callbacks"]
-        resumed, new = RolloutWorker(spec), RolloutWorker(spec)
-        resumed.load(state)
-        counts = [episodes_of(sampled(each, 100)).own_metrics["ends"].tolist() for each in (resumed, new)]
-        resumed.stop()
-        new.stop()
-        assert counts[1][0] == 1
-        assert counts[0] == [count + num_ends for count in counts[1]], "the episodes are new ones, their count goes on"
+        resumed, new = (episodes_of(play(spec, 100, each)).own_metrics["ends"].tolist() for each in (state, None))
+        assert new[0] == 1
+        assert resumed == [count + num_ends for count in new], "the episodes are new ones, their count goes on"
 
     def test_envs_that_cannot_be_restored_leave_callbacks_to_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        worker = RolloutWorker(spec_with("CountsEnds"))
-        num_ends = len(episodes_of(sampled(worker, 50)).returns)
-        state = copy.deepcopy(worker.state())
-        worker.stop()
-        assert state is not None
+        spec = spec_with("CountsEnds")
+        state, num_ends = saved(spec)
         monkeypatch.setattr("rlexp.rollout.recorder.restore_snapshot", lambda *given: False)
-        resumed = RolloutWorker(spec_with("CountsEnds"))
-        resumed.load(state)
-        assert episodes_of(sampled(resumed, 100)).own_metrics["ends"][0] == num_ends + 1
-        resumed.stop()
+        assert episodes_of(play(spec, 100, state)).own_metrics["ends"][0] == num_ends + 1
 
     def test_without_callbacks_nothing_is_saved_of_an_env_without_a_snapshot(self) -> None:
         worker = RolloutWorker(spec_of(OPAQUE_ENV, ScriptedPolicy, NUM_ENVS))
@@ -352,26 +338,15 @@ class TestState:
         worker.stop()
 
     def test_a_nan_metric_of_a_running_episode_is_left_out(self) -> None:
-        worker = RolloutWorker(spec_with("Recorder"))
-        sampled(worker, 50)
-        calls_of("start")[-1].episode.metrics["distance"] = np.float32("nan")
-        state = worker.state()
-        worker.stop()
-        assert state is not None
+        nan = np.float32("nan")
+        state, _ = saved(spec_with("Recorder"), lambda: calls_of("start")[-1].episode.metrics.update(distance=nan))
         assert "nan" not in str(state["recorder"]["hooks"]).lower()
 
-    @pytest.mark.parametrize("saved", [(), ("Ends",)])
-    def test_episodes_of_other_callbacks_have_no_hooks_until_they_end(self, saved: tuple[str, ...]) -> None:
-        spec = spec_with(*saved) if saved else spec_of(COUNTING_ENV, ScriptedPolicy, NUM_ENVS)
-        before = RolloutWorker(spec)
-        sampled(before, 50)
-        state = copy.deepcopy(before.state())
-        before.stop()
-        assert state is not None
-        after = RolloutWorker(spec_with("Recorder"))
-        after.load(state)
-        episodes = episodes_of(sampled(after, 200))
-        after.stop()
+    @pytest.mark.parametrize("names", [(), ("Ends",)])
+    def test_episodes_of_other_callbacks_have_no_hooks_until_they_end(self, names: tuple[str, ...]) -> None:
+        before = spec_with(*names) if names else spec_of(COUNTING_ENV, ScriptedPolicy, NUM_ENVS)
+        state, _ = saved(before)
+        episodes = episodes_of(play(spec_with("Recorder"), 200, state))
         assert len(episodes.returns) - NUM_ENVS <= len(calls_of("end")) < len(episodes.returns)
         assert all(end.length == end.episode.data["steps"] for end in calls_of("end"))
 
@@ -419,10 +394,8 @@ class TestErrors:
 
     @pytest.mark.parametrize("value", ["high", None, float("inf"), [1, 2], 1j])
     def test_a_metric_that_is_no_number_is_refused(self, value: Any) -> None:
-        assert (
-            f"the metric distance is {value!r} (worker 4)"
-            in self.fail("Reports", metric="distance", value=value).message
-        )
+        message = self.fail("Reports", metric="distance", value=value).message
+        assert f"the metric distance is {value!r} (worker 4)" in message
 
     @pytest.mark.parametrize("name", ["a b", "", "a/b", "x" * 65, 3])
     def test_a_name_that_no_row_can_have_is_refused(self, name: Any) -> None:
@@ -467,17 +440,14 @@ class TestErrors:
             classes_of("SuccessRate", bonsu=1).make("here")
 
 
-def test_a_hook_cannot_change_what_is_learned() -> None:
-    def spoil(step: EpisodeStep) -> None:
-        step.obs[:] = -1.0
-
-    plain, spoilt = (RolloutWorker(spec_with("Recorder")) for _ in range(2))
-    hooks = spoilt._recorder._hooks  # type: ignore[attr-defined]
-    hooks._on_step = (spoil,)
-    (first, _), (second, _) = plain.sample(0), spoilt.sample(0)
-    for worker in (plain, spoilt):
+def test_a_hook_cannot_change_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.lab.user_callbacks.Recorder.on_episode_step", lambda self, step: step.obs.fill(-1.0))
+    found = []
+    for names in ((), ("Recorder",)):
+        worker = RolloutWorker(spec_with(*names))
+        found.append({name: column.tolist() for name, column in whole(worker.sample(0)[0]).columns.items()})
         worker.stop()
-    assert {name: first[name].tolist() for name in first} == {name: second[name].tolist() for name in second}  # type: ignore[index, union-attr]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""
-
-What counts as an episode: what the env ends, or the game that it says is over.
-"""
+"""What counts as an episode: what the env ends, or the game that it says is over; and evaluations and their limits."""
 
 from __future__ import annotations
 

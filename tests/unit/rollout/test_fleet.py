@@ -1,7 +1,4 @@
-"""Workers that die, hang or fail, and what becomes of their places.
-
-Workers that are lost with their node, wait for room, or are on a node that ends soon.
-"""
+"""Workers that die, hang or fail, alone or with their node, wait for room or move, and what becomes of their places."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from rlexp.cluster.pool.pool import (
     ArgumentLostError,
     ClusterState,
     Completed,
-    InlineTaskPool,
     Lane,
     Ref,
 )
@@ -37,6 +33,7 @@ from rlexp.rollout.fleet_member import (
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.worker import RolloutWorker
+from tests.lab.doubles import RaisingPool
 
 TIMEOUT_S = 30.0
 STEPS = 5
@@ -57,7 +54,7 @@ class FakeWorker:
         self.updates: list[tuple[str, Any]] = []
 
 
-class FragilePool(InlineTaskPool):
+class FragilePool(RaisingPool):
     """Ends calls as each worker's fate says; a removed worker's late answers come all the same."""
 
     def __init__(self) -> None:
@@ -70,19 +67,13 @@ class FragilePool(InlineTaskPool):
             worker.updates.append((method.__name__, args[0].handle if isinstance(args[0], Ref) else args[0]))
             lane.deliver(Completed(actor, (Ref(None),)))
             return
-        nothing = Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
-        info = SampleInfo(worker.index, STEPS, STEPS, nothing, worker.attempt, SampleTime())
+        info = SampleInfo(worker.index, STEPS, STEPS, Episodes.join([]), worker.attempt, SampleTime())
         result: Ref[Any] = Ref(worker.fate if isinstance(worker.fate, Exception) else info)
         answer: Completed[Any, Any] = Completed(actor, (Ref("rows"), result))
         if worker.fate == HANGS:
             self._late.append(lambda: lane.deliver(answer))
         else:
             lane.deliver(answer)
-
-    def get(self, ref: Ref[Any], timeout: float) -> Any:
-        if isinstance(ref.handle, Exception):
-            raise ref.handle
-        return ref.handle
 
     def remove(self, actor: Actor[Any]) -> None:
         self.removed.append(actor.handle)

@@ -1,9 +1,4 @@
-"""The fold of PPO: by hand, and against a model that looks at one env, one step at a time.
-
-The n-step accumulator against a model that folds one row of one env at a time.
-
-The accumulator of whole episodes against a model that looks at one env at a time.
-"""
+"""Both folds by hand, and both accumulators against models that look at one env, one step at a time."""
 
 from __future__ import annotations
 
@@ -23,6 +18,7 @@ from rlexp.rollout.folds import (
     VF_PREDS,
     Advantages,
     EpisodeAccumulator,
+    Fold,
     FragmentAccumulator,
     NStep,
 )
@@ -150,31 +146,22 @@ def test_the_pushes_together_hold_each_row_of_the_model_once(
         assert_same_rows(found, [row for rows in seen for row in rows])
 
 
-def rows_of(rewards: list[int], endings: list[int], n_step: int, gamma: float) -> list[NStepRow]:
-    steps = [make_steps(0, rewards, endings)]
-    return as_rows(FragmentAccumulator(NStep(n_step, gamma)).push(make_fragment(steps, 0, len(rewards))))
+THREE_MORE = [GOES_ON] * 3
 
 
-def test_three_steps_by_hand() -> None:
-    rows = rows_of(rewards=[1, 2, 4, 8], endings=[GOES_ON] * 4, n_step=3, gamma=0.5)
-    assert rows == [NStepRow(0, 1 + 0.5 * 2 + 0.25 * 4, 0.125, 3), NStepRow(1, 2 + 0.5 * 4 + 0.25 * 8, 0.125, 4)]
-
-
-def test_a_termination_ends_the_fold_and_nothing_follows() -> None:
-    rows = rows_of([1, 2, 4, 8, 16], [GOES_ON, TERMINATED, GOES_ON, GOES_ON, GOES_ON], n_step=3, gamma=0.5)
-    assert rows == [NStepRow(0, 1 + 0.5 * 2, 0.0, 2), NStepRow(1, 2, 0.0, 2)]
-
-
-def test_a_truncation_ends_the_fold_and_bootstraps_with_the_steps_folded() -> None:
-    rows = rows_of([1, 2, 4, 8, 16], [GOES_ON, TRUNCATED, GOES_ON, GOES_ON, GOES_ON], n_step=3, gamma=0.5)
-    assert rows == [NStepRow(0, 1 + 0.5 * 2, 0.25, 2), NStepRow(1, 2, 0.5, 2)]
-
-
-def test_fragments_shorter_than_n_wait_for_their_successors() -> None:
-    steps = [make_steps(0, [1, 2, 4], [GOES_ON] * 3)]
-    accumulator = FragmentAccumulator(NStep(3, 0.5))
-    counts = [accumulator.push(make_fragment(steps, t, t + 1)).count for t in range(3)]
-    assert counts == [0, 0, 1]
+@pytest.mark.parametrize(
+    ("endings", "expected"),
+    [
+        ([GOES_ON] * 4, [NStepRow(0, 1 + 0.5 * 2 + 0.25 * 4, 0.125, 3), NStepRow(1, 2 + 0.5 * 4 + 0.25 * 8, 0.125, 4)]),
+        ([GOES_ON, TERMINATED, *THREE_MORE], [NStepRow(0, 1 + 0.5 * 2, 0.0, 2), NStepRow(1, 2, 0.0, 2)]),
+        ([GOES_ON, TRUNCATED, *THREE_MORE], [NStepRow(0, 1 + 0.5 * 2, 0.25, 2), NStepRow(1, 2, 0.5, 2)]),
+    ],
+    ids=["no end", "nothing follows a termination", "a truncation bootstraps with the steps folded"],
+)
+def test_three_steps_by_hand(endings: list[int], expected: list[NStepRow]) -> None:
+    rewards = [1, 2, 4, 8, 16][: len(endings)]
+    fragment = make_fragment([make_steps(0, rewards, endings)], 0, len(rewards))
+    assert as_rows(FragmentAccumulator(NStep(3, 0.5)).push(fragment)) == expected
 
 
 def test_columns_keep_their_types() -> None:
@@ -189,17 +176,6 @@ def test_columns_keep_their_types() -> None:
         OUTPUT: np.int64,
         new(OUTPUT): np.int64,
     }
-
-
-def test_the_fragments_given_to_n_step_are_not_written_into() -> None:
-    steps = [make_steps(0, [1, 2, 4, 8], [GOES_ON, TERMINATED, GOES_ON, GOES_ON])]
-    accumulator = FragmentAccumulator(NStep(3, 0.9))
-    for start in (0, 2):
-        fragment = make_fragment(steps, start, start + 2)
-        columns = vars(fragment) | {"outputs": fragment.outputs[OUTPUT]}
-        for column in columns.values():
-            column.setflags(write=False)
-        accumulator.push(fragment)
 
 
 GAE = Advantages(gamma=0.5, lambda_=0.5, uses_gae=True, uses_critic=True)
@@ -356,21 +332,19 @@ def test_lambda_of_zero_is_one_td_error_wherever_fragments_end() -> None:
     assert whole[ADVANTAGES][0] == pytest.approx(0 + 0.5 * value_of(1) - value_of(0))
 
 
-def test_a_fragment_of_one_step_has_its_td_error() -> None:
-    fragment = make_fragment([make_steps(0, [3], [GOES_ON])], 0, 1)
-    batch = GAE.rows(replace(fragment, outputs={VF_PREDS: np.array([[0.5], [0.4]], np.float32)}), 1)
-    assert batch[ADVANTAGES].tolist() == pytest.approx([3 + 0.5 * 0.4 - 0.5])
-
-
-def test_the_fragments_given_are_not_written_into() -> None:
+@pytest.mark.parametrize("fold", [GAE, NStep(3, 0.9)], ids=["GAE", "3-step"])
+def test_the_fragments_given_are_not_written_into(fold: Fold) -> None:
     steps = [make_steps(0, [1, 2, 4, 8], [GOES_ON, TERMINATED, GOES_ON, GOES_ON])]
-    fragment = with_values(make_fragment(steps, 0, 4))
-    columns = {**vars(fragment), **fragment.outputs}
-    del columns["outputs"]
-    for column in columns.values():
-        column.setflags(write=False)
-    FragmentAccumulator(GAE).push(fragment)
-    EpisodeAccumulator(GAE, 1).push(fragment)
+    accumulators = FragmentAccumulator(fold), EpisodeAccumulator(fold, 1)
+    for start in (0, 2):
+        fragment = with_values(make_fragment(steps, start, start + 2))
+        for column in (
+            *fragment.outputs.values(),
+            *(vars(fragment)[name] for name in vars(fragment) if name != "outputs"),
+        ):
+            column.setflags(write=False)
+        for accumulator in accumulators:
+            accumulator.push(fragment)
 
 
 def ended_rows(steps: list[Step], n_step: int, gamma: float) -> list[NStepRow]:
@@ -420,12 +394,3 @@ def test_memory_is_free_again_once_episodes_have_ended(monkeypatch: pytest.Monke
     steps = [make_steps(0, [1] * 400, [GOES_ON, TRUNCATED] * 200)]
     accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
     assert all(accumulator.push(make_fragment(steps, t, t + 4)) is not None for t in range(0, 400, 4))
-
-
-def test_an_episode_over_many_fragments_counts_with_all_its_steps() -> None:
-    steps = [make_steps(0, [1] * 5, [GOES_ON] * 4 + [TERMINATED])]
-    accumulator = EpisodeAccumulator(NStep(1, 0.9), min_steps=5)
-    batches = [accumulator.push(make_fragment(steps, t, t + 1)) for t in range(5)]
-    assert batches[:4] == [None] * 4
-    assert batches[4] is not None
-    assert batches[4].count == 5

@@ -1,7 +1,4 @@
-"""Frames on their way: what is sent makes the same rows as whole observations would, and has each frame once.
-
-A worker whose env shows images sends frames; whatever its policy asks for, the rows are those of whole ones.
-"""
+"""Frames on their way: what is sent makes the same rows as whole observations would, and has each frame once."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from rlexp.errors import TrialError
 from rlexp.policy import Outputs, Policy
 from rlexp.rollout import folds
 from rlexp.rollout.folds import (
-    Accumulator,
     EpisodeAccumulator,
     Fold,
     FragmentAccumulator,
@@ -32,7 +28,7 @@ from rlexp.rollout.worker_spec import MakePolicy
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new
 from tests.lab.doubles import SEEN, ScriptedPolicy, StepFold, without
 from tests.lab.envs import PIXEL_ENV
-from tests.lab.rollout import ONE_STEP, spec_of
+from tests.lab.rollout import ONE_STEP, assert_same_batch, spec_of
 from tests.unit.rollout.test_rollout_worker import KeepingWriter
 
 SIDE = 16
@@ -94,20 +90,6 @@ class Recorder:
         return np.array([env.obs for env in self._envs])
 
 
-def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
-    assert list(batch) == list(expected)
-    for name in expected:
-        np.testing.assert_array_equal(batch[name], expected[name])
-        assert batch[name].dtype == expected[name].dtype
-
-
-def two_accumulators(fold: Fold, complete: bool) -> tuple[Accumulator, Accumulator]:
-    def make() -> Accumulator:
-        return EpisodeAccumulator(fold, 10) if complete else FragmentAccumulator(fold)
-
-    return make(), make()
-
-
 @settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8),
@@ -121,14 +103,14 @@ def test_frame_packer_rows_match_whole_observations(
     lengths: list[int], num_envs: int, fold: Fold, channels: int, overlap: bool, complete: bool
 ) -> None:
     recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, refuse_large_fragment)
-    plain, framed = two_accumulators(fold, complete)
+    plain, framed = (EpisodeAccumulator(fold, 10) if complete else FragmentAccumulator(fold) for _ in range(2))
     for length in lengths:
         fragment = recorder.record(length)
         expected, batch = plain.push(fragment), framed.push(packer.pack(fragment))
         assert (expected is None) == (batch is None)
         if batch is not None and expected is not None:
             sent = packer.send(batch)
-            assert_equal(sent.stacks(), expected)
+            assert_same_batch(sent.stacks(), expected)
             assert len(np.unique(sent.numbers)) == len(sent.frames)
 
 
@@ -227,14 +209,6 @@ def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.Mo
     assert caught.value.hint == "lower sample_batch_size or num_envs_per_worker"
 
 
-def test_frame_packer_sends_no_frames_without_rows() -> None:
-    packer, accumulator = FramePacker(1, refuse_large_fragment), FragmentAccumulator(NStep(5, GAMMA))
-    sent = packer.send(accumulator.push(packer.pack(Recorder(1).record(2))))
-    assert len(sent) == 0
-    assert sent.frames.shape == (0, SIDE, SIDE, 1)
-    assert sent.rows[FRAME_IDS].shape == sent.rows[NEW_FRAME_IDS].shape == (0, STACKED)
-
-
 SIZE = 20
 
 
@@ -305,11 +279,7 @@ def test_worker_sends_frames_instead_of_images(make_policy: type[Policy], make_w
         assert isinstance(sent, FrameRows)
         assert sent.frames.shape[1:] == (SIZE, SIZE, 1)
         assert info.num_rows == len(sent)
-        expected = writer.batches[-1]
-        stacks = sent.stacks()
-        assert set(stacks) == set(expected)
-        for name in expected:
-            np.testing.assert_array_equal(stacks[name], expected[name])
+        assert_same_batch(sent.stacks(), writer.batches[-1])
 
 
 def test_worker_sends_small_images_whole() -> None:

@@ -19,7 +19,7 @@ from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.fragment import join_rows
 from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
-from tests.lab.doubles import CountingPolicy, StepPolicy
+from tests.lab.doubles import CountingPolicy, RaisingPool, StepPolicy
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
 from tests.lab.rollout import spec_of
 
@@ -49,7 +49,7 @@ class Shelf:
         return sent.count
 
 
-class StorePool(InlineTaskPool):
+class StorePool(RaisingPool):
     """An inline pool in which the stores of some shards are held back or fail."""
 
     def __init__(self) -> None:
@@ -72,11 +72,6 @@ class StorePool(InlineTaskPool):
         else:
             start(lane, actor, method, args)
 
-    def get(self, ref: Ref[Any], timeout: float) -> Any:
-        if isinstance(ref.handle, Exception):
-            raise ref.handle
-        return ref.handle
-
     def remove(self, actor: Actor[Any]) -> None:
         self.removed.append(actor.name)
         self.fails.pop(int(actor.name.rpartition("-")[2]), None)
@@ -89,20 +84,25 @@ class StorePool(InlineTaskPool):
 
 
 def spec_for(
-    pool: TaskPool, indices: tuple[int, ...] = (4, 7), attempt: int = 0, env: str = ENDLESS_ENV, **changes: Any
+    pool: TaskPool,
+    indices: tuple[int, ...] = (4, 7),
+    attempt: int = 0,
+    observation_filter: Moments | None = None,
+    **changes: Any,
 ) -> GathererSpec:
-    worker = spec_of(env, StepPolicy, num_envs=1, fragment_length=FRAGMENT)
+    worker = spec_of(ENDLESS_ENV, StepPolicy, 1, fragment_length=FRAGMENT, observation_filter=observation_filter)
     workers = tuple((replace(worker, index=index), NOTHING_RESERVED) for index in indices)
     return GathererSpec(0, attempt, 3, workers, renewed, lambda: pool, replace(CONFIG, **changes))
 
 
 class Bench:
-    """A gatherer in this process, its shards, and a clock that only the test moves."""
+    """A gatherer in this process, its shards, and a clock that moves a little whenever it is read."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, observation_filter: Moments | None = None, **changes: Any) -> None:
         self.now_s = 0.0
         self.pool = StorePool()
-        self.gatherer = Gatherer(spec_for(self.pool, **changes), self.clock)
+        spec = spec_for(self.pool, observation_filter=observation_filter, **changes)
+        self.gatherer = Gatherer(spec, self.clock)
         self.shelves = [Shelf(), Shelf()]
         for index, shelf in enumerate(self.shelves):
             self.gatherer.set_shard(index, Actor(f"replay-{index}", shelf))
@@ -230,14 +230,7 @@ def test_worker_that_fails_is_replaced_and_named_by_its_own_index() -> None:
 
 
 def test_what_each_worker_observed_is_reported_by_its_index() -> None:
-    pool = StorePool()
-    spec = spec_for(pool)
-    rollout = replace(spec.workers[0][0].rollout, observation_filter=Moments.none((3,)))
-    workers = tuple((replace(worker, rollout=rollout), resources) for worker, resources in spec.workers)
-    gatherer = Gatherer(replace(spec, workers=workers))
-    for index in range(2):
-        gatherer.set_shard(index, Actor(f"replay-{index}", Shelf()))
-    _, info = gatherer.sample(0)
+    info = Bench(observation_filter=Moments.none((3,))).sample()
     assert set(info.gathered.observed) == {4, 7}
     assert sum(moments.count for moments in info.gathered.observed.values()) >= info.num_env_steps
 
@@ -271,57 +264,39 @@ def test_rows_of_different_kinds_are_not_joined() -> None:
             join_rows(parts)
 
 
-def gathered(pool: InlineTaskPool) -> GatheredWorkers:
-    """Return a source over two gatherers of one worker each; the numbers of both are those of the workers."""
-
-    def place(index: int, attempt: int) -> Actor[Any]:
-        spec = spec_for(pool, indices=(index,), attempt=attempt, joined_rows=1, reported_rows=1)
-        return Actor(f"gatherer-{index}", Gatherer(replace(spec, index=index)))
-
-    fleet = Fleet(
-        pool, place, 2, FleetLimits(max_restarts=0, sample_timeout_s=60.0), words=FleetWords("gatherer {}".format)
-    )
-    source = GatheredWorkers(pool, fleet, 2, CONFIG.num_shards, max_weight_sync_delay=1)
-    for index in range(CONFIG.num_shards):
-        source.set_shard(index, Actor(f"replay-{index}", Shelf()))
-    return source
-
-
-class GathererPool(StorePool):
-    """A pool whose gatherers end as a test says; those that it removes are gone."""
-
-    def place(self, name: str, resources: Any, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Actor[Any]:
-        return Actor(name, make(*args, **kwargs))
-
-
 class Driver:
-    """The driver's side: a source over two gatherers of two workers each, in this process."""
+    """The driver's side: a source over two gatherers of ``workers_each`` workers, in this process."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.now_s = 0.0
-        self.pool = GathererPool()
+    def __init__(self, pool: InlineTaskPool, workers_each: int, **changes: Any) -> None:
         self.inner_pools: list[StorePool] = []
-        self.changes = changes
+        self._pool = pool
+        self._workers_each = workers_each
+        self._changes = changes
         limits = FleetLimits(max_restarts=5, sample_timeout_s=60.0)
-        fleet = Fleet(self.pool, self.place, 2, limits, lambda: self.now_s, words=FleetWords("gatherer {}".format))
-        self.source = GatheredWorkers(self.pool, fleet, 2, 2, max_weight_sync_delay=1)
+        fleet = Fleet(pool, self.place, 2, limits, words=FleetWords("gatherer {}".format))
+        self.source = GatheredWorkers(pool, fleet, 2, CONFIG.num_shards, max_weight_sync_delay=1)
         self.shelves = [Shelf(), Shelf()]
         for index, shelf in enumerate(self.shelves):
             self.source.set_shard(index, Actor(f"replay-{index}", shelf))
-        self.source.publish(0, {"layer": np.zeros(3)})
 
     def place(self, index: int, attempt: int) -> Actor[Any]:
-        pool = StorePool()
-        self.inner_pools.append(pool)
-        spec = spec_for(pool, indices=(2 * index, 2 * index + 1), attempt=attempt, **self.changes)
-        return self.pool.place(f"gatherer-{index}", NOTHING_RESERVED, Gatherer, replace(spec, index=index))
+        self.inner_pools.append(StorePool())
+        first = index * self._workers_each
+        indices = tuple(range(first, first + self._workers_each))
+        spec = spec_for(self.inner_pools[-1], indices, attempt, **self._changes)
+        return self._pool.place(f"gatherer-{index}", NOTHING_RESERVED, Gatherer, replace(spec, index=index))
 
     def infos(self, polls: int) -> list[Any]:
         return [sample.info for _ in range(polls) for sample in self.source.poll(0)]
 
 
+def gathered(pool: InlineTaskPool) -> GatheredWorkers:
+    """Return a source over two gatherers of one worker each; the numbers of both are those of the workers."""
+    return Driver(pool, 1, joined_rows=1, reported_rows=1).source
+
+
 def test_rows_of_all_gatherers_are_stored_and_counted_once() -> None:
-    driver = Driver()
+    driver = Driver(StorePool(), 2)
     infos = driver.infos(4)
     reported = sum(info.num_rows for info in infos)
     in_flight = driver.infos(1)  # asked for by the last poll: they are stored, and come with the next one
@@ -332,11 +307,12 @@ def test_rows_of_all_gatherers_are_stored_and_counted_once() -> None:
 
 
 def test_gatherer_that_dies_is_replaced_with_its_workers_and_what_it_held_is_counted() -> None:
-    driver = Driver()
+    pool = StorePool()
+    driver = Driver(pool, 2)
     driver.infos(3)
-    driver.pool.fails[1] = ActorLostError("its process died")
+    pool.fails[1] = ActorLostError("its process died")
     infos = driver.infos(4)
-    assert driver.pool.removed == ["gatherer-1"]
+    assert pool.removed == ["gatherer-1"]
     assert driver.source.num_worker_restarts == 1
     events = driver.source.drain_events()
     assert len(events) == 1
@@ -348,7 +324,7 @@ def test_gatherer_that_dies_is_replaced_with_its_workers_and_what_it_held_is_cou
 
 
 def test_restarts_and_events_of_the_workers_come_through() -> None:
-    driver = Driver()
+    driver = Driver(StorePool(), 2)
     driver.infos(3)
     driver.inner_pools[1].fails[3] = ActorLostError("its process died")
     driver.infos(4)
@@ -358,9 +334,10 @@ def test_restarts_and_events_of_the_workers_come_through() -> None:
 
 
 def test_what_ends_all_workers_of_a_gatherer_is_raised_at_once() -> None:
-    driver = Driver()
+    pool = StorePool()
+    driver = Driver(pool, 2)
     driver.infos(2)
-    driver.pool.fails[0] = TrialError("the env fails")
+    pool.fails[0] = TrialError("the env fails")
     with pytest.raises(TrialError, match="the env fails"):
         driver.infos(3)
 

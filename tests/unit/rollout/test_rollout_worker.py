@@ -1,7 +1,4 @@
-"""The worker on envs whose every observation, reward and ending is known.
-
-A WorkerSpec on its way to another process.
-"""
+"""The worker on envs whose every observation, reward and ending is known; its spec on its way to another process."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ from rlexp.rollout.folds import Advantages, NStep
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy, WorkerSpec
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, WrittenRows
+from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch, WrittenRows
 from tests.lab.doubles import StepPolicy
 from tests.lab.dqn import PLAIN_HEAD
-from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length, episode_terminates
-from tests.lab.rollout import spec_of, whole
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length
+from tests.lab.rollout import assert_same_batch, spec_of, whole
 
 NUM_ENVS = 2
 FRAGMENT_LENGTH = 5
@@ -58,25 +55,6 @@ def sample(worker: RolloutWorker, calls: int) -> tuple[SampleBatch, list[SampleI
     """Sample so often; return all rows, and what was told about each fragment."""
     samples = [worker.sample(0) for _ in range(calls)]
     return SampleBatch.concat([whole(batch) for batch, _ in samples]), [info for _, info in samples]
-
-
-@pytest.mark.parametrize("clip_rewards", [False, True])
-@pytest.mark.parametrize("fragment_length", [1, 2, 5, 40])
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_every_row_is_folded_within_its_episode(fragment_length: int, n_step: int, clip_rewards: bool) -> None:
-    batch, _ = sample(
-        make_worker(fold=NStep(n_step, GAMMA), fragment_length=fragment_length, clip_rewards=clip_rewards),
-        calls=80 // fragment_length,
-    )
-    for i in range(batch.count):
-        env_id, episode, step = batch[OBS][i].astype(int).tolist()
-        length = episode_length(episode)
-        m = min(n_step, length - step)
-        assert batch[NEW_OBS][i].astype(int).tolist() == [env_id, episode, step + m]
-        rewards = [1 if clip_rewards else step + k + 1 for k in range(m)]
-        assert batch[REWARDS][i] == pytest.approx(sum(GAMMA**k * reward for k, reward in enumerate(rewards)))
-        terminated = step + m == length and episode_terminates(episode)
-        assert batch[DISCOUNTS][i] == pytest.approx(0.0 if terminated else GAMMA**m)
 
 
 @pytest.mark.parametrize("fragment_length", [1, 5, 40])
@@ -124,8 +102,7 @@ def test_rows_are_written_instead_of_sent_where_there_is_a_writer() -> None:
     spec = spec_of(COUNTING_ENV, StepPolicy, NUM_ENVS, THREE_STEPS, fragment_length=FRAGMENT_LENGTH)
     worker = RolloutWorker(replace(spec, row_writer=writer))
     samples = [worker.sample(0) for _ in range(3)]
-    for name in sent:
-        np.testing.assert_array_equal(SampleBatch.concat(writer.batches)[name], sent[name])
+    assert_same_batch(SampleBatch.concat(writer.batches), sent)
     for batch, (written, info) in zip(writer.batches, samples, strict=True):
         assert written == WrittenRows(3, 7, 0, batch.count, (), has_td_errors=True)
         assert (info.num_rows, info.shard) == (batch.count, 3)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -16,10 +14,8 @@ import pytest
 
 from rlexp.rollout.shared_weights import MOST_READS, SharedWeights, WeightsReader
 from rlexp.sample_batch import Array
-from tests.lab.shared_memory import users_of
+from tests.lab.shared_memory import PATIENCE_S, kill_9, process, received, users_of
 
-SPAWN = multiprocessing.get_context("spawn")
-PATIENCE_S = 60.0
 NUM_TAKEN = 100
 
 
@@ -49,6 +45,13 @@ def opened(shared: SharedWeights, index: int = 0) -> WeightsReader:
     return reader
 
 
+def check_takes(reader: WeightsReader, version: int) -> None:
+    """Check that the reader is given whole weights of this version."""
+    taken = reader.take()
+    assert taken is not None
+    check_whole(taken, version)
+
+
 @pytest.fixture
 def shared() -> Iterator[SharedWeights]:
     made = SharedWeights(num_readers=2, max_delay=10)
@@ -61,9 +64,7 @@ def test_reader_finds_the_newest_weights(shared: SharedWeights) -> None:
     assert reader.take() is None
     for version in (0, 1, 7):
         shared.publish(version, weights(version))
-    taken = reader.take()
-    assert taken is not None
-    check_whole(taken, 7)
+    check_takes(reader, 7)
     assert reader.version == 7
 
 
@@ -85,9 +86,7 @@ def test_reader_takes_weights_only_when_it_is_due(shared: SharedWeights) -> None
     reader.sampled(9)
     assert reader.take() is None
     reader.sampled(1)
-    taken = reader.take()
-    assert taken is not None
-    check_whole(taken, 2)
+    check_takes(reader, 2)
     reader.sampled(9)
     assert reader.take() is None
 
@@ -133,9 +132,7 @@ def test_publication_that_was_not_completed_is_never_read(shared: SharedWeights)
         shared.publish(version, weights(version))
     with pytest.raises(KeyboardInterrupt):
         shared.publish(3, InterruptedWeights(weights(3)))
-    taken = reader.take()
-    assert taken is not None
-    check_whole(taken, 2)
+    check_takes(reader, 2)
 
 
 class OvertakenSlot:
@@ -151,22 +148,24 @@ class OvertakenSlot:
         return np.concatenate([part, self._slot[len(part) :]])
 
 
-@pytest.mark.parametrize("publications", [1, 2, 3])
-def test_copy_that_was_overtaken_is_made_again(shared: SharedWeights, publications: int) -> None:
-    reader = opened(shared)
-    versions = iter(range(2, 100))
-    times_left = [2]
+def overtaken(shared: SharedWeights, publications: int, times: int) -> WeightsReader:
+    """Return a reader during whose first copies, so many ``times``, others are published."""
+    reader, versions, left = opened(shared), iter(range(2, 100)), iter(range(times))
 
     def overtake() -> None:
-        if times_left[0]:
-            times_left[0] -= 1
-            for _ in range(publications):
-                version = next(versions)
+        if next(left, None) is not None:
+            for version in islice(versions, publications):
                 shared.publish(version, weights(version))
 
     shared.publish(1, weights(1))
     reader._memory.find_layout()
     reader._memory.slots = [OvertakenSlot(slot, overtake) for slot in reader._memory.slots]  # type: ignore[misc]
+    return reader
+
+
+@pytest.mark.parametrize("publications", [1, 2, 3])
+def test_copy_that_was_overtaken_is_made_again(shared: SharedWeights, publications: int) -> None:
+    reader = overtaken(shared, publications, times=2)
     taken = reader.take()
     assert taken is not None
     check_whole(taken, reader.version)
@@ -174,21 +173,8 @@ def test_copy_that_was_overtaken_is_made_again(shared: SharedWeights, publicatio
 
 
 def test_reader_that_is_always_overtaken_goes_on_with_its_own(shared: SharedWeights) -> None:
-    reader = opened(shared)
-    versions = iter(range(2, 100))
-    num_copies = []
-
-    def overtake() -> None:
-        num_copies.append(1)
-        for _ in range(2):
-            version = next(versions)
-            shared.publish(version, weights(version))
-
-    shared.publish(1, weights(1))
-    reader._memory.find_layout()
-    reader._memory.slots = [OvertakenSlot(slot, overtake) for slot in reader._memory.slots]  # type: ignore[misc]
+    reader = overtaken(shared, publications=2, times=MOST_READS)
     assert reader.take() is None
-    assert len(num_copies) == MOST_READS
     assert reader.version == -1
 
 
@@ -196,9 +182,7 @@ def test_weights_of_another_form_are_refused(shared: SharedWeights) -> None:
     shared.publish(1, weights(1))
     with pytest.raises(ValueError, match="another form"):
         shared.publish(2, weights(2, size=6))
-    taken = opened(shared).take()
-    assert taken is not None
-    check_whole(taken, 1)
+    check_takes(opened(shared), 1)
 
 
 def test_memory_of_another_machine_has_no_reader(shared: SharedWeights) -> None:
@@ -234,22 +218,17 @@ def test_closed_weights_give_their_memory_back_while_their_owner_lives() -> None
 
 def test_weights_are_never_torn_and_outlive_their_killed_writer() -> None:
     size = 1_000
-    here, there = SPAWN.Pipe()
-    writer = SPAWN.Process(target=publish_for_ever, args=(size, there), daemon=True)
-    writer.start()
-    assert here.poll(PATIENCE_S)
-    handles = here.recv()
-    reader, late = (handle.open() for handle in handles)
-    deadline, num_taken = time.monotonic() + PATIENCE_S, 0
-    while num_taken < NUM_TAKEN:
-        assert time.monotonic() < deadline
-        taken, before = reader.take(), reader.version
-        if taken is not None:
-            check_whole(taken, before, size)
-            num_taken += 1
-    assert writer.pid is not None
-    os.kill(writer.pid, signal.SIGKILL)
-    writer.join(PATIENCE_S)
+    with process(publish_for_ever, size) as (writer, told):
+        handles = received(told)
+        reader, late = (handle.open() for handle in handles)
+        deadline, num_taken = time.monotonic() + PATIENCE_S, 0
+        while num_taken < NUM_TAKEN:
+            assert time.monotonic() < deadline
+            taken, before = reader.take(), reader.version
+            if taken is not None:
+                check_whole(taken, before, size)
+                num_taken += 1
+        kill_9(writer)
     last = late.take()
     assert last is not None
     check_whole(last, late.version, size)

@@ -14,15 +14,14 @@ from rlexp.cluster.pool import Actor
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import NStep
-from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, WorkerSpec
-from rlexp.sample_batch import SampleBatch, SentRows
+from rlexp.sample_batch import SampleBatch
 from tests.lab.doubles import CountingPolicy, HeldPool, StepPolicy, VersionPolicy
 from tests.lab.envs import COUNTING_ENV
-from tests.lab.rollout import fleet_of, spec_of, whole
+from tests.lab.rollout import assert_same_batch, fleet_of, spec_of, whole
 from tests.lab.shared_memory import read_here
 
 STEPS = 10
@@ -52,10 +51,6 @@ def versions(worker: RolloutWorker, calls: int) -> list[tuple[int, int | None]]:
     return [(info.weights_version, info.num_weight_reads) for info in infos]
 
 
-def steps_of(worker: RolloutWorker, count: int) -> list[SampleInfo]:
-    return [worker.sample(0)[1] for _ in range(count)]
-
-
 def test_worker_reads_weights_when_it_is_due(shared: SharedWeights) -> None:
     worker = RolloutWorker(spec(shared))
     shared.publish(1, weights(1))
@@ -78,8 +73,7 @@ def test_worker_ignores_sent_weights_that_are_older_than_those_read(shared: Shar
     worker = RolloutWorker(spec(shared))
     worker.set_weights(0, weights(0))
     shared.publish(5, weights(5))
-    steps_of(worker, 4)
-    assert versions(worker, 1) == [(5, 0)]
+    assert versions(worker, 5)[-1] == (5, 0)
     worker.set_weights(4, weights(4))  # a CountingPolicy would refuse them
     assert versions(worker, 1) == [(5, 0)]
     worker.set_weights(6, weights(6))
@@ -118,7 +112,8 @@ def test_fragments_together_have_the_rows_and_reports_of_each_alone(
     one, several = RolloutWorker(alone), RolloutWorker(together)
     parts = [one.sample(0) for _ in range(6)]
     messages = [several.sample(0) for _ in range(2)]
-    assert_same_rows([rows for rows, _ in parts], [rows for rows, _ in messages])
+    expected, found = (SampleBatch.concat([whole(rows) for rows, _ in sent]) for sent in (parts, messages))
+    assert_same_batch(found, expected)
     for index, (_, info) in enumerate(messages):
         mine = [part for _, part in parts[3 * index : 3 * index + 3]]
         assert info.num_rows == sum(each.num_rows for each in mine)
@@ -129,13 +124,6 @@ def test_fragments_together_have_the_rows_and_reports_of_each_alone(
             assert info.observed.count == sum(each.observed.count for each in mine if each.observed is not None)
         assert (info.observed is None) == (moments is None)
         assert info.num_weight_reads == 0
-
-
-def assert_same_rows(parts: list[SentRows], messages: list[SentRows]) -> None:
-    expected, found = (SampleBatch.concat([whole(rows) for rows in sent]) for sent in (parts, messages))
-    assert list(found) == list(expected)
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
 
 
 def test_clock_goes_on_between_fragments_that_go_together(shared: SharedWeights) -> None:

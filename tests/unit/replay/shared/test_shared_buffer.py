@@ -6,10 +6,10 @@ import gc
 import multiprocessing
 import os
 import pickle
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 
@@ -19,10 +19,9 @@ import pytest
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.replay import NStepConfig, ReplayWriter, SharedPrioritizedReplayBuffer
 from rlexp.sample_batch import Array
+from tests.lab.shared_memory import PATIENCE_S, SPAWN, kill_9, process
 
 COLUMNS = {"obs": ((40,), np.float32), "number": ((), np.int64)}
-PATIENCE_S = 60.0
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def make_buffer(capacity: int = 100, num_writers: int = 2, **options: float) -> SharedPrioritizedReplayBuffer:
@@ -42,7 +41,7 @@ def write_some(writer: ReplayWriter, first: int, count: int) -> None:
         writer.add(**rows(np.arange(start, min(start + 7, first + count))))
 
 
-def write_for_ever(writer: ReplayWriter) -> None:
+def write_for_ever(writer: ReplayWriter, told: Connection) -> None:
     while True:
         writer.add(**rows(np.arange(50)))
 
@@ -91,14 +90,10 @@ def test_shared_buffer_gets_rows_of_processes(context: SpawnContext | ForkContex
 def test_shared_buffer_survives_a_killed_explorer(seed: int) -> None:
     before = set(os.listdir("/dev/shm"))
     buffer = make_buffer(capacity=200, headroom=60)
-    explorer = SPAWN.Process(target=write_for_ever, args=(buffer.writer(0),), daemon=True)
-    explorer.start()
-    learn_until(buffer, lambda: len(buffer) == 100)
-    time.sleep(0.01 * seed)
-    assert explorer.pid is not None
-    os.kill(explorer.pid, signal.SIGKILL)
-    explorer.join(PATIENCE_S)
-    assert explorer.exitcode == -signal.SIGKILL
+    with process(write_for_ever, buffer.writer(0)) as (explorer, _):
+        learn_until(buffer, lambda: len(buffer) == 100)
+        time.sleep(0.01 * seed)
+        kill_9(explorer)
     buffer.poll()
     assert buffer.poll() == 0
     check_whole(buffer.get_all_transitions())
@@ -128,10 +123,13 @@ def test_writer_waits_only_so_long_for_the_learner() -> None:
     buffer = make_buffer(capacity=10, num_writers=1, headroom=5, full_timeout_s=0.05)
     writer = buffer.writer(0)
     writer.add(**rows(np.arange(15)))
-    with pytest.raises(TimeoutError, match="took no rows"):
-        writer.add(**rows(np.arange(15, 16)))
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=r"replay took no rows from ring 0 for 0\.05 s"):
+            writer.add(**rows(np.arange(15, 16)))
     assert buffer.poll() == 15
     assert writer.add(**rows(np.arange(15, 20))) == 5
+    with pytest.raises(TimeoutError):  # the ten rows that are held are not written over
+        writer.add(**rows(np.arange(20, 21)))
     assert buffer.get_all_transitions()["number"].tolist() == list(range(10, 20))
 
 
@@ -178,12 +176,18 @@ def test_shared_buffer_drops_stale_priorities() -> None:
     assert set(buffer.sample(50, beta=1.0)["weights"].tolist()) == {1.0}
 
 
+STEP = {"rewards": 1.0, "terminated": 0.0, "new_obs": 9.0}
+
+
+def make_folding_buffer() -> SharedPrioritizedReplayBuffer:
+    columns = dict.fromkeys(("obs", *STEP), ((), np.float32))
+    return SharedPrioritizedReplayBuffer(20, columns, 2, n_step=NStepConfig(2, gamma=0.5))
+
+
 def test_writer_folds_n_step_transitions_and_travels_without_waiting_steps() -> None:
-    columns = dict.fromkeys(("obs", "rewards", "terminated", "new_obs"), ((), np.float32))
-    buffer = SharedPrioritizedReplayBuffer(20, columns, 2, n_step=NStepConfig(2, gamma=0.5))
-    step = {"rewards": 1.0, "terminated": 0.0, "new_obs": 9.0}
+    buffer = make_folding_buffer()
     writer = buffer.writer(0)
-    assert [writer.add(obs=number, **step) for number in range(3)] == [0, 1, 1]
+    assert [writer.add(obs=number, **STEP) for number in range(3)] == [0, 1, 1]
     copy: ReplayWriter = pickle.loads(pickle.dumps(writer))  # noqa: S301
     assert copy.on_episode_end() == 0
     assert writer.on_episode_end() == 1
@@ -228,15 +232,14 @@ def test_closed_buffer_gives_its_memory_back() -> None:
 
 
 def test_cleared_writer_begins_another_episode() -> None:
-    columns = dict.fromkeys(("obs", "rewards", "terminated", "new_obs"), ((), np.float32))
-    buffer = SharedPrioritizedReplayBuffer(20, columns, 1, n_step=NStepConfig(2, gamma=0.5))
-    writer, step = buffer.writer(0), {"rewards": 1.0, "terminated": 0.0, "new_obs": 9.0}
+    buffer = make_folding_buffer()
+    writer = buffer.writer(0)
     for number in (100, 101):
-        writer.add(obs=number, **step)
+        writer.add(obs=number, **STEP)
     buffer.clear()
     writer.clear()
     for number in (0, 1):
-        writer.add(obs=number, **step)
+        writer.add(obs=number, **STEP)
     assert buffer.get_all_transitions()["obs"].tolist() == [0]
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -22,7 +17,7 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.processes.shared_memory import Segment
 from rlexp.replay.shard import ReplayConfig, ReplayShard
-from rlexp.replay.shared.rows import RingMemory, RingSizes, RingWriter, SharedReplay, SharedRows, SharedRowWriter
+from rlexp.replay.shared.rows import RingSizes, SharedReplay, SharedRows, SharedRowWriter
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import (
     ACTIONS,
@@ -36,11 +31,9 @@ from rlexp.sample_batch import (
     WrittenRows,
 )
 from tests.lab.checkpoints import in_memory
-from tests.lab.shared_memory import users_of
+from tests.lab.shared_memory import PATIENCE_S, kill_9, process, received, users_of
 from tests.unit.replay.rows import check_whole, checked_rows, own_a_segment, write_for_ever
 
-SPAWN = multiprocessing.get_context("spawn")
-PATIENCE_S = 60.0
 SIZES = RingSizes(capacity=300, num_rings=2, headroom=100)
 """Little room, so that slots are written over all the time."""
 CONFIG = ReplayConfig(
@@ -52,26 +45,6 @@ CONFIG = ReplayConfig(
     eps=1e-6,
     storage="frames",
 )
-
-
-@contextmanager
-def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[BaseProcess, Connection]]:
-    """Run ``target(*args, connection)`` in a process of its own, which does not outlive the block."""
-    here, there = SPAWN.Pipe()
-    child = SPAWN.Process(target=target, args=(*args, there), daemon=True)
-    child.start()
-    try:
-        yield child, here
-    finally:
-        child.kill()
-        child.join(PATIENCE_S)
-        here.close()
-        there.close()
-
-
-def received(connection: Connection) -> Any:
-    assert connection.poll(PATIENCE_S)
-    return connection.recv()
 
 
 class Reader:
@@ -93,13 +66,6 @@ class Reader:
     def take_in(self, like: WrittenRows) -> None:
         for written in self.rows.unread(like.columns, like.has_td_errors):
             self.shard.add_batch(written)
-
-
-def kill_9(child: BaseProcess) -> None:
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGKILL)
-    child.join(PATIENCE_S)
-    assert child.exitcode == -signal.SIGKILL
 
 
 def test_shared_rows_are_never_torn() -> None:
@@ -256,22 +222,20 @@ def test_shared_rows_draw_exactly_the_rows_held() -> None:
         assert bench.shard.stats().size == bench.shard.stats().capacity == 10
 
 
-def test_shared_rows_bring_first_td_errors() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        (0.0, -3.0, 0.8),  # |0| + 1 against |-3| + 1 (the config's eps is 1): four of five draws
+        (3.0, None, 0.5),  # without one, the highest priority so far
+    ],
+)
+def test_shared_rows_bring_first_td_errors(first: float, second: float | None, share: float) -> None:
     bench = Bench(RingSizes(capacity=100, num_rings=2, headroom=50))
-    bench.shard.add_batch(bench.writers[0].write(numbered(0, 40, td_error=0.0)))
-    bench.shard.add_batch(bench.writers[1].write(numbered(40, 40, td_error=-3.0)))
+    bench.shard.add_batch(bench.writers[0].write(numbered(0, 40, first)))
+    bench.shard.add_batch(bench.writers[1].write(numbered(40, 40, second)))
     drawn = np.concatenate([bench.sampled()[ACTIONS] for _ in range(200)])
     assert TD_ERRORS not in bench.sampled()
-    # |0| + 1 against |-3| + 1 (the config's eps is 1): four of five draws.
-    assert np.mean(drawn >= 40) == pytest.approx(0.8, abs=0.02)
-
-
-def test_shared_rows_default_to_highest_priority() -> None:
-    bench = Bench(RingSizes(capacity=100, num_rings=1, headroom=50))
-    bench.shard.add_batch(bench.writers[0].write(numbered(0, 40, td_error=3.0)))
-    bench.shard.add_batch(bench.writers[0].write(numbered(40, 40, td_error=None)))
-    drawn = np.concatenate([bench.sampled()[ACTIONS] for _ in range(200)])
-    assert np.mean(drawn >= 40) == pytest.approx(0.5, abs=0.02)
+    assert np.mean(drawn >= 40) == pytest.approx(share, abs=0.02)
 
 
 def test_shared_rows_refuse_td_errors_that_are_not_finite() -> None:
@@ -326,34 +290,6 @@ def test_shared_rows_ignore_order_of_columns() -> None:
         bench.shard.add_batch(writer.write(batch))
         check_repeated(bench.sampled())
     assert bench.rows.size == 10
-
-
-def test_ring_writer_waits_for_room_with_timeout() -> None:
-    sizes = RingSizes(capacity=6, num_rings=1, headroom=4)
-    bench = Bench(sizes)
-    memory = RingMemory(bench.segment.handle.open(), sizes)
-    writer = RingWriter(memory, sizes, 0, full_timeout_s=0.02)
-    rows = numbered(0, 10, td_error=None)
-    assert writer.write(rows, None) == 0
-    with pytest.raises(TimeoutError, match=r"ring 0 for 0\.02 s"):
-        writer.write(rows, None)
-    assert writer.num_written == 10
-    told = bench.rows.unread(_columns(rows), has_td_errors=False)
-    assert [(rows.first, rows.count) for rows in told] == [(0, 10)]
-    bench.shard.add_batch(told[0])  # gives up 4 of them
-    assert writer.write(rows.slice(0, 4), None) == 10
-    with pytest.raises(TimeoutError):
-        writer.write(rows.slice(0, 1), None)
-
-
-def test_ring_writer_continues_after_its_predecessor() -> None:
-    bench = Bench(RingSizes(capacity=20, num_rings=1, headroom=10))
-    bench.shard.add_batch(bench.writers[0].write(numbered(0, 7)))
-    successor = SharedRowWriter([bench.segment.handle], bench.sizes, 0, seed=1)
-    told = successor.write(numbered(7, 6))
-    assert (told.first, told.count) == (7, 6)
-    bench.shard.add_batch(told)
-    assert bench.rows.read(bench.rows.nth(np.arange(13)))[ACTIONS].tolist() == list(range(13))
 
 
 def test_ring_ignores_incomplete_batch_of_dead_writer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,9 +404,3 @@ def test_ring_sizes_with_more_rings_than_rows() -> None:
     assert bench.rows.size == 2
     assert set(bench.sampled()[ACTIONS].tolist()) == {13, 23}
     assert bench.sampled()[IMPORTANCE_WEIGHTS].tolist() == [1.0] * 64
-
-
-def _columns(batch: SampleBatch) -> Any:
-    segment = Segment.create()
-    sizes = RingSizes(capacity=100, num_rings=1, headroom=1)
-    return SharedRowWriter([segment.handle], sizes, 0, 0).write(batch).columns

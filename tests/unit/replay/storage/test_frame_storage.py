@@ -30,6 +30,7 @@ from rlexp.sample_batch import (
     SampleBatch,
 )
 from tests.lab.checkpoints import in_memory
+from tests.lab.rollout import assert_same_batch
 from tests.unit.replay.test_replay_shard import CONFIG
 
 CAPACITY = 8
@@ -80,13 +81,6 @@ def whole(rows: FrameRows) -> SampleBatch:
     return rows.rows.exchange({FRAME_IDS: (OBS, obs), NEW_FRAME_IDS: (NEW_OBS, new_obs)})
 
 
-def assert_equal(batch: SampleBatch, expected: SampleBatch) -> None:
-    assert list(batch) == list(expected)
-    for name in expected:
-        np.testing.assert_array_equal(batch[name], expected[name])
-        assert batch[name].dtype == expected[name].dtype
-
-
 class PlainRing:
     """The slow, obvious model: whole observations, by slot."""
 
@@ -130,7 +124,7 @@ def test_storage_returns_unrelated_stacks_unchanged(
             ring = RowRing(CAPACITY, STORAGES[storage_name](CAPACITY))
             ring.load(state)
         if model.num_added:
-            assert_equal(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
+            assert_same_batch(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
 
 
 def expected_keys(ring: RowRing) -> Array:
@@ -156,7 +150,7 @@ def test_storage_returns_streams_unchanged(
             ring.write(batch)
             model.add(whole(batch))
     if model.num_added:
-        assert_equal(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
+        assert_same_batch(ring.read(np.arange(ring.size)), model.held().with_columns(keys=expected_keys(ring)))
 
 
 @every_storage
@@ -168,8 +162,8 @@ def test_storage_read_batches_do_not_change(storage_name: str) -> None:
         storage.write(0, played(first, CAPACITY))
         storage.read(np.tile(np.arange(CAPACITY), 200))
     expected = whole(played(10, CAPACITY))
-    assert_equal(kept.slice(0, CAPACITY), expected)
-    assert_equal(kept.slice(199 * CAPACITY, 200 * CAPACITY), expected)
+    assert_same_batch(kept.slice(0, CAPACITY), expected)
+    assert_same_batch(kept.slice(199 * CAPACITY, 200 * CAPACITY), expected)
 
 
 def bytes_beside_frames(capacity: int) -> int:
@@ -200,7 +194,7 @@ def test_frame_storage_keeps_all_frames_of_its_own_rows() -> None:
         ring.write(played(first, 10))
     num_frames = (storage.nbytes - bytes_beside_frames(100)) / (16 * 16 + 8 + 4)
     assert num_frames == 13 + 9 * 16  # the first rows show the first frame again and again
-    assert_equal(ring.read(np.array([99])).slice(0, 1), whole(played(189, 1)).with_columns(keys=np.array([99])))
+    assert_same_batch(ring.read(np.array([99])).slice(0, 1), whole(played(189, 1)).with_columns(keys=np.array([99])))
 
 
 def test_frame_storage_nbytes_estimates_full_size() -> None:
@@ -226,7 +220,7 @@ def test_frame_storage_keeps_incompressible_frames() -> None:
     batch = SampleBatch({OBS: noise, NEW_OBS: noise[::-1]})
     storage = FrameStorage(CAPACITY, PackedFrames)
     storage.write(0, batch)
-    assert_equal(storage.read(np.arange(CAPACITY)), batch)
+    assert_same_batch(storage.read(np.arange(CAPACITY)), batch)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +253,7 @@ def test_storage_keeps_small_observations_plain(storage_name: str) -> None:
     for each in (plain, storage):
         each.write(0, batch)
     assert storage.nbytes == plain.nbytes
-    assert_equal(storage.read(np.arange(2)), batch)
+    assert_same_batch(storage.read(np.arange(2)), batch)
 
 
 def with_frames(rows: FrameRows, frames: Array) -> FrameRows:
@@ -290,7 +284,7 @@ def test_frame_storage_refuses_other_columns_without_writing(wrong: SampleBatch 
     storage.write(0, played(0, CAPACITY))
     with pytest.raises(ValueError, match="column"):
         storage.write(0, wrong)
-    assert_equal(storage.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
+    assert_same_batch(storage.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
 
 
 @every_storage
@@ -301,7 +295,7 @@ def test_storage_close_is_idempotent(storage_name: str) -> None:
     storage.close()
     assert storage.nbytes == 0
     storage.write(0, played(5, 2))
-    assert_equal(storage.read(np.arange(2)), whole(played(5, 2)))
+    assert_same_batch(storage.read(np.arange(2)), whole(played(5, 2)))
 
 
 @every_storage
@@ -309,7 +303,7 @@ def test_storage_loads_whole_observations(storage_name: str) -> None:
     source, target = ArrayStorage(CAPACITY), STORAGES[storage_name](CAPACITY)
     source.write(0, whole(played(0, CAPACITY)))
     target.load(in_memory(source.state(CAPACITY)), CAPACITY)
-    assert_equal(target.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
+    assert_same_batch(target.read(np.arange(CAPACITY)), whole(played(0, CAPACITY)))
     as_sent = STORAGES[storage_name](CAPACITY)
     as_sent.write(0, played(0, CAPACITY))
     assert target.nbytes == as_sent.nbytes
@@ -370,4 +364,4 @@ def test_shard_batches_do_not_depend_on_storage() -> None:
     for shard in (framed, packed, restored):
         drawn = shard.replay(0.5)
         assert drawn is not None
-        assert_equal(drawn, expected)
+        assert_same_batch(drawn, expected)
