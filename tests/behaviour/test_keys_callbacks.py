@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.apex.agent import ApexAgent
+from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import CallbackError, ConfigError
 from rlexp.metrics import MOST_METRICS
@@ -27,19 +25,11 @@ from rlexp.search.trial_source import FixedTrials
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
 from rlexp.tuning.trainable import ExperimentTrainable
-from tests.lab.agents import TINY, CountingPool
+from tests.lab.agents import TINY, checkpoint_of, make_apex, make_dqn
+from tests.lab.ppo import make_ppo
 from tests.lab.trials import assigned, rows_of, trials_of
 from tests.lab.user_callbacks import CALLS, GOAL_ENV, MODULE, RECORDER, SUCCESS_RATE, GoalEnv, calls_of
 
-PPO_TINY: dict[str, Any] = {
-    "model": {"fcnet_hiddens": [8]},
-    "num_workers": 0,
-    "num_envs_per_worker": 2,
-    "train_batch_size": 80,
-    "sample_batch_size": 40,
-    "sgd_minibatch_size": 40,
-    "num_sgd_iter": 1,
-}
 EVERY_OTHER = pytest.approx(0.5, abs=0.1)
 """The success rate of GoalEnv."""
 
@@ -52,32 +42,28 @@ def no_calls() -> Iterator[None]:
     CALLS.clear()
 
 
-def make_dqn(**changes: Any) -> DQNAgent[Any]:
-    return DQNAgent(GOAL_ENV, DQNConfig.model_validate({**TINY, **changes}), InlineTaskPool(), 0)
-
-
-def make_apex(**changes: Any) -> ApexAgent:
-    optimizer = {"num_replay_buffer_shards": 1, "learner_queue_depth": 2, "sample_queue_depth": 1}
-    config = ApexConfig.model_validate({**TINY, "num_workers": 2, "optimizer": optimizer, **changes})
-    return ApexAgent(GOAL_ENV, config, CountingPool(), 0)
-
-
-def make_ppo(**changes: Any) -> PPOAgent:
-    return PPOAgent(GOAL_ENV, PPOConfig.model_validate({**PPO_TINY, **changes}), InlineTaskPool(), 0)
+def trained(iterations: int, make: Callable[..., Agent[Any]] = make_dqn, **keys: Any) -> list[dict[str, Any]]:
+    """Return the rows of a new agent on GoalEnv."""
+    agent = make(GOAL_ENV, **keys)
+    try:
+        return [agent.train() for _ in range(iterations)]
+    finally:
+        agent.stop()
 
 
 @pytest.mark.key("callbacks")
-@pytest.mark.parametrize("make", [make_dqn, make_apex, make_ppo], ids=["DQN", "APEX", "PPO"])
-def test_every_agent_calls_hooks_and_reports_their_metrics(make: Callable[..., Any]) -> None:
-    agent = make(callbacks=[RECORDER, SUCCESS_RATE.replace("SuccessRate", "Ends")])
-    rows = [agent.train() for _ in range(2)]
-    agent.stop()
+@pytest.mark.parametrize(
+    ("make", "num_workers"), [(make_dqn, 0), (make_apex, 2), (make_ppo, 0)], ids=["DQN", "APEX", "PPO"]
+)
+def test_every_agent_calls_hooks_and_reports_their_metrics(make: Callable[..., Agent[Any]], num_workers: int) -> None:
+    callbacks = [RECORDER, SUCCESS_RATE.replace("SuccessRate", "Ends")]
+    rows = trained(2, make, callbacks=callbacks, num_workers=num_workers)
     ends, steps = calls_of("end"), calls_of("step")
     own = rows[-1]["custom_metrics"]
     assert own["steps_mean"] == own["steps_min"] == own["steps_max"] == GoalEnv.STEPS
     assert own["ended_mean"] == 1.0
     # Of several workers, fragments may have been played that have not arrived yet.
-    played_ahead = 0 if agent.config.num_workers == 0 else 3 * 2 * 2
+    played_ahead = 0 if num_workers == 0 else 3 * 2 * 2
     assert 0 <= len(ends) - rows[-1]["episodes_total"] <= played_ahead
     assert 0 <= len(steps) - rows[-1]["timesteps_total"] <= played_ahead * 2 * GoalEnv.STEPS
     assert [iteration.row["training_iteration"] for iteration in calls_of("iteration")] == [1, 2]
@@ -85,17 +71,13 @@ def test_every_agent_calls_hooks_and_reports_their_metrics(make: Callable[..., A
 
 @pytest.mark.key("callbacks")
 def test_without_callbacks_rows_have_no_metrics_of_their_own() -> None:
-    agent = make_dqn()
-    row = agent.train()
-    agent.stop()
+    (row,) = trained(1)
     assert "custom_metrics" not in row
 
 
 @pytest.mark.key("callbacks")
 def test_arguments_and_iterations_reach_the_class() -> None:
-    agent = make_dqn(callbacks={SUCCESS_RATE: {"bonus": 2.5}})
-    first, second = agent.train(), agent.train()
-    agent.stop()
+    first, second = trained(2, callbacks={SUCCESS_RATE: {"bonus": 2.5}})
     assert second["custom_metrics"]["success_mean"] == EVERY_OTHER
     assert first["custom_metrics"]["bonus"] == 2.5
     assert [row["custom_metrics"]["iterations"] for row in (first, second)] == [1, 2]
@@ -103,34 +85,30 @@ def test_arguments_and_iterations_reach_the_class() -> None:
 
 @pytest.mark.key("callbacks")
 def test_an_iteration_cannot_replace_what_episodes_report() -> None:
-    agent = make_dqn(callbacks=[RECORDER, {f"{MODULE}:ReportsIterations": {"prefix": "steps_mean", "number": 1}}])
+    callbacks = [RECORDER, {f"{MODULE}:ReportsIterations": {"prefix": "steps_mean", "number": 1}}]
     with pytest.raises(CallbackError, match="on_iteration reports the metric steps_mean, which is that of episodes"):
-        agent.train()
-    agent.stop()
+        trained(1, callbacks=callbacks)
 
 
 @pytest.mark.key("callbacks")
 def test_iterations_report_a_bounded_number_of_names() -> None:
-    agent = make_dqn(callbacks={f"{MODULE}:ReportsIterations": {"prefix": "x", "number": MOST_METRICS - 40}})
-    assert len(agent.train()["custom_metrics"]) == MOST_METRICS - 40
+    callbacks = {f"{MODULE}:ReportsIterations": {"prefix": "x", "number": MOST_METRICS - 40}}
+    (row,) = trained(1, callbacks=callbacks)
+    assert len(row["custom_metrics"]) == MOST_METRICS - 40
     with pytest.raises(CallbackError, match=f"on_iteration reports more than {MOST_METRICS} own metrics: x"):
-        agent.train()
-    agent.stop()
+        trained(2, callbacks=callbacks)
 
 
 @pytest.mark.key("callbacks", "metrics_smoothing_episodes")
 def test_metrics_are_those_of_the_newest_episodes() -> None:
-    agent = make_dqn(callbacks=SUCCESS_RATE, metrics_smoothing_episodes=1)
-    own = agent.train()["custom_metrics"]
-    agent.stop()
+    (row,) = trained(1, callbacks=SUCCESS_RATE, metrics_smoothing_episodes=1)
+    own = row["custom_metrics"]
     assert own["success_mean"] == own["success_min"] == own["success_max"]
 
 
 @pytest.mark.key("callbacks")
 def test_a_row_cannot_be_changed_by_a_hook() -> None:
-    agent = make_dqn(callbacks=RECORDER)
-    row = agent.train()
-    agent.stop()
+    (row,) = trained(1, callbacks=RECORDER)
     (iteration,) = calls_of("iteration")
     with pytest.raises(TypeError):
         iteration.row["episode_reward_mean"] = 1000.0
@@ -140,9 +118,7 @@ def test_a_row_cannot_be_changed_by_a_hook() -> None:
 
 @pytest.mark.key("callbacks", "evaluation_interval")
 def test_evaluations_report_metrics_of_their_own() -> None:
-    agent = make_dqn(callbacks=[SUCCESS_RATE, RECORDER], evaluation_interval=2, evaluation_num_episodes=4)
-    first, second = agent.train(), agent.train()
-    agent.stop()
+    first, second = trained(2, callbacks=[SUCCESS_RATE, RECORDER], evaluation_interval=2, evaluation_num_episodes=4)
     assert "evaluation" not in first
     # Each of the four envs begins with an episode without success.
     assert second["evaluation"]["custom_metrics"]["success_mean"] == 0.0
@@ -166,23 +142,17 @@ def test_checkpoints_are_announced_when_they_are_complete(tmp_path: Path, monkey
     with assigned(tmp_path, {"callbacks": RECORDER}, **keys) as assignment:
         rows_of(assignment, monkeypatch)
         saved = calls_of("checkpoint")
-        assert [checkpoint.row["training_iteration"] for checkpoint in saved] == [2, 3]
-        assert [read_checkpoint(checkpoint.path).metadata["metrics"]["training_iteration"] for checkpoint in saved] == [
-            2,
-            3,
-        ]
+        written = [read_checkpoint(checkpoint.path).metadata["metrics"] for checkpoint in saved]
+        for rows in ([checkpoint.row for checkpoint in saved], written):
+            assert [row["training_iteration"] for row in rows] == [2, 3]
 
 
 @pytest.mark.key("callbacks")
 def test_declared_metrics_have_columns_from_the_first_row_on(tmp_path: Path) -> None:
-    agent = make_dqn(callbacks=SUCCESS_RATE, timesteps_per_iteration=1, sample_batch_size=2)
-    rows = [{**agent.train(), "trial_name": "t"} for _ in range(20)]
-    agent.stop()
-    recorders = CsvRecorder(tmp_path), JsonRecorder(tmp_path)
-    for row in rows:
-        for recorder in recorders:
-            recorder.record(row)
-    for recorder in recorders:
+    rows = trained(20, callbacks=SUCCESS_RATE, timesteps_per_iteration=1, sample_batch_size=2)
+    for recorder in (CsvRecorder(tmp_path), JsonRecorder(tmp_path)):
+        for row in rows:
+            recorder.record({**row, "trial_name": "t"})
         recorder.close()
     with (tmp_path / "progress.csv").open(encoding="utf-8") as file:
         table = list(csv.DictReader(file))
@@ -194,18 +164,17 @@ def test_declared_metrics_have_columns_from_the_first_row_on(tmp_path: Path) -> 
 
 @pytest.mark.key("callbacks")
 def test_a_resumed_agent_goes_on_with_metrics_and_state(tmp_path: Path) -> None:
-    config = DQNConfig.model_validate({**TINY, "callbacks": [SUCCESS_RATE, RECORDER]})
-    agent = DQNAgent(GOAL_ENV, config, InlineTaskPool(), 0)
+    callbacks = [SUCCESS_RATE, RECORDER]
+    agent = make_dqn(GOAL_ENV, callbacks=callbacks)
     agent.train()
-    path = agent.save(tmp_path / "checkpoint_000001", {})
+    checkpoint = checkpoint_of(agent, tmp_path)
     num_starts = len(calls_of("start"))
     expected = agent.train()["custom_metrics"]
     num_starts_after = len(calls_of("start")) - num_starts
     agent.stop()
     CALLS.clear()
-    resumed = DQNAgent(GOAL_ENV, config, InlineTaskPool(), 0, read_checkpoint(path))
-    assert resumed.train()["custom_metrics"] == expected
-    resumed.stop()
+    (row,) = trained(1, callbacks=callbacks, checkpoint=checkpoint)
+    assert row["custom_metrics"] == expected
     assert expected["iterations"] == 2
     assert len(calls_of("start")) == num_starts_after
 

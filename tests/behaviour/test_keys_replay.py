@@ -1,7 +1,4 @@
-"""The keys that say what replay holds and what is drawn from it; each test fails where its key is ignored.
-
-The keys that say how replay keeps its rows; each test fails if its key is ignored.
-"""
+"""The keys that say what replay holds, how it keeps it and what is drawn; each test fails where its key is ignored."""
 
 from __future__ import annotations
 
@@ -16,14 +13,11 @@ from pydantic import ValidationError
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.torch.device import DeviceBatch
-from rlexp.cluster.pool.pool import InlineTaskPool, Resources
+from rlexp.cluster.pool.pool import Resources
 from rlexp.cluster.pool.ray_calls import TrialGroup
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.model import ModelConfig
-from rlexp.policy import LearnResult
 from rlexp.replay.rows import STORAGE_PREFIX
-from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoints.contents import Checkpoint
 from rlexp.sample_batch import IMPORTANCE_WEIGHTS, OBS, Array, SampleBatch, WrittenRows
 from tests.lab.agents import (
     MAKERS,
@@ -33,6 +27,7 @@ from tests.lab.agents import (
     Update,
     absolute_td_errors,
     both_agents,
+    checkpoint_of,
     make_dqn,
     network_of,
     poll_sent,
@@ -234,7 +229,7 @@ def test_a_checkpoint_holds_the_replay(run: str, stored: bool | None, tmp_path: 
     agent = MAKERS[run]("CartPole-v1", **changes)
     updates = watched(agent)
     agent.train(lambda: len(updates) >= 5)
-    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    checkpoint = checkpoint_of(agent, tmp_path)
     before = states(agent)
     agent.stop()
     restored = MAKERS[run]("CartPole-v1", checkpoint=checkpoint, **changes)
@@ -260,7 +255,7 @@ def test_by_default_a_checkpoint_holds_replay_that_is_small_when_it_is_full(
     agent = MAKERS[run]("CartPole-v1", optimizer={"num_replay_buffer_shards": 2} if run == "APEX" else {})
     agent.train()
     assert 10_000 < agent.optimizer.replay_bytes() < 200_000
-    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    checkpoint = checkpoint_of(agent, tmp_path)
     agent.stop()
     assert ("replay" in checkpoint.state) == stored
 
@@ -281,7 +276,7 @@ def test_replay_that_does_not_fit_begins_empty_and_is_filled_again(
     kept: dict[str, Any] = {"optimizer": {"num_replay_buffer_shards": 3}, "training_intensity": 2.0}
     agent = MAKERS["APEX"](**kept)
     agent.train()
-    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    checkpoint = checkpoint_of(agent, tmp_path)
     agent.stop()
     restored = MAKERS["APEX"](checkpoint=checkpoint, **{**kept, **changes})
     assert {state["num_added"] for state in states(restored)} == {0}
@@ -296,18 +291,8 @@ def test_replay_that_does_not_fit_begins_empty_and_is_filled_again(
 
 def replay_bytes(env: str, **keys: Any) -> int:
     """Return the bytes of replay of an agent that has learned from it for an iteration."""
-    config = DQNConfig(
-        preprocessor_pref=None,
-        hiddens=(8,),
-        model=ModelConfig(fcnet_hiddens=(8,)),
-        train_batch_size=8,
-        learning_starts=8,
-        buffer_size=200,
-        timesteps_per_iteration=40,
-        min_iter_time_s=0.0,
-        **keys,
-    )
-    agent = DQNAgent(env, config, InlineTaskPool(), seed=0)
+    small: dict[str, Any] = {"preprocessor_pref": None, "learning_starts": 8, "train_batch_size": 8, "buffer_size": 200}
+    agent = make_dqn(env, timesteps_per_iteration=40, **small, **keys)
     agent.train()
     nbytes = agent.optimizer.replay_bytes()
     agent.stop()
@@ -372,20 +357,16 @@ def test_only_workers_on_the_learners_machine_take_cpus_of_shards(
     assert (pool.placed["replay-0"] is not None) == own_processes
 
 
-def shared_agent(env: str = COUNTING_ENV, **changes: Any) -> ApexAgent:
-    keys = {
-        **SMALL,
-        "num_workers": 2,
-        "train_batch_size": 32,
-        "optimizer": {"num_replay_buffer_shards": 2},
-        "replay_storage": "shared_memory",
-    }
-    return ApexAgent(env, ApexConfig(**{**keys, **changes}), PlacementPool(), seed=0)
+TWO_SHARDS: dict[str, Any] = {"train_batch_size": 32, "optimizer": {"num_replay_buffer_shards": 2}}
+
+
+def shared_agent(env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
+    keys = {**SMALL, **TWO_SHARDS, "num_workers": 2, "replay_storage": "shared_memory", **changes}
+    return ApexAgent(env, ApexConfig(**keys), PlacementPool(), 0, checkpoint)
 
 
 def held_rows(agent: ApexAgent) -> list[tuple[float, ...]]:
-    states = [in_memory(state) for state in agent.optimizer.replay_states()]
-    return [tuple(row) for state in states for row in state.get(STORAGE_PREFIX + OBS, ())]
+    return [tuple(row) for state in states(agent) for row in state.get(STORAGE_PREFIX + OBS, ())]
 
 
 def nums_added(agent: ApexAgent) -> list[int]:
@@ -440,11 +421,9 @@ def test_without_other_processes_there_is_nothing_to_share() -> None:
 def test_shared_rows_are_in_checkpoints_and_come_back(tmp_path: Path) -> None:
     agent = shared_agent(checkpoint_replay=True)
     agent.train()
-    path = agent.save(tmp_path / "checkpoint_000001", {})
-    saved = held_rows(agent)
+    checkpoint, saved = checkpoint_of(agent, tmp_path), held_rows(agent)
     agent.stop()
-    config = agent.config
-    resumed = ApexAgent(COUNTING_ENV, config, PlacementPool(), seed=0, checkpoint=read_checkpoint(path))
+    resumed = shared_agent(checkpoint=checkpoint, checkpoint_replay=True)
     assert sorted(held_rows(resumed)) == sorted(saved)
     assert len(saved) > 0
     resumed.train()
@@ -461,11 +440,10 @@ def test_whole_episodes_fit_into_no_ring() -> None:
     assert "fragments of fixed length" in conflict.message
 
 
-def device_agent(env: str = PIXEL_ENV, checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
+def device_agent(checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
     image = {"preprocessor_pref": None, "env_config": {"size": 32}}
-    keys = {**SMALL, **image, "num_workers": 0, "train_batch_size": 32, "optimizer": {"num_replay_buffer_shards": 2}}
-    config = ApexConfig(**{**keys, "replay_storage": "device", **changes})
-    return ApexAgent(env, config, PlacementPool(), 0, checkpoint)
+    keys = {**SMALL, **image, **TWO_SHARDS, "num_workers": 0, "replay_storage": "device", **changes}
+    return ApexAgent(PIXEL_ENV, ApexConfig(**keys), PlacementPool(), 0, checkpoint)
 
 
 def weights_after_training(agent: ApexAgent) -> dict[str, Any]:
@@ -479,20 +457,12 @@ def weights_after_training(agent: ApexAgent) -> dict[str, Any]:
 @pytest.mark.key("replay_storage", "compress_observations")
 def test_on_the_learners_device_batches_have_their_observations_there() -> None:
     agent = device_agent(compress_observations=True)
-    batches = []
-    with agent.optimizer.paused() as learner:
-        learn_on_batch = learner.learn_on_batch
-
-        def learn(batch: SampleBatch) -> LearnResult:
-            batches.append(batch)
-            return learn_on_batch(batch)
-
-        learner.learn_on_batch = learn  # type: ignore[method-assign]
+    updates = watched(agent)
     agent.train()
-    assert batches
-    for batch in batches:
-        assert isinstance(batch, DeviceBatch)
-        assert tuple(batch.tensors[OBS].shape) == (32, 32, 32, 3)
+    assert updates
+    for update in updates:
+        assert isinstance(update.batch, DeviceBatch)
+        assert tuple(update.batch.tensors[OBS].shape) == (32, 32, 32, 3)
     assert agent.optimizer.replay_bytes() > agent.config.buffer_size * 32 * 32 * 3
     agent.stop()
 
@@ -507,14 +477,13 @@ def test_on_the_learners_device_the_same_is_learned() -> None:
 @pytest.mark.key("replay_storage", "checkpoint_replay")
 @pytest.mark.parametrize("resumed_in", ["device", "local"])
 def test_frames_on_the_learners_device_are_in_checkpoints_and_come_back(resumed_in: str, tmp_path: Path) -> None:
-    agent = device_agent(checkpoint_replay=True, compress_observations=False)
+    kept: dict[str, Any] = {"checkpoint_replay": True, "compress_observations": False}
+    agent = device_agent(**kept)
     agent.train()
-    path = agent.save(tmp_path / "checkpoint_000001", {})
-    saved = [in_memory(state) for state in agent.optimizer.replay_states()]
+    checkpoint, saved = checkpoint_of(agent, tmp_path), states(agent)
     agent.stop()
-    changes: dict[str, Any] = {"replay_storage": resumed_in, "checkpoint_replay": True, "compress_observations": False}
-    resumed = device_agent(checkpoint=read_checkpoint(path), **changes)
-    found = [in_memory(state) for state in resumed.optimizer.replay_states()]
+    resumed = device_agent(checkpoint, replay_storage=resumed_in, **kept)
+    found = states(resumed)
     resumed.stop()
     assert sum(state["num_added"] for state in saved) > 0
     for before, after in zip(saved, found, strict=True):

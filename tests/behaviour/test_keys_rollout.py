@@ -1,7 +1,4 @@
-"""The keys that say what workers record and send; each test fails where its key is accepted and ignored.
-
-The keys that say how workers explore; each test fails where its key is accepted and ignored.
-"""
+"""The keys that say how workers explore, and what they record and send; each test fails where its key is ignored."""
 
 from __future__ import annotations
 
@@ -17,14 +14,11 @@ import pytest
 import torch
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn import players
 from rlexp.agents.dqn.exploration import EpsilonGreedy, epsilon_ladder
 from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.agents.workers import ObservationFilters
-from rlexp.cluster.pool.pool import InlineTaskPool
-from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.models.networks import QNetwork
@@ -34,9 +28,10 @@ from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.schedules import derive_seed
 from tests.lab.agents import (
     NUM_ENVS,
-    SMALL,
+    checkpoint_of,
     endless_observations,
     make_agent,
+    make_apex,
     poll,
     rows,
     sample,
@@ -218,10 +213,9 @@ def test_every_episode_counts_where_no_ladder_explores(changes: dict[str, Any]) 
     agent.stop()
 
 
-def epsilons(agent_class: Any, config_class: Any, **changes: Any) -> list[list[float]]:
-    """Return the ε that each worker of an agent acts with, which must be what the agent reports."""
-    config = config_class(**{**SMALL, "sample_batch_size": 1, **changes})
-    agent = agent_class(IDENTITY_ENV, config, InlineTaskPool(), 0)
+def epsilons(**changes: Any) -> list[list[float]]:
+    """Return the ε that each worker of an Ape-X agent acts with, which must be what the agent reports."""
+    agent = make_apex(IDENTITY_ENV, **{"sample_batch_size": 1, **changes})
     acted = acted_by(agent)
     reported = agent.stats()
     agent.stop()
@@ -233,22 +227,18 @@ def epsilons(agent_class: Any, config_class: Any, **changes: Any) -> list[list[f
 @pytest.mark.key("per_worker_exploration", "epsilon_ladder", "num_workers")
 def test_each_worker_or_each_env_has_its_rung() -> None:
     agent: dict[str, Any] = {"num_workers": 3, "num_envs_per_worker": 2, "per_worker_exploration": True}
-    settings = {"optimizer": ApexConfig().optimizer.model_copy(update={"sample_queue_depth": 1})}
     by_worker, by_env = epsilon_ladder(3), epsilon_ladder(6)
-    assert epsilons(ApexAgent, ApexConfig, **settings, **agent) == [[epsilon] * 2 for epsilon in by_worker]
-    assert epsilons(ApexAgent, ApexConfig, epsilon_ladder="worker", **settings, **agent)[0] == [0.4, 0.4]
-    assert epsilons(ApexAgent, ApexConfig, epsilon_ladder="env", **settings, **agent) == [
-        list(by_env[i : i + 2]) for i in (0, 2, 4)
-    ]
+    assert epsilons(**agent) == [[epsilon] * 2 for epsilon in by_worker]
+    assert epsilons(epsilon_ladder="worker", **agent)[0] == [0.4, 0.4]
+    assert epsilons(epsilon_ladder="env", **agent) == [list(by_env[i : i + 2]) for i in (0, 2, 4)]
     alone = {**agent, "num_workers": 1}
-    assert epsilons(ApexAgent, ApexConfig, **settings, **alone) == [list(epsilon_ladder(2))]
-    assert epsilons(ApexAgent, ApexConfig, epsilon_ladder="worker", **settings, **alone) == [[0.4, 0.4]]
+    assert epsilons(**alone) == [list(epsilon_ladder(2))]
+    assert epsilons(epsilon_ladder="worker", **alone) == [[0.4, 0.4]]
 
 
 @pytest.mark.key("per_worker_exploration")
 def test_without_a_ladder_all_workers_follow_the_schedule() -> None:
-    settings = {"optimizer": ApexConfig().optimizer.model_copy(update={"sample_queue_depth": 1})}
-    found = epsilons(ApexAgent, ApexConfig, num_workers=2, per_worker_exploration=False, **settings)
+    found = epsilons(num_workers=2, per_worker_exploration=False)
     assert found == [[1.0, 1.0]] * 2
 
 
@@ -439,7 +429,7 @@ def test_checkpoints_hold_the_filters_and_workers_go_on_with_them(synchronize: b
     changes: dict[str, Any] = {**MEAN_STD, "num_workers": 2, "synchronize_filters": synchronize}
     agent = make_agent(ENDLESS_ENV, **changes)
     agent.train()
-    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
+    checkpoint = checkpoint_of(agent, tmp_path)
     agent.stop()
     kept = checkpoint.arrays["filters"]
     ids = [batch[OBS][:NUM_ENVS, 0] for batch, _ in sample(1, ENDLESS_ENV, num_workers=2)]

@@ -1,7 +1,4 @@
-"""Agents of both kinds that learn in this process, and what their learners were given and did with it.
-
-Agents in one thread on envs whose every step is known, to see what reaches their workers.
-"""
+"""Agents in one thread, on envs whose every step is known: what workers send, and what learners get and do with it."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from rlexp.models.networks import QNetwork
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, SentRows
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
 from tests.lab.rollout import whole
@@ -61,6 +59,11 @@ def make_agent(
     env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, pool: TaskPool | None = None, **changes: Any
 ) -> DQNAgent[DQNConfig]:
     return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), pool or PlacementPool(), 0, checkpoint)
+
+
+def checkpoint_of(agent: Agent[Any], folder: Path) -> Checkpoint:
+    """Return a checkpoint of the agent, which is written into ``folder``."""
+    return read_checkpoint(agent.save(folder / "checkpoint_000001", {}))
 
 
 def weights_of(agent: Agent[Any]) -> Weights:
