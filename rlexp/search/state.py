@@ -18,10 +18,9 @@ from rlexp.runs.rows import flatten
 from rlexp.search.journal import Event, damaged, read_events, study_member
 from rlexp.search.ranking import EndedEarly
 from rlexp.search.searchers import Searcher, make_searcher
-from rlexp.search.seed_groups import make_trial_scheduler
 from rlexp.search.shared_study import StudyMember
 from rlexp.search.standings import Standings
-from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict
+from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, Verdict, make_trial_scheduler
 from rlexp.search.trial_source import Outcome, OutcomeStatus
 
 OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.ERROR})

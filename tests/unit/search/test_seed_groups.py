@@ -9,8 +9,7 @@ from statistics import fmean
 import pytest
 
 from rlexp.search.early_stopping import Asha, HyperBand
-from rlexp.search.seed_groups import SeedGroups
-from rlexp.search.trial_scheduler import Judgement, Milestones, Report, TrialScheduler, Verdict
+from rlexp.search.trial_scheduler import Judgement, Milestones, Report, SeedGroups, TrialScheduler, Verdict
 
 CONTINUE, STOP, PAUSE = Verdict.CONTINUE, Verdict.STOP, Verdict.PAUSE
 
