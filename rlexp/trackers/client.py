@@ -82,14 +82,6 @@ Note = Callable[[str], None]
 """Tells the user of the command a sentence."""
 
 
-class TrackerError(Exception):
-    """A tracker cannot record; the user can correct that."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
 @dataclass
 class TrialState:
     """What a tracker must know of a trial when it is resumed: ``TRIAL/wandb.json``, ``TRIAL/mlflow.json``."""
@@ -150,7 +142,7 @@ class TrackerClient(Protocol):
     """One library; each method may raise anything that the library does."""
 
     def places(self, options: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return in words where each of the ``track.NAME`` sections records; raises TrackerError where none can."""
+        """Return in words where each of the ``track.NAME`` sections records; raises UsageError where none can."""
 
     def begin(self, trial: TrackedTrial, state: TrialState) -> TrackedRun:
         """Begin the run of a trial, or continue that of ``state``; ``state`` gets its id."""

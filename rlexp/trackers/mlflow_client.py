@@ -17,11 +17,12 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
+from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.runs.record import Status
 from rlexp.runs.rows import flatten
 from rlexp.text import masked
-from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrackerError, TrialState
+from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrialState
 
 T = TypeVar("T")
 DATABASE: Final = "mlflow.db"
@@ -55,7 +56,7 @@ class MlflowTracker:
         needed = ("sqlalchemy", "alembic") if self._uri.startswith("sqlite:") else ()
         missing = [name for name in needed if importlib.util.find_spec(name) is None]
         if missing:
-            raise TrackerError(f"track: mlflow needs {' and '.join(missing)}", "pip install 'rlexp[mlflow]'")
+            raise UsageError(f"track: mlflow needs {' and '.join(missing)}", "pip install 'rlexp[mlflow]'")
         return [f"experiment {_experiment(each)}, in {masked(self._uri)}" for each in options]
 
     def begin(self, trial: TrackedTrial, state: TrialState) -> TrackedRun:

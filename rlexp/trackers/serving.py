@@ -22,6 +22,7 @@ from typing import Any, Final
 import psutil
 
 from rlexp.config.keys.tracking import TrackerName
+from rlexp.errors import UsageError
 from rlexp.files import read_regular
 from rlexp.processes.child import Message, Send, answer
 from rlexp.processes.family import kill
@@ -37,7 +38,6 @@ from rlexp.trackers.client import (
     TrackedRun,
     TrackedTrial,
     TrackerClient,
-    TrackerError,
     TrialState,
 )
 
@@ -191,7 +191,7 @@ def serve(request: Message, send: Send) -> None:
     client = make_client(request["tracker"], Path(request["out"]), lambda text: answer(Kind.NOTE, text=text))
     try:
         places = client.places(request["options"])
-    except TrackerError as error:
+    except UsageError as error:
         return answer(Kind.REFUSED, message=error.message, hint=error.hint)
     answer(Kind.READY, places=list(dict.fromkeys(places)))
     service = Service(request["tracker"], client, lambda text: answer(Kind.NOTE, text=text))

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, cast
 import wandb
 
 from rlexp.config.keys.tracking import DEFAULT_PROJECT
+from rlexp.errors import UsageError
 from rlexp.processes.threads import without_current_folder
 from rlexp.runs.record import Status
-from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrackerError, TrialState
+from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrialState
 
 INIT_TIMEOUT_S: Final = 20.0
 """How long the server may take to begin a run; then the run is recorded offline."""
@@ -69,9 +70,9 @@ class WandbClient:
         try:
             is_known = wandb.login(verify=False)
         except Exception as error:  # without a terminal it cannot ask for a key
-            raise TrackerError(f"track: wandb has no account: {_first_line(error)}", _LOGIN) from error
+            raise UsageError(f"track: wandb has no account: {_first_line(error)}", _LOGIN) from error
         if not is_known:
-            raise TrackerError("track: wandb has no account", _LOGIN)
+            raise UsageError("track: wandb has no account", _LOGIN)
         entity = options["entity"] or os.environ.get("WANDB_ENTITY") or "of the account"
         return f"project {project}, entity {entity}, at {wandb.setup().settings.base_url}"
 
