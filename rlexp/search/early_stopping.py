@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -131,8 +131,6 @@ class MedianStopping(TrialScheduler):
 class RunningAverages:
     """The mean of each trial's values up to each of its times; one table, so that thousands are asked at once."""
 
-    _GROWTH: Final = 2
-
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._times = np.full((1, 1), np.inf)
@@ -167,8 +165,8 @@ class RunningAverages:
 
     def _grow(self, row: int) -> None:
         rows, columns = self._times.shape
-        more_rows = rows * (self._GROWTH - 1) if row >= rows else 0
-        more_columns = columns * (self._GROWTH - 1) if row < rows and self._counts[row] >= columns else 0
+        more_rows = rows if row >= rows else 0
+        more_columns = columns if row < rows and self._counts[row] >= columns else 0
         if not more_rows and not more_columns:
             return
         size = (0, more_rows), (0, more_columns)

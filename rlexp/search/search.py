@@ -71,7 +71,7 @@ class Search:
 
     @property
     def finished(self) -> bool:
-        return self.is_over_time or (self._is_exhausted() and not self._state.waiting)
+        return self.is_over_time or (self._state.is_exhausted and not self._state.waiting)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
         self._state.searcher.keep_alive()
@@ -188,10 +188,7 @@ class Search:
     @property
     def is_complete(self) -> bool:
         """Whether every configuration was tried, to the end of each trial."""
-        return self._is_exhausted() and not self._state.waiting and not self._state.unfinished()
-
-    def _is_exhausted(self) -> bool:
-        return self._state.is_exhausted
+        return self._state.is_exhausted and not self._state.waiting and not self._state.unfinished()
 
     def _is_full(self) -> bool:
         return len(self._state.running) >= self._capacity
@@ -205,7 +202,7 @@ class Search:
                     return trial
                 if verdict is Verdict.STOP:
                     self._end_waiting(trial)
-            if self._is_exhausted():
+            if self._state.is_exhausted:
                 self._state.scheduler.exhausted()
                 break
             self._configure()
