@@ -256,20 +256,8 @@ def _run(path: Path) -> Found:
         if in_use and not os.path.exists(path / RUN_FILE):  # it has just begun
             return Found(path, Status.RUNNING, started=_changed(path))
         return Found(path, DAMAGED, error.message, started=_changed(path))
-    parameters = [read_mapping(path / name / PARAMETERS_FILE) for name, _ in directories_of(record)]
-    best, last = _scores(record.trials)
-    return Found(
-        path=path,
-        status=_status(record.status, in_use),
-        agents=_distinct(parameters, "run"),
-        envs=_distinct(parameters, "env"),
-        num_trials=len(record.trials),
-        best=best,
-        last=last,
-        steps=sum(_count(trial.timesteps_total) for trial in record.trials),
-        iterations=sum(_count(trial.iterations) for trial in record.trials),
-        started=_started(record, path),
-    )
+    folders = [path / name for name, _ in directories_of(record)]
+    return _found(path, _status(record.status, in_use), folders, record.trials, record)
 
 
 def _trials(path: Path) -> list[Found]:
@@ -282,19 +270,24 @@ def _trials(path: Path) -> list[Found]:
 
 
 def _trial(path: Path, trial: TrialRecord, run: RunRecord, in_use: bool) -> Found:
-    parameters = [read_mapping(path / PARAMETERS_FILE)]
-    best, last = _scores([trial])
+    problem = str(trial.error.summary) if trial.error else None
+    return replace(_found(path, _status(trial.status, in_use), [path], [trial], run), problem=problem)
+
+
+def _found(path: Path, status: str, folders: Sequence[Path], trials: Sequence[TrialRecord], run: RunRecord) -> Found:
+    """Return what is at ``path``: a run or a trial of ``run``, with its ``trials`` and the ``folders`` of these."""
+    parameters = [read_mapping(folder / PARAMETERS_FILE) for folder in folders]
+    best, last = _scores(trials)
     return Found(
         path=path,
-        status=_status(trial.status, in_use),
-        problem=str(trial.error.summary) if trial.error else None,
+        status=status,
         agents=_distinct(parameters, "run"),
         envs=_distinct(parameters, "env"),
-        num_trials=1,
+        num_trials=len(trials),
         best=best,
         last=last,
-        steps=_count(trial.timesteps_total),
-        iterations=_count(trial.iterations),
+        steps=sum(_count(trial.timesteps_total) for trial in trials),
+        iterations=sum(_count(trial.iterations) for trial in trials),
         started=_started(run, path),
     )
 
