@@ -110,7 +110,7 @@ def _of_sweep(sweep: SweepResults, trials: Sequence[TrialFolder], curves: Curves
         scoring = Scoring(scores, SCORE_RULE.format(metric=sweep.metric), None)
         return replace(_ordered(scoring, RULE, sweep, sweep.rank), lower_is_better=sweep.lower_is_better)
     first = sweep.first_tier(trials)
-    window = final_window([curves[trial] for trial in first], CurveAxis.STEPS)
+    window = _final_window([curves[trial] for trial in first], CurveAxis.STEPS)
     span = "the last tenth that all trials of these groups have"
     scoring = _over(window, span, first, curves, CurveAxis.STEPS)
     return replace(_ordered(scoring, _NONE_COMPLETED, sweep, sweep.rank), lower_is_better=sweep.lower_is_better)
@@ -125,7 +125,7 @@ def _final(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Curves)
         list(trials),
     ]
     compared = next(choice for choice in choices if choice)
-    window = final_window([curves[trial] for trial in compared], request.axis)
+    window = _final_window([curves[trial] for trial in compared], request.axis)
     which = "" if len(compared) == len(trials) else "completed " if compared is choices[0] else "other "
     whose = "of the trial" if len(compared) == 1 else f"that all {len(compared)} {which}trials have"
     return _over(window, f"the last tenth {whose}", not_failed or trials, curves, request.axis)
@@ -161,7 +161,7 @@ def _ordered(scoring: Scoring, order: str, sweep: SweepResults, key: Callable[[G
     return replace(scoring, rule=f"{scoring.rule} {order}", sweep=sweep, key=key)
 
 
-def final_window(curves: Sequence[Curve], axis: CurveAxis) -> Window:
+def _final_window(curves: Sequence[Curve], axis: CurveAxis) -> Window:
     """Return the last tenth of the steps or seconds that every curve has: the shortest curve ends it."""
     end = min(float(curve.along(axis)[-1]) for curve in curves)
     return Window(end * (1 - FINAL_SHARE), end)
