@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.errors import CheckpointError, ConfigError
+from rlexp.config.sweep import Point, Sweep
+from rlexp.errors import CheckpointError, ConfigError, Problem
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.kept import keep_best
 from rlexp.runs.checkpoints.trial import list_checkpoints, newest_checkpoint
@@ -192,25 +193,21 @@ def test_population_continues_without_members_that_fail(capacity: int, tmp_path:
     assert not any(each["donor"].startswith("00001") for each in late)
 
 
-def test_invalid_member_does_not_hold_up_the_population(tmp_path: Path) -> None:
+def test_invalid_member_does_not_hold_up_the_population(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"train_batch_size": {"choice": [8, 16, 32]}, "lr": {"loguniform": [0.01, 1.0]}}
     search = {"scheduler": "pbt", "num_samples": 6, "pbt": {"perturbation_interval": INTERVAL, "synch": True}}
     sweep = sweep_of(tmp_path, config, search, stop={"timesteps_total": STOP})
-    made = type(sweep).trials
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(sweep), "trials", lambda self, number, point: refuse(made, self, number, point))
-        simulation = simulated(sweep, tmp_path, rising)
+    made = Sweep.trials
+
+    def refuse_one(sweep: Sweep, number: int, point: Point) -> tuple[Trial, ...]:
+        if number == 2:  # as where a searched key does not fit the others
+            raise ConfigError([Problem("sweep.yaml:1:1", "it does not fit")])
+        return made(sweep, number, point)
+
+    monkeypatch.setattr(Sweep, "trials", refuse_one)
+    simulation = simulated(sweep, tmp_path, rising)
     assert len(simulation.ends) == 5
     assert len(simulation.saved["exploits"]) == 9 * quantile_size(5, 0.25)
-
-
-def refuse(made: Callable[..., Any], sweep: Any, number: int, point: Any) -> Any:
-    """Refuse configuration 2, as a searched key does that does not fit the others."""
-    from rlexp.errors import ConfigError, Problem
-
-    if number == 2:
-        raise ConfigError([Problem("sweep.yaml:1:1", "it does not fit")])
-    return made(sweep, number, point)
 
 
 @pytest.mark.key("search.pbt.synch")

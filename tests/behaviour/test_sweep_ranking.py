@@ -5,10 +5,10 @@ Importance through whole sweeps whose scores are known beforehand, as the termin
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from random import Random
@@ -31,15 +31,13 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record
 from rlexp.runs.recorders import TrialRecorder
-from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.tensorboard import SCORE_TAG
 from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
-from rlexp.search.search import Search
 from rlexp.search.trial_source import Ending
 from rlexp.terminal.comparison import print_comparison
 from rlexp.terminal.summary import leaderboard_lines, summary_lines
-from tests.lab.sweeps import NEVER, Reward, Simulation, World, simulated, sweep_of
+from tests.lab.sweeps import ASHA, NEVER, Simulation, World, simulated, sweep_of, table
 
 CONFIG = {
     "lr": {"loguniform": [1e-5, 1e-1]},
@@ -47,7 +45,6 @@ CONFIG = {
     "gamma": {"uniform": [0.9, 0.999]},
     "hiddens": {"choice": [[32], [64, 64], [128]]},
 }
-ASHA = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}}
 
 
 def by_lr_only(trial: Trial, steps: int) -> float:
@@ -127,7 +124,6 @@ def test_end_of_a_sweep_names_the_command_for_its_report(tmp_path: Path) -> None
 REWARD = "episode_reward_mean"
 RATES = {"lr": {"grid_search": [0.3, 0.6, 0.1, 0.5, 0.2, 0.4]}}
 MANY = {"lr": {"grid_search": [round(0.1 * number, 1) for number in range(1, 9)]}}
-RANKED_ASHA = {"scheduler": "asha", "asha": {"grace_period": 200, "reduction_factor": 2}, "num_seeds": 2}
 
 
 class RecordedWorld(World):
@@ -159,11 +155,9 @@ def falling(trial: Trial, steps: int) -> float:
 
 def swept(folder: Path, **search: Any) -> Simulation:
     folder.mkdir(exist_ok=True)
-    return simulated(sweep_of(folder, RATES, RANKED_ASHA | search), folder, falling, make_world=RecordedWorld)
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((path / "trials.csv").read_text().splitlines()))
+    return simulated(
+        sweep_of(folder, RATES, ASHA | {"num_seeds": 2} | search), folder, falling, make_world=RecordedWorld
+    )
 
 
 def compared_sweep(path: Path, metric: str = REWARD, axis: CurveAxis = CurveAxis.STEPS) -> Comparison:
@@ -250,13 +244,10 @@ def test_a_lower_score_that_ranks_higher_is_explained(tmp_path: Path) -> None:
     assert last.first_value is not None
     assert best.mean < last.value, "rewards fall: it ended early, where all are higher"
     assert last.where.endswith("of 1,000")
-    assert last.first_value == pytest.approx(falling_mean(best.trials[0].folder.varied["lr"], last.at or 0))
+    rate = best.trials[0].folder.varied["lr"]
+    assert last.first_value == pytest.approx(rate * (1_100 - (last.at or 0)) / 100 + 0.0005)
     assert RULE in comparison.scoring
     assert RULE in leaderboard_lines(simulation.search.standings)
-
-
-def falling_mean(rate: float, steps: float) -> float:
-    return rate * (1_100 - steps) / 100 + 0.0005
 
 
 def test_every_completed_group_is_compared_with_the_first(tmp_path: Path) -> None:
@@ -282,10 +273,7 @@ def test_compare_agrees_with_trials_csv_on_generated_sweeps(seed: int, tmp_path:
             return float("nan")
         return levels[rate] * steps / 1_000 + rng.gauss(0, 10)
 
-    class StoppedWorld(World):
-        def __init__(self, search: Search, directory: RunDirectory, reward: Reward) -> None:
-            super().__init__(search, directory, reward, stop_after=(NEVER, 60, 25)[seed % 3])
-
+    stopped_world = partial(World, stop_after=(NEVER, 60, 25)[seed % 3])
     search = {
         "scheduler": ("asha", "median", "fifo")[seed % 4 % 3],
         "num_seeds": 1 + seed % 2,
@@ -293,7 +281,7 @@ def test_compare_agrees_with_trials_csv_on_generated_sweeps(seed: int, tmp_path:
         "median": {"grace_period": 200, "min_samples_required": 2},
         "mode": ("max", "min")[seed // 5],
     }
-    simulation = simulated(sweep_of(tmp_path, MANY, search), tmp_path, reward, make_world=StoppedWorld)
+    simulation = simulated(sweep_of(tmp_path, MANY, search), tmp_path, reward, make_world=stopped_world)
     ranks, comparison = ranked_labels(simulation.path), compared_sweep(simulation.path)
     groups, ended = ([ranks.index(each.name) for each in part] for part in (comparison.groups, comparison.ended_early))
     assert groups == sorted(groups)
@@ -312,12 +300,8 @@ def test_compare_of_a_stopped_sweep_lists_a_failed_configuration_last(tmp_path: 
     def reward(trial: Trial, steps: int) -> float:
         return float("nan") if trial.index == 1 else steps
 
-    class StoppedWorld(World):
-        def __init__(self, search: Search, directory: RunDirectory, reward: Reward) -> None:
-            super().__init__(search, directory, reward, stop_after=16)
-
     sweep = sweep_of(tmp_path, {"lr": {"grid_search": [0.3, 0.6]}}, {"num_seeds": 2})
-    simulation = simulated(sweep, tmp_path, reward, capacity=1, make_world=StoppedWorld)
+    simulation = simulated(sweep, tmp_path, reward, capacity=1, make_world=partial(World, stop_after=16))
     rows = [(row["lr"], row["status"]) for row in table(simulation.path)]
     assert rows == [("0.6", "STOPPED"), ("0.3", "TERMINATED"), ("0.3", "ERROR")]
     assert shown_order(compared_sweep(simulation.path)) == ["lr=0.6", "lr=0.3"]

@@ -84,54 +84,63 @@ def steps_of(rows: list[dict[str, Any]]) -> list[int]:
     return [row["timesteps_total"] for row in rows]
 
 
+Train = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Return the rows of a trial with some keys, whose iterations end at milestones too."""
+
+    def rows(config: dict[str, Any], milestones: Milestones | None = None, **keys: Any) -> list[dict[str, Any]]:
+        with assigned(tmp_path, config, **keys) as assignment:
+            return rows_of(replace(assignment, milestones=milestones), monkeypatch)
+
+    return rows
+
+
+def written(folder: Path) -> list[str]:
+    """Return the checkpoints of the only trial below a folder."""
+    return sorted(path.name for path in folder.glob("out/run/*/checkpoint_*"))
+
+
 @pytest.mark.key("stop", "min_iter_time_s")
-def test_trial_ends_at_its_stop_although_an_iteration_lasts_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with assigned(tmp_path, LONG, stop={"timesteps_total": 300}) as assignment:
-        rows = rows_of(assignment, monkeypatch)
-    assert steps_of(rows) == [300]
+def test_trial_ends_at_its_stop_although_an_iteration_lasts_longer(train: Train) -> None:
+    assert steps_of(train(LONG, stop={"timesteps_total": 300})) == [300]
 
 
 @pytest.mark.key("stop", "timesteps_per_iteration")
-def test_last_iteration_is_the_rest_until_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_iteration_is_the_rest_until_stop(train: Train) -> None:
     config = {"timesteps_per_iteration": 1000, "learning_starts": 10_000, "buffer_size": 10_000}
-    with assigned(tmp_path, config, stop={"timesteps_total": 2500}) as assignment:
-        rows = rows_of(assignment, monkeypatch)
+    rows = train(config, stop={"timesteps_total": 2500})
     assert steps_of(rows) == [1000, 2000, 2500]
     assert [row["timesteps_this_iter"] for row in rows] == [1000, 1000, 500]
     assert [row["done"] for row in rows] == [False, False, True]
 
 
 @pytest.mark.key("stop")
-def test_trial_ends_at_its_stop_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with assigned(tmp_path, LONG, stop={"time_total_s": 0.5}) as assignment:
-        (row,) = rows_of(assignment, monkeypatch)
+def test_trial_ends_at_its_stop_by_time(train: Train) -> None:
+    (row,) = train(LONG, stop={"time_total_s": 0.5})
     assert 0.5 <= row["time_total_s"] < 3.0
 
 
 @pytest.mark.key("stop")
-def test_trial_ends_after_as_many_updates_as_its_stop_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with assigned(tmp_path, LONG, stop={"num_updates": 7}) as assignment:
-        (row,) = rows_of(assignment, monkeypatch)
+def test_trial_ends_after_as_many_updates_as_its_stop_says(train: Train) -> None:
+    (row,) = train(LONG, stop={"num_updates": 7})
     assert row["info"]["num_updates"] == 7
 
 
 @pytest.mark.parametrize("writes_checkpoint", [False, True])
-def test_iterations_end_at_milestones(writes_checkpoint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterations_end_at_milestones(writes_checkpoint: bool, train: Train, tmp_path: Path) -> None:
     milestones = Milestones("timesteps_total", 100, 2.0, writes_checkpoint)
-    with assigned(tmp_path, LONG, stop={"timesteps_total": 700}, checkpoint_at_end=False) as assignment:
-        rows = rows_of(replace(assignment, milestones=milestones), monkeypatch)
-        written = sorted(path.name for path in assignment.directory.glob("checkpoint_*"))
+    rows = train(LONG, milestones, stop={"timesteps_total": 700}, checkpoint_at_end=False)
     assert steps_of(rows) == [100, 200, 400, 700]
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4]
-    assert written == [f"checkpoint_00000{number}" for number in (1, 2, 3) if writes_checkpoint]
+    assert written(tmp_path) == [f"checkpoint_00000{number}" for number in (1, 2, 3) if writes_checkpoint]
 
 
-def test_iterations_end_at_milestones_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterations_end_at_milestones_in_seconds(train: Train) -> None:
     milestones = Milestones("time_total_s", 0.2)
-    with assigned(tmp_path, LONG, stop={"training_iteration": 3}) as assignment:
-        rows = rows_of(replace(assignment, milestones=milestones), monkeypatch)
+    rows = train(LONG, milestones, stop={"training_iteration": 3})
     passed = [milestones.passed_by(row["time_total_s"]) for row in rows]
     assert 0.0 < passed[0] < passed[1] < passed[2]
     assert rows[-1]["time_total_s"] < 3.0
@@ -140,10 +149,8 @@ def test_iterations_end_at_milestones_in_seconds(tmp_path: Path, monkeypatch: py
 def test_restarted_trial_goes_to_the_next_milestone_after_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    milestones = Milestones("timesteps_total", 200)
-    stop = {"timesteps_total": 600}
-    with assigned(tmp_path, LONG, stop=stop, checkpoint_freq=1) as assignment:
-        assignment = replace(assignment, milestones=milestones)
+    with assigned(tmp_path, LONG, stop={"timesteps_total": 600}, checkpoint_freq=1) as assignment:
+        assignment = replace(assignment, milestones=Milestones("timesteps_total", 200))
         before = rows_of(assignment, monkeypatch, at_most=1)
         after = rows_of(assignment, monkeypatch)
     assert steps_of(before + after) == [200, 400, 600]
@@ -151,16 +158,11 @@ def test_restarted_trial_goes_to_the_next_milestone_after_its_checkpoint(
 
 
 @pytest.mark.key("evaluation_interval", "checkpoint_freq")
-def test_short_iterations_count_for_evaluations_and_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_iterations_count_for_evaluations_and_checkpoints(train: Train, tmp_path: Path) -> None:
     config = {**LONG, "evaluation_interval": 2, "evaluation_num_episodes": 1, "evaluation_config": {"horizon": 5}}
-    milestones = Milestones("timesteps_total", 100)
-    with assigned(tmp_path, config, stop={"timesteps_total": 400}, checkpoint_freq=2) as assignment:
-        rows = rows_of(replace(assignment, milestones=milestones), monkeypatch)
-        written = sorted(path.name for path in assignment.directory.glob("checkpoint_*"))
+    rows = train(config, Milestones("timesteps_total", 100), stop={"timesteps_total": 400}, checkpoint_freq=2)
     assert ["evaluation" in row for row in rows] == [False, True, False, True]
-    assert written == ["checkpoint_000002", "checkpoint_000004"]
+    assert written(tmp_path) == ["checkpoint_000002", "checkpoint_000004"]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def sweep_of(folder: Path, config: dict[str, Any], search: dict[str, Any] | None
 
 
 def simulated(
-    sweep: Sweep, folder: Path, reward: Reward, capacity: int = 2, make_world: type[World] | None = None
+    sweep: Sweep, folder: Path, reward: Reward, capacity: int = 2, make_world: Callable[..., World] | None = None
 ) -> Simulation:
     """Let a search run over trials that report ``reward``, a row each in turn, until it has ended.
 

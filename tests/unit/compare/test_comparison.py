@@ -9,12 +9,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rlexp.compare.comparison import Comparison, compare_groups
-from rlexp.compare.curve import Curve, CurveAxis
-from rlexp.compare.scoring import Window, final_window
+from rlexp.compare.curve import CurveAxis
+from rlexp.compare.scoring import Window
 from rlexp.errors import UsageError
 from rlexp.runs.record import Status
 from tests.lab.run_folders import MadeTrial, make_run
@@ -23,9 +22,13 @@ REWARD = "episode_reward_mean"
 
 
 def compared(
-    *arguments: object, metric: str = REWARD, axis: CurveAxis = CurveAxis.STEPS, goal: float | None = None
+    *arguments: object,
+    metric: str = REWARD,
+    axis: CurveAxis = CurveAxis.STEPS,
+    goal: float | None = None,
+    at: float | None = None,
 ) -> Comparison:
-    return compare_groups([str(argument) for argument in arguments], metric, axis, goal)
+    return compare_groups([str(argument) for argument in arguments], metric, axis, goal, at)
 
 
 def rising(last: float, rows: int = 20) -> list[float | None]:
@@ -145,8 +148,7 @@ def test_group_with_one_scored_seed_of_two_has_a_warning(tmp_path: Path) -> None
 def test_short_trial_has_warning(tmp_path: Path) -> None:
     run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(20), 2), MadeTrial([5.0, 6.0], 3)])
     comparison = compared(run)
-    assert comparison.window is not None
-    assert comparison.window.end == 200.0
+    assert comparison.window == Window(180.0, 200.0)
     assert "00002-DQN-CartPole-v1 ends at 200 (TERMINATED) of 2,000 env steps" in warnings(comparison)
 
 
@@ -183,22 +185,9 @@ def test_different_envs_have_warning_and_own_strata(tmp_path: Path) -> None:
     assert "Acrobot-v1, CartPole-v1 are different environments" in warnings(comparison)
 
 
-def test_final_window_ends_with_shortest_curve() -> None:
-    curves = [
-        Curve(np.array([100, 1000]), np.array([5, 60]), np.array([0, 1])),
-        Curve(np.array([100, 2000]), np.array([4, 50]), np.array([0, 1])),
-    ]
-    assert final_window(curves, CurveAxis.STEPS) == Window(900.0, 1000.0)
-    assert final_window(curves, CurveAxis.TIME) == Window(45.0, 50.0)
-
-
 SLOW = [10.0 * iteration for iteration in range(1, 11)]
 """It is behind at 100 env steps and best at 1,000."""
 FAST = [95.0 - 5 * iteration for iteration in range(10)]
-
-
-def compared_unscored(*paths: Path, at: float | None = None, axis: CurveAxis = CurveAxis.STEPS) -> Comparison:
-    return compare_groups([str(path) for path in paths], REWARD, axis, None, at)
 
 
 def grid(folder: Path, trials: Sequence[tuple[Sequence[float | None], Status]]) -> Path:
@@ -212,7 +201,7 @@ def grid(folder: Path, trials: Sequence[tuple[Sequence[float | None], Status]]) 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.PRUNED, Status.STOPPED, Status.RUNNING])
 def test_trial_that_ends_early_sets_no_window(status: Status, tmp_path: Path) -> None:
     done = Status.TERMINATED
-    comparison = compared_unscored(grid(tmp_path, [(SLOW, done), (FAST, done), ([40.0], status)]))
+    comparison = compared(grid(tmp_path, [(SLOW, done), (FAST, done), ([40.0], status)]))
     assert comparison.window == Window(900.0, 1000.0)
     assert {group.name: group.mean for group in comparison.groups} == {"lr=0.1": 100.0, "lr=0.2": 50.0}
     assert comparison.scoring.endswith("the last tenth that all 2 completed trials have.")
@@ -221,7 +210,7 @@ def test_trial_that_ends_early_sets_no_window(status: Status, tmp_path: Path) ->
 
 
 def test_failed_trial_is_below_even_with_all_steps(tmp_path: Path) -> None:
-    comparison = compared_unscored(grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST, Status.ERROR)]))
+    comparison = compared(grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST, Status.ERROR)]))
     assert [group.name for group in comparison.groups] == ["lr=0.1"]
     (ended,) = comparison.ended_early
     assert ended.why == "ERROR: ValueError: no more"
@@ -229,21 +218,21 @@ def test_failed_trial_is_below_even_with_all_steps(tmp_path: Path) -> None:
 
 
 def test_stopped_trial_with_all_steps_is_scored(tmp_path: Path) -> None:
-    comparison = compared_unscored(grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST, Status.STOPPED)]))
+    comparison = compared(grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST, Status.STOPPED)]))
     assert [group.mean for group in comparison.groups] == [100.0, 50.0]
     assert comparison.ended_early == ()
 
 
 def test_trials_that_ended_early_are_listed_furthest_first(tmp_path: Path) -> None:
     early = [([1.0], Status.PRUNED), ([2.0] * 3, Status.ERROR), ([3.0], Status.PRUNED), ([0.0] * 2, Status.STOPPED)]
-    comparison = compared_unscored(grid(tmp_path, [(SLOW, Status.TERMINATED), *early, ([], Status.PENDING)]))
+    comparison = compared(grid(tmp_path, [(SLOW, Status.TERMINATED), *early, ([], Status.PENDING)]))
     assert [each.name for each in comparison.ended_early] == ["lr=0.5", "lr=0.4", "lr=0.2", "lr=0.6", "lr=0.3"]
     assert [each.where for each in comparison.ended_early[2:4]] == ["1.0 @ 100", "-"]
 
 
 def test_seeds_of_one_group_may_end_apart(tmp_path: Path) -> None:
     trials = [MadeTrial(SLOW, 1), MadeTrial(FAST, 2), MadeTrial([5.0, 7.0], 3, status=Status.ERROR)]
-    comparison = compared_unscored(make_run(tmp_path / "seeds", trials))
+    comparison = compared(make_run(tmp_path / "seeds", trials))
     assert [trial.folder.seed for trial in comparison.groups[0].trials] == [1, 2]
     (ended,) = comparison.ended_early
     assert ended.why == "ERROR (1 of 3 trials): ValueError: no more"
@@ -251,29 +240,25 @@ def test_seeds_of_one_group_may_end_apart(tmp_path: Path) -> None:
 
 
 def test_before_a_trial_completes_all_are_compared_at_the_shortest(tmp_path: Path) -> None:
-    comparison = compared_unscored(
-        grid(tmp_path, [(SLOW, Status.RUNNING), (FAST[:5], Status.STOPPED), ([1.0], Status.ERROR)])
-    )
+    comparison = compared(grid(tmp_path, [(SLOW, Status.RUNNING), (FAST[:5], Status.STOPPED), ([1.0], Status.ERROR)]))
     assert [group.mean for group in comparison.groups] == [50.0, 75.0]
     assert [each.name for each in comparison.ended_early] == ["lr=0.3"]
-    failures = compared_unscored(grid(tmp_path / "failed", [(SLOW, Status.ERROR), (FAST[:5], Status.ERROR)]))
+    failures = compared(grid(tmp_path / "failed", [(SLOW, Status.ERROR), (FAST[:5], Status.ERROR)]))
     assert [group.mean for group in failures.groups] == [50.0, 75.0]
 
 
 def test_at_compares_all_at_equal_steps(tmp_path: Path) -> None:
     run = grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST, Status.PRUNED), (FAST[:2], Status.PRUNED)])
-    comparison = compared_unscored(run, at=300)
+    comparison = compared(run, at=300)
     assert comparison.window == Window(270.0, 300.0)
     assert {group.name: group.mean for group in comparison.groups} == {"lr=0.1": 30.0, "lr=0.2": 85.0}
     assert [each.where for each in comparison.ended_early] == ["90.0 @ 200"]
     assert not any("ends at" in notice.message for notice in comparison.notices), "scores are taken before all ends"
     assert comparison.scoring == "Scores are means over env steps 270 to 300, the last tenth before --at."
-    assert [group.mean for group in compared_unscored(run, at=6, axis=CurveAxis.TIME).groups] == [30.0, 85.0], (
-        "2 s a row"
-    )
+    assert [group.mean for group in compared(run, at=6, axis=CurveAxis.TIME).groups] == [30.0, 85.0], "2 s a row"
 
 
 def test_at_beyond_every_trial_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no trial has 1,001 env steps: the longest has 1,000") as caught:
-        compared_unscored(grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST[:5], Status.TERMINATED)]), at=1001)
+        compared(grid(tmp_path, [(SLOW, Status.TERMINATED), (FAST[:5], Status.TERMINATED)]), at=1001)
     assert caught.value.hint == "--at 1000 compares that one alone; use less"

@@ -86,14 +86,6 @@ def test_lower_is_better_keeps_order_of_ranking(tmp_path: Path) -> None:
     assert {each.key: each.share for each in found.keys} == pytest.approx(of_optuna(scored, 8 / 40), abs=1e-12)
 
 
-def test_key_that_decides_is_significant(tmp_path: Path) -> None:
-    first, *others = importance(tmp_path, ranked([(point, by_lr(point)) for point in points(60)])).keys
-    assert first.key == "lr"
-    assert first.share > 0.8
-    assert first.is_significant
-    assert not any(each.is_significant for each in others)
-
-
 def test_scores_of_noise_give_no_significant_key(tmp_path: Path) -> None:
     significant, largest = 0, []
     for seed in range(10):

@@ -78,12 +78,6 @@ def same_points(one: Iterable[Mapping[str, Any]], other: Iterable[Mapping[str, A
     return sorted(map(to_json, one)) == sorted(map(to_json, other))
 
 
-def test_random_points_do_not_repeat(tmp_path: Path) -> None:
-    points = sweep_of(tmp_path, SIX_POINTS, {"searcher": "random", "num_samples": 20}).planned_points()
-    assert points is not None
-    assert same_points(points, [{"n_step": n, "double_q": d} for n in (1, 2, 3) for d in (True, False)])
-
-
 def test_random_points_without_repetition_are_the_draws_of_their_streams(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, SPACE, {"num_samples": 20})
     draws = [{key: domain.draw(rng) for key, domain in sweep.space.domains.items()} for rng in streams(sweep, 20)]
