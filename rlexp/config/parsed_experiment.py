@@ -31,7 +31,6 @@ class ParsedExperiment:
 
     name: str
     place: Place
-    axes: tuple[Axis, ...]
     variants: tuple[Experiment, ...]
     """The first choice on every axis, and so on; the last axis varies fastest."""
     written: tuple[Node, ...]
@@ -39,6 +38,11 @@ class ParsedExperiment:
     space: Space
     """What of it is searched, and how to make an experiment of any point of it."""
     notices: tuple[Finding, ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Those of its space."""
+        return self.space.axes
 
     @cached_property
     def distinct(self) -> tuple[int, ...]:
@@ -89,13 +93,13 @@ def _located(
     experiment, run = assembly.translation.experiment, assembly.translation.run
     valid = tuple(variant.experiment for variant in made if variant.experiment)
     placed, unplaced = located(axes, valid)
-    space = Space(name, run, experiment, axes, placed, assembly.age, options)
+    space = Space(name, run, experiment, placed, assembly.age, options)
     wrong = (*unplaced, *(space.findings(valid[0]) if valid[0].is_sweep else ()))
     of_variants = (notice for variant in made for notice in variant.notices)
     notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
     notices += tuple(space.notices(valid[0]))
     written = tuple(variant.written for variant in made)
-    return ParsedExperiment(name, entry.key_place, placed, valid, written, space, tuple(dict.fromkeys(notices))), wrong
+    return ParsedExperiment(name, entry.key_place, valid, written, space, tuple(dict.fromkeys(notices))), wrong
 
 
 def _notice_of_defaults(name: str, assembly: Assembled, variant: Node) -> Iterator[Finding]:
@@ -162,20 +166,14 @@ def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
     are_left = [_is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
     if not notices and all(are_left):
         return parsed
-
-    def cut(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        left = zip(axes, kept, are_left, strict=True)
-        return tuple(_cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis)
-
+    left = zip(parsed.axes, kept, are_left, strict=True)
     space = replace(
         parsed.space,
-        node=_cut_node(parsed.space.node, parsed.space.axes, kept, are_left),
-        axes=cut(parsed.space.axes),
-        located=cut(parsed.axes),
+        node=_cut_node(parsed.space.node, parsed.axes, kept, are_left),
+        axes=tuple(_cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis),
     )
     return replace(
         parsed,
-        axes=space.located,
         variants=tuple(_cut_variants(parsed.axes, kept, parsed.variants)),
         written=tuple(_cut_variants(parsed.axes, kept, parsed.written)),
         space=space,
@@ -232,12 +230,11 @@ def _cut_axis(axis: Axis, choices: Sequence[int]) -> Axis:
 def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Sequence[bool]) -> Node:
     """Return an experiment whose grids have the kept choices only, and values in place of axes that do not remain."""
     for axis, choices, is_axis in zip(axes, kept, are_left, strict=True):
-        left = tuple(axis.choices[choice] for choice in choices)
+        left, path = tuple(axis.choices[choice] for choice in choices), axis.given or axis.path
         if not is_axis:
-            experiment = replaced(experiment, axis.path, left[0])
+            experiment = replaced(experiment, path, left[0])
         elif len(left) < len(axis.choices):
-            grid = left[0].with_value({GRID: left[0].with_value(left)})
-            experiment = replaced(experiment, axis.path, grid)
+            experiment = replaced(experiment, path, left[0].with_value({GRID: left[0].with_value(left)}))
     return experiment
 
 

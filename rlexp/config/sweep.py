@@ -48,8 +48,6 @@ class Space:
     node: Node
     """The experiment, in the spelling of its file where that is older, with its axes."""
     axes: tuple[Axis, ...]
-    located: tuple[Axis, ...]
-    """The same axes, at their current keys."""
     age: Age | None
     """The releases of RLlib that its spelling belongs to, if any."""
     options: LoadOptions
@@ -57,16 +55,16 @@ class Space:
     @property
     def keys(self) -> tuple[str, ...]:
         """The axes' keys, as trials show them."""
-        return tuple(axis.key for axis in self.located)
+        return tuple(axis.key for axis in self.axes)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The keys as tables show them: for values that hold samplers, those inside these too."""
-        return tuple(column for axis in self.located for column in axis.columns)
+        return tuple(column for axis in self.axes for column in axis.columns)
 
     def column_data(self) -> dict[str, Any]:
         """Return what the columns can be, as a file has it: ``{"lr": {"uniform": [0, 1]}}``; see ``column_domains``."""
-        found = (column_domains(axis.key, axis.domain) for axis in self.located)
+        found = (column_domains(axis.key, axis.domain) for axis in self.axes)
         return {column: domain.data() for domains in found for column, domain in domains.items()}
 
     def searcher(self, search: SearchConfig) -> str:
@@ -76,7 +74,7 @@ class Space:
     @property
     def domains(self) -> Mapping[str, Domain]:
         """What each axis can be, by its key."""
-        return {key: axis.domain for axis, key in zip(self.axes, self.keys, strict=True)}
+        return {axis.key: axis.domain for axis in self.axes}
 
     def number_of_distinct_points(self) -> int | None:
         """Return how many points differ, None where there is no bound on their number."""
@@ -117,7 +115,7 @@ class Space:
         if not self.axes:
             hint = "write a value as {loguniform: [1e-4, 1e-2]} or {grid_search: [...]}, or use --sweep lr=1e-3,1e-4"
             yield Finding(self._section.key_place, f"{self.name} has nothing to search", hint)
-        for axis, located in zip(self.axes, self.located, strict=True):
+        for axis in self.axes:
             place = axis.choices[0].place
             if searcher == "grid" and not axis.is_grid:
                 sampler = next(iter(axis.domain.data()))
@@ -129,7 +127,7 @@ class Space:
             if searcher == "optuna" and any(isinstance(domain, Normal) for domain in domains_in(axis.domain)):
                 message = f"{axis.key}: randn cannot be used with search.searcher: optuna"
                 yield Finding(place, message, "write uniform: [low, high]")
-            set_by_it = [".".join(map(str, path)) for path in located.makes or (located.path,)]
+            set_by_it = [".".join(map(str, path)) for path in axis.makes or (axis.path,)]
             if search.scheduler_options.COPIES_TRIALS and any(f"{path}.".startswith(fixed) for path in set_by_it):
                 copied = "weights" if experiment.config.replay is None else "weights and replay"
                 why = f"whose trials copy each other's {copied}"
@@ -146,15 +144,14 @@ class Space:
 
     def grid(self) -> list[Point]:
         """Return the points of the grid axes alone, the last axis fastest; one empty point where there are none."""
-        axes = {key: axis for axis, key in zip(self.axes, self.keys, strict=True) if axis.is_grid}
-        values = [every_value(axis.domain) for axis in axes.values()]
-        return [dict(zip(axes, point, strict=True)) for point in product(*values)]
+        values = {axis.key: every_value(axis.domain) for axis in self.axes if axis.is_grid}
+        return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
 
     def variant(self, point: Point) -> Variant:
         """Return the experiment at a point, without its ``search`` section, or what is wrong with it there."""
         node = self.node.without(SEARCH)
-        for axis, key in zip(self.axes, self.keys, strict=True):
-            node = replaced(node, axis.path, node_of(point[key], axis.choices[0]))
+        for axis in self.axes:
+            node = replaced(node, axis.given or axis.path, node_of(point[axis.key], axis.choices[0]))
         return variant_of(self.name, node, self.run, self.age, self.options)
 
     @property
@@ -226,10 +223,8 @@ class Sweep:
 
         A file with every key filled in has them in the order in which the keys are declared.
         """
-        places = [self.space.keys.index(key) for key in keys]
-        axes = tuple(self.space.axes[place] for place in places)
-        located = tuple(self.space.located[place] for place in places)
-        return replace(self, space=replace(self.space, axes=axes, located=located))
+        axes = {axis.key: axis for axis in self.space.axes}
+        return replace(self, space=replace(self.space, axes=tuple(axes[key] for key in keys)))
 
     def planned_points(self) -> tuple[Point, ...] | None:
         """Return the points in the order in which they are tried; None where each depends on those before."""
@@ -318,10 +313,10 @@ class Sweep:
 
     def _current(self, experiment: Experiment, point: Point) -> Point:
         data = data_of(experiment)
-        located = self.space.located
-        return {axis.key: point[axis.key] if axis.keeps_spelling else at(data, axis.path) for axis in located}
+        axes = self.space.axes
+        return {axis.key: point[axis.key] if axis.keeps_spelling else at(data, axis.path) for axis in axes}
 
     def _shown(self, current: Point) -> Mapping[str, Any]:
         """Return the values of a point by the columns of the space; those that were not drawn are not there."""
-        columns = (axis.shown(current[axis.key]) for axis in self.space.located)
+        columns = (axis.shown(current[axis.key]) for axis in self.space.axes)
         return {column: value for shown in columns for column, value in shown.items()}

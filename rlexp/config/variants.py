@@ -176,7 +176,7 @@ def located(axes: Sequence[Axis], variants: Sequence[Experiment]) -> tuple[tuple
         if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not MISSING:
             found.append(axis)
         elif len(paths) == 1 and not axis.is_conditional:
-            found.append(replace(axis, path=paths.pop()))
+            found.append(replace(axis, path=paths.pop(), given=axis.path))
         elif paths:
             found.append(replace(axis, makes=tuple(sorted(paths, key=str))))
         elif axis.is_grid:

@@ -214,11 +214,9 @@ class Population(TrialScheduler):
     def _explored(self, point: Point, rng: Random) -> Point:
         pbt = self._sweep.search.pbt
         explored = {}
-        for axis, key in zip(self._sweep.space.axes, self._sweep.space.keys, strict=True):
+        for key, domain in self._sweep.space.domains.items():
             draws_anew = rng.random() < pbt.resample_probability
-            explored[key] = (
-                axis.domain.draw(rng) if draws_anew else axis.domain.moved(point[key], pbt.perturbation_factor, rng)
-            )
+            explored[key] = domain.draw(rng) if draws_anew else domain.moved(point[key], pbt.perturbation_factor, rng)
         return explored
 
     def _milestone(self, report: Report) -> float:

@@ -94,7 +94,7 @@ def _differences(study: optuna.Study, sweep: Sweep) -> Iterator[str]:
         yield f"its metric is {metric}"
     before = study.user_attrs.get(_EXPERIMENT)
     if isinstance(before, dict):
-        paths = [path for axis in sweep.space.located for path in axis.makes or (axis.path,)]
+        paths = [path for axis in sweep.space.axes for path in axis.makes or (axis.path,)]
         searched = {"/".join(map(str, path)) for path in paths}
         yield from differences(before, _settings(sweep), CHANGEABLE_IN_SWEEPS | searched | set(_OTHER_KEYS))
     known = rehearsed_distributions(sweep.space.domains)

@@ -124,8 +124,7 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     if search.confirm.top:
         best = f"the best {search.confirm.top}" if search.confirm.top > 1 else "the best one"
         yield f"then {best} again, with {search.confirm.num_seeds} other seeds each"
-    axes = zip(sweep.space.keys, sweep.space.axes, strict=True)
-    rows = [row for key, axis in axes for row in _axis_rows(key, axis.domain)]
+    rows = [row for axis in sweep.space.axes for row in _axis_rows(axis.key, axis.domain)]
     yield from (f"  {line}" for line in aligned(rows))
     yield from _where_values_come_from(sweep)
     yield ""
@@ -165,7 +164,7 @@ def _sweep_as_json(sweep: Sweep) -> dict[str, Any]:
         "configurations": sweep.number_of_configurations,
         "distinct_points": sweep.space.number_of_distinct_points(),
         "search": masked(sweep.search.model_dump(mode="json")),
-        "space": {key: axis.domain.data() for key, axis in zip(sweep.space.keys, sweep.space.axes, strict=True)},
+        "space": {axis.key: axis.domain.data() for axis in sweep.space.axes},
         "seed": sweep.seed,
     }
 

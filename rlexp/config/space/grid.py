@@ -35,12 +35,15 @@ class Axis:
     """One ``grid_search`` or sampler: its path, and the values that it can take."""
 
     path: KeyPath
+    """In today's spelling, once the variants have shown it."""
     choices: tuple[Node, ...]
     """Every value of a list, with the ends of the samplers inside it; of a range its two ends."""
     domain: Domain
     makes: tuple[KeyPath, ...] = ()
     """The current keys that its values set, if these are several, or one elsewhere with samplers inside the values;
     empty if the key at ``path`` is the only one."""
+    given: KeyPath = ()
+    """Its path in the file, where that is another one."""
 
     @property
     def key(self) -> str:
