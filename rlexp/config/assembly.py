@@ -152,23 +152,18 @@ def _lay_over(translation: Translation, overrides: Sequence[Override]) -> None:
         path = current_path(override.path, run)
         if path[0] not in old_keys_beside_config(run):
             path = proper_path(path, run)
-        try:
-            translation.experiment = _with_value_at(translation.experiment, path, override.value)
-        except LookupError:
+        if _is_open(translation.experiment, path):
+            translation.experiment = translation.experiment.put(path, override.value)
+        else:
             message = f"{dotted(path[:-1])} is not a mapping here, so {path[-1]} cannot be set in it"
             translation.problems.append(Finding(override.value.place, message))
 
 
-def _with_value_at(node: Node, path: KeyName, value: Node) -> Node:
-    """Return ``node`` with ``value`` at ``path``, in new mappings where needed; raises LookupError at other values."""
-    if not path:
-        return value
-    entries = dict(node.entries())
-    if (node.value is not None and not isinstance(node.value, Mapping)) or GRID in entries:
-        raise LookupError(path[0])
-    below = entries.get(path[0], Node({}, value.place, value.place))
-    entries[path[0]] = _with_value_at(below, path[1:], value)
-    return node.with_value(entries)
+def _is_open(experiment: Node, path: KeyName) -> bool:
+    """Return whether a key can be set: all that is above it is a mapping, or nothing yet."""
+    above = (experiment.find(path[:depth]) for depth in range(len(path)))
+    values = [node.value for node in above if node is not None and node.value is not None]
+    return all(isinstance(value, Mapping) and GRID not in value for value in values)
 
 
 def _use_search_section(translation: Translation, is_sweep: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.space.grid import Axis, line_of, replaced
+from rlexp.config.space.grid import Axis, line_of
 from rlexp.config.translation import Translation, node_of
 from rlexp.config.variants import data_of
 from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at
@@ -126,7 +126,8 @@ def _with_axes(parsed: ParsedExperiment) -> Node:
             experiment = _with_group(experiment, parsed.variants[0].run, axis)
         else:
             choices = [_choice(parsed, place, axis.path) for place in line_of(parsed.axes, number)]
-            experiment = _put(experiment, axis.path, axis.data(choices), axis.choices[0])
+            origin = experiment.find(axis.path) or axis.choices[0]
+            experiment = experiment.put(axis.path, node_of(axis.data(choices), origin))
     return experiment
 
 
@@ -144,7 +145,3 @@ def _with_group(experiment: Node, run: str, axis: Axis) -> Node:
     data = axis.data([choice.plain() for choice in axis.choices])
     translation.put(".".join(map(str, axis.path)), data, axis.choices[0])
     return translation.experiment
-
-
-def _put(node: Node, path: KeyPath, value: Any, origin: Node) -> Node:
-    return replaced(node, path, node_of(value, node.find(path) or origin))

@@ -18,7 +18,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.space.domains import Listed
-from rlexp.config.space.grid import GRID, Axis, find_axes, replaced, variant_indices, variants
+from rlexp.config.space.grid import GRID, Axis, find_axes, variant_indices, variants
 from rlexp.config.sweep import Space
 from rlexp.config.validation import conflict_findings, validated
 from rlexp.config.variants import Variant, is_at_a_key, located, variants_of
@@ -232,9 +232,9 @@ def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Seq
     for axis, choices, is_axis in zip(axes, kept, are_left, strict=True):
         left, path = tuple(axis.choices[choice] for choice in choices), axis.given or axis.path
         if not is_axis:
-            experiment = replaced(experiment, path, left[0])
+            experiment = experiment.put(path, left[0])
         elif len(left) < len(axis.choices):
-            experiment = replaced(experiment, path, left[0].with_value({GRID: left[0].with_value(left)}))
+            experiment = experiment.put(path, left[0].with_value({GRID: left[0].with_value(left)}))
     return experiment
 
 

@@ -16,7 +16,7 @@ from rlexp.config.keys.search import ConfirmConfig, SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.rllib.ages import Age
 from rlexp.config.space.domains import Domain, Normal
-from rlexp.config.space.grid import SEARCH, Axis, replaced
+from rlexp.config.space.grid import SEARCH, Axis
 from rlexp.config.space.points import (
     TriedPoints,
     column_domains,
@@ -151,7 +151,7 @@ class Space:
         """Return the experiment at a point, without its ``search`` section, or what is wrong with it there."""
         node = self.node.without(SEARCH)
         for axis in self.axes:
-            node = replaced(node, axis.given or axis.path, node_of(point[axis.key], axis.choices[0]))
+            node = node.put(axis.given or axis.path, node_of(point[axis.key], axis.choices[0]))
         return variant_of(self.name, node, self.run, self.age, self.options)
 
     @property

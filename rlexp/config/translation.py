@@ -35,13 +35,13 @@ class Translation:
         """Remove the key at a dotted path and return its node, None where there is none."""
         node = self.find(key)
         if node is not None:
-            self.experiment = _without(self.experiment, tuple(key.split(".")))
+            self.experiment = self.experiment.without(*key.split("."))
         return node
 
     def put(self, key: str, value: Any, at: Node) -> None:
         """Set the key at a dotted path to plain data or a node, at the place of ``at``; missing mappings are made."""
         node = value if isinstance(value, Node) else node_of(value, at)
-        self.experiment = _with(self.experiment, tuple(key.split(".")), node)
+        self.experiment = self.experiment.put(tuple(key.split(".")), node)
 
     def put_unless_given(self, key: str, value: Any, at: Node) -> bool:
         """Set a key that the file does not give; return whether it did not."""
@@ -111,16 +111,3 @@ def leaves(node: Node) -> Iterator[Node]:
 
 def _both(old: Node, new: Node) -> str:
     return f"{shown(new.plain())} at {new.key_place}, {shown(old.plain())} here"
-
-
-def _without(node: Node, path: KeyName) -> Node:
-    if len(path) == 1:
-        return node.without(path[0])
-    return node.with_value({**node.entries(), path[0]: _without(node.entries()[path[0]], path[1:])})
-
-
-def _with(node: Node, path: KeyName, value: Node) -> Node:
-    if not path:
-        return value
-    below = node.child(path[0]) or value.with_value({})
-    return node.with_value({**node.entries(), path[0]: _with(below, path[1:], value)})

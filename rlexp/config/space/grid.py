@@ -13,7 +13,7 @@ from rlexp.config.space.points import Alternative, Alternatives, columns_of
 from rlexp.config.space.samplers import CHOICE, GRID, MalformedError, Sampled, read_sampler, sampler_in
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
 
-__all__ = ["GRID", "SEARCH", "Axis", "find_axes", "line_of", "replaced", "variant_indices", "variants"]
+__all__ = ["GRID", "SEARCH", "Axis", "find_axes", "line_of", "variant_indices", "variants"]
 
 MAX_CHECKED_VARIANTS = 1_000
 """Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
@@ -131,21 +131,8 @@ def variants(experiment: Node, axes: Sequence[Axis], most: int = MAX_CHECKED_VAR
     for indices in variant_indices(axes, most):
         variant = experiment
         for axis, index in zip(axes, indices, strict=True):
-            variant = replaced(variant, axis.path, axis.choices[index])
+            variant = variant.put(axis.path, axis.choices[index])
         yield variant
-
-
-def replaced(node: Node, path: KeyPath, value: Node) -> Node:
-    """Return a node with another one at ``path``; missing mappings are made."""
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if isinstance(node.value, tuple):
-        items = (replaced(child, rest, value) if index == key else child for index, child in enumerate(node.value))
-        return node.with_value(tuple(items))
-    entries = node.entries()
-    below = entries.get(str(key)) or value.with_value({})
-    return node.with_value({**entries, str(key): replaced(below, rest, value)})
 
 
 class _GridReader:

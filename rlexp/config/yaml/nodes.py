@@ -76,9 +76,26 @@ class Node:
         """Return this node, at the same place, with another value."""
         return replace(self, value=value, is_plain=False)
 
-    def without(self, *keys: str) -> Node:
-        """Return a mapping without some of its keys."""
-        return replace(self, value={key: child for key, child in self.entries().items() if key not in keys})
+    def put(self, path: KeyPath, value: Node) -> Node:
+        """Return this node with another one at ``path``; missing mappings are made, also in place of a single value."""
+        if not path:
+            return value
+        key, rest = path[0], path[1:]
+        if isinstance(self.value, tuple):
+            items = (child.put(rest, value) if index == key else child for index, child in enumerate(self.value))
+            return self.with_value(tuple(items))
+        below = self.child(key) or value.with_value({})
+        return self.with_value({**self.entries(), str(key): below.put(rest, value)})
+
+    def without(self, *path: str) -> Node:
+        """Return this mapping without the key at ``path``."""
+        key, *rest = path
+        entries = dict(self.entries())
+        if not rest:
+            entries.pop(key, None)
+        elif key in entries:
+            entries[key] = entries[key].without(*rest)
+        return self.with_value(entries)
 
     def is_same_as(self, other: Node) -> bool:
         """Return whether another node holds the same data; 1 is 1.0, but not true."""
@@ -192,7 +209,7 @@ _LEADING_ZERO = re.compile(r"(?P<sign>[-+]?)0+(?P<digits>[0-9]+)")
 
 
 class ScalarError(ValueError):
-    """A word that has no value."""
+    """A word, or a value of a program, that is none of YAML's; says why, and what to do."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
