@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar
-from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, YamlText, to_yaml
+from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar, ScalarError
+from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, UnreadableYamlError, YamlText, to_yaml
 
 SOURCE: Final = "experiments"
 """What messages call the dict: the parameter of ``rlexp.run`` and ``rlexp.load``."""
@@ -37,7 +37,7 @@ class ExperimentDict:
         reader = _TagReader()
         try:
             root = reader.node(self.data, (), None)
-        except _TooManyError as error:
+        except UnreadableYamlError as error:
             return YamlText(None, (error.finding,))
         return YamlText(root, tuple(reader.problems))
 
@@ -45,22 +45,6 @@ class ExperimentDict:
         """Return the same experiments as the text of a file."""
         root = self.read().root
         return to_yaml(root.plain() if root is not None else {})
-
-
-class _UnsupportedError(Exception):
-    """A value has no form in an experiment; says what it is and what to do."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
-class _TooManyError(Exception):
-    """The dict has more values than are read: nothing of it is."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        self.finding = Finding(place, f"over {MAX_NODES} values")
 
 
 class _TagReader:
@@ -76,7 +60,7 @@ class _TagReader:
         self._count += 1
         place = Place(SOURCE, self._count, 1, _subscript(path))
         if self._count > MAX_NODES or getattr(value, "size", 0) > MAX_NODES:  # an array may be far larger
-            raise _TooManyError(place)
+            raise UnreadableYamlError(Finding(place, f"over {MAX_NODES} values"))
         try:
             self._check_limits(value)
             self._open.append(id(value))
@@ -84,16 +68,16 @@ class _TagReader:
                 content = self._content(value, path)
             finally:
                 self._open.pop()
-        except _UnsupportedError as error:
+        except ScalarError as error:
             self.problems.append(Finding(place, error.message, error.hint))
             content = None
         return Node(content, place, key_place or place)
 
     def _check_limits(self, value: Any) -> None:
         if id(value) in self._open:
-            raise _UnsupportedError("contains itself")
+            raise ScalarError("contains itself")
         if len(self._open) > MAX_DEPTH:
-            raise _UnsupportedError(f"nested deeper than {MAX_DEPTH} levels")
+            raise ScalarError(f"nested deeper than {MAX_DEPTH} levels")
 
     def _content(self, value: Any, path: tuple[str | int, ...]) -> Scalar | tuple[Node, ...] | dict[str, Node]:
         if hasattr(value, "tolist"):  # a number or an array of NumPy
@@ -120,39 +104,39 @@ class _TagReader:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a single value; raises _UnsupportedError for one that no file could hold."""
+    """Return a single value; raises ScalarError for one that no file could hold."""
     if isinstance(value, str):
         return _text(str(value))
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
         if abs(value) >= _LARGEST:
-            raise _UnsupportedError(f"a number of more than {MAX_DIGITS} digits is too long")
+            raise ScalarError(f"a number of more than {MAX_DIGITS} digits is too long")
         return int(value)
     if isinstance(value, Path):
         return _text(str(value))
     if isinstance(value, type):
         return name_of_class(value)
-    raise _UnsupportedError(f"must be a value that YAML has, got {_kind(value)}", _hint(value))
+    raise ScalarError(f"must be a value that YAML has, got {_kind(value)}", _hint(value))
 
 
 def _text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _UnsupportedError("\\ud800 to \\udfff are not characters") from None
+        raise ScalarError("\\ud800 to \\udfff are not characters") from None
     return text
 
 
 def name_of_class(cls: type) -> str:
-    """Return ``module:Class``, by which another process finds a class; raises _UnsupportedError where none could."""
+    """Return ``module:Class``, by which another process finds a class; raises ScalarError where none could."""
     module = cls.__module__
     if module == "__main__":
         message = f"{cls.__name__} is defined in the program that was started (or in a notebook), not in a module"
-        raise _UnsupportedError(message, _IMPORTABLE)
+        raise ScalarError(message, _IMPORTABLE)
     found = getattr(sys.modules.get(module), cls.__qualname__, None)
     if found is not cls:
-        raise _UnsupportedError(f"{module}.{cls.__qualname__} cannot be imported by its name", _IMPORTABLE)
+        raise ScalarError(f"{module}.{cls.__qualname__} cannot be imported by its name", _IMPORTABLE)
     return f"{module}:{cls.__qualname__}"
 
 

@@ -155,7 +155,7 @@ class _NodeBuilder:
         self._open: list[yaml.Node] = []
 
     def build(self, node: yaml.Node, key_place: Place | None = None) -> Node:
-        """Return the node with everything below it; raises UnreadableError at a limit."""
+        """Return the node with everything below it; raises UnreadableYamlError at a limit."""
         place = self._place(node)
         self._check_limits(node, place)
         self._open.append(node)
@@ -267,7 +267,7 @@ class UnreadableYamlError(Exception):
 
 
 def read_text(path: Path, name: str) -> str:
-    """Return a file's text, without a byte-order mark; raises UnreadableError."""
+    """Return a file's text, without a byte-order mark; raises UnreadableYamlError."""
     try:
         with path.open("rb") if _is_of_the_shell(path) else open_regular(path, None) as file:
             data = file.read(MAX_BYTES + 1)
@@ -315,7 +315,7 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def refuse_unprintable(text: str, locate: Locate) -> None:
-    """Raise UnreadableError at the first character that YAML forbids: NUL, escape and their like."""
+    """Raise UnreadableYamlError at the first character that YAML forbids: NUL, escape and their like."""
     # PyYAML's own pattern, which allows byte-order marks: another one takes milliseconds to compile.
     match = Reader.NON_PRINTABLE.search(text.replace(_BYTE_ORDER_MARK, "\0"))
     if match:
