@@ -136,16 +136,9 @@ def _read_actor_ids(value: Any) -> tuple[str, ...]:
     return ids
 
 
-def _read_fragment_length(value: Any) -> int | str:
-    return AUTO if value == AUTO else _count(value)
-
-
-def _read_count_or_auto(value: Any) -> int | str:
-    return AUTO if value == AUTO else _count(value, at_least=0)
-
-
-def _read_kept_checkpoints(value: Any) -> int | str | None:
-    return value if value is None or value == AUTO else _count(value)
+def _or(*words: str | None, at_least: int = 1) -> Callable[[Any], int | str | None]:
+    """Return a reader of whole numbers from ``at_least`` on, and of ``words``."""
+    return lambda value: value if value in words else _count(value, at_least)
 
 
 def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
@@ -175,15 +168,15 @@ ClipRewards = Annotated[
 ]
 FragmentLength = Annotated[
     int | Literal["auto"],
-    *_judged("a whole number >= 1 or auto", _read_fragment_length),
+    *_judged("a whole number >= 1 or auto", _or(AUTO)),
 ]
 CountOrAuto = Annotated[
     int | Literal["auto"],
-    *_judged("a whole number >= 0 or auto", _read_count_or_auto),
+    *_judged("a whole number >= 0 or auto", _or(AUTO, at_least=0)),
 ]
 KeptCheckpoints = Annotated[
     int | Literal["auto"] | None,
-    *_judged("a whole number >= 1, auto or null", _read_kept_checkpoints),
+    *_judged("a whole number >= 1, auto or null", _or(AUTO, None)),
 ]
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,
