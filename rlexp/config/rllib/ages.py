@@ -14,7 +14,7 @@ from rlexp.config.keys.env_ids import current_env, has_images
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.rllib.names import Absent, choices_of, leave_out
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import dotted, written
+from rlexp.config.yaml.nodes import Node, dotted, written
 
 _TABLE = Path(__file__).with_name("releases.toml")
 _SAME_AS = "= "
@@ -62,12 +62,21 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
 
 def shows_images(translation: Translation) -> bool:
     """Return whether an env, or one of those in its grid, is known to have images as observations."""
-    env = translation.find("env")
-    names = [str(choice.value) for choice in choices_of(env)] if env is not None else []
+    return any(has_images(name, settings) for name, settings in current_envs(translation))
+
+
+def current_envs(translation: Translation) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the current id of an experiment's env, or those in its grid, each with its whole ``env_config``."""
     given = translation.value("config.env_config")
     settings = given if isinstance(given, dict) else {}
-    current = (current_env(name) or (name, {}) for name in names)
-    return any(has_images(name, {**implied, **settings}) for name, implied in current)
+    current = (current_env(name) or (name, {}) for name in envs_of(translation.experiment))
+    return [(name, {**implied, **settings}) for name, implied in current]
+
+
+def envs_of(experiment: Node) -> list[str]:
+    """Return the env of an experiment of any age, or those in its grid, as the file has them."""
+    env = experiment.find(("env",)) or experiment.find(("config", "env"))
+    return [choice.value for choice in choices_of(env) if isinstance(choice.value, str)] if env is not None else []
 
 
 def is_open(translation: Translation, default: ChangedDefault) -> bool:

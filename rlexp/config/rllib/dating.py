@@ -15,8 +15,10 @@ from rlexp.config.rllib.ages import (
     Age,
     ChangedDefault,
     changed_defaults,
+    current_envs,
     dated_envs,
     dated_values,
+    envs_of,
     is_open,
     shows_images,
     spellings,
@@ -132,10 +134,8 @@ def _name_of(default: ChangedDefault, value: Any) -> str:
 
 def _is_discrete(translation: Translation) -> bool:
     """Return whether all envs are known to have discrete actions."""
-    envs, given = _envs(translation.experiment), translation.value("config.env_config")
-    current = [current_env(name) or (name, {}) for name in envs]
-    settings = given if isinstance(given, dict) else {}
-    return bool(envs) and all(has_discrete_actions(name, {**implied, **settings}) for name, implied in current)
+    envs = current_envs(translation)
+    return bool(envs) and all(has_discrete_actions(name, settings) for name, settings in envs)
 
 
 def _evidence(path: KeyName, node: Node, run: str) -> Evidence | None:
@@ -158,7 +158,7 @@ def _agreeing(found: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 def _narrowed_by_env(age: Age, experiment: Node) -> Age:
     """Return the releases of an age that can have the env; all of them if none can, as a newer id replaces an older."""
-    for name in _envs(experiment):
+    for name in envs_of(experiment):
         for pattern, since in dated_envs().items():
             narrowed = age.within(since)
             if re.fullmatch(pattern, name) and not narrowed.is_empty:
@@ -168,12 +168,7 @@ def _narrowed_by_env(age: Age, experiment: Node) -> Age:
 
 def _has_old_env(experiment: Node) -> bool:
     """Return whether an env is named as RLlib's users did, and as nobody does today."""
-    return any(name == _OLD_IN_GYMNASIUM or current_env(name) is not None for name in _envs(experiment))
-
-
-def _envs(experiment: Node) -> list[str]:
-    env = experiment.find(("env",)) or experiment.find(("config", "env"))
-    return [choice.value for choice in choices_of(env) if isinstance(choice.value, str)] if env is not None else []
+    return any(name == _OLD_IN_GYMNASIUM or current_env(name) is not None for name in envs_of(experiment))
 
 
 def _written(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Node]]:
