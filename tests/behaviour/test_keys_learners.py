@@ -20,6 +20,7 @@ from rlexp.tuning.tune_runner import placement
 from tests.lab.agents import weights_of
 from tests.lab.process_pool import ProcessTaskPool
 
+pytestmark = pytest.mark.usefixtures("threads")
 SMALL: dict[str, Any] = {
     "num_workers": 0,
     "num_envs_per_worker": 2,
@@ -48,14 +49,6 @@ class RecordingPool(ProcessTaskPool):
         self.placed[name] = resources
         self.makers.append(partial(make, *args, **kwargs))
         return super().place(name, resources, make, *args, **kwargs)
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Give torch its threads back after the test."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -128,6 +121,6 @@ def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(
     assert bundles(num_cpus_per_learner=cpus)[1:] == []
 
 
-@pytest.mark.key("num_learners")
+@pytest.mark.key("num_learners", "num_gpus")
 def test_learners_share_the_gpus_and_leave_the_driver_none() -> None:
     assert bundles(num_learners=2, num_gpus=2) == [{"CPU": 1.0}, *[{"CPU": 1.0, "GPU": 1.0}] * 2]

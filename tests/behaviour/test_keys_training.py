@@ -12,8 +12,6 @@ import pytest
 
 from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.players import DQNPolicies
-from rlexp.config.load import load_plan
-from rlexp.errors import ConfigError
 from rlexp.policy import LearnResult
 from rlexp.rollout import evaluation
 from rlexp.sample_batch import Array, SampleBatch
@@ -345,22 +343,3 @@ def test_dqn_which_has_no_debug_does_not() -> None:
     agent = make_dqn()
     assert "timing_s" not in agent.train()["info"]
     agent.stop()
-
-
-@pytest.mark.parametrize(
-    ("run", "name", "right"),
-    [
-        ("DQN", "AsyncReplayOptimizer", False),
-        ("APEX", "AsyncReplayOptimizer", True),
-        ("DQN", "SyncReplayOptimizer", True),
-        ("APEX", "SyncReplayOptimizer", False),
-    ],
-)
-def test_an_optimizer_that_is_not_the_agents_is_refused(run: str, name: str, right: bool, tmp_path: Path) -> None:
-    file = tmp_path / "experiment.yaml"
-    file.write_text(f"e:\n  run: {run}\n  env: CartPole-v1\n  config: {{optimizer_class: {name}}}\n")
-    if right:
-        assert load_plan([file]).trials[0].experiment.run == run
-    else:
-        with pytest.raises(ConfigError):
-            load_plan([file])

@@ -5,7 +5,7 @@ The keys of gatherers and of published weights; each test fails if its key is ig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +115,6 @@ def test_an_agent_publishes_at_the_rate_of_its_key() -> None:
         syncs.append(row["info"]["num_weight_syncs"])
         agent.stop()
     assert syncs[1] == 1 < syncs[0]
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Give torch its threads back after the test."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def placed(**changes: Any) -> dict[str, Resources | None]:

@@ -5,7 +5,6 @@ The keys of PPO that say what is in the rows of a train batch; each test fails w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ import pytest
 import torch
 
 from rlexp.cluster.pool.pool import Resources
-from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
-from rlexp.tuning.tune_runner import placement
 from tests.lab.agents import (
     PlacementPool,
     Update,
@@ -30,17 +27,8 @@ from tests.lab.agents import (
     updates_of,
     weights_of,
 )
-from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, episode_length, episode_terminates
-from tests.lab.ppo import LENGTH, NUM_ENVS, TINY, WHOLE_EPISODES, make_ppo, network_of, sample_ppo
-from tests.lab.process_pool import ProcessTaskPool
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Give torch its threads back after the test."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+from tests.lab.envs import COUNTING_ENV, episode_length, episode_terminates
+from tests.lab.ppo import LENGTH, NUM_ENVS, WHOLE_EPISODES, make_ppo, network_of, sample_ppo
 
 
 def env_ids(batch: SampleBatch) -> set[float]:
@@ -122,56 +110,11 @@ def test_an_iteration_lasts_at_least_so_long(seconds: float) -> None:
     assert row["info"]["num_steps_trained"] == row["timesteps_total"]
 
 
-def bundles(**changes: Any) -> list[dict[str, float]]:
-    entry = {"name": "e", "run": "PPO", "env": ENDLESS_ENV, "config": {**TINY, **changes}}
-    return list(placement(PPOExperiment.model_validate(entry)).bundles)
-
-
-@pytest.mark.key("num_learners", "num_cpus_per_learner", "num_gpus")
-def test_each_of_several_learners_reserves_what_it_is_given() -> None:
-    driver, worker = {"CPU": 1.0}, {"CPU": 0.5}
-    workers: dict[str, Any] = {"num_workers": 2, "num_cpus_per_worker": 0.5}
-    assert bundles(**workers, num_gpus=0.5) == [driver | {"GPU": 0.5}, worker, worker]
-    several = bundles(**workers, num_learners=3, num_cpus_per_learner=2.0, num_gpus=3)
-    assert several == [driver, *[{"CPU": 2.0, "GPU": 1.0}] * 3, worker, worker]
-
-
-class PlacedProcesses(ProcessTaskPool):
-    """Remembers what each actor reserved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.placed: dict[str, Resources | None] = {}
-
-    def place(self, name: str, resources: Resources | None, make: Any, *args: Any, **kwargs: Any) -> Any:
-        self.placed[name] = resources
-        return super().place(name, resources, make, *args, **kwargs)
-
-
-@pytest.mark.key("num_learners", "num_cpus_per_learner")
-def test_several_learners_have_processes_and_come_to_the_weights_of_one() -> None:
-    weights: list[dict[str, Array]] = []
-    for num_learners in (1, 2):
-        pool = PlacedProcesses()
-        agent = make_ppo(pool=pool, num_learners=num_learners, num_cpus_per_learner=0.5, sgd_minibatch_size=20)
-        try:
-            row = agent.train()
-            weights.append(dict(weights_of(agent)))
-        finally:
-            agent.stop()
-        assert row["info"]["num_updates"] == 6
-        names = [f"learner-{rank}" for rank in range(num_learners)] if num_learners > 1 else []
-        assert pool.placed == {name: Resources(0.5, 0.0, bundle=1 + rank) for rank, name in enumerate(names)}
-    for name, array in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], array, atol=1e-5)
-
-
 @pytest.mark.key("num_cpus_for_driver")
 @pytest.mark.usefixtures("threads")
 def test_the_driver_learns_with_as_many_threads_as_it_reserves_cpus() -> None:
     make_ppo(num_cpus_for_driver=3).stop()
     assert torch.get_num_threads() == 3
-    assert bundles(num_cpus_for_driver=3)[0] == {"CPU": 3}
 
 
 @pytest.mark.key("num_threads_per_worker")

@@ -1,6 +1,5 @@
-"""Fixtures for files with one experiment."""
+"""Fixtures that plan a file with one experiment, given the keys under its ``config``."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,37 @@ from typing import Any
 import pytest
 
 from rlexp.config.load import LoadOptions, Plan, load_plan
+from tests.lab.experiment_files import Load
 
 
 @pytest.fixture
-def load_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
-    """Load a file with one experiment of PPO and some keys under ``config``."""
+def load_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Of PPO, or of the agent ``run``; ``beside`` has the lines between ``stop`` and ``config``."""
     monkeypatch.chdir(tmp_path)
 
     def to_plan(
-        config: str, *overrides: str, env: str = "CartPole-v1", run: str = "PPO", beside: str = "", **options: Any
+        config: str = "",
+        *overrides: str,
+        env: str = "CartPole-v1",
+        run: str = "PPO",
+        beside: str = "",
+        seed: int | None = 0,
+        **options: Any,
     ) -> Plan:
         head = f"a:\n  run: {run}\n  env: {env}\n  stop: {{timesteps_total: 100}}\n{beside}"
-        Path("f.yaml").write_text(f"{head}  config: {{{config}}}\n")
-        return load_plan(["f.yaml"], overrides, 0, LoadOptions(**options))
+        Path("f.yaml").write_text(head + (f"  config: {{{config}}}\n" if config else ""))
+        return load_plan(["f.yaml"], overrides, seed, LoadOptions(**options))
 
     return to_plan
 
 
 @pytest.fixture
-def load(load_ppo: Callable[..., Plan]) -> Callable[..., Plan]:
-    """Load the same of DQN, or of the agent ``run``."""
+def load(load_ppo: Load) -> Load:
+    """Of DQN, or of the agent ``run``."""
     return partial(load_ppo, run="DQN")
+
+
+@pytest.fixture
+def sweep(load: Load) -> Load:
+    """The same as a sweep."""
+    return partial(load, seed=None, is_sweep=True)

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from rlexp.cluster.room import Cluster, Machine
 from rlexp.cluster.room.fit import fitted
-from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.load import LoadOptions, converted_file, load_plan, resolved_yaml
 from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError
+from tests.lab import experiment_files
+from tests.lab.experiment_files import config_of, messages, planned
 
 Write = Callable[[str], str]
 MINIMAL = "a:\n  run: APEX\n  env: CartPole-v1\n  stop: {timesteps_total: 100}\n"
@@ -34,13 +36,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def problems(paths: str | Sequence[str], *overrides: str) -> list[tuple[str, str, str | None]]:
-    with pytest.raises(ConfigError) as caught:
-        load_plan([paths] if isinstance(paths, str) else paths, overrides)
-    return [(problem.where, problem.message, problem.hint) for problem in caught.value.problems]
-
-
-def config_of(plan: Plan) -> Any:
-    return plan.trials[0].experiment.config
+    return experiment_files.problems(load_plan, [paths] if isinstance(paths, str) else paths, overrides)
 
 
 def test_load_reports_every_problem_in_file_order(write: Write) -> None:
@@ -128,8 +124,56 @@ def test_max_t_of_a_scheduler_moves_to_stop(write: Write) -> None:
     assert hint == "keep one of them"
 
 
-def test_load_missing_run(write: Write) -> None:
-    assert problems(write("a:\n  env: CartPole-v1\n")) == [("f.yaml:1:1", "run is missing", f"write run: {agents()}")]
+@pytest.mark.parametrize(
+    ("text", "where", "message", "hint"),
+    [
+        ("a:\n  env: CartPole-v1\n", "f.yaml:1:1", "run is missing", f"write run: {agents()}"),
+        ("{}\n", "f.yaml", "has no experiment", "write one, with run and env at least"),
+        (
+            f"{MINIMAL}  name: b\n",
+            "f.yaml:5:3",
+            "unknown key name",
+            "the name of an experiment is the key above it in the file",
+        ),
+        (
+            f"{MINIMAL}  config:\n    buffer_size: 1000\n    train_batch_size: 2000\n",
+            "f.yaml:7:5",
+            "config.train_batch_size is 2000, more than buffer_size, which is 1000",
+            "lower train_batch_size or raise buffer_size",
+        ),
+        (
+            MINIMAL.replace("timesteps_total", "evaluation/episode_reward_mean"),
+            "f.yaml:4:3",
+            "stop.evaluation/episode_reward_mean is never reported, because there are no evaluations",
+            "set config.evaluation_interval to the iterations between two evaluations",
+        ),
+        (
+            f"{MINIMAL}  config:\n    lr:1e-3\n",
+            "f.yaml:6:5",
+            "config must be a mapping, got the string 'lr:1e-3'",
+            "write a space after the colon: lr: 1e-3",
+        ),
+        (
+            f"{MINIMAL}  stop.time_total_s: 3\n",
+            "f.yaml:5:3",
+            "unknown key stop.time_total_s",
+            "in a file, nest it: stop: {time_total_s: ...}",
+        ),
+        (
+            f"{MINIMAL}  config: {{seed: 1, n_step: 0100}}\n",
+            "f.yaml:5:29",
+            "0100 starts with 0, which YAML 1.1 reads as octal",
+            "write 100, or quote it",
+        ),
+    ],
+)
+def test_problem_has_its_place_and_a_hint(write: Write, text: str, where: str, message: str, hint: str) -> None:
+    assert problems(write(text)) == [(where, message, hint)]
+
+
+def test_metrics_of_evaluations_may_stop_where_there_are_some(write: Write) -> None:
+    text = MINIMAL.replace("timesteps_total", "evaluation/episode_reward_mean")
+    assert load_plan([write(f"{text}  config: {{evaluation_interval: 2}}\n")]).trials
 
 
 def test_load_reports_all_files_and_duplicate_names(write: Write) -> None:
@@ -150,37 +194,11 @@ def test_load_reports_text_and_key_problems_together(write: Write) -> None:
     ]
 
 
-def test_conflict_place_is_the_given_key(write: Write) -> None:
-    found = problems(write(MINIMAL + "  config:\n    buffer_size: 1000\n    train_batch_size: 2000\n"))
-    assert [(where, message) for where, message, _ in found] == [
-        ("f.yaml:7:5", "config.train_batch_size is 2000, more than buffer_size, which is 1000"),
-    ]
-
-
-def test_evaluation_metrics_need_evaluation_interval(write: Write) -> None:
-    text = MINIMAL.replace("timesteps_total", "evaluation/episode_reward_mean")
-    ((where, message, hint),) = problems(write(text))
-    assert (where, message) == (
-        "f.yaml:4:3",
-        "stop.evaluation/episode_reward_mean is never reported, because there are no evaluations",
-    )
-    assert hint is not None
-    assert load_plan([write(text + "  config: {evaluation_interval: 2}\n")]).trials
-
-
 @pytest.mark.parametrize("name", ["../../x", ".", "'..'", '"\\e[2J"', '"\\x9b31m"', '"\\u202egnp"'])
 def test_experiment_name_must_be_a_folder_name(name: str, write: Write) -> None:
     where, message, _ = problems(write(MINIMAL.replace("a:", f"{name}:", 1)))[0]
     assert where == "f.yaml:1:1"
     assert message.startswith("name must be the name of a folder")
-
-
-def test_name_key_inside_experiment_is_refused(write: Write) -> None:
-    assert problems(write(MINIMAL + "  name: b\n"))[0][:2] == ("f.yaml:5:3", "unknown key name")
-
-
-def test_file_without_experiment_name_is_refused(write: Write) -> None:
-    assert problems(write("{}\n")) == [("f.yaml", "has no experiment", "write one, with run and env at least")]
 
 
 def test_missing_stop_has_a_notice(write: Write) -> None:
@@ -198,72 +216,51 @@ def test_messages_escape_control_characters(write: Write) -> None:
 
 class TestHints:
     @pytest.mark.parametrize(
-        ("config", "message", "hint"),
+        ("config", "key", "hint"),
         [
-            ("learning_rate: 1", "unknown key config.learning_rate (agent APEX)", "did you mean lr?"),
-            (
-                "total_timesteps: 9",
-                "unknown key config.total_timesteps (agent APEX)",
-                "did you mean stop.timesteps_total?",
-            ),
-            (
-                "net_arch: [64]",
-                "unknown key config.net_arch (agent APEX)",
-                "did you mean config.model.fcnet_hiddens?",
-            ),
-            (
-                "n_step: [1, 3]",
-                "config.n_step must be a whole number >= 1, got a list",
-                "to try each of them, write {grid_search: [1, 3]}",
-            ),
-            (
-                "lr: [1e-3, 1e-4]",
-                "config.lr must be a number > 0, got a list",
-                "to try each of them, write {grid_search: [0.001, 0.0001]}",
-            ),
-            (
-                "model: {fcnet_hiddens: [[64]]}",
-                "config.model.fcnet_hiddens[0] must be a whole number >= 1, got a list",
-                "to try each of them, write {grid_search: [[64]]}",
-            ),
-            ("lr: {gridsearch: [1]}", "config.lr must be a number > 0, got a mapping", "did you mean grid_search?"),
-            ("lr: {Grid-Search: [1]}", "config.lr must be a number > 0, got a mapping", "did you mean grid_search?"),
-            ("lr: {log_uniform: [1]}", "config.lr must be a number > 0, got a mapping", "did you mean loguniform?"),
-            (
-                "model: {gridsearch: [1]}",
-                "unknown key config.model.gridsearch (agent APEX)",
-                "did you mean grid_search?",
-            ),
-            ("lr:1e-3", "unknown key config.lr:1e-3 (agent APEX)", "write a space after the colon: lr: 1e-3"),
-            ("n_step: 1M", "config.n_step must be a whole number >= 1, got the string '1M'", "write 1000000"),
-            ("n_step: 1.5 k", "config.n_step must be a whole number >= 1, got the string '1.5 k'", "write 1500"),
-            ("gamma: 99%", "config.gamma must be a number >= 0 and <= 1, got the string '99%'", "write 0.99"),
-            ("gamma: 99.9%", "config.gamma must be a number >= 0 and <= 1, got the string '99.9%'", "write 0.999"),
-            ("lr: '1_000'", "config.lr must be a number > 0, got the string '1_000'", "write 1000, without quotes"),
-            ("lr: fast", "config.lr must be a number > 0, got the string 'fast'", None),
+            ("learning_rate: 1", "learning_rate", "did you mean lr?"),
+            ("total_timesteps: 9", "total_timesteps", "did you mean stop.timesteps_total?"),
+            ("net_arch: [64]", "net_arch", "did you mean config.model.fcnet_hiddens?"),
+            ("model: {gridsearch: [1]}", "model.gridsearch", "did you mean grid_search?"),
+            ("lr:1e-3", "lr:1e-3", "write a space after the colon: lr: 1e-3"),
             (
                 "config.model.fcnet_hiddens: [64]",
-                "unknown key config.config.model.fcnet_hiddens (agent APEX)",
+                "config.model.fcnet_hiddens",
                 "in a file, nest it: config: {model: {fcnet_hiddens: ...}}",
             ),
-            (
-                "optimizer.debug: true",
-                "unknown key config.optimizer.debug (agent APEX)",
-                "in a file, nest it: config: {optimizer: {debug: ...}}",
-            ),
+            ("optimizer.debug: true", "optimizer.debug", "in a file, nest it: config: {optimizer: {debug: ...}}"),
         ],
     )
-    def test_hint_for_probable_meaning(self, write: Write, config: str, message: str, hint: str | None) -> None:
+    def test_unknown_key_of_probable_meaning(self, write: Write, config: str, key: str, hint: str) -> None:
         ((_, *said),) = problems(write(f"{MINIMAL}  config: {{{config}}}\n"))
-        assert said == [message, hint]
+        assert said == [f"unknown key config.{key} (agent APEX)", hint]
 
-    def test_config_whose_only_key_lacks_a_space(self, write: Write) -> None:
-        (found,) = problems(write(f"{MINIMAL}  config:\n    lr:1e-3\n"))
-        assert found == (
-            "f.yaml:6:5",
-            "config must be a mapping, got the string 'lr:1e-3'",
-            "write a space after the colon: lr: 1e-3",
-        )
+    @pytest.mark.parametrize(
+        ("config", "demand", "got", "hint"),
+        [
+            ("n_step: [1, 3]", "a whole number >= 1", "a list", "to try each of them, write {grid_search: [1, 3]}"),
+            ("lr: [1e-3]", "a number > 0", "a list", "to try each of them, write {grid_search: [0.001]}"),
+            ("lr: {gridsearch: [1]}", "a number > 0", "a mapping", "did you mean grid_search?"),
+            ("lr: {Grid-Search: [1]}", "a number > 0", "a mapping", "did you mean grid_search?"),
+            ("lr: {log_uniform: [1]}", "a number > 0", "a mapping", "did you mean loguniform?"),
+            ("n_step: 1M", "a whole number >= 1", "the string '1M'", "write 1000000"),
+            ("n_step: 1.5 k", "a whole number >= 1", "the string '1.5 k'", "write 1500"),
+            ("gamma: 99%", "a number >= 0 and <= 1", "the string '99%'", "write 0.99"),
+            ("gamma: 99.9%", "a number >= 0 and <= 1", "the string '99.9%'", "write 0.999"),
+            ("lr: '1_000'", "a number > 0", "the string '1_000'", "write 1000, without quotes"),
+            ("lr: fast", "a number > 0", "the string 'fast'", None),
+        ],
+    )
+    def test_value_of_probable_meaning(
+        self, write: Write, config: str, demand: str, got: str, hint: str | None
+    ) -> None:
+        ((_, *said),) = problems(write(f"{MINIMAL}  config: {{{config}}}\n"))
+        assert said == [f"config.{config.partition(':')[0]} must be {demand}, got {got}", hint]
+
+    def test_list_inside_a_list(self, write: Write) -> None:
+        ((_, *said),) = problems(write(f"{MINIMAL}  config: {{model: {{fcnet_hiddens: [[64]]}}}}\n"))
+        expected = "config.model.fcnet_hiddens[0] must be a whole number >= 1, got a list"
+        assert said == [expected, "to try each of them, write {grid_search: [[64]]}"]
 
     @pytest.mark.parametrize(
         ("metric", "meant"),
@@ -283,10 +280,6 @@ class TestHints:
         ((_, _, hint),) = problems(write(f"{MINIMAL}  {line}\n"))
         assert hint == "did you mean episode_reward_mean?"
 
-    def test_dotted_key_beside_config(self, write: Write) -> None:
-        ((_, message, hint),) = problems(write(f"{MINIMAL}  stop.time_total_s: 3\n"))
-        assert (message, hint) == ("unknown key stop.time_total_s", "in a file, nest it: stop: {time_total_s: ...}")
-
     @pytest.mark.parametrize(
         "text", ["run: DQN\nenv: CartPole-v1\nconfig:\n  lr: 1\n", "env: CartPole-v1\nrun: DQN\n", "run: DQN\n"]
     )
@@ -299,16 +292,6 @@ class TestHints:
     def test_experiments_may_be_called_like_keys(self, write: Write) -> None:
         assert load_plan([write(MINIMAL.replace("a:", "run:", 1))]).trials
         assert load_plan([write(MINIMAL.replace("a:", "config:", 1))]).trials
-
-
-def test_unreadable_value_is_one_problem(write: Write) -> None:
-    (found,) = problems(write(f"{MINIMAL}  config: {{seed: 1, n_step: 0100}}\n"))
-    assert found == (
-        "f.yaml:5:29",
-        "0100 starts with 0, which YAML 1.1 reads as octal",
-        "write 100, or quote it",
-    )
-    assert [where for where, _, _ in problems(write(MINIMAL), "n_step=0100")] == ["-o n_step=0100"]
 
 
 def test_duplicate_key_notice_belongs_to_its_experiment(write: Write) -> None:
@@ -332,7 +315,7 @@ def test_yaml_1_1_words_become_values(write: Write) -> None:
     assert [(config.double_q, config.dueling) for config in made] == [(False, True), (False, False)]  # type: ignore[attr-defined]
     assert (config_of(plan).buffer_size, config_of(plan).clip_rewards) == (1_000_000, True)
     assert config_of(plan).env_config == {"a": False, "b": "off", "c": [10, "x"]}
-    assert [notice.message for notice in plan.notices if "is read as" in notice.message] == [
+    assert [message for message in messages(plan) if "is read as" in message] == [
         "config.double_q: no is read as false; write false",
         "config.dueling: ON is read as true; write true",
         "config.dueling: off is read as false; write false",
@@ -342,8 +325,7 @@ def test_yaml_1_1_words_become_values(write: Write) -> None:
         "config.env_config.a: off is read as false; write false, or 'off' for a string",
         "config.env_config.c: 1_0 is read as 10; write 10, or '1_0' for a string",
     ]
-    write(resolved_yaml(plan))
-    assert load_plan(["f.yaml"]).trials == plan.trials
+    assert planned(resolved_yaml(plan)).trials == plan.trials
 
 
 def test_yaml_1_1_words_stay_strings_at_string_keys(write: Write) -> None:
@@ -413,7 +395,7 @@ class TestGpus:
         machine = Machine(cpus=4, gpus=gpus, memory_total=2**34, memory_available=2**34)
         plan = load_plan([write(self.TEXT)], options=LoadOptions(adjust=partial(fitted, cluster=Cluster.of(machine))))
         assert (config_of(plan).num_gpus, config_of(plan).num_gpus_per_worker) == (kept, 0)
-        assert [notice.message for notice in plan.notices] == [
+        assert messages(plan) == [
             f"a: num_gpus: {kept} instead of 2 (--fit)",
             "a: num_gpus_per_worker: 0 instead of 0.1 (--fit)",
         ]
@@ -503,6 +485,7 @@ class TestOverrides:
         ("override", "message"),
         [
             ("lr=abc", "config.lr must be a number > 0, got the string 'abc'"),
+            ("n_step=0100", "0100 starts with 0, which YAML 1.1 reads as octal"),
             ("lrr=1", "unknown key config.lrr (agent APEX)"),
             ("stop.nothing=1", "stop.nothing is not a metric of the results"),
             ("lr.x=1", "config.lr is not a mapping here, so x cannot be set in it"),
@@ -543,7 +526,7 @@ class TestResolved:
     def test_resolved_file_makes_same_plan(self, write: Write) -> None:
         plan = load_plan([write(self.TEXT)])
         text = resolved_yaml(plan)
-        again = load_plan([write(text)])
+        again = planned(text)
         assert resolved_yaml(again) == text
         assert again.trials == plan.trials
 

@@ -1,7 +1,5 @@
 """Ids of environments of all ages, without importing any environment."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,22 +14,10 @@ from rlexp.config.keys.env_ids import (
     is_atari,
     is_known,
 )
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
-from rlexp.errors import ConfigError
+from rlexp.config.load import resolved_yaml
+from tests.lab.experiment_files import Load, planned, problems
 
-Load = Callable[..., Plan]
 SPEEDS = ("", "NoFrameskip", "Deterministic")
-
-
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    monkeypatch.chdir(tmp_path)
-
-    def to_plan(env: str, config: str = "{}", **options: Any) -> Plan:
-        Path("f.yaml").write_text(f"a:\n  run: DQN\n  env: {env}\n  stop: {{time_total_s: 1}}\n  config: {config}\n")
-        return load_plan(["f.yaml"], options=LoadOptions(**options))
-
-    return to_plan
 
 
 @pytest.mark.parametrize(
@@ -60,36 +46,29 @@ def test_old_ids_are_not_known(env: str) -> None:
     assert not is_known(env)
 
 
+def of_every_frame(frameskip: int, repeat: float, **others: str) -> dict[str, Any]:
+    """Return what the ids with "Deterministic" mean."""
+    return {"frameskip": frameskip, "repeat_action_probability": repeat, "full_action_space": False, **others}
+
+
 @pytest.mark.parametrize(
     ("env", "current", "settings"),
     [
         ("Acrobot-v0", "Acrobot-v1", {}),
         ("ale_py:ALE/Pong-v5", "ALE/Pong-v5", {}),
-        (
-            "PongDeterministic-v4",
-            "ALE/Pong-v5",
-            {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False},
-        ),
-        (
-            "SpaceInvadersDeterministic-v0",
-            "ALE/SpaceInvaders-v5",
-            {"frameskip": 3, "repeat_action_probability": 0.25, "full_action_space": False},
-        ),
+        ("PongDeterministic-v4", "ALE/Pong-v5", of_every_frame(4, 0.0)),
+        ("SpaceInvadersDeterministic-v0", "ALE/SpaceInvaders-v5", of_every_frame(3, 0.25)),
         ("Pong-ram-v4", "Pong-v4", {"obs_type": "ram"}),
         ("Pong-ram-v0", "Pong-v0", {"obs_type": "ram"}),
         ("Pong-ramNoFrameskip-v4", "PongNoFrameskip-v4", {"obs_type": "ram"}),
         ("ALE/Pong-ram-v5", "ALE/Pong-v5", {"obs_type": "ram"}),
         ("ale_py:ALE/Pong-ram-v5", "ALE/Pong-v5", {"obs_type": "ram"}),
-        (
-            "Pong-ramDeterministic-v4",
-            "ALE/Pong-v5",
-            {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False, "obs_type": "ram"},
-        ),
+        ("Pong-ramDeterministic-v4", "ALE/Pong-v5", of_every_frame(4, 0.0, obs_type="ram")),
         ("my.module.Maze", "my.module:Maze", {}),
     ],
 )
 def test_current_env_of_old_ids(load: Load, env: str, current: str, settings: dict[str, Any]) -> None:
-    plan = load(env)
+    plan = load(env=env)
     experiment = plan.trials[0].experiment
     assert (experiment.env, experiment.config.env_config) == (current, settings)
     assert plan.notices[0].where == "f.yaml:3:3"
@@ -108,13 +87,13 @@ def test_current_env_of_old_continuous_ids(env: str, current: str) -> None:
     ["CartPole-v0", "CartPole-v1", "BreakoutNoFrameskip-v4", "ALE/Breakout-v5", "Pong-v4", "a.b:C", "a:ns/Maze-v0"],
 )
 def test_current_env_of_current_ids_is_none(load: Load, env: str) -> None:
-    plan = load(env)
+    plan = load(env=env)
     assert plan.trials[0].experiment.env == env
     assert plan.notices == ()
 
 
 def test_old_id_keeps_env_config_of_user(load: Load) -> None:
-    experiment = load("PongDeterministic-v4", "{env_config: {frameskip: 2}}").trials[0].experiment
+    experiment = load("env_config: {frameskip: 2}", env="PongDeterministic-v4").trials[0].experiment
     assert experiment.config.env_config["frameskip"] == 2
 
 
@@ -130,16 +109,14 @@ def test_old_id_keeps_env_config_of_user(load: Load) -> None:
     ],
 )
 def test_unknown_id_is_refused_with_hint(load: Load, env: str, message: str, hint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(env)
-    (problem,) = caught.value.problems
-    assert problem.where == "f.yaml:3:8"
-    assert problem.message.startswith(f"env {env} {message}")
-    assert hint in (problem.hint or "")
+    ((where, found, found_hint),) = problems(load, env=env)
+    assert where == "f.yaml:3:8"
+    assert found.startswith(f"env {env} {message}")
+    assert hint in (found_hint or "")
 
 
 def test_unknown_id_passes_with_imports(load: Load) -> None:
-    plan = load("flatland_sparse", imports=("flatland.envs",))
+    plan = load(env="flatland_sparse", imports=("flatland.envs",))
     assert plan.trials[0].experiment.env == "flatland_sparse"
     assert plan.modules.imports == ("flatland.envs",)
 
@@ -159,11 +136,10 @@ def test_is_atari(env: str, expected: bool) -> None:
 
 
 def test_grid_of_old_ids_makes_a_trial_of_each(load: Load) -> None:
-    plan = load("{grid_search: [PongDeterministic-v4, SpaceInvadersDeterministic-v4]}")
+    plan = load(env="{grid_search: [PongDeterministic-v4, SpaceInvadersDeterministic-v4]}")
     experiments = [trial.experiment for trial in plan.trials]
     assert [experiment.env for experiment in experiments] == ["ALE/Pong-v5", "ALE/SpaceInvaders-v5"]
     assert [experiment.config.env_config["frameskip"] for experiment in experiments] == [4, 3]
-    Path("f.yaml").write_text(resolved_yaml(plan))
-    assert load_plan(["f.yaml"]).trials == plan.trials
-    plan = load("{grid_search: [PongDeterministic-v4, QbertDeterministic-v4]}")
+    assert planned(resolved_yaml(plan)).trials == plan.trials
+    plan = load(env="{grid_search: [PongDeterministic-v4, QbertDeterministic-v4]}")
     assert [trial.experiment.env for trial in plan.trials] == ["ALE/Pong-v5", "ALE/Qbert-v5"]

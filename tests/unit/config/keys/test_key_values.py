@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,15 @@ from rlexp.config.keys.key_table import expectation
 from rlexp.config.keys.model import misfit, sides_before_last
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.user_code import UserClass, UserClasses
-from rlexp.config.load import AS_IT_STANDS, LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
 from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.config.yaml.nodes import shown
-from rlexp.config.yaml.reader import to_yaml
-from rlexp.errors import ConfigError, UsageError
+from rlexp.errors import UsageError
 from rlexp.models.network_config import TorsoConfig
 from rlexp.models.torsos import make_torso
+from tests.lab.experiment_files import Load, messages, problems
 
-Load = Callable[..., Plan]
 NORMALIZED_OBSERVATIONS = "gymnasium.wrappers:NormalizeObservation"
-
-
-def messages(plan: Plan) -> list[str]:
-    return [notice.message for notice in plan.notices]
 
 
 @pytest.mark.parametrize("run", ["PPO", "DQN", "APEX"])
@@ -103,46 +97,29 @@ def test_sides_before_last_by_hand() -> None:
     assert misfit(84, 42, filters) is not None
 
 
-FILE = """
-pong:
-  run: DQN
-  env: {env}
-  config:
-    preprocessor_pref: {preference}
-    model:
-      dim: 42
-      conv_filters: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]]
-"""
-
-
-def written(tmp_path: Path, env: str, preference: str) -> Path:
-    file = tmp_path / "pong.yaml"
-    file.write_text(FILE.format(env=env, preference=preference), encoding="utf-8")
-    return file
+FILTERS = "model: {dim: 42, conv_filters: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]]}"
 
 
 @pytest.mark.key("model.conv_filters")
 @pytest.mark.parametrize("preference", ["deepmind", "rllib"])
-def test_load_refuses_filters_that_misfit_atari_frames(tmp_path: Path, preference: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        load_plan([written(tmp_path, "PongNoFrameskip-v4", preference)])
-    text = str(caught.value)
-    assert "pong.yaml:9:7" in text
-    assert "the last kernel is 11x11, but the output of the layers before it is 6x6" in text
+def test_load_refuses_filters_that_misfit_atari_frames(load: Load, preference: str) -> None:
+    keys = f"preprocessor_pref: {preference}, {FILTERS}"
+    ((where, message, _),) = problems(load, keys, env="PongNoFrameskip-v4")
+    assert where == f"f.yaml:5:{len(preference) + 50}"
+    assert "the last kernel is 11x11, but the output of the layers before it is 6x6" in message
 
 
 @pytest.mark.parametrize(
     ("env", "preference"), [("PongNoFrameskip-v4", "null"), ("tests.lab.envs:ImageEnv", "deepmind")]
 )
-def test_load_accepts_filters_for_images_of_unknown_size(tmp_path: Path, env: str, preference: str) -> None:
-    assert load_plan([written(tmp_path, env, preference)]).trials
+def test_load_accepts_filters_for_images_of_unknown_size(load: Load, env: str, preference: str) -> None:
+    assert load(f"preprocessor_pref: {preference}, {FILTERS}", env=env).trials
 
 
 def file_with(folder: Path, track: Any) -> Path:
     file = folder / "one.yaml"
-    file.write_text(to_yaml({"one": {"run": "DQN", "env": "CartPole-v1", "stop": {"training_iteration": 1}}}))
-    if track is not ...:
-        file.write_text(file.read_text() + f"  track: {track}\n")
+    track_line = "" if track is ... else f"  track: {track}\n"
+    file.write_text(f"one:\n  run: DQN\n  env: CartPole-v1\n  stop:\n    training_iteration: 1\n{track_line}")
     return file
 
 
@@ -205,10 +182,8 @@ def test_track_none_beside_a_tracker_is_refused() -> None:
     ],
 )
 def test_wrong_values_of_track_are_refused_at_their_place(written: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_plan([file_with(tmp_path, written)])
-    (problem,) = error.value.problems
-    assert re.search(message, f"{problem.where} {problem.message}")
+    ((where, found, _),) = problems(load_plan, [file_with(tmp_path, written)])
+    assert re.search(message, f"{where} {found}")
 
 
 @pytest.mark.parametrize("options", [LoadOptions(), LoadOptions(flags=track_flags([Tracking("mlflow")]))])
@@ -217,12 +192,9 @@ def test_a_missing_library_is_found_where_track_names_it(
 ) -> None:
     monkeypatch.setattr(machine, "is_installed", lambda name: False)
     plan = load_plan([file_with(tmp_path, "wandb")], options=options)
-    with pytest.raises(ConfigError) as error:
-        check_requirements(plan)
-    (problem,) = error.value.problems
     where, name = ("--track mlflow", "mlflow") if options.flags else (f"{tmp_path / 'one.yaml'}:6:10", "wandb")
-    assert (problem.where, problem.message) == (where, f"track: {name} is not installed")
-    assert problem.hint == f"pip install 'rlexp[{name}]'"
+    expected = (where, f"track: {name} is not installed", f"pip install 'rlexp[{name}]'")
+    assert problems(check_requirements, plan) == [expected]
 
 
 def test_a_folder_that_a_tracker_has_left_is_not_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,12 +284,6 @@ def test_user_class_is_a_part_of_the_experiment() -> None:
         ("my prep", None),
     ],
 )
-def test_registered_name_of_rllib_is_told_how_to_name_the_class(given: str, hint: str | None, tmp_path: Path) -> None:
-    file = tmp_path / "e.yaml"
-    model = {"custom_preprocessor": given}
-    file.write_text(to_yaml({"e": {"run": "DQN", "env": "CartPole-v1", "config": {"model": model}}}), encoding="utf-8")
-    with pytest.raises(ConfigError) as refused:
-        load_plan([file])
-    (problem,) = refused.value.problems
-    assert problem.message == f"config.model.custom_preprocessor must be {UserClass.EXPECTED}, got {shown(given)}"
-    assert problem.hint == hint
+def test_registered_name_of_rllib_is_told_how_to_name_the_class(load: Load, given: str, hint: str | None) -> None:
+    ((_, *found),) = problems(load, f"model: {{custom_preprocessor: {given}}}")
+    assert found == [f"config.model.custom_preprocessor must be {UserClass.EXPECTED}, got {shown(given)}", hint]

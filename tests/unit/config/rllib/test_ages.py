@@ -1,6 +1,5 @@
 """The age of a file: which releases its spelling belongs to, and which defaults and meanings follow from that."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +7,16 @@ import pytest
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table, rlexp_only_keys
-from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.load import Plan, converted_file, resolved_yaml
 from rlexp.config.rllib.ages import Age, changed_defaults, dated_values, ignored_keys, spellings
 from rlexp.config.rllib.dating import dated
 from rlexp.config.yaml.nodes import Place, written
 from rlexp.config.yaml.reader import parse
-
-Load = Callable[..., Plan]
-
-
-def config_of(plan: Plan) -> Any:
-    return plan.trials[0].experiment.config
+from tests.lab.experiment_files import Load, config_of, messages, planned
 
 
 def notices_of_age(plan: Plan) -> list[str]:
-    return [notice.message for notice in plan.notices if "the spelling of a is that of RLlib" in notice.message]
+    return [message for message in messages(plan) if "the spelling of a is that of RLlib" in message]
 
 
 def age(text: str, run: str = "DQN") -> Age | None:
@@ -142,15 +136,13 @@ class TestStaleKeys:
     def test_other_stale_key_is_used(self, load: Load) -> None:
         plan = load("num_env_runners: 0, num_epochs: 2, horizon: 50", run="PPO")
         assert config_of(plan).horizon == 50
-        assert any(
-            notice.message.startswith("config.horizon is a key of RLlib 0.3.1 to 2.5") for notice in plan.notices
-        )
+        assert any(said.startswith("config.horizon is a key of RLlib 0.3.1 to 2.5") for said in messages(plan))
 
     def test_convert_settles_a_stale_key(self, load: Load) -> None:
         plan = load(self.RAINBOW + "gpu: true")
-        Path("f.yaml").write_text(converted_file(Path("f.yaml")))
-        assert "gpu:" not in "".join(line.split("#")[0] for line in Path("f.yaml").read_text().splitlines())
-        assert load_plan(["f.yaml"], seed=0).trials == plan.trials
+        text = converted_file(Path("f.yaml"))
+        assert "gpu:" not in "".join(line.split("#")[0] for line in text.splitlines())
+        assert planned(text, seed=0).trials == plan.trials
 
 
 class TestEnvIds:
@@ -168,10 +160,7 @@ class TestEnvIds:
         assert str(age(text, "PPO")) == found
 
     def test_pendulum_decides_what_actions_mean(self, load: Load) -> None:
-        load("framework: torch", run="PPO")
-        text = Path("f.yaml").read_text().replace("CartPole-v1", "Pendulum-v1")
-        Path("f.yaml").write_text(text)
-        assert config_of(load_plan(["f.yaml"])).normalize_actions
+        assert config_of(load("framework: torch", run="PPO", env="Pendulum-v1")).normalize_actions
 
 
 class TestDefaults:
@@ -256,8 +245,7 @@ class TestDefaults:
         plan = load("framework: torch, noisy: {grid_search: [true, false]}, exploration_config: {final_epsilon: 0.1}")
         assert [trial.varied for trial in plan.trials] == [{"noisy": True}, {"noisy": False}]
         assert len(notices_of_age(plan)) == 1
-        Path("f.yaml").write_text(resolved_yaml(plan))
-        assert load_plan(["f.yaml"]).trials == plan.trials
+        assert planned(resolved_yaml(plan)).trials == plan.trials
 
     @pytest.mark.parametrize(
         ("run", "config"),
@@ -277,8 +265,7 @@ class TestDefaults:
     def test_convert_writes_defaults_of_age(self, load: Load, run: str, config: str) -> None:
         plan = load(config, run=run)
         text = converted_file(Path("f.yaml"))
-        Path("f.yaml").write_text(text)
-        again = load_plan(["f.yaml"], seed=0)
+        again = planned(text, seed=0)
         assert again.trials == plan.trials
         assert notices_of_age(again) == []
         assert converted_file(Path("f.yaml")) == text
@@ -286,7 +273,7 @@ class TestDefaults:
 
 class TestUndecided:
     def notices(self, plan: Plan) -> list[str]:
-        return [notice.message for notice in plan.notices if "different defaults" in notice.message]
+        return [message for message in messages(plan) if "different defaults" in message]
 
     def test_one_notice_names_what_differs_and_what_is_used(self, load: Load) -> None:
         plan = load("simple_optimizer: false", run="PPO")  # of 0.5.3 to 1.3
@@ -315,9 +302,7 @@ class TestUndecided:
         ],
     )
     def test_only_what_matters_is_named(self, load: Load, env: str, config: str, keys: list[str]) -> None:
-        load(config, run="PPO")
-        Path("f.yaml").write_text(Path("f.yaml").read_text().replace("CartPole-v1", env))
-        found = self.notices(load_plan(["f.yaml"]))
+        found = self.notices(load(config, run="PPO", env=env))
         assert len(found) == bool(keys)
         assert all(f"config.{key}: " in found[0] for key in keys)
         assert sum(text.count("(here ") for text in found) == len(keys)
@@ -344,7 +329,7 @@ class TestBeta:
         text = "framework: torch, prioritized_replay_beta: 0.9, final_prioritized_replay_beta: 1.0"
         plan = load(text)
         assert config_of(plan).resolved_final_prioritized_replay_beta == 0.9
-        assert [notice.message for notice in plan.notices if "ignored it" in notice.message] == [
+        assert [message for message in messages(plan) if "ignored it" in message] == [
             "config.final_prioritized_replay_beta has no effect here: RLlib from 0.8.5 on, whose spelling this file "
             "has, ignored it and kept beta constant; -o sets it anyway"
         ]
@@ -392,9 +377,7 @@ class TestNoise:
     def test_noisy_replaces_epsilon_in_current_spelling(self, load: Load) -> None:
         plan = load("noisy: true, exploration_final_eps: 0.1")
         assert not config_of(plan).epsilon_with_noisy
-        assert [notice.message for notice in plan.notices] == [
-            "config.exploration_final_eps has no effect: noisy layers explore instead"
-        ]
+        assert messages(plan) == ["config.exploration_final_eps has no effect: noisy layers explore instead"]
 
     def test_exploration_config_keeps_epsilon_beside_noisy(self, load: Load) -> None:
         plan = load("noisy: true, exploration_config: {final_epsilon: 0.1}")

@@ -1,13 +1,10 @@
 """PPO's files of RLlib: their fragments, schedules and defaults, with a notice for each change.
 
-PPO's files, as several tests load them.
-
 PPO's learners in files of RLlib: their number, GPUs and sizes, and how many of them fit a machine.
 
 What is said about names that PPO's files have for other things: keys of other libraries, metrics of other agents.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,28 +13,10 @@ import pytest
 
 from rlexp.cluster.room.fit import fitted
 from rlexp.cluster.room.machine import Cluster, Machine
-from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.load import Plan, converted_file, load_plan, resolved_yaml
-from rlexp.errors import ConfigError
+from rlexp.config.load import converted_file, resolved_yaml
+from tests.lab.experiment_files import Load, config_of, messages, planned, problems
 
-Load = Callable[..., Plan]
 GIB = 2**30
-
-
-def config_of(plan: Plan) -> PPOConfig:
-    made = plan.trials[0].experiment.config
-    assert isinstance(made, PPOConfig)
-    return made
-
-
-def messages(plan: Plan) -> list[str]:
-    return [notice.message for notice in plan.notices]
-
-
-def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tuple[str, str, str | None]]:
-    with pytest.raises(ConfigError) as caught:
-        load(text, *overrides, **options)
-    return [(problem.where, problem.message, problem.hint) for problem in caught.value.problems]
 
 
 def fit_to(cpus: int, gpus: int = 0) -> Any:
@@ -132,39 +111,31 @@ class TestSchedules:
 
 class TestKeysWithoutEffect:
     @pytest.mark.parametrize(
-        ("text", "message"),
+        ("text", "key", "reason"),
         [
             (
                 "shuffle_sequences: true",
-                "config.shuffle_sequences has no effect here: each epoch of SGD has the transitions of a train "
-                "batch in a new order",
+                "shuffle_sequences",
+                " here: each epoch of SGD has the transitions of a train batch in a new order",
             ),
-            (
-                "simple_optimizer: true",
-                "config.simple_optimizer has no effect here: rlexp has one implementation of each agent",
-            ),
-            (
-                "straggler_mitigation: true",
-                "config.straggler_mitigation has no effect here: rlexp has one implementation of each agent",
-            ),
+            ("simple_optimizer: true", "simple_optimizer", " here: rlexp has one implementation of each agent"),
+            ("straggler_mitigation: true", "straggler_mitigation", " here: rlexp has one implementation of each agent"),
             (
                 "use_gae: false, use_critic: false, batch_mode: complete_episodes, model: {vf_share_layers: true}",
-                "config.model.vf_share_layers has no effect: use_critic is false",
+                "model.vf_share_layers",
+                ": use_critic is false",
             ),
-            (
-                "use_gae: false, batch_mode: complete_episodes, lambda: 0.9",
-                "config.lambda has no effect: use_gae is false",
-            ),
+            ("use_gae: false, batch_mode: complete_episodes, lambda: 0.9", "lambda", ": use_gae is false"),
             (
                 "evaluation_config: {explore: true, exploration_final_eps: 0.1}",
-                "config.evaluation_config.exploration_final_eps has no effect: PPO explores by sampling from its "
-                "policy",
+                "evaluation_config.exploration_final_eps",
+                ": PPO explores by sampling from its policy",
             ),
-            ("kl_coeff: 0, kl_target: 0.3", "config.kl_target has no effect: kl_coeff is 0"),
+            ("kl_coeff: 0, kl_target: 0.3", "kl_target", ": kl_coeff is 0"),
         ],
     )
-    def test_they_have_a_notice(self, load_ppo: Load, text: str, message: str) -> None:
-        assert message in messages(load_ppo(text))
+    def test_they_have_a_notice(self, load_ppo: Load, text: str, key: str, reason: str) -> None:
+        assert f"config.{key} has no effect{reason}" in messages(load_ppo(text))
 
 
 class TestLearners:
@@ -188,10 +159,8 @@ class TestLearners:
         made = config_of(load_ppo(text))
         assert (made.num_learners, made.num_gpus) == (learners, gpus)
 
-    def test_gpus_of_a_trial_have_learners_too(self, load_ppo: Load, tmp_path: Path) -> None:
-        text = "a: {run: PPO, env: CartPole-v1, stop: {timesteps_total: 1}, resources_per_trial: {cpu: 1, gpu: 2}}\n"
-        (tmp_path / "g.yaml").write_text(text)
-        made = config_of(load_plan(["g.yaml"], (), 0))
+    def test_gpus_of_a_trial_have_learners_too(self, load_ppo: Load) -> None:
+        made = config_of(load_ppo(beside="  resources_per_trial: {cpu: 1, gpu: 2}\n"))
         assert (made.num_learners, made.num_gpus) == (2, 2)
 
     def test_several_gpus_have_a_notice(self, load_ppo: Load) -> None:
@@ -262,8 +231,8 @@ class TestSizesForEachLearner:
 
     def test_grid_of_learners(self, load_ppo: Load) -> None:
         plan = load_ppo("num_learners: {grid_search: [1, 2]}, minibatch_size: 64")
-        made = [trial.experiment.config.model_dump() for trial in plan.trials]
-        assert [(each["num_learners"], each["sgd_minibatch_size"]) for each in made] == [(1, 64), (2, 128)]
+        made: list[Any] = [trial.experiment.config for trial in plan.trials]
+        assert [(each.num_learners, each.sgd_minibatch_size) for each in made] == [(1, 64), (2, 128)]
 
     @pytest.mark.parametrize(
         ("override", "size"), [("minibatch_size=32", 64), ("sgd_minibatch_size=32", 32), ("num_learners=1", 64)]
@@ -273,8 +242,7 @@ class TestSizesForEachLearner:
 
     def test_converted_file_means_the_same(self, load_ppo: Load) -> None:
         before = config_of(load_ppo(self.TEXT))
-        Path("g.yaml").write_text(converted_file(Path("f.yaml")))
-        assert config_of(load_plan(["g.yaml"], (), 0)) == before
+        assert config_of(planned(converted_file(Path("f.yaml")), seed=0)) == before
 
 
 class TestFittedLearners:
@@ -302,19 +270,6 @@ class TestFittedLearners:
         assert notices[:2] == ["a: num_learners: 1 instead of 4 (--fit)", "a: num_gpus: 0 instead of 4 (--fit)"]
 
 
-FILE = "a:\n  run: {run}\n  env: CartPole-v1\n"
-
-
-def problem(tmp_path: Path, text: str) -> tuple[str, str | None]:
-    """Return the message and the hint of the only problem of an experiment."""
-    path = tmp_path / "a.yaml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        load_plan([path])
-    (found,) = caught.value.problems
-    return found.message, found.hint
-
-
 @pytest.mark.parametrize(
     ("run", "key", "meant"),
     [
@@ -327,21 +282,19 @@ def problem(tmp_path: Path, text: str) -> tuple[str, str | None]:
         ("DQN", "n_steps", "n_step"),
     ],
 )
-def test_keys_of_other_libraries_are_translated_by_agent(run: str, key: str, meant: str, tmp_path: Path) -> None:
-    found = problem(tmp_path, f"{FILE.format(run=run)}  config: {{{key}: 1}}\n")
-    assert found == (f"unknown key config.{key} (agent {run})", f"did you mean {meant}?")
+def test_keys_of_other_libraries_are_translated_by_agent(load_ppo: Load, run: str, key: str, meant: str) -> None:
+    ((_, *found),) = problems(load_ppo, f"{key}: 1", run=run)
+    assert found == [f"unknown key config.{key} (agent {run})", f"did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(
-    ("keys", "name"),
+    ("key", "name"),
     [
-        ("stop: {info/num_target_updates: 5}", "stop.info/num_target_updates"),
-        ("checkpoint_score_attr: min-info/num_target_updates", "checkpoint_score_attr min-info/num_target_updates"),
+        ("stop={info/num_target_updates: 5}", "stop.info/num_target_updates"),
+        ("checkpoint_score_attr=min-info/num_target_updates", "checkpoint_score_attr min-info/num_target_updates"),
     ],
 )
-def test_metrics_that_ppo_does_not_have_are_refused(keys: str, name: str, tmp_path: Path) -> None:
-    message = f"{name} is never reported, because PPO has no such metric"
-    assert problem(tmp_path, f"{FILE.format(run='PPO')}  {keys}\n") == (message, "name another metric")
-    path = tmp_path / "dqn.yaml"
-    path.write_text(f"{FILE.format(run='DQN')}  {keys}\n", encoding="utf-8")
-    assert len(load_plan([path]).trials) == 1
+def test_metrics_that_ppo_does_not_have_are_refused(load_ppo: Load, key: str, name: str) -> None:
+    ((_, *found),) = problems(load_ppo, "", key)
+    assert found == [f"{name} is never reported, because PPO has no such metric", "name another metric"]
+    assert len(load_ppo("", key, run="DQN").trials) == 1

@@ -1,7 +1,6 @@
 """Files of other ages: each of their keys is understood, or refused with the reason; none is passed over."""
 
 import contextlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,40 +11,11 @@ from rlexp.cluster.room import Cluster, Machine
 from rlexp.cluster.room.fit import fitted
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
-from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan, resolved_yaml
+from rlexp.config.load import converted_file, resolved_yaml
 from rlexp.config.rllib.names import absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError
-
-Load = Callable[..., Plan]
-
-HEAD = "a:\n  run: {run}\n  env: CartPole-v1\n  stop: {{timesteps_total: 100}}\n"
-
-
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Load a file with one experiment of an agent, and what is given behind ``stop``."""
-    monkeypatch.chdir(tmp_path)
-
-    def to_plan(text: str = "", *overrides: str, run: str = "DQN", **options: Any) -> Plan:
-        Path("f.yaml").write_text(HEAD.format(run=run) + text)
-        return load_plan(["f.yaml"], overrides, 0, LoadOptions(**options))
-
-    return to_plan
-
-
-def config(plan: Plan) -> Any:
-    return plan.trials[0].experiment.config
-
-
-def messages(plan: Plan) -> list[str]:
-    return [notice.message for notice in plan.notices]
-
-
-def problems(load: Load, text: str, *overrides: str, **options: Any) -> list[tuple[str, str, str | None]]:
-    with pytest.raises(ConfigError) as caught:
-        load(text, *overrides, **options)
-    return [(problem.where, problem.message, problem.hint) for problem in caught.value.problems]
+from tests.lab.experiment_files import Load, config_of, messages, planned, problems
 
 
 def nested(path: tuple[str, ...], value: str) -> str:
@@ -96,19 +66,19 @@ class TestTable:
 
     @pytest.mark.parametrize("run", AGENTS)
     def test_absent_keys_with_null_have_no_notice(self, load: Load, run: str) -> None:
-        plan = load(together([absent.path for absent in absent_keys(run)], None), run=run)
+        plan = load(beside=together([absent.path for absent in absent_keys(run)], None), run=run)
         assert messages(plan) == []
 
     @pytest.mark.parametrize("run", AGENTS)
     def test_keys_without_effect_have_one_notice(self, load: Load, run: str) -> None:
         idle = [absent for absent in absent_keys(run) if not absent.is_feature]
-        said = messages(load(together([absent.path for absent in idle], "something"), run=run))
+        said = messages(load(beside=together([absent.path for absent in idle], "something"), run=run))
         assert sorted(said) == sorted(f"{'.'.join(absent.path)} has no effect here: {absent.reason}" for absent in idle)
 
     @pytest.mark.parametrize("run", AGENTS)
     def test_missing_features_are_refused_by_name(self, load: Load, run: str) -> None:
         features = [absent for absent in absent_keys(run) if absent.is_feature]
-        found = problems(load, together([absent.path for absent in features], "something"), run=run)
+        found = problems(load, beside=together([absent.path for absent in features], "something"), run=run)
         assert sorted(message for _, message, _ in found) == sorted(
             f"{'.'.join(absent.path)}: rlexp does not support {absent.reason}" for absent in features
         )
@@ -124,25 +94,25 @@ class TestTable:
         old = [(agent, path) for agent in AGENTS for path in (*renamed_keys(agent), *computed_keys())]
         for run, path in old:
             with contextlib.suppress(ConfigError):
-                assert load(nested(path, value), run=run).trials
+                assert load(beside=nested(path, value), run=run).trials
 
 
 class TestNames:
     def test_old_name_has_a_notice_with_place(self, load: Load) -> None:
-        plan = load("  config:\n    rollout_fragment_length: 20\n")
-        assert config(plan).sample_batch_size == 20
+        plan = load("rollout_fragment_length: 20")
+        assert config_of(plan).sample_batch_size == 20
         assert [vars(notice) for notice in plan.notices] == [
-            {"where": "f.yaml:6:5", "message": "config.rollout_fragment_length is config.sample_batch_size now"}
+            {"where": "f.yaml:5:12", "message": "config.rollout_fragment_length is config.sample_batch_size now"}
         ]
 
     def test_key_under_both_names(self, load: Load) -> None:
-        assert config(load("  config: {num_workers: 0, num_env_runners: 0}\n")).num_workers == 0
-        found = problems(load, "  config:\n    num_workers: 2\n    num_env_runners: 3\n")
+        assert config_of(load("num_workers: 0, num_env_runners: 0")).num_workers == 0
+        found = problems(load, "num_workers: 2, num_env_runners: 3")
         assert found == [
             (
-                "f.yaml:7:5",
+                "f.yaml:5:28",
                 "config.num_env_runners is another name of config.num_workers, but they differ: "
-                "2 at f.yaml:6:5, 3 here",
+                "2 at f.yaml:5:12, 3 here",
                 "keep one of them",
             )
         ]
@@ -150,31 +120,30 @@ class TestNames:
     @pytest.mark.parametrize("override", ["config.num_env_runners=1", "num_env_runners=1", "num_workers=1"])
     @pytest.mark.parametrize("key", ["num_env_runners", "num_workers", "num_rollout_workers"])
     def test_override_wins_under_any_name(self, load: Load, key: str, override: str) -> None:
-        assert config(load(f"  config: {{{key}: 4}}\n", override)).num_workers == 1
+        assert config_of(load(f"{key}: 4", override)).num_workers == 1
 
     def test_override_of_old_group(self, load: Load) -> None:
         plan = load(
-            "  config: {exploration_config: {final_epsilon: 0.1, epsilon_timesteps: 7}}\n",
+            "exploration_config: {final_epsilon: 0.1, epsilon_timesteps: 7}",
             "exploration_config={final_epsilon: 0.3}",
         )
-        assert (config(plan).exploration_final_eps, config(plan).epsilon_timesteps) == (0.3, 7)
+        assert (config_of(plan).exploration_final_eps, config_of(plan).epsilon_timesteps) == (0.3, 7)
 
     def test_overrides_of_old_keys_beside_config(self, load: Load) -> None:
         plan = load("", "trial_resources.gpu=1", "gpu=true", "checkpoint_config.num_to_keep=2")
-        assert config(plan).num_gpus == 1
+        assert config_of(plan).num_gpus == 1
         assert plan.trials[0].experiment.keep_checkpoints_num == 2
 
     def test_unknown_keys_of_old_groups(self, load: Load) -> None:
-        text = "  config: {exploration_config: {final_epsilom: 0.1}, replay_buffer_config: {size: 3}}\n"
+        text = "exploration_config: {final_epsilom: 0.1}, replay_buffer_config: {size: 3}"
         assert [message for _, message, _ in problems(load, text)] == [
             "unknown key config.exploration_config.final_epsilom (agent DQN)",
             "unknown key config.replay_buffer_config.size (agent DQN)",
         ]
 
     def test_allow_unknown_leaves_keys_out(self, load: Load) -> None:
-        text = "  wat: 1\n  config: {lrr: 1, lr: 2e-3, model: {slot1: lstm}}\n"
-        plan = load(text, allow_unknown=True)
-        assert config(plan).lr == 2e-3
+        plan = load("lrr: 1, lr: 2e-3, model: {slot1: lstm}", beside="  wat: 1\n", allow_unknown=True)
+        assert config_of(plan).lr == 2e-3
         assert messages(plan) == [
             "unknown key wat: it is left out",
             "unknown key config.lrr (agent DQN): it is left out",
@@ -182,18 +151,18 @@ class TestNames:
         ]
 
     def test_allow_unknown_refuses_missing_features(self, load: Load) -> None:
-        assert problems(load, "  config: {model: {use_lstm: true}}\n", allow_unknown=True) == [
+        assert problems(load, "model: {use_lstm: true}", allow_unknown=True) == [
             ("f.yaml:5:20", "config.model.use_lstm: rlexp does not support LSTM models", None)
         ]
 
     @pytest.mark.parametrize("name", ["apex", "APEX_DQN", "ApexDQN", "ApexTrainer"])
     def test_old_agent_names(self, load: Load, name: str) -> None:
-        assert load(run=name, text="  config: {num_workers: 0}\n").trials[0].experiment.run == "APEX"
+        assert load("num_workers: 0", run=name).trials[0].experiment.run == "APEX"
 
     def test_experiment_keys_of_ray_2(self, load: Load) -> None:
         experiment = (
             load(
-                "  checkpoint_config: {checkpoint_frequency: 3, num_to_keep: 2, checkpoint_at_end: true,\n"
+                beside="  checkpoint_config: {checkpoint_frequency: 3, num_to_keep: 2, checkpoint_at_end: true,\n"
                 "    checkpoint_score_attribute: env_runners/episode_return_mean, checkpoint_score_order: min}\n"
                 "  failure_config: {max_failures: 4}\n  repeat: 2\n"
             )
@@ -251,7 +220,7 @@ class TestValues:
         ],
     )
     def test_old_values(self, load: Load, text: str, key: str, value: Any) -> None:
-        found = getattr(config(load(f"  config: {{{text}}}\n")), key)
+        found = getattr(config_of(load(text)), key)
         assert found == value
         assert type(found) is type(value) or isinstance(value, int)
 
@@ -267,7 +236,7 @@ class TestValues:
         ],
     )
     def test_of_the_model(self, load: Load, text: str, key: str, value: Any) -> None:
-        assert getattr(config(load(f"  config: {{model: {{{text}}}}}\n")).model, key) == value
+        assert getattr(config_of(load(f"model: {{{text}}}")).model, key) == value
 
     @pytest.mark.parametrize(
         "text",
@@ -279,21 +248,21 @@ class TestValues:
         ],
     )
     def test_invalid_conv_filters_are_refused(self, load: Load, text: str) -> None:
-        ((_, message, _),) = problems(load, f"  config: {{model: {{{text}}}}}\n")
+        ((_, message, _),) = problems(load, f"model: {{{text}}}")
         assert "must be a list of [channels, kernel, stride], or null" in message
 
     @pytest.mark.parametrize("value", ["[1]", "[1, 1]", "0", "-2", "x", "[a, b]", "{}"])
     def test_invalid_clip_rewards_are_refused(self, load: Load, value: str) -> None:
-        assert len(problems(load, f"  config: {{clip_rewards: {value}}}\n")) == 1
+        assert len(problems(load, f"clip_rewards: {value}")) == 1
 
     @pytest.mark.parametrize("value", ["[]", "[[0, 1], [0, 2]]", "[[5, 1], [3, 2]]", "[[0]]", "[[0, -1]]", "3"])
     def test_invalid_schedules_are_refused(self, load: Load, value: str) -> None:
-        assert len(problems(load, f"  config: {{lr_schedule: {value}}}\n")) == 1
+        assert len(problems(load, f"lr_schedule: {value}")) == 1
 
     def test_parameter_noise_type_sets_epsilon(self, load: Load) -> None:
         text = "exploration_config: {type: ParameterNoise, random_timesteps: 500, initial_stddev: 2.0}"
-        plan = load(f"  config: {{num_workers: 2, {text}}}\n", run="APEX")
-        made = config(plan)
+        plan = load(f"num_workers: 2, {text}", run="APEX")
+        made = config_of(plan)
         assert (made.parameter_noise, made.parameter_noise_initial_stddev) == (True, 2.0)
         assert (made.per_worker_exploration, made.exploration_initial_eps) == (False, 1.0)
         assert (made.exploration_warmup_timesteps, made.resolved_epsilon_timesteps) == (500, 0)
@@ -306,36 +275,42 @@ class TestValues:
         ]
 
     def test_exploration_type_keeps_given_keys(self, load: Load) -> None:
-        plan = load("  config: {soft_q: false, exploration_config: {type: SoftQ}}\n")
-        assert not config(plan).soft_q
+        plan = load("soft_q: false, exploration_config: {type: SoftQ}")
+        assert not config_of(plan).soft_q
         assert messages(plan) == ["config.exploration_config.type: SoftQ has no effect beside config.soft_q"]
 
     @pytest.mark.parametrize("key", ["noisy", "soft_q"])
     def test_parameter_noise_conflicts_with_other_exploration(self, load: Load, key: str) -> None:
         message = f"config.parameter_noise and {key} are both true, but only one of them can explore"
-        found = problems(load, f"  config:\n    {key}: true\n    exploration_config:\n      type: ParameterNoise\n")
-        assert found == [("f.yaml:8:7", message, f"write parameter_noise: false or {key}: false")]
+        found = problems(load, f"exploration_config: {{type: ParameterNoise}}, {key}: true")
+        assert found == [("f.yaml:5:33", message, f"write parameter_noise: false or {key}: false")]
 
     def test_trial_resources_are_divided(self, load: Load) -> None:
-        made = config(
-            load("  trial_resources: {cpu: 2, gpu: 1, extra_cpu: 2}\n  config: {num_workers: 4}\n", run="APEX")
-        )
+        shared = "  trial_resources: {cpu: 2, gpu: 1, extra_cpu: 2}\n"
+        made = config_of(load("num_workers: 4", run="APEX", beside=shared))
         assert (made.num_cpus_for_driver, made.num_gpus, made.num_cpus_per_worker) == (2, 1, 0.5)
-        made = config(load("  resources: {cpu: 10, driver_cpu_limit: 2}\n  config: {num_workers: 4}\n"))
+        made = config_of(load("num_workers: 4", beside="  resources: {cpu: 10, driver_cpu_limit: 2}\n"))
         assert (made.num_cpus_for_driver, made.num_cpus_per_worker) == (2, 2)
 
     def test_given_key_wins_over_trial_resources(self, load: Load) -> None:
-        plan = load("  resources_per_trial: {gpu: 4}\n  config: {num_gpus: 1}\n")
-        assert config(plan).num_gpus == 1
+        plan = load("num_gpus: 1", beside="  resources_per_trial: {gpu: 4}\n")
+        assert config_of(plan).num_gpus == 1
         assert messages(plan) == ["resources_per_trial.gpu has no effect beside config.num_gpus"]
 
-    @pytest.mark.parametrize("name", ["AsyncReplayOptimizer", "ApexOptimizer"])
-    def test_optimizer_class_must_be_of_agent(self, load: Load, name: str) -> None:
-        text = f"  config: {{optimizer_class: {name}}}\n"
-        assert load(text, run="APEX").trials
-        ((_, message, hint),) = problems(load, text)
-        assert message == f"config.optimizer_class: {name} is the optimizer of APEX, but run is DQN"
-        assert hint == "write run: APEX, or leave optimizer_class out"
+    @pytest.mark.parametrize(
+        ("name", "run", "other"),
+        [
+            ("AsyncReplayOptimizer", "APEX", "DQN"),
+            ("ApexOptimizer", "APEX", "DQN"),
+            ("SyncReplayOptimizer", "DQN", "APEX"),
+        ],
+    )
+    def test_optimizer_class_must_be_of_agent(self, load: Load, name: str, run: str, other: str) -> None:
+        text = f"optimizer_class: {name}"
+        assert load(text, run=run).trials
+        ((_, message, hint),) = problems(load, text, run=other)
+        assert message == f"config.optimizer_class: {name} is the optimizer of {run}, but run is {other}"
+        assert hint == f"write run: {run}, or leave optimizer_class out"
 
     @pytest.mark.parametrize(
         "text",
@@ -360,7 +335,7 @@ class TestValues:
         ],
     )
     def test_missing_features_are_refused(self, load: Load, text: str) -> None:
-        assert problems(load, f"  config: {{{text}}}\n")
+        assert problems(load, text)
 
     @pytest.mark.parametrize(
         "text",
@@ -379,7 +354,7 @@ class TestValues:
         ],
     )
     def test_features_turned_off_are_accepted(self, load: Load, text: str) -> None:
-        assert load(f"  config: {{{text}}}\n").trials
+        assert load(text).trials
 
 
 class TestEvaluationConfig:
@@ -391,42 +366,42 @@ class TestEvaluationConfig:
                 "evaluation_config",
                 "explore",
             }
-            text = "".join(f"      {name}:\n" for name in sorted(names))
-            assert load(f"  config:\n    evaluation_config:\n{text}", run=run).trials
+            text = ", ".join(f"{name}: " for name in sorted(names))
+            assert load(f"evaluation_config: {{{text}}}", run=run).trials
 
     @pytest.mark.parametrize(
         "key", ["gamma: 0.5", "lr: 0.1", "num_envs_per_worker: 3", "model: {dim: 42}", "framework: tf"]
     )
     def test_evaluation_config_key_without_effect_has_a_notice(self, load: Load, key: str) -> None:
-        plan = load(f"  config: {{evaluation_config: {{{key}, explore: true, horizon: 7}}}}\n")
+        plan = load(f"evaluation_config: {{{key}, explore: true, horizon: 7}}")
         name = key.partition(":")[0]
         (message,) = messages(plan)
         assert message.startswith(f"config.evaluation_config.{name} has no effect here: ")
-        made = config(plan).evaluation_config
+        made = config_of(plan).evaluation_config
         assert (made.explore, made.horizon) == (True, 7)
 
     @pytest.mark.parametrize("key", ["record_env", "monitor"])
     def test_evaluation_config_videos_set_monitor(self, load: Load, key: str) -> None:
-        assert config(load(f"  config: {{evaluation_config: {{{key}: true}}}}\n")).monitor
-        assert not config(load(f"  config: {{evaluation_config: {{{key}: false}}}}\n")).monitor
+        assert config_of(load(f"evaluation_config: {{{key}: true}}")).monitor
+        assert not config_of(load(f"evaluation_config: {{{key}: false}}")).monitor
 
     def test_evaluation_config_refuses_other_env(self, load: Load) -> None:
-        assert messages(load("  config: {evaluation_config: {env: CartPole-v1}}\n")) == []
-        found = problems(load, "  config: {evaluation_config: {env: MountainCar-v0}}\n")
+        assert messages(load("evaluation_config: {env: CartPole-v1}")) == []
+        found = problems(load, "evaluation_config: {env: MountainCar-v0}")
         message = "config.evaluation_config.env: rlexp does not support evaluation in another environment"
         assert [said for _, said, _ in found] == [message]
 
     def test_short_name_of_evaluation_metric(self, load: Load) -> None:
-        text = "  checkpoint_score_attr: min-eval/episode_reward_mean\n  config: {evaluation_interval: 1}\n"
-        plan = load(text, "stop={eval/episode_reward_mean: 3}")
+        score = "  checkpoint_score_attr: min-eval/episode_reward_mean\n"
+        plan = load("evaluation_interval: 1", "stop={eval/episode_reward_mean: 3}", beside=score)
         assert plan.trials[0].experiment.checkpoint_score_attr == "min-evaluation/episode_reward_mean"
         assert plan.trials[0].experiment.stop == {"evaluation/episode_reward_mean": 3}
 
 
 def test_rllib_1_13_replay_keys_have_notices(load: Load) -> None:
     keys = "_enable_replay_buffer_api: true, replay_batch_size: 64, type: LocalReplayBuffer"
-    plan = load(f"  config: {{replay_buffer_config: {{{keys}}}, prioritized_replay: false}}\n")
-    assert not config(plan).prioritized_replay
+    plan = load(f"replay_buffer_config: {{{keys}}}, prioritized_replay: false")
+    assert not config_of(plan).prioritized_replay
     assert [message.partition(" has no effect here: ")[0] for message in messages(plan)] == [
         f"config.replay_buffer_config.{key.partition(':')[0]}" for key in keys.split(", ")
     ]
@@ -434,16 +409,16 @@ def test_rllib_1_13_replay_keys_have_notices(load: Load) -> None:
 
 @pytest.mark.parametrize(("gpus", "said"), [("num_gpus: 2", ", and num_gpus: 2 is left out"), ("lr: 1", "")])
 def test_fake_gpus_reserve_no_gpu(load: Load, gpus: str, said: str) -> None:
-    plan = load(f"  config: {{_fake_gpus: true, {gpus}}}\n")
-    assert config(plan).num_gpus == 0
+    plan = load(f"_fake_gpus: true, {gpus}")
+    assert config_of(plan).num_gpus == 0
     assert messages(plan) == [f"config._fake_gpus: the learner uses the CPU{said}"]
 
 
 @pytest.mark.parametrize("key", ["min_time_s_per_iteration", "min_time_s_per_reporting", "min_iter_time_s"])
 def test_null_minimum_is_none(load: Load, key: str) -> None:
-    assert config(load(f"  config: {{{key}: null}}\n")).min_iter_time_s is None
-    assert config(load("  config: {timesteps_per_iteration: null}\n")).timesteps_per_iteration is None
-    assert config(load("", f"{key}=null")).min_iter_time_s is None
+    assert config_of(load(f"{key}: null")).min_iter_time_s is None
+    assert config_of(load("timesteps_per_iteration: null")).timesteps_per_iteration is None
+    assert config_of(load("", f"{key}=null")).min_iter_time_s is None
 
 
 def test_null_under_one_name_keeps_value_of_other_name(load: Load) -> None:
@@ -452,17 +427,17 @@ def test_null_under_one_name_keeps_value_of_other_name(load: Load) -> None:
         "min_time_s_per_reporting: null, min_iter_time_s: 5",
         "min_iter_time_s: null, min_time_s_per_reporting: 5",
     ):
-        assert config(load(f"  config: {{{text}}}\n")).min_iter_time_s == 5
+        assert config_of(load(text)).min_iter_time_s == 5
 
 
 class TestGrids:
     def test_axis_has_current_name(self, load: Load) -> None:
-        plan = load("  config: {rollout_fragment_length: {grid_search: [4, 8]}}\n")
+        plan = load("rollout_fragment_length: {grid_search: [4, 8]}")
         assert [trial.varied for trial in plan.trials] == [{"sample_batch_size": 4}, {"sample_batch_size": 8}]
         assert len(messages(plan)) == 1
 
     def test_axis_of_computed_values(self, load: Load) -> None:
-        plan = load("  config: {gpu: {grid_search: [true, false]}}\n")
+        plan = load("gpu: {grid_search: [true, false]}")
         assert [trial.varied for trial in plan.trials] == [{"num_gpus": 1}, {"num_gpus": 0}]
         assert "num_gpus:\n      grid_search: [1.0, 0.0]" in resolved_yaml(plan)
 
@@ -487,16 +462,14 @@ class TestGrids:
         ],
     )
     def test_grid_over_an_old_mapping_sets_all_of_its_keys(
-        self, load: Load, tmp_path: Path, text: str, key: str, found: list[Any]
+        self, load: Load, text: str, key: str, found: list[Any]
     ) -> None:
-        plan = load(f"  config: {{{text}}}\n")
+        plan = load(text)
         configs = [trial.experiment.config for trial in plan.trials]
         assert [(made.soft_q, made.exploration_final_eps, made.buffer_size) for made in configs] == found  # type: ignore[attr-defined]
         assert [list(trial.varied) for trial in plan.trials] == [[key], [key]]
         for text_of_plan in (resolved_yaml(plan), converted_file(Path("f.yaml"))):
-            path = tmp_path / "again.yaml"
-            path.write_text(text_of_plan)
-            again = load_plan([path], seed=0)
+            again = planned(text_of_plan, seed=0)
             assert [trial.experiment for trial in again.trials] == [trial.experiment for trial in plan.trials]
 
     @pytest.mark.parametrize(
@@ -522,46 +495,43 @@ class TestGrids:
         ],
     )
     def test_grid_values_that_make_the_same_trial_run_once(self, load: Load, text: str, message: str) -> None:
-        plan = load(f"  config: {{{text}}}\n")
+        plan = load(text)
         assert len(plan.trials) == 1
         assert plan.trials[0].varied == {}
         assert message in messages(plan)
         assert "grid_search" not in resolved_yaml(plan)
 
-    def test_variants_that_differ_in_keys_without_effect_run_once(self, load: Load, tmp_path: Path) -> None:
-        plan = load("  config: {noisy: {grid_search: [true, false]}, sigma0: {grid_search: [0.1, 0.2]}}\n")
+    def test_variants_that_differ_in_keys_without_effect_run_once(self, load: Load) -> None:
+        plan = load("noisy: {grid_search: [true, false]}, sigma0: {grid_search: [0.1, 0.2]}")
         assert [trial.varied for trial in plan.trials] == [
             {"noisy": True, "sigma0": 0.1},
             {"noisy": True, "sigma0": 0.2},
             {"noisy": False, "sigma0": 0.1},
         ]
         assert "a: 1 of 4 variants differ from others only in keys without effect and are left out" in messages(plan)
-        path = tmp_path / "resolved.yaml"
-        path.write_text(resolved_yaml(plan))
-        assert load_plan([path]).trials == plan.trials
+        assert planned(resolved_yaml(plan)).trials == plan.trials
 
     def test_variants_that_fit_makes_equal_run_once(self, load: Load) -> None:
         machine = Machine(cpus=2, gpus=0, memory_total=2**34, memory_available=2**34)
-        text = "  config: {num_cpus_per_worker: 0.5, num_workers: {grid_search: [1, 8, 16]}}\n"
+        text = "num_cpus_per_worker: 0.5, num_workers: {grid_search: [1, 8, 16]}"
         plan = load(text, run="APEX", adjust=partial(fitted, cluster=Cluster.of(machine)))
         assert [trial.experiment.config.num_workers for trial in plan.trials] == [1, 2]
         assert "num_workers: in grid_search, 16 makes the same trial as 8, which runs once" in messages(plan)
-        Path("f.yaml").write_text(resolved_yaml(plan))
-        assert load_plan(["f.yaml"]).trials == plan.trials
+        assert planned(resolved_yaml(plan)).trials == plan.trials
 
     @pytest.mark.parametrize("text", ["gpu: {grid_search: [false]}", "framework: {grid_search: [tf]}"])
     def test_grid_of_one_old_value_is_that_value(self, load: Load, text: str) -> None:
-        (trial,) = load(f"  config: {{{text}}}\n").trials
+        (trial,) = load(text).trials
         assert trial.varied == {}
 
     def test_grid_keeps_the_values_that_differ(self, load: Load) -> None:
-        plan = load("  config: {lr: {grid_search: [1, 2, 1.0]}, gamma: {grid_search: [0.9, 0.5]}}\n")
+        plan = load("lr: {grid_search: [1, 2, 1.0]}, gamma: {grid_search: [0.9, 0.5]}")
         assert [trial.varied for trial in plan.trials] == [
             {"lr": lr, "gamma": gamma} for lr in (1, 2) for gamma in (0.9, 0.5)
         ]
 
     def test_switch_may_be_searched_beside_its_keys(self, load: Load) -> None:
-        plan = load("  config: {noisy: {grid_search: [true, false]}, sigma0: 0.1}\n")
+        plan = load("noisy: {grid_search: [true, false]}, sigma0: 0.1")
         assert [trial.experiment.config.sigma0 for trial in plan.trials] == [0.1, 0.1]  # type: ignore[attr-defined]
 
 
@@ -579,16 +549,14 @@ class TestIdleKeys:
         ],
     )
     def test_ineffective_key_has_a_notice(self, load: Load, text: str, reason: str) -> None:
-        (message,) = messages(load(f"  config: {{{text}}}\n"))
+        (message,) = messages(load(text))
         assert message.endswith(f"has no effect: {reason}")
 
     def test_ineffective_key_at_default_has_no_notice(self, load: Load) -> None:
-        assert messages(load("  config: {sigma0: 0.5, v_min: -10, softmax_temp: 1}\n")) == []
+        assert messages(load("sigma0: 0.5, v_min: -10, softmax_temp: 1")) == []
 
-    def test_resolved_file_has_no_notices(self, load: Load, tmp_path: Path) -> None:
-        plan = load("  config: {num_workers: 2, exploration_final_eps: 0.1, sigma0: 0.3}\n", run="APEX")
-        path = tmp_path / "resolved.yaml"
-        path.write_text(resolved_yaml(plan))
-        again = load_plan([path])
+    def test_resolved_file_has_no_notices(self, load: Load) -> None:
+        plan = load("num_workers: 2, exploration_final_eps: 0.1, sigma0: 0.3", run="APEX")
+        again = planned(resolved_yaml(plan))
         assert messages(again) == []
         assert resolved_yaml(again) == resolved_yaml(plan)

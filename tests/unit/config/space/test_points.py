@@ -6,7 +6,6 @@ Distinct values of domains: their number and the values agree with what is drawn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,8 +18,8 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.space.domains import Domain, Listed, Normal, Range
 from rlexp.config.space.points import Alternative, Alternatives, every_value, identity, is_continuous, number_of_values
-from rlexp.errors import ConfigError
 from rlexp.terminal.checking import print_plan
+from tests.lab.experiment_files import Load, problems
 
 EXPLORATION = """
     exploration_config:
@@ -45,11 +44,10 @@ NESTED = Alternatives(
         Alternative({"a": {"choice": [3, 4]}}, {("a",): Listed("choice", [3, 4])}),
     ],
 )
-Sweep = Callable[..., Plan]
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Plan one sweep, given the lines of its ``config`` and the keys of its ``search``."""
     monkeypatch.chdir(tmp_path)
 
@@ -61,13 +59,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     return to_plan
 
 
-def problems(sweep: Sweep, config: str, search: str = "num_samples: 4") -> list[tuple[str, str]]:
-    with pytest.raises(ConfigError) as caught:
-        sweep(config, search)
-    return [(problem.where, problem.message) for problem in caught.value.problems]
-
-
-def test_choice_with_samplers_inside_is_one_axis_with_a_column_for_each_key(sweep: Sweep) -> None:
+def test_choice_with_samplers_inside_is_one_axis_with_a_column_for_each_key(sweep: Load) -> None:
     space = sweep(EXPLORATION).sweeps[0].space
     assert space.keys == ("exploration_config",)
     assert space.axes[0].domain.data() == {
@@ -79,7 +71,7 @@ def test_choice_with_samplers_inside_is_one_axis_with_a_column_for_each_key(swee
     assert space.columns == tuple(f"exploration_config.{key}" for key in ("type", "final_epsilon", "temperature"))
 
 
-def test_only_samplers_of_the_drawn_value_are_drawn(sweep: Sweep) -> None:
+def test_only_samplers_of_the_drawn_value_are_drawn(sweep: Load) -> None:
     trials = sweep(EXPLORATION, "num_samples: 200").trials
     drawn = Counter(trial.varied["exploration_config.type"] for trial in trials)
     assert 75 < drawn["SoftQ"] < 125
@@ -98,7 +90,7 @@ def test_only_samplers_of_the_drawn_value_are_drawn(sweep: Sweep) -> None:
     assert len({trial.varied.get("exploration_config.temperature") for trial in trials}) > 70
 
 
-def test_values_of_lists_and_single_keys_have_one_column(sweep: Sweep) -> None:
+def test_values_of_lists_and_single_keys_have_one_column(sweep: Load) -> None:
     plan = sweep(
         "hiddens: {choice: [[64], [{randint: [32, 256]}, {randint: [32, 256]}]]}\n"
         "    lr: {choice: [1e-3, {loguniform: [1e-5, 1e-4]}]}",
@@ -114,7 +106,7 @@ def test_values_of_lists_and_single_keys_have_one_column(sweep: Sweep) -> None:
     assert all(1e-5 <= rate <= 1e-4 for rate in rates if rate != 1e-3)
 
 
-def test_choice_inside_choice_draws_one_after_the_other(sweep: Sweep) -> None:
+def test_choice_inside_choice_draws_one_after_the_other(sweep: Load) -> None:
     plan = sweep(
         "env_config: {game: {choice: [easy, {level: {choice: [1, {randint: [10, 20]}]}, wind: {uniform: [0, 1]}}]}}",
         "num_samples: 200",
@@ -153,33 +145,33 @@ def test_choice_inside_choice_draws_one_after_the_other(sweep: Sweep) -> None:
         ("lr: {grid_search: [1, {uniform: [1, 2]}]}", "f.yaml:8:27", "config.lr: grid_search cannot hold uniform"),
     ],
 )
-def test_problems_inside_a_choice_have_places(sweep: Sweep, config: str, where: str, text: str) -> None:
+def test_problems_inside_a_choice_have_places(sweep: Load, config: str, where: str, text: str) -> None:
     (problem,) = problems(sweep, config)
     assert problem[0] == where
     assert problem[1].startswith(text)
 
 
-def test_both_ends_inside_every_value_are_checked_with_other_keys(sweep: Sweep) -> None:
+def test_both_ends_inside_every_value_are_checked_with_other_keys(sweep: Load) -> None:
     sizes = "train_batch_size: {choice: [8, {randint: [16, 2000]}]}\n    buffer_size: {randint: [500, 5000]}"
-    ((where, text),) = problems(sweep, sizes)
+    ((where, text, _),) = problems(sweep, sizes)
     assert (where, text) == ("f.yaml:8:36", "config.train_batch_size is 1999, more than buffer_size, which is 500")
     assert len(sweep(EXPLORATION).sweeps[0].variants) == 4
 
 
-def test_many_samplers_inside_a_value_are_checked_in_pairs(sweep: Sweep) -> None:
+def test_many_samplers_inside_a_value_are_checked_in_pairs(sweep: Load) -> None:
     inside = ", ".join(f"x{number}: {{uniform: [0, 1]}}" for number in range(12))
     plan = sweep(f"env_config: {{a: {{choice: [{{{inside}}}, 3]}}}}")
     assert len(plan.sweeps[0].variants) == 1 + 12 + 12 * 11 // 2 + 1
 
 
-def test_optuna_refuses_randn_inside_a_choice(sweep: Sweep) -> None:
+def test_optuna_refuses_randn_inside_a_choice(sweep: Load) -> None:
     config = "lr: {choice: [1e-3, {randn: [1, 0.1]}]}"
     assert len(sweep(config).trials) == 4
-    ((where, text),) = problems(sweep, config, "searcher: optuna")
+    ((where, text, _),) = problems(sweep, config, "searcher: optuna")
     assert (where, text) == ("f.yaml:8:19", "lr: randn cannot be used with search.searcher: optuna")
 
 
-def test_resolved_file_makes_the_same_sweep(sweep: Sweep, tmp_path: Path) -> None:
+def test_resolved_file_makes_the_same_sweep(sweep: Load, tmp_path: Path) -> None:
     plan = sweep(EXPLORATION + "\n    lr: {choice: [1e-3, {loguniform: [1e-5, 1e-4]}]}", "num_samples: 20")
     file = tmp_path / "resolved.yaml"
     file.write_text(resolved_yaml(plan))
@@ -192,13 +184,13 @@ def test_resolved_file_makes_the_same_sweep(sweep: Sweep, tmp_path: Path) -> Non
     ]
 
 
-def test_trial_names_are_short(sweep: Sweep) -> None:
+def test_trial_names_are_short(sweep: Load) -> None:
     names = [trial.name for trial in sweep(EXPLORATION).trials]
     assert names[0].startswith("00000-DQN-CartPole-v1-exploration_config=type=")
     assert all(len(name) < 85 for name in names)
 
 
-def test_check_prints_a_line_for_each_value(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_a_line_for_each_value(sweep: Load, capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(sweep(EXPLORATION))
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == [
@@ -223,7 +215,7 @@ def test_taken_refuses_values_outside_the_samplers() -> None:
             NESTED.taken(value)
 
 
-def test_columns_have_the_domains_inside(sweep: Sweep) -> None:
+def test_columns_have_the_domains_inside(sweep: Load) -> None:
     lines = """
     lr: {choice: [1e-3, {loguniform: [1e-5, 1e-4]}]}
     gamma: {choice: [0.9, 0.99]}

@@ -5,9 +5,8 @@ Grids to trials: every variant once, with a safe name and its seed.
 
 import math
 import re
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise, product
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,48 +15,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.config.keys.trial import MAX_NAME_LENGTH, sample_seed, trial_name
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import resolved_yaml
 from rlexp.config.space.domains import Domain, Listed, Normal, Range
 from rlexp.config.space.samplers import read_sampler
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
-from rlexp.errors import ConfigError
-
-Load = Callable[..., Plan]
+from tests.lab.experiment_files import Load, messages, planned, problems
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Plan one experiment, given the lines after ``run`` and ``env``."""
-    monkeypatch.chdir(tmp_path)
-
-    def to_plan(lines: str, seed: int | None = None) -> Plan:
-        Path("f.yaml").write_text(f"a:\n  run: APEX\n{lines}\n")
-        return load_plan(["f.yaml"], seed=seed)
-
-    return to_plan
+def load_apex(load: Load) -> Load:
+    """Plan one experiment of Ape-X, with a fresh seed."""
+    return partial(load, run="APEX", seed=None)
 
 
-def message(load: Load, lines: str) -> tuple[str, str]:
-    with pytest.raises(ConfigError) as caught:
-        load(lines)
-    assert len(caught.value.problems) == 1, caught.value
-    return caught.value.problems[0].where, caught.value.problems[0].message
-
-
-def test_grid_spans_all_variants_last_key_fastest(load: Load) -> None:
-    plan = load("  env: CartPole-v1\n  config: {lr: {grid_search: [1e-3, 1e-4]}, n_step: {grid_search: [1, 3]}}")
+def test_grid_spans_all_variants_last_key_fastest(load_apex: Load) -> None:
+    plan = load_apex("lr: {grid_search: [1e-3, 1e-4]}, n_step: {grid_search: [1, 3]}")
     assert [trial.varied for trial in plan.trials] == [
         {"lr": lr, "n_step": n_step} for lr, n_step in product((1e-3, 1e-4), (1, 3))
     ]
     assert [(trial.experiment.config.lr, trial.index) for trial in plan.trials][1:3] == [(1e-3, 1), (1e-4, 2)]
 
 
-def test_grid_at_any_depth(load: Load) -> None:
-    plan = load(
-        "  env: {grid_search: [CartPole-v1, 'a.b:C']}\n  stop: {timesteps_total: {grid_search: [1, 2.5]}}\n"
-        "  config: {optimizer: {debug: {grid_search: [false, true]}}, "
-        "model: {fcnet_hiddens: [{grid_search: [8, 16]}, 4]}}"
+def test_grid_at_any_depth(load_apex: Load) -> None:
+    plan = load_apex(
+        "optimizer: {debug: {grid_search: [false, true]}}, model: {fcnet_hiddens: [{grid_search: [8, 16]}, 4]}",
+        "stop={timesteps_total: {grid_search: [1, 2.5]}}",
+        env="{grid_search: [CartPole-v1, 'a.b:C']}",
     )
     assert len(plan.trials) == 16
     assert plan.trials[-1].varied == {
@@ -70,20 +54,18 @@ def test_grid_at_any_depth(load: Load) -> None:
     assert plan.trials[-1].experiment.stop == {"timesteps_total": 2.5}
 
 
-def test_grid_at_flat_optimizer_key(load: Load) -> None:
-    plan = load("  env: CartPole-v1\n  config: {num_replay_buffer_shards: {grid_search: [1, 2]}}")
+def test_grid_at_flat_optimizer_key(load_apex: Load) -> None:
+    plan = load_apex("num_replay_buffer_shards: {grid_search: [1, 2]}")
     assert [trial.varied for trial in plan.trials] == [{"optimizer.num_replay_buffer_shards": n} for n in (1, 2)]
 
 
-def test_grid_inside_grid_choice_is_expanded(load: Load) -> None:
-    plan = load(
-        "  env: CartPole-v1\n  config: {model: {grid_search: [{}, {fcnet_activation: {grid_search: [relu, elu]}}]}}"
-    )
+def test_grid_inside_grid_choice_is_expanded(load_apex: Load) -> None:
+    plan = load_apex("model: {grid_search: [{}, {fcnet_activation: {grid_search: [relu, elu]}}]}")
     assert [trial.varied["model"]["fcnet_activation"] for trial in plan.trials] == ["tanh", "relu", "elu"]
 
 
-def test_num_samples_repeat_grid_with_other_seeds(load: Load) -> None:
-    plan = load("  env: CartPole-v1\n  num_samples: 2\n  config: {seed: 5, lr: {grid_search: [1, 2]}}")
+def test_num_samples_repeat_grid_with_other_seeds(load_apex: Load) -> None:
+    plan = load_apex("seed: 5, lr: {grid_search: [1, 2]}", beside="  num_samples: 2\n")
     assert [(trial.varied["lr"], trial.sample) for trial in plan.trials] == [(1, 0), (2, 0), (1, 1), (2, 1)]
     seeds = [trial.experiment.config.seed for trial in plan.trials]
     assert seeds == [5, 5, sample_seed(5, 1), sample_seed(5, 1)]
@@ -91,9 +73,9 @@ def test_num_samples_repeat_grid_with_other_seeds(load: Load) -> None:
     assert {trial.experiment.num_samples for trial in plan.trials} == {1}
 
 
-def test_fresh_seed_is_shared_by_variants(load: Load) -> None:
+def test_fresh_seed_is_shared_by_variants(load_apex: Load) -> None:
     def seeds() -> set[int | None]:
-        plan = load("  env: CartPole-v1\n  config: {lr: {grid_search: [1, 2]}}")
+        plan = load_apex("lr: {grid_search: [1, 2]}")
         assert len({trial.experiment.config.seed for trial in plan.trials}) == 1
         return {trial.experiment.config.seed for trial in plan.trials}
 
@@ -104,41 +86,43 @@ def test_fresh_seed_is_shared_by_variants(load: Load) -> None:
 @pytest.mark.parametrize(
     ("config", "where", "text"),
     [
-        ("{lr: {grid_search: [1, 2, -3]}}", "f.yaml:4:37", "config.lr must be a number > 0, got -3"),
-        ("{lr: {grid_search: 3}}", "f.yaml:4:30", "config.lr: grid_search needs a list of values"),
-        ("{lr: {grid_search: []}}", "f.yaml:4:30", "config.lr: grid_search needs a list of values"),
-        ("{lr: {grid_search: [1], x: 2}}", "f.yaml:4:17", "config.lr: grid_search must be the only key here"),
+        ("lr: {grid_search: [1, 2, -3]}", "f.yaml:5:37", "config.lr must be a number > 0, got -3"),
+        ("lr: {grid_search: 3}", "f.yaml:5:30", "config.lr: grid_search needs a list of values"),
+        ("lr: {grid_search: []}", "f.yaml:5:30", "config.lr: grid_search needs a list of values"),
+        ("lr: {grid_search: [1], x: 2}", "f.yaml:5:17", "config.lr: grid_search must be the only key here"),
         (
-            "{train_batch_size: {grid_search: [8, 3000000]}}",
-            "f.yaml:4:48",
+            "train_batch_size: {grid_search: [8, 3000000]}",
+            "f.yaml:5:48",
             "config.train_batch_size is 3000000, more than buffer_size, which is 2000000",
         ),
     ],
 )
-def test_grid_problems_have_places(load: Load, config: str, where: str, text: str) -> None:
-    assert message(load, f"  env: CartPole-v1\n  config: {config}") == (where, text)
+def test_grid_problems_have_places(load_apex: Load, config: str, where: str, text: str) -> None:
+    ((*found, _),) = problems(load_apex, config)
+    assert found == [where, text]
 
 
-def test_num_samples_cannot_be_searched(load: Load) -> None:
-    where, text = message(load, "  env: CartPole-v1\n  num_samples: {grid_search: [1, 2]}")
-    assert (where, text) == ("f.yaml:4:17", "num_samples cannot be searched")
+def test_num_samples_cannot_be_searched(load_apex: Load) -> None:
+    ((*found, _),) = problems(load_apex, beside="  num_samples: {grid_search: [1, 2]}\n")
+    assert found == ["f.yaml:5:17", "num_samples cannot be searched"]
 
 
-def test_huge_grid_is_refused_before_expansion(load: Load) -> None:
+def test_huge_grid_is_refused_before_expansion(load_apex: Load) -> None:
     axes = ", ".join(f"a{number}: {{grid_search: [{', '.join(map(str, range(100)))}]}}" for number in range(20))
-    where, text = message(load, f"  env: CartPole-v1\n  config: {{env_config: {{{axes}}}}}")
-    assert (where, text) == ("f.yaml:1:1", f"the grid has {100**20} variants, more than 10000")
+    ((*found, _),) = problems(load_apex, f"env_config: {{{axes}}}")
+    assert found == ["f.yaml:1:1", f"the grid has {100**20} variants, more than 10000"]
 
 
-def test_huge_num_samples_is_refused(load: Load) -> None:
-    where, text = message(load, "  env: CartPole-v1\n  num_samples: 10001")
-    assert (where, text) == ("f.yaml:1:1", "with a there are 10001 trials, more than 10000")
+def test_huge_num_samples_is_refused(load_apex: Load) -> None:
+    ((*found, _),) = problems(load_apex, beside="  num_samples: 10001\n")
+    assert found == ["f.yaml:1:1", "with a there are 10001 trials, more than 10000"]
 
 
-def test_trial_names_have_varied_values(load: Load) -> None:
-    plan = load(
-        "  env: {grid_search: [ALE/Pong-v5]}\n  num_samples: 2\n"
-        "  config: {lr: {grid_search: [0.001]}, model: {fcnet_hiddens: {grid_search: [[64, 64]]}}}"
+def test_trial_names_have_varied_values(load_apex: Load) -> None:
+    plan = load_apex(
+        "lr: {grid_search: [0.001]}, model: {fcnet_hiddens: {grid_search: [[64, 64]]}}",
+        env="{grid_search: [ALE/Pong-v5]}",
+        beside="  num_samples: 2\n",
     )
     assert [trial.name for trial in plan.trials] == [
         "00000-APEX-ALE_Pong-v5-lr=0.001,model.fcnet_hiddens=64+64",
@@ -157,29 +141,10 @@ def test_trial_names_are_safe_folder_names(index: int, env: str, varied: dict[st
 
 
 HERE = Node(None, Place("f.yaml", 1, 1), Place("f.yaml", 1, 1))
-Sweep = Callable[[str], Plan]
 
 
 def domain(name: str, *arguments: float) -> Domain:
     return read_sampler(name, node_of(list(arguments), HERE)).domain
-
-
-@pytest.fixture
-def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """Plan one sweep, given the lines after ``run`` and ``env``."""
-    monkeypatch.chdir(tmp_path)
-
-    def to_plan(lines: str) -> Plan:
-        Path("f.yaml").write_text(f"a:\n  run: DQN\n  env: CartPole-v1\n{lines}\n")
-        return load_plan(["f.yaml"], options=LoadOptions(is_sweep=True))
-
-    return to_plan
-
-
-def problems(sweep: Sweep, lines: str) -> list[tuple[str, str]]:
-    with pytest.raises(ConfigError) as caught:
-        sweep(lines)
-    return [(problem.where, problem.message) for problem in caught.value.problems]
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32))
@@ -329,48 +294,48 @@ def test_drawn_numbers_can_be_typed_again() -> None:
 @pytest.mark.parametrize(
     ("value", "where", "text"),
     [
-        ("{uniform: [-1, 1]}", "f.yaml:4:27", "config.lr must be a number > 0, got -1"),
-        ("{loguniform: [-1, 1]}", "f.yaml:4:30", "config.lr: loguniform needs low > 0, got -1"),
-        ("{uniform: [1, 1]}", "f.yaml:4:27", "config.lr: uniform needs low < high, got 1 and 1"),
-        ("{uniform: 3}", "f.yaml:4:26", "config.lr: uniform needs [low, high], got 3"),
-        ("{uniform: [a, 3]}", "f.yaml:4:27", "config.lr: uniform needs numbers, [low, high]"),
-        ("{quniform: [1, 2, 0]}", "f.yaml:4:34", "config.lr: quniform needs a quantum > 0, got 0"),
+        ("{uniform: [-1, 1]}", "f.yaml:5:27", "config.lr must be a number > 0, got -1"),
+        ("{loguniform: [-1, 1]}", "f.yaml:5:30", "config.lr: loguniform needs low > 0, got -1"),
+        ("{uniform: [1, 1]}", "f.yaml:5:27", "config.lr: uniform needs low < high, got 1 and 1"),
+        ("{uniform: 3}", "f.yaml:5:26", "config.lr: uniform needs [low, high], got 3"),
+        ("{uniform: [a, 3]}", "f.yaml:5:27", "config.lr: uniform needs numbers, [low, high]"),
+        ("{quniform: [1, 2, 0]}", "f.yaml:5:34", "config.lr: quniform needs a quantum > 0, got 0"),
         (
             "{quniform: [0.1, 0.2, 1]}",
-            "f.yaml:4:28",
+            "f.yaml:5:28",
             "config.lr: quniform: there is no multiple of 1 between 0.1 and 0.2",
         ),
-        ("{randint: [1, 2]}", "f.yaml:4:27", "config.lr: randint has only one value, 1"),
-        ("{randint: [1, 2.5]}", "f.yaml:4:30", "config.lr: randint needs whole numbers, got 2.5"),
-        ("{randn: [1, 0]}", "f.yaml:4:28", "config.lr: randn needs a deviation > 0, got 0"),
-        ("{randn: [1, 1]}", "f.yaml:4:25", "config.lr must be a number > 0, got -3"),
-        ("{choice: []}", "f.yaml:4:25", "config.lr: choice needs a list of values"),
-        ("{choice: [1e-3, -1]}", "f.yaml:4:32", "config.lr must be a number > 0, got -1"),
+        ("{randint: [1, 2]}", "f.yaml:5:27", "config.lr: randint has only one value, 1"),
+        ("{randint: [1, 2.5]}", "f.yaml:5:30", "config.lr: randint needs whole numbers, got 2.5"),
+        ("{randn: [1, 0]}", "f.yaml:5:28", "config.lr: randn needs a deviation > 0, got 0"),
+        ("{randn: [1, 1]}", "f.yaml:5:25", "config.lr must be a number > 0, got -3"),
+        ("{choice: []}", "f.yaml:5:25", "config.lr: choice needs a list of values"),
+        ("{choice: [1e-3, -1]}", "f.yaml:5:32", "config.lr must be a number > 0, got -1"),
     ],
 )
-def test_sampler_problems_have_places(sweep: Sweep, value: str, where: str, text: str) -> None:
-    (problem,) = problems(sweep, f"  config: {{lr: {value}}}")
-    assert problem[0] == where
-    assert problem[1].startswith(text)
+def test_sampler_problems_have_places(sweep: Load, value: str, where: str, text: str) -> None:
+    ((found_where, message, _),) = problems(sweep, f"lr: {value}")
+    assert found_where == where
+    assert message.startswith(text)
 
 
-def test_conflicting_range_ends_are_refused(sweep: Sweep) -> None:
-    lines = "  config: {train_batch_size: {randint: [8, 2000]}, buffer_size: {quniform: [500, 5000, 500]}}"
+def test_conflicting_range_ends_are_refused(sweep: Load) -> None:
+    lines = "train_batch_size: {randint: [8, 2000]}, buffer_size: {quniform: [500, 5000, 500]}"
     assert "more than buffer_size, which is 500" in problems(sweep, lines)[0][1]
 
 
-def test_many_axes_check_every_pair_of_ends(sweep: Sweep) -> None:
+def test_many_axes_check_every_pair_of_ends(sweep: Load) -> None:
     axes = ", ".join(f"x{number}: {{uniform: [0, 1]}}" for number in range(20))
     sizes = "train_batch_size: {randint: [8, 2000]}, buffer_size: {randint: [500, 5000]}"
-    lines = f"  config: {{env_config: {{{axes}}}, {sizes}}}"
+    lines = f"env_config: {{{axes}}}, {sizes}"
     assert "more than buffer_size, which is 500" in problems(sweep, lines)[0][1]
 
 
-def test_python_samplers_are_read(sweep: Sweep) -> None:
+def test_python_samplers_are_read(sweep: Load) -> None:
     plan = sweep(
-        '  config:\n    lr: {sample_from: "lambda spec: random.uniform(5e-5, 1e-3)"}\n'
-        '    n_step: {sample_from: "lambda _: random.randint(1, 5)"}\n'
-        '    gamma: {eval: "tune.choice([0.9, 0.99])"}\n'
+        'lr: {sample_from: "lambda spec: random.uniform(5e-5, 1e-3)"}, '
+        'n_step: {sample_from: "lambda _: random.randint(1, 5)"}, '
+        'gamma: {eval: "tune.choice([0.9, 0.99])"}'
     )
     assert [axis.domain.data() for axis in plan.sweeps[0].space.axes] == [
         {"uniform": [5e-5, 1e-3]},
@@ -392,45 +357,37 @@ def test_python_samplers_are_read(sweep: Sweep) -> None:
 )
 def test_arithmetic_is_refused_with_what_to_write(load: Load, value: str, message: str, hint: str) -> None:
     for lines, path in ((f"lr: {value}", "lr"), (f"model: {{fcnet_hiddens: [8, {value}]}}", "model.fcnet_hiddens[1]")):
-        with pytest.raises(ConfigError) as caught:
-            load(f"  env: CartPole-v1\n  config:\n    n_step: {{grid_search: [1, 2]}}\n    {lines}")
-        (problem,) = caught.value.problems
-        column = len(f"    {lines}".partition(value)[0]) + 2
-        assert problem.where == f"f.yaml:6:{column}"
-        assert problem.message.startswith(f"config.{path}: {message}")
-        assert problem.hint is not None
-        assert problem.hint.startswith(hint)
+        ((where, found, found_hint),) = problems(load, f"n_step: {{grid_search: [1, 2]}}, {lines}")
+        column = len(f"  config: {{n_step: {{grid_search: [1, 2]}}, {lines}".partition(value)[0]) + 2
+        assert where == f"f.yaml:5:{column}"
+        assert found.startswith(f"config.{path}: {message}")
+        assert (found_hint or "").startswith(hint)
 
 
-def test_arithmetic_without_effect_has_a_notice(load: Load) -> None:
+def test_arithmetic_without_effect_has_a_notice(load_apex: Load) -> None:
     resources = "{cpu: 2, extra_cpu: {eval: 4 + spec.config.num_workers}}"
-    config = "{num_workers: 4, tf_session_args: {threads: {eval: 2 * 3}}}"
-    plan = load(f"  env: CartPole-v1\n  trial_resources: {resources}\n  config: {config}")
+    config = "num_workers: 4, tf_session_args: {threads: {eval: 2 * 3}}"
+    plan = load_apex(config, beside=f"  trial_resources: {resources}\n")
     notices = {notice.where: notice.message for notice in plan.notices}
-    assert notices["f.yaml:4:41"].startswith("trial_resources.extra_cpu has no effect here: rlexp computes no")
+    assert notices["f.yaml:5:41"].startswith("trial_resources.extra_cpu has no effect here: rlexp computes no")
     assert any(message.startswith("config.tf_session_args has no effect here") for message in notices.values())
     keys = plan.trials[0].experiment.config
     assert (keys.num_cpus_for_driver, keys.num_cpus_per_worker) == (2, 1)
 
 
-def test_env_config_keys_named_like_samplers_are_kept(sweep: Sweep) -> None:
+def test_env_config_keys_named_like_samplers_are_kept(sweep: Load) -> None:
     for own_keys in ({"choice": 3}, {"eval": "1 + 1"}):
-        plan = sweep(f"  config: {{env_config: {own_keys}, lr: {{uniform: [1, 2]}}}}")
+        plan = sweep(f"env_config: {own_keys}, lr: {{uniform: [1, 2]}}")
         assert plan.trials[0].experiment.config.env_config == own_keys
 
 
-def test_run_refuses_samplers(tmp_path: Path) -> None:
-    file = tmp_path / "f.yaml"
-    file.write_text("a:\n  run: DQN\n  env: CartPole-v1\n  config: {lr: {uniform: [0.1, 1]}}\n")
-    with pytest.raises(ConfigError) as caught:
-        load_plan([file])
-    (problem,) = caught.value.problems
-    assert problem.message == "config.lr: uniform is random, which rlexp run does not support"
-    assert problem.hint is not None
-    assert problem.hint.startswith("use rlexp sweep")
+def test_run_refuses_samplers(load: Load) -> None:
+    ((_, message, hint),) = problems(load, "lr: {uniform: [0.1, 1]}")
+    assert message == "config.lr: uniform is random, which rlexp run does not support"
+    assert (hint or "").startswith("use rlexp sweep")
 
 
-SECTION = "  search: {{{}}}\n  stop: {{timesteps_total: 100}}\n  config: {{lr: {{uniform: [0.1, 1]}}}}"
+SEARCHED = "lr: {uniform: [0.1, 1]}"
 
 
 @pytest.mark.parametrize(
@@ -438,20 +395,18 @@ SECTION = "  search: {{{}}}\n  stop: {{timesteps_total: 100}}\n  config: {{lr: {
     [
         (
             "scheduler: hyperband, asha: {grace_period: 10}",
-            ["f.yaml:4:34 search.asha has no effect: search.scheduler is hyperband"],
+            ["f.yaml:5:34 search.asha has no effect: search.scheduler is hyperband"],
         ),
-        ("pbt: {synch: true}", ["f.yaml:4:12 search.pbt has no effect: search.scheduler is fifo"]),
-        ("optuna: {sampler: random}", ["f.yaml:4:12 search.optuna has no effect: search.searcher is random"]),
+        ("pbt: {synch: true}", ["f.yaml:5:12 search.pbt has no effect: search.scheduler is fifo"]),
+        ("optuna: {sampler: random}", ["f.yaml:5:12 search.optuna has no effect: search.searcher is random"]),
         ("searcher: optuna, optuna: {sampler: random}, scheduler: asha, asha: {grace_period: 10}", []),
     ],
 )
-def test_options_of_a_rule_that_was_not_chosen_have_a_notice(sweep: Sweep, search: str, said: list[str]) -> None:
-    plan = sweep(SECTION.format(search))
+def test_options_of_a_rule_that_was_not_chosen_have_a_notice(sweep: Load, search: str, said: list[str]) -> None:
+    plan = sweep(SEARCHED, beside=f"  search: {{{search}}}\n")
     assert [f"{notice.where} {notice.message}" for notice in plan.notices if "no effect" in notice.message] == said
 
 
-def test_resolved_sweep_has_no_notice_of_options(sweep: Sweep, tmp_path: Path) -> None:
-    file = tmp_path / "resolved.yaml"
-    file.write_text(resolved_yaml(sweep(SECTION.format("scheduler: median"))))
-    again = load_plan([file], options=LoadOptions(is_sweep=True))
-    assert not [notice for notice in again.notices if "no effect" in notice.message]
+def test_resolved_sweep_has_no_notice_of_options(sweep: Load) -> None:
+    again = planned(resolved_yaml(sweep(SEARCHED, beside="  search: {scheduler: median}\n")))
+    assert not [message for message in messages(again) if "no effect" in message]
