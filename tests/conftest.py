@@ -1,6 +1,7 @@
 """What tests share: one Ray and one Redis per session."""
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +43,15 @@ def _state_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is remembered when the test begins."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture(autouse=True)
+def _agents_of_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No agent that a test made outlives it; what it patched stays so until they have stopped."""
+    yield
+    agents = sys.modules.get("tests.lab.agents")  # few tests need its libraries
+    while agents is not None and agents.MADE:
+        agents.MADE.pop().stop()
 
 
 @pytest.fixture(scope="session")

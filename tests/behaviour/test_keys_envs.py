@@ -35,6 +35,7 @@ from rlexp.sample_batch import OBS
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.resume import resume_run
+from tests.lab.agents import stopped_in_the_end
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, FILMED_ENV, PIXEL_ENV
 from tests.lab.rollout import whole
 
@@ -53,7 +54,7 @@ SMALL_FILTERS = ((4, (8, 8), 8), (4, (2, 2), 2))
 
 def make_agent(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> DQNAgent[DQNConfig]:
     config = DQNConfig(**{**TINY, **keys}, model=ModelConfig(**{"fcnet_hiddens": (8,), **(model or {})}))
-    return DQNAgent(env, config, InlineTaskPool(), seed=0)
+    return stopped_in_the_end(DQNAgent(env, config, InlineTaskPool(), seed=0))
 
 
 def observed(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> tuple[int, ...]:
@@ -107,7 +108,6 @@ def test_memory_of_a_game_reaches_the_network_around_zero(observation_filter: st
     (sample,) = agent.source.poll(0)
     obs = torch.from_numpy(whole(agent.pool.get(sample.batch, 1.0))[OBS])
     network(obs)
-    agent.stop()
     assert agent.network_config().sees_byte_vectors is centered
     assert obs.dtype == (torch.uint8 if centered else torch.float32)
     assert saturated[0] < 0.1, "97 % of the units would be saturated by bytes as they are"
@@ -136,7 +136,6 @@ def test_pendulum_trains_with_its_torques_divided(bins: int) -> None:
     row = agent.train()
     assert agent.network_config().num_actions == bins
     assert row["info"]["num_steps_trained"] > 0
-    agent.stop()
 
 
 @pytest.mark.key("discretize_actions")
@@ -150,7 +149,6 @@ def test_the_horizon_cuts_episodes() -> None:
     agent = make_agent(ENDLESS_ENV, horizon=7)
     row = agent.train()
     assert row["episode_len_mean"] == row["episode_reward_max"] == 7.0
-    agent.stop()
 
 
 @pytest.mark.key("env_config")
@@ -169,7 +167,6 @@ def test_wrappers_change_what_is_trained_and_evaluated() -> None:
     assert agent.network_config().observation_shape == (2,)
     assert row["episode_reward_mean"] == pytest.approx(3.0 * row["episode_len_mean"])
     assert row["evaluation"]["episode_reward_mean"] == pytest.approx(3.0 * row["evaluation"]["episode_len_mean"])
-    agent.stop()
 
 
 @pytest.mark.key("model.custom_preprocessor")
@@ -181,7 +178,6 @@ def test_custom_preprocessor_decides_what_the_network_sees() -> None:
     seen = whole(agent.pool.get(sample.batch, 1.0))[OBS]
     assert set(seen[:, 0] * 2) <= {float(step) for step in range(13)}
     assert (seen % 1 == 0.5).any(), "half of an odd step's number"
-    agent.stop()
 
 
 REGISTERS = """

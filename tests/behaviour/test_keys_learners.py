@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import torch
 
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.cluster.pool import Actor, Resources
-from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
+from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.policy import Weights
 from rlexp.runs.checkpoints import Checkpoint, read_checkpoint
 from rlexp.tuning.tune_runner import placement
 from tests.lab.agents import weights_of
+from tests.lab.ppo import make_ppo
 from tests.lab.process_pool import ProcessTaskPool
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -51,18 +52,8 @@ class RecordingPool(ProcessTaskPool):
         return super().place(name, resources, make, *args, **kwargs)
 
 
-@pytest.fixture
-def make_agent() -> Iterator[Callable[..., PPOAgent]]:
-    agents: list[PPOAgent] = []
-
-    def make(checkpoint: Checkpoint | None = None, **changes: Any) -> PPOAgent:
-        config = PPOConfig(**{**SMALL, **changes})
-        agents.append(PPOAgent("CartPole-v1", config, RecordingPool(), 0, checkpoint))
-        return agents[-1]
-
-    yield make
-    for agent in agents:
-        agent.stop()
+def make_agent(checkpoint: Checkpoint | None = None, **changes: Any) -> PPOAgent:
+    return make_ppo("CartPole-v1", checkpoint=checkpoint, pool=RecordingPool(), **{**SMALL, **changes})
 
 
 def placed(agent: PPOAgent) -> dict[str, Resources | None]:
@@ -80,7 +71,7 @@ def as_bytes(weights: Weights) -> dict[str, bytes]:
 
 
 @pytest.mark.key("num_learners")
-def test_so_many_learners_train_what_one_would(make_agent: Callable[..., PPOAgent]) -> None:
+def test_so_many_learners_train_what_one_would() -> None:
     one, two = make_agent(), make_agent(num_learners=2)
     assert (list(placed(one)), list(placed(two))) == ([], ["learner-0", "learner-1"])
     for _ in range(2):
@@ -94,9 +85,7 @@ def test_so_many_learners_train_what_one_would(make_agent: Callable[..., PPOAgen
 
 
 @pytest.mark.key("num_learners")
-def test_several_learners_continue_from_a_checkpoint_bit_by_bit(
-    make_agent: Callable[..., PPOAgent], tmp_path: Path
-) -> None:
+def test_several_learners_continue_from_a_checkpoint_bit_by_bit(tmp_path: Path) -> None:
     agent = make_agent(num_learners=2)
     agent.train()
     checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
@@ -108,9 +97,7 @@ def test_several_learners_continue_from_a_checkpoint_bit_by_bit(
 
 @pytest.mark.key("num_cpus_per_learner")
 @pytest.mark.parametrize(("cpus", "num_threads"), [(0.5, 1), (2.0, 2)])
-def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(
-    make_agent: Callable[..., PPOAgent], cpus: float, num_threads: int
-) -> None:
+def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(cpus: float, num_threads: int) -> None:
     given = {"num_learners": 2, "num_cpus_per_learner": cpus}
     agent = make_agent(**given)
     assert list(placed(agent).values()) == [Resources(cpus, 0.0, bundle=1 + rank) for rank in (0, 1)]

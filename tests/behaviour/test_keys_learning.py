@@ -173,7 +173,6 @@ def test_the_lr_schedule_goes_by_the_steps_sampled_and_takes_the_place_of_lr(run
 def test_results_tell_the_lr() -> None:
     agent = make_dqn(lr_schedule=[[0, 1e-2], [1000, 0.0]], timesteps_per_iteration=500)
     assert agent.train()["info"]["learner"]["lr"] == pytest.approx(5e-3)
-    agent.stop()
 
 
 def first_gradients(update: Update) -> list[tuple[int, Array]]:

@@ -119,7 +119,6 @@ def test_agent_learns_the_identity_env(run: str) -> None:
             break
     else:
         pytest.fail("not solved")
-    agent.stop()
 
 
 @every_agent
@@ -130,7 +129,6 @@ def test_checkpoint_has_its_weights_and_buffers(run: str, tmp_path: Path) -> Non
         agent.train()
     path = agent.save(tmp_path / "checkpoint_000001", {})
     before = learner_of(agent).state_dict()
-    agent.stop()
     other = MAKERS[run](**custom(named), seed=7, checkpoint=read_checkpoint(path))
     after = learner_of(other).state_dict()
     buffers = {name for name in before if "projection" in name or "running_mean" in name}
@@ -141,7 +139,6 @@ def test_checkpoint_has_its_weights_and_buffers(run: str, tmp_path: Path) -> Non
     weights = read_checkpoint(path).arrays["weights"]
     for name in buffers & {f"network.{name}" for name in weights}:
         np.testing.assert_array_equal(weights[name.removeprefix("network.")], before[name])
-    other.stop()
 
 
 def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +149,6 @@ def test_checkpoint_that_brings_its_own_torso_is_refused(tmp_path: Path, monkeyp
         tmp_path / "checkpoint_000001",
         {"experiment": experiment, "module_folders": [str(tmp_path / "checkpoint_000001")]},
     )
-    agent.stop()
     (path / "torso_of_a_stranger.py").write_text("raise SystemError('imported')")
     trained_with(IDENTITY_ENV)
     with pytest.raises(ResumeError, match=r"have not trained with.*torso_of_a_stranger:Torso"):
@@ -192,7 +188,6 @@ def test_nothing_drops_out_where_it_acts() -> None:
     one, other = (policy.outputs(obs)["q_values"] for _ in range(2))
     np.testing.assert_array_equal(one, other)
     worker.stop()
-    agent.stop()
 
 
 def test_parameter_noise_perturbs_it() -> None:
@@ -207,7 +202,6 @@ def test_ppo_has_one_instance_or_two(shares: bool) -> None:
     names = learner_of(agent).get_weights().keys()
     assert any(name.startswith("policy_torso.own.") for name in names)
     assert any(name.startswith("value_torso.own.") for name in names) != shares
-    agent.stop()
 
 
 def test_ppo_leaves_its_first_weights_as_they_are() -> None:
@@ -218,7 +212,6 @@ def test_ppo_leaves_its_first_weights_as_they_are() -> None:
     assert np.abs(own).max() <= bound, "as nn.Linear draws them"
     assert weights["policy_torso.own.layers.1.bias"].any()
     np.testing.assert_allclose(head @ head.T, np.eye(len(head)) * 0.01**2, atol=1e-7)
-    agent.stop()
 
 
 def test_ppo_refuses_layers_that_differ_while_it_learns() -> None:
@@ -278,7 +271,6 @@ def test_module_is_made_once_for_each_network() -> None:
     assert torso.training
     assert not learner_of(agent)._target.torso.training  # type: ignore[attr-defined]
     assert all(parameter.dtype == torch.float32 for parameter in torso.parameters())
-    agent.stop()
 
 
 def test_keys_of_our_layers_have_no_effect_beside_it() -> None:

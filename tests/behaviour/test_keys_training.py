@@ -56,7 +56,6 @@ def test_so_many_steps_are_trained_per_step_sampled(run: str, intensity: float) 
     begun, ended = agent.train()["info"], agent.train(lambda: agent.optimizer.counters.num_steps_sampled >= 2500)
     while ended["timesteps_total"] < 2500:
         ended = agent.train()
-    agent.stop()
     trained = ended["info"]["num_steps_trained"] - begun["num_steps_trained"]
     assert trained / (ended["timesteps_total"] - begun["num_steps_sampled"]) == pytest.approx(intensity, rel=0.05)
 
@@ -66,7 +65,6 @@ def test_without_it_dqn_trains_a_batch_for_each_fragment() -> None:
     agent = make_dqn(training_intensity=None, learning_starts=STEPS, timesteps_per_iteration=1000)
     info = agent.train()["info"]
     assert (info["num_steps_sampled"], info["num_updates"]) == (1000, 1000 // STEPS)
-    agent.stop()
 
 
 @pytest.mark.key("timesteps_per_iteration")
@@ -75,7 +73,6 @@ def test_without_it_dqn_trains_a_batch_for_each_fragment() -> None:
 def test_an_iteration_is_so_many_steps(run: str, timesteps: int) -> None:
     agent = MAKERS[run](timesteps_per_iteration=timesteps)
     assert [agent.train()["timesteps_this_iter"] for _ in range(2)] == [timesteps] * 2
-    agent.stop()
 
 
 @pytest.mark.key("min_iter_time_s")
@@ -83,7 +80,6 @@ def test_an_iteration_is_so_many_steps(run: str, timesteps: int) -> None:
 def test_an_iteration_lasts_at_least_so_long(seconds: float) -> None:
     agent = make_dqn(min_iter_time_s=seconds, timesteps_per_iteration=STEPS, learning_starts=1000)
     row = agent.train()
-    agent.stop()
     assert row["time_this_iter_s"] >= seconds
     assert (row["timesteps_this_iter"] > STEPS) == (seconds > 0.0)
 
@@ -99,7 +95,6 @@ def test_iteration_without_minimum_is_one_step_that_sampled_or_trained(run: str,
         ended = (info["num_steps_sampled"], info["num_steps_trained"])
         moved.append((ended[0] - begun[0], ended[1] - begun[1]))
         begun = ended
-    agent.stop()
     assert all(sampled > 0 or trained > 0 for sampled, trained in moved)
     assert max(sampled for sampled, _ in moved) == STEPS
     assert begun[1] > 0
@@ -112,7 +107,6 @@ def test_results_are_taken_over_the_newest_episodes(window: int, mean: float, lo
     fragment: dict[str, Any] = {"num_envs_per_worker": 1, "sample_batch_size": 11, "timesteps_per_iteration": 10}
     agent = make_dqn(COUNTING_ENV, metrics_smoothing_episodes=window, **fragment)
     row = agent.train()
-    agent.stop()
     assert row["episodes_total"] == 2
     assert (row["episode_reward_mean"], row["episode_reward_min"]) == (mean, lowest)
 
@@ -122,7 +116,6 @@ def test_results_are_taken_over_the_newest_episodes(window: int, mean: float, lo
 def test_every_so_many_iterations_so_many_episodes_are_evaluated(num_episodes: int) -> None:
     agent = make_dqn(IDENTITY_ENV, evaluation_interval=2, evaluation_num_episodes=num_episodes)
     rows = [agent.train(), agent.train(), agent.train(), agent.train()]
-    agent.stop()
     assert ["evaluation" in row for row in rows] == [False, True, False, True]
     assert rows[1]["evaluation"]["episodes_this_iter"] == num_episodes
 
@@ -132,7 +125,6 @@ def test_every_so_many_iterations_so_many_episodes_are_evaluated(num_episodes: i
 def test_without_an_interval_nothing_is_evaluated(interval: int | None) -> None:
     agent = make_dqn(IDENTITY_ENV, evaluation_interval=interval)
     assert "evaluation" not in agent.train()
-    agent.stop()
 
 
 class RightPolicy(ScriptedPolicy):
@@ -159,7 +151,6 @@ def test_evaluations_explore_as_they_are_told(
     agent = make_dqn(IDENTITY_ENV, exploration_final_eps=0.4, evaluation_config=evaluation)
     monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args: RightPolicy())
     returns = agent.evaluate(800).returns
-    agent.stop()
     # A random action is right in one case of four.
     assert returns.mean() == pytest.approx(1.0 - 0.75 * epsilon, abs=0.09 if epsilon else 0.0)
 
@@ -170,7 +161,6 @@ def test_evaluation_episodes_have_a_horizon_of_their_own(given: int | None, play
     agent = make_dqn(horizon=5, evaluation_config={"horizon": given}, evaluation_interval=1)
     row = agent.train()
     assert (row["episode_len_mean"], row["evaluation"]["episode_len_mean"]) == (5.0, played)
-    agent.stop()
 
 
 @pytest.mark.key("evaluation_timeout_s")
@@ -178,7 +168,6 @@ def test_evaluation_without_an_end_reports_what_ended_and_training_goes_on() -> 
     agent = make_dqn(ENDLESS_ENV, evaluation_interval=1, evaluation_timeout_s=0.05)
     rows = [agent.train(), agent.train()]
     events = agent.drain_events()
-    agent.stop()
     assert [row["evaluation"]["episodes_this_iter"] for row in rows] == [0, 0]
     assert math.isnan(rows[0]["evaluation"]["episode_reward_mean"])
     assert rows[1]["timesteps_total"] > rows[0]["timesteps_total"]
@@ -192,7 +181,6 @@ def test_requested_stop_ends_an_evaluation_and_leaves_out_its_figures(monkeypatc
     steps: list[int] = []
     row = agent.train(lambda: len(steps) >= 3, lambda num_ended, num_env_steps: steps.append(num_env_steps))
     next_row = agent.train(lambda: True)
-    agent.stop()
     assert steps == sorted(steps)
     assert len(steps) == 3
     assert "evaluation" not in row
@@ -210,7 +198,6 @@ def test_checkpoint_is_evaluated_as_its_own_run_evaluates(tmp_path: Path) -> Non
     config = agent.config.model_dump(mode="json") | {"seed": 3}
     experiment = {"name": "e", "run": "DQN", "env": PAID_IDENTITY_ENV, "config": config}
     path = agent.save(tmp_path / "checkpoint_000002", {"experiment": experiment})
-    agent.stop()
     trained_with(PAID_IDENTITY_ENV)
     own = evaluate_checkpoint(path, EvaluationRequest())
     assert (own.explores, own.exploration) == (True, {"epsilon": 0.6})
@@ -229,7 +216,6 @@ def test_evaluations_lay_their_env_config_over_that_of_training() -> None:
         agent = make_dqn(PAYING_ENV, evaluation_config=changed, **env_config)
         row = agent.train()
         assert (row["episode_reward_mean"], row["evaluation"]["episode_reward_mean"]) == (10.0, paid)
-        agent.stop()
 
 
 def pool_of(agent: Any) -> CountingPool:
@@ -242,7 +228,6 @@ def pool_of(agent: Any) -> CountingPool:
 def test_replay_is_split_over_so_many_shards(num_shards: int) -> None:
     agent = make_apex(optimizer={"num_replay_buffer_shards": num_shards}, timesteps_per_iteration=600)
     fills = agent.train()["info"]["replay_fill_per_shard"]
-    agent.stop()
     assert sum(name.startswith("replay-") for name in pool_of(agent).placed) == num_shards
     assert len(fills) == num_shards
     assert min(fills) > 0
@@ -256,7 +241,6 @@ def test_a_worker_gets_new_weights_after_so_many_steps(fragments: int) -> None:
     for version in range(1, 14):
         agent.source.publish(version, weights_of(agent))
         versions += [info.weights_version for _, info in poll(agent)[-1:]]
-    agent.stop()
     changes = [i for i in range(1, len(versions)) if versions[i] != versions[i - 1]]
     assert set(np.diff(changes)) == {fragments}
 
@@ -269,7 +253,6 @@ def test_so_many_sample_calls_per_worker_are_under_way(depth: int) -> None:
     assert pool_of(agent).calls["sample"] == 2 * depth
     agent.source.poll(0)
     assert pool_of(agent).calls["sample"] == 4 * depth
-    agent.stop()
 
 
 class SlowLearner:
@@ -299,7 +282,6 @@ def test_no_more_batches_wait_for_the_learner(depth: int, monkeypatch: pytest.Mo
         agent.optimizer.step()
         sizes.append(agent.optimizer.stats()["learner_queue_size"])
     learner.released.set()
-    agent.stop()
     assert max(sizes) == sizes[-1] == depth
 
 
@@ -317,7 +299,6 @@ def test_so_many_batches_are_asked_of_a_shard_ahead(depth: int, monkeypatch: pyt
         agent.optimizer.step()
         calls.append(pool_of(agent).calls["replay"] - before)
     learner.released.set()
-    agent.stop()
     assert max(calls) == calls[-2] == 2 * depth
 
 
@@ -326,7 +307,6 @@ def test_so_many_batches_are_asked_of_a_shard_ahead(depth: int, monkeypatch: pyt
 def test_debug_tells_where_the_drivers_time_goes(debug: bool) -> None:
     agent = make_apex(optimizer={"debug": debug})
     info = agent.train()["info"]
-    agent.stop()
     assert ("timing_s" in info) == debug
     if debug:
         assert info["timing_s"].keys() == {
@@ -342,4 +322,3 @@ def test_debug_tells_where_the_drivers_time_goes(debug: bool) -> None:
 def test_dqn_which_has_no_debug_does_not() -> None:
     agent = make_dqn()
     assert "timing_s" not in agent.train()["info"]
-    agent.stop()

@@ -45,7 +45,6 @@ def test_so_many_gatherers_have_the_workers(gatherers: int | str, number: int, m
     while not row["info"]["num_steps_trained"]:
         row = agent.train()
     added = sum(state["num_added"] for state in agent.optimizer.replay_states())
-    agent.stop()
     assert added >= row["info"]["num_steps_sampled"] > 0
 
 
@@ -54,7 +53,6 @@ def test_gatherers_move_replay_out_of_the_drivers_process() -> None:
     for gatherers, own_processes in ((0, False), (1, True)):
         agent = make_apex(num_workers=200, num_envs_per_worker=1, optimizer={"gatherers": gatherers})
         placed = agent.pool.placed["replay-0"]  # type: ignore[attr-defined]
-        agent.stop()
         assert (placed is not None) == own_processes
 
 
@@ -113,7 +111,6 @@ def test_an_agent_publishes_at_the_rate_of_its_key() -> None:
         for _ in range(5):
             row = agent.train()
         syncs.append(row["info"]["num_weight_syncs"])
-        agent.stop()
     assert syncs[1] == 1 < syncs[0]
 
 
@@ -136,7 +133,6 @@ def bundles(**changes: Any) -> list[dict[str, float]]:
 def test_so_many_workers_play(num_workers: int) -> None:
     agent = make_agent(num_workers=num_workers)
     assert sorted(info.worker_index for _, info in poll(agent)) == list(range(max(num_workers, 1)))
-    agent.stop()
     assert len(placed(num_workers=num_workers)) == num_workers
     assert len(bundles(num_workers=num_workers)) == 1 + num_workers
 
@@ -196,7 +192,6 @@ def test_workers_beyond_those_waited_for_are_outside_of_the_trials_group() -> No
     assert elastic == [Resources(1.0, 0.0, outside_group=True)] * 2
     agent = make_agent(num_workers=3, min_num_workers=0)
     assert sorted(info.worker_index for _, info in poll(agent)) == [0, 1, 2]
-    agent.stop()
 
 
 @pytest.mark.key("min_num_workers")
@@ -305,7 +300,6 @@ def test_a_worker_that_fails_hangs_or_dies_is_replaced(how: str, tmp_path: Path,
     }
     assert event.startswith(said[how])
     assert row["info"]["num_worker_restarts"] == 1
-    agent.stop()
 
 
 @pytest.mark.ray
@@ -316,4 +310,3 @@ def test_workers_are_replaced_so_often_and_no_more(tmp_path: Path, ray_session: 
     with pytest.raises(TrialError, match="every rollout worker was removed"):
         agent.train()
     assert agent.source.num_worker_restarts == 1
-    agent.stop()

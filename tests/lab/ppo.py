@@ -35,7 +35,7 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.runs.checkpoints.contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
-from tests.lab.agents import PlacementPool, Update, poll
+from tests.lab.agents import PlacementPool, Update, poll, stopped_in_the_end
 from tests.lab.envs import ENDLESS_ENV
 
 ECHO_ENV = "tests.lab.ppo:EchoEnv"
@@ -78,7 +78,8 @@ def make_ppo(
     pool: TaskPool | None = None,
     **changes: Any,
 ) -> PPOAgent:
-    return PPOAgent(env, PPOConfig.model_validate({**TINY, **changes}), pool or PlacementPool(), seed, checkpoint)
+    config = PPOConfig.model_validate({**TINY, **changes})
+    return stopped_in_the_end(PPOAgent(env, config, pool or PlacementPool(), seed, checkpoint))
 
 
 def sample_ppo(polls: int, env: str = ENDLESS_ENV, **changes: Any) -> list[tuple[SampleBatch, SampleInfo]]:

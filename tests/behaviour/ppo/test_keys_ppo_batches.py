@@ -94,7 +94,6 @@ def test_train_batches_are_sampled_ahead_with_the_weights_from_before(num_worker
 def test_an_iteration_is_whole_train_batches(timesteps: int | None, sampled: int) -> None:
     agent = make_ppo(timesteps_per_iteration=timesteps)
     rows = [agent.train() for _ in range(2)]
-    agent.stop()
     assert [row["timesteps_this_iter"] for row in rows] == [sampled] * 2
     assert [row["info"]["num_steps_trained"] for row in rows] == [sampled, 2 * sampled]
 
@@ -104,7 +103,6 @@ def test_an_iteration_is_whole_train_batches(timesteps: int | None, sampled: int
 def test_an_iteration_lasts_at_least_so_long(seconds: float) -> None:
     agent = make_ppo(min_iter_time_s=seconds)
     row = agent.train()
-    agent.stop()
     assert row["time_this_iter_s"] >= seconds
     assert (row["timesteps_this_iter"] > 40) == (seconds > 0.0)
     assert row["info"]["num_steps_trained"] == row["timesteps_total"]
@@ -130,7 +128,6 @@ def test_only_workers_with_several_threads_act_in_torch(given: int | None, threa
 def test_each_worker_reserves_what_it_is_given() -> None:
     given: dict[str, Any] = {"num_cpus_per_worker": 0.5, "custom_resources_per_worker": {"licence": 2.0}}
     agent = make_ppo(num_workers=2, **given)
-    agent.stop()
     assert isinstance(agent.pool, PlacementPool)
     licence = {"licence": 2.0}
     expected = {f"worker-{index}": Resources(0.5, 0.0, licence, bundle=1 + index) for index in (0, 1)}
@@ -147,10 +144,8 @@ def test_a_checkpoint_continues_bit_by_bit(is_continuous: bool, tmp_path: Path) 
     path = agent.save(tmp_path / "checkpoint_000001", {})
     for _ in range(2):
         agent.train()
-    agent.stop()
     resumed = make_ppo(env, checkpoint=read_checkpoint(path), **keys)
     rows = [resumed.train() for _ in range(2)]
-    resumed.stop()
     assert [row["training_iteration"] for row in rows] == [2, 3]
     once, twice = weights_of(agent), weights_of(resumed)
     assert all(np.array_equal(once[name], twice[name]) for name in once)
@@ -205,7 +200,6 @@ def test_horizon_truncates_so_the_value_of_the_last_observation_counts() -> None
     with agent.optimizer.paused() as learner:
         network = network_of(agent, learner.state_dict())
     ((batch, _),) = poll(agent)
-    agent.stop()
     last = batch[OBS][:, 2] == 3
     with torch.no_grad():
         following = network(torch.tensor(batch[OBS] + np.array([0, 0, 1], np.float32)))[1].numpy()
@@ -252,7 +246,6 @@ def test_rows_have_the_standardised_observations_that_the_policy_saw() -> None:
     with agent.optimizer.paused() as learner:
         network = network_of(agent, learner.state_dict())
     ((batch, _),) = poll(agent)
-    agent.stop()
     with torch.no_grad():
         np.testing.assert_allclose(batch[DIST_INPUTS], network(torch.tensor(batch[OBS]))[0].numpy(), atol=1e-5)
 
@@ -267,7 +260,6 @@ def test_filters_are_merged_after_each_train_batch(num_workers: int, synchronize
     agent.train()
     start = agent.optimizer.counters.num_steps_sampled // (NUM_ENVS * count)
     fragments = poll(agent)[:count]  # nothing was in flight when the filters were merged
-    agent.stop()
     for mine, (batch, _) in zip(ids, fragments, strict=True):
         found = batch[OBS].reshape(LENGTH, NUM_ENVS, 3)
         # The first observation of a fragment was seen, and so standardised, at the end of the one before.

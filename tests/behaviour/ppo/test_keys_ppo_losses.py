@@ -104,10 +104,8 @@ def test_adapted_kl_coeff_is_in_checkpoints(tmp_path: Path) -> None:
     agent.train()
     agent.train()
     path = agent.save(tmp_path / "checkpoint_000002", {})
-    agent.stop()
     resumed = make_ppo(checkpoint=read_checkpoint(path), **keys)
     row = resumed.train()
-    resumed.stop()
     assert row["info"]["learner"]["cur_kl_coeff"] == pytest.approx(1.5**2)
 
 
@@ -121,7 +119,6 @@ def test_each_epoch_uses_each_row_once_in_minibatches(
     seen = watched_minibatches(monkeypatch)
     agent = make_ppo(sgd_minibatch_size=minibatch_size, num_sgd_iter=epochs)
     row = agent.train()
-    agent.stop()
     assert [len(part) for part in seen] == sizes * epochs
     assert row["info"]["num_updates"] == len(sizes) * epochs
     assert row["info"]["num_steps_trained"] == 40
@@ -165,10 +162,8 @@ def test_another_kl_coeff_than_that_of_the_checkpoint_is_the_next_one(tmp_path: 
     agent = make_ppo(kl_coeff=1.0, kl_target=1e-9)
     agent.train()
     path = agent.save(tmp_path / "checkpoint_000001", {})
-    agent.stop()
     resumed = make_ppo(checkpoint=read_checkpoint(path), kl_coeff=0.4, kl_target=1e-9)
     coeffs = [resumed.train()["info"]["learner"]["cur_kl_coeff"] for _ in range(2)]
-    resumed.stop()
     assert coeffs == pytest.approx([0.4, 0.6])
 
 
@@ -220,7 +215,6 @@ def outputs(agent: PPOAgent, weights: Mapping[str, Array], obs: Array) -> Mappin
 def test_values_are_made_of_the_policys_layers_where_they_share_them(shares: bool) -> None:
     agent = make_ppo(model={"fcnet_hiddens": [8], "vf_share_layers": shares})
     weights = weights_of(agent)
-    agent.stop()
     other = {name: 2 * array if name.startswith("policy_torso") else array for name, array in weights.items()}
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     before, after = (outputs(agent, each, obs) for each in (weights, other))
@@ -276,7 +270,6 @@ def test_workers_and_learner_use_the_same_activations() -> None:
         agent = make_ppo(model={**model, "fcnet_activation": name[0], "post_fcnet_activation": name[1]})
         with agent.optimizer.paused() as learner:
             network = network_of(agent, learner.state_dict())
-        agent.stop()
         found = outputs(agent, weights_of(agent), obs)
         with torch.no_grad():
             np.testing.assert_allclose(found[VF_PREDS], network(torch.tensor(obs))[1].numpy(), rtol=1e-4, atol=1e-6)
@@ -298,7 +291,6 @@ def test_an_agent_learns_from_pixels() -> None:
     for _ in range(6):
         agent.train()
     assert agent.evaluate(40).returns.mean() == 1.0
-    agent.stop()
 
 
 @pytest.mark.key("evaluation_config.explore")
@@ -306,7 +298,6 @@ def test_an_agent_learns_from_pixels() -> None:
 def test_evaluations_draw_actions_only_where_they_explore(explores: bool) -> None:
     agent = make_ppo(ECHO_ENV, evaluation_config={"explore": explores, "horizon": 1})
     returns = agent.evaluate(200).returns
-    agent.stop()
     # The first policy has means near 0 and deviations near 1, and the env pays its action, which is at least -1.
     assert (returns.std() > 0.5) == explores
     assert returns.min() >= EchoEnv.LOW
@@ -317,7 +308,6 @@ def test_evaluations_draw_actions_only_where_they_explore(explores: bool) -> Non
 def test_evaluations_come_every_so_many_iterations() -> None:
     agent = make_ppo(IDENTITY_ENV, evaluation_interval=2, evaluation_num_episodes=7)
     rows = [agent.train() for _ in range(4)]
-    agent.stop()
     assert ["evaluation" in row for row in rows] == [False, True, False, True]
     assert rows[1]["evaluation"]["episodes_this_iter"] == 7
 
@@ -379,7 +369,6 @@ def test_populations_cannot_change_processes_or_networks_of_ppo(key: str, tmp_pa
 def test_every_figure_of_ppo_has_a_column() -> None:
     agent = make_ppo()
     row = agent.train()
-    agent.stop()
     names = {f"info/learner/{name}" for name in row["info"]["learner"]}
     assert names <= {*COLUMNS, *agent.config.AGENT_COLUMNS}
     assert "info/num_target_updates" not in {*COLUMNS, *agent.config.AGENT_COLUMNS}
