@@ -13,8 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlexp.config.keys.experiment import required_cpus, required_gpus
-from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.trial import Trial, required_cpus, required_gpus
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.run_directory import trial_parameters
 from rlexp.search.trial_scheduler import Milestones, Verdict

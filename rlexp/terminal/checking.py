@@ -14,8 +14,7 @@ from typing import Any, Final
 from rlexp import __version__
 from rlexp.cluster.probe import ClusterReport, NodeReport
 from rlexp.cluster.room.machine import Machine
-from rlexp.config.keys.experiment import required_cpus, required_gpus
-from rlexp.config.keys.trial import Trial
+from rlexp.config.keys.trial import Trial, required_cpus, required_gpus
 from rlexp.config.plan import Plan
 from rlexp.config.space.domains import Domain
 from rlexp.config.space.points import Alternatives

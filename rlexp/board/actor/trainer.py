@@ -27,7 +27,8 @@ from rlexp.board.servers.board import Board, Lead
 from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine, this_machine
 from rlexp.cluster.room.packing import cluster_shortfalls
 from rlexp.cluster.room.shortfalls import bytes_per_transition, gib, shortfalls
-from rlexp.config.keys.experiment import Experiment, required_cpus
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import required_cpus
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rlexp.cluster.room.machine import Cluster, Machine
 from rlexp.cluster.room.shortfalls import SHARD_CPUS, Changes, at, bytes_per_transition, changed, rounded, shortfalls
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.experiment import Experiment, cpus_of_learners, required_cpus, required_gpus
-from rlexp.config.keys.trial import Trial, bundles_of
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import Trial, bundles_of, cpus_of_learners, required_cpus, required_gpus
 from rlexp.errors import Problem, ResourceError
 
 _FEWEST_WORKERS = 2
@@ -183,7 +183,6 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
     if not cluster.is_joined:
         return most
     from rlexp.cluster.room.packing import node_amounts, packs, together
-    from rlexp.config.keys.trial import bundles_of
 
     bundles, nodes = bundles_of(experiment.config), node_amounts(cluster)
     listed = [together(bundles.listed)] if bundles.strategy == "STRICT_PACK" else bundles.listed

@@ -9,7 +9,8 @@ from typing import Any, Final
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.common import CommonConfig, ReplayNeeds
 from rlexp.config.keys.env_ids import has_game_frames
-from rlexp.config.keys.experiment import Experiment, cpus_of_learners, required_cpus, required_gpus
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.trial import cpus_of_learners, required_cpus, required_gpus
 from rlexp.errors import Problem
 
 Changes = dict[str, Any]

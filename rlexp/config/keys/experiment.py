@@ -254,22 +254,3 @@ class Experiment(KeyGroup):
         for key, metric in named.items():
             if metric.removeprefix("min-") in absent:
                 yield Conflict((key,), f"{key} {metric} is never reported, because {reason}", hint)
-
-
-def required_cpus(experiment: Experiment) -> float:
-    """Return the CPUs that one trial reserves: the driver's with its shards', several learners' and the workers'."""
-    config = experiment.config
-    driver = config.num_cpus_for_driver + config.cpus_of_shards
-    return driver + cpus_of_learners(config) + config.num_reserved_workers * config.num_cpus_per_worker
-
-
-def cpus_of_learners(config: CommonConfig) -> float:
-    """Return the CPUs that several learners reserve beside the driver; one learner reserves none."""
-    learners = config.learner_processes
-    return learners.number * learners.cpus if learners else 0.0
-
-
-def required_gpus(experiment: Experiment) -> float:
-    """Return the GPUs that one trial reserves: the learners' and the workers'."""
-    config = experiment.config
-    return config.num_gpus + config.num_reserved_workers * config.num_gpus_per_worker

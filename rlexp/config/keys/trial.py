@@ -130,5 +130,21 @@ def bundles_of(config: CommonConfig) -> Bundles:
     )
 
 
+def required_cpus(experiment: Experiment) -> float:
+    """Return the CPUs that one trial reserves: the driver's with its shards', several learners' and the workers'."""
+    return bundles_of(experiment.config).total("CPU")
+
+
+def required_gpus(experiment: Experiment) -> float:
+    """Return the GPUs that one trial reserves: the learners' and the workers'."""
+    return bundles_of(experiment.config).total("GPU")
+
+
+def cpus_of_learners(config: CommonConfig) -> float:
+    """Return the CPUs that several learners reserve beside the driver; one learner reserves none."""
+    learners = config.learner_processes
+    return learners.number * learners.cpus if learners else 0.0
+
+
 def _bundle(cpus: float, gpus: float, custom: Amounts | None = None) -> dict[str, float]:
     return {name: amount for name, amount in {"CPU": cpus, "GPU": gpus, **(custom or {})}.items() if amount > 0}

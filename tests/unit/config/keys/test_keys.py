@@ -13,9 +13,9 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.common import CommonConfig, LearnerProcesses
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.experiment import required_cpus, required_gpus
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
+from rlexp.config.keys.trial import required_cpus, required_gpus
 from rlexp.envs.registry import EnvConfig
 from rlexp.runs.changed_keys import CHANGEABLE, differences
 from rlexp.tuning.tune_runner import placement
