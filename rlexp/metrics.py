@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -189,49 +189,8 @@ MOST_METRICS: Final = 100
 """Own metrics of a trial's episodes, each of which makes three columns; and as many of its iterations."""
 
 
-@dataclass(frozen=True)
-class EpisodeSummary:
-    """Statistics over the window; NaN while it is empty."""
-
-    reward_mean: float
-    reward_min: float
-    reward_max: float
-    len_mean: float
-
-
-class EpisodeWindow:
-    """The last ``size`` episodes that ended."""
-
-    def __init__(self, size: int) -> None:
-        self._returns: deque[float] = deque(maxlen=size)
-        self._lengths: deque[int] = deque(maxlen=size)
-
-    def extend(self, returns: Array, lengths: Array) -> None:
-        """Add episodes: returns ``[E]`` and lengths ``[E]``, oldest first."""
-        self._returns.extend(returns.tolist())
-        self._lengths.extend(lengths.tolist())
-
-    def state(self) -> dict[str, list[Any]]:
-        """Return the episodes' returns and lengths."""
-        return {"returns": list(self._returns), "lengths": list(self._lengths)}
-
-    def load(self, state: Mapping[str, Sequence[Any]]) -> None:
-        """Add the episodes that ``state`` returned; the window may be smaller than theirs."""
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
-
-    def summary(self) -> EpisodeSummary:
-        """Return the statistics of the episodes in the window."""
-        if not self._returns:
-            return EpisodeSummary(math.nan, math.nan, math.nan, math.nan)
-        returns = np.fromiter(self._returns, float)
-        return EpisodeSummary(
-            float(returns.mean()), float(returns.min()), float(returns.max()), float(np.mean(self._lengths))
-        )
-
-
 class MetricWindows:
-    """The last ``size`` values of each metric of the user's callbacks."""
+    """The last ``size`` values of each metric of episodes: of their returns and lengths, or of the user's callbacks."""
 
     def __init__(self, size: int, names: Iterable[str] = ()) -> None:
         """``names`` are those that are known beforehand: they have statistics, of NaN, before they have values."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.metrics import OWN_METRICS
 from rlexp.errors import TrialError
-from rlexp.metrics import EpisodeSummary, EpisodeWindow, MetricWindows, RunningClock
+from rlexp.metrics import MetricWindows, RunningClock
 from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
@@ -98,11 +98,11 @@ class IterationReport:
             "time_this_iter_s": self.elapsed_s,
             "episodes_total": progress.episodes_total,
             "episodes_this_iter": sum(len(info.episodes.returns) for info in self.infos),
-            "episode_reward_mean": reported.reward_mean,
-            "episode_reward_min": reported.reward_min,
-            "episode_reward_max": reported.reward_max,
-            "episode_reward_mean_all": all_episodes.reward_mean,
-            "episode_len_mean": reported.len_mean,
+            "episode_reward_mean": reported["returns_mean"],
+            "episode_reward_min": reported["returns_min"],
+            "episode_reward_max": reported["returns_max"],
+            "episode_reward_mean_all": all_episodes["returns_mean"],
+            "episode_len_mean": reported["lengths_mean"],
             "policy_reward_mean": {},  # by policy, if there are several agents; there is one
             "policy_reward_min": {},
             "policy_reward_max": {},
@@ -155,7 +155,7 @@ class Progress:
         """Begin now; results are taken over so many episodes. ``own_metrics`` are those known beforehand."""
         self.iteration = 0
         self.episodes_total = 0
-        self._all, self._reported = EpisodeWindow(smoothing_episodes), EpisodeWindow(smoothing_episodes)
+        self._all, self._reported = (MetricWindows(smoothing_episodes, ("returns", "lengths")) for _ in range(2))
         self._own_metrics = MetricWindows(smoothing_episodes, own_metrics)
         self._started_s = time.monotonic()
         self._time_before_s = 0.0
@@ -182,12 +182,12 @@ class Progress:
         """Count episodes that ended."""
         reported = episodes.reported
         self.episodes_total += len(episodes.returns)
-        self._all.extend(episodes.returns, episodes.lengths)
-        self._reported.extend(episodes.returns[reported], episodes.lengths[reported])
+        self._all.extend({"returns": episodes.returns, "lengths": episodes.lengths})
+        self._reported.extend({"returns": episodes.returns[reported], "lengths": episodes.lengths[reported]})
         self._own_metrics.extend(episodes.own_metrics)
 
-    def summaries(self) -> tuple[EpisodeSummary, EpisodeSummary]:
-        """Return the statistics of the newest episodes that are reported, and of the newest ones of all envs."""
+    def summaries(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Return mean, min and max of the returns and lengths of the newest episodes that are reported, and of all."""
         return self._reported.summary(), self._all.summary()
 
     def own_metrics(self) -> dict[str, dict[str, float]]:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from rlexp import metrics
 from rlexp.metrics import (
     LONGEST_GAP_S,
-    EpisodeSummary,
-    EpisodeWindow,
     Estimate,
     Laps,
     Mean,
+    MetricWindows,
     RunningClock,
     Stopwatch,
     bootstrap_interval,
@@ -272,42 +271,38 @@ def test_running_clock_limits_time_between_calls(clock: Clock) -> None:
     assert seen == [0.0, 1.0, 3.0, 3.0 + LONGEST_GAP_S, 4.0 + LONGEST_GAP_S]
 
 
-def test_empty_episode_window_is_nan() -> None:
-    summary = EpisodeWindow(3).summary()
-    figures = (summary.reward_mean, summary.reward_min, summary.reward_max, summary.len_mean)
-    assert all(math.isnan(figure) for figure in figures)
+EPISODES = ("returns", "lengths")
 
 
-def test_episode_window_by_hand() -> None:
-    window = EpisodeWindow(10)
-    window.extend(np.array([1.0, 4.0]), np.array([2, 5]))
-    window.extend(np.array([-2.0]), np.array([5]))
-    assert window.summary() == EpisodeSummary(reward_mean=1.0, reward_min=-2.0, reward_max=4.0, len_mean=4.0)
+def test_empty_window_is_nan() -> None:
+    summary = MetricWindows(3, EPISODES).summary()
+    assert set(summary) == {f"{name}_{statistic}" for name in EPISODES for statistic in ("mean", "min", "max")}
+    assert all(math.isnan(figure) for figure in summary.values())
 
 
-def test_episode_window_keeps_newest_episodes() -> None:
-    window = EpisodeWindow(2)
-    window.extend(np.array([100.0, 1.0]), np.array([100, 1]))
-    window.extend(np.array([3.0]), np.array([3]))
-    assert window.summary() == EpisodeSummary(reward_mean=2.0, reward_min=1.0, reward_max=3.0, len_mean=2.0)
-
-
-def test_episode_window_extended_by_none_is_unchanged() -> None:
-    window = EpisodeWindow(2)
-    window.extend(np.array([3.0]), np.array([3]))
-    before = window.summary()
-    window.extend(np.empty(0), np.empty(0, np.int64))
-    assert window.summary() == before
+@pytest.mark.parametrize(
+    ("size", "returns", "length"),
+    [(10, (1.0, -2.0, 4.0), 4.0), (2, (1.0, -2.0, 4.0), 5.0), (1, (-2.0, -2.0, -2.0), 5.0)],
+)
+def test_window_has_the_newest_values_by_hand(size: int, returns: tuple[float, ...], length: float) -> None:
+    window = MetricWindows(size, EPISODES)
+    window.extend({"returns": np.array([1.0, 4.0]), "lengths": np.array([2, 5])})
+    window.extend({"returns": np.array([-2.0]), "lengths": np.array([5])})
+    summary = window.summary()
+    assert (summary["returns_mean"], summary["returns_min"], summary["returns_max"]) == returns
+    assert summary["lengths_mean"] == length
+    window.extend({"returns": np.empty(0), "lengths": np.empty(0, np.int64)})
+    assert window.summary() == summary
+    again = MetricWindows(size)
+    again.load(window.state())
+    assert again.summary() == summary
 
 
 def test_mean_drain_resets() -> None:
     mean = Mean()
+    assert mean.drain() == 0.0
     for value in (1.0, 2.0, 6.0):
         mean.add(value)
     assert mean.drain() == 3.0
     mean.add(10.0)
     assert mean.drain() == 10.0
-
-
-def test_mean_of_nothing_is_zero() -> None:
-    assert Mean().drain() == 0.0
