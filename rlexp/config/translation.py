@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rlexp.config.keys.key_table import KeyName, key_table
@@ -56,6 +56,12 @@ class Translation:
             self.notice(node, f"{old} is {new}: {written(value)} now")
         else:
             self.notice(node, f"{old} has no effect beside {new}")
+
+    def compute(self, old: str, new: str, value_of: Callable[[Node], Any]) -> None:
+        """Set the current key that an old one stands for to what ``value_of`` makes of its node, by ``put_instead``."""
+        node = self.take(old)
+        if node is not None:
+            self.put_instead(node, old, new, value_of(node))
 
     def move(self, old: KeyName, new: KeyName) -> None:
         """Give a key its current name; one that is given under both names with different values is a problem."""

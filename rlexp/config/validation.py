@@ -35,13 +35,19 @@ _EXAMPLES = {"env": "write env: CartPole-v1, or env: package.module:Class for on
 
 def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None, tuple[Finding, ...]]:
     """Return a variant, arranged and without grids, as an Experiment; or None and everything wrong with it."""
+    made = _validated(name, experiment, run)
+    if isinstance(made, Experiment):
+        return made, ()
+    found = (finding for detail in _first_of_lists(made) for finding in _findings(detail, experiment, run))
+    return None, tuple(found)
+
+
+def _validated(name: str, experiment: Node, run: str) -> Experiment | list[ErrorDetails]:
     data = {**experiment.plain(), "name": name, "run": run}
     try:
-        return experiment_class(run).model_validate(data), ()
+        return experiment_class(run).model_validate(data)
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        found = [finding for detail in _first_of_lists(details) for finding in _findings(detail, experiment, run)]
-        return None, tuple(found)
+        return error.errors(include_url=False)
 
 
 def _first_of_lists(details: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
@@ -80,14 +86,10 @@ def conflict_findings(conflicts: Iterable[Conflict], experiment: Node, group: Ke
 
 def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], ...]:
     """Return the keys of an arranged variant that the agent does not have."""
-    data = {**experiment.plain(), "name": "any", "run": run}
-    try:
-        experiment_class(run).model_validate(data)
-    except ValidationError as error:
-        details = [detail for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
-        paths = [tuple(str(key) for key in detail["loc"]) for detail in details]
-        return tuple((path, finding) for path in paths for finding in _unknown_key(path, experiment, run))
-    return ()
+    made = _validated("any", experiment, run)
+    details = [] if isinstance(made, Experiment) else made
+    paths = (tuple(map(str, detail["loc"])) for detail in details if detail["type"] == "extra_forbidden")
+    return tuple((path, finding) for path in paths for finding in _unknown_key(path, experiment, run))
 
 
 def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]:

@@ -78,11 +78,7 @@ def worker_resources(translation: Translation) -> None:
     resources = translation.take("config.worker_resources")
     for name, amount in (resources.entries() if resources else {}).items():
         translation.put_instead(amount, f"config.worker_resources.{name}", f"config.{name}_per_worker", amount.plain())
-    use_gpu = translation.take("config.use_gpu_for_workers")
-    if use_gpu is not None:
-        translation.put_instead(
-            use_gpu, "config.use_gpu_for_workers", "config.num_gpus_per_worker", int(bool(use_gpu.value))
-        )
+    translation.compute("config.use_gpu_for_workers", "config.num_gpus_per_worker", lambda node: int(bool(node.value)))
 
 
 def trial_resources(translation: Translation) -> None:
@@ -186,13 +182,13 @@ def learner_gpu(translation: Translation) -> None:
         translation.problem(gpu, f"config.gpu must be true or false, got {shown(gpu.plain())}")
     elif fraction is not None:
         translation.notice(fraction, "config.gpu_fraction has no effect without gpu: true")
-    devices = translation.take("config.devices")
-    if devices is not None:
-        listed = devices.plain() if isinstance(devices.value, tuple) else [devices.value]
-        translation.put_instead(
-            devices, "config.devices", "config.num_gpus", sum("gpu" in str(device) for device in listed)
-        )
+    translation.compute("config.devices", "config.num_gpus", _gpus_among)
     _fake_gpus(translation)
+
+
+def _gpus_among(devices: Node) -> int:
+    listed = devices.plain() if isinstance(devices.value, tuple) else [devices.value]
+    return sum("gpu" in str(device) for device in listed)
 
 
 def _fake_gpus(translation: Translation) -> None:

@@ -105,9 +105,7 @@ def _current_score(score: str) -> str:
 
 
 def _videos(translation: Translation) -> None:
-    node = translation.take("config.record_env")
-    if node is not None:
-        translation.put_instead(node, "config.record_env", "config.monitor", bool(node.value))
+    translation.compute("config.record_env", "config.monitor", lambda node: bool(node.value))
 
 
 def _automatic(translation: Translation) -> None:
@@ -130,9 +128,7 @@ def _automatic(translation: Translation) -> None:
 
 
 def _frames(translation: Translation) -> None:
-    no_stack = translation.take("config.model.no_framestack")
-    if no_stack is not None:
-        translation.put_instead(no_stack, "config.model.no_framestack", "config.model.framestack", not no_stack.value)
+    translation.compute("config.model.no_framestack", "config.model.framestack", lambda node: not node.value)
     number = translation.take("config.model.num_framestacks")
     if number is not None and number.value in ("auto", 0, 4):
         translation.put_instead(number, "config.model.num_framestacks", "config.model.framestack", number.value != 0)
