@@ -210,18 +210,6 @@ class TestDefaults:
         ]
         assert plan.notices[0].where == "f.yaml:1:1"
 
-    @pytest.mark.parametrize(
-        ("config", "length"),
-        [
-            ("num_env_runners: 32, num_envs_per_env_runner: 5, train_batch_size: 5000", 32),  # 31.25, rounded up
-            ("num_env_runners: 0, num_envs_per_env_runner: 8, train_batch_size: 256", 32),
-            ("num_env_runners: 3, train_batch_size: 4000", 1334),
-            ("num_env_runners: 2, train_batch_size_per_learner: 500, num_learners: 4", 1000),
-        ],
-    )
-    def test_fragments_of_newer_ppo_fill_a_train_batch_once(self, load: Load, config: str, length: int) -> None:
-        assert config_of(load(config, run="PPO")).fragment_length == length
-
     def test_given_key_is_kept(self, load: Load) -> None:
         plan = load("num_workers: 0, num_steps_sampled_before_learning_starts: 5, training_intensity: null", run="APEX")
         assert config_of(plan).training_intensity is None

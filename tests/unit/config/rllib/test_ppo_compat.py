@@ -121,17 +121,10 @@ class TestKeysWithoutEffect:
             ("simple_optimizer: true", "simple_optimizer", " here: rlexp has one implementation of each agent"),
             ("straggler_mitigation: true", "straggler_mitigation", " here: rlexp has one implementation of each agent"),
             (
-                "use_gae: false, use_critic: false, batch_mode: complete_episodes, model: {vf_share_layers: true}",
-                "model.vf_share_layers",
-                ": use_critic is false",
-            ),
-            ("use_gae: false, batch_mode: complete_episodes, lambda: 0.9", "lambda", ": use_gae is false"),
-            (
                 "evaluation_config: {explore: true, exploration_final_eps: 0.1}",
                 "evaluation_config.exploration_final_eps",
                 ": PPO explores by sampling from its policy",
             ),
-            ("kl_coeff: 0, kl_target: 0.3", "kl_target", ": kl_coeff is 0"),
         ],
     )
     def test_they_have_a_notice(self, load_ppo: Load, text: str, key: str, reason: str) -> None:
