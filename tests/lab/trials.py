@@ -51,15 +51,20 @@ def assigned(folder: Path, config: dict[str, Any] | None = None, **keys: Any) ->
 
 def rows_of(assignment: Assignment, monkeypatch: pytest.MonkeyPatch, at_most: int = 20) -> list[dict[str, Any]]:
     """Step a trial until it is done, ``at_most`` so often; return its rows."""
+    return [result["row"] for result in results_of(assignment, monkeypatch, at_most)]
+
+
+def results_of(assignment: Assignment, monkeypatch: pytest.MonkeyPatch, at_most: int = 20) -> list[dict[str, Any]]:
+    """Step a trial so; return its results, each with a ``row``, ``events`` and whether the trial is ``done``."""
     monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
     process = ExperimentTrainable.__new__(ExperimentTrainable)  # Tune's own part of a Trainable is not needed
     process.setup({ASSIGNMENT: assignment})
     process.begin()
-    rows: list[dict[str, Any]] = []
-    while len(rows) < at_most and not (rows and rows[-1]["done"]):
-        rows.append(process.step()["row"])
+    results: list[dict[str, Any]] = []
+    while len(results) < at_most and not (results and results[-1]["done"]):
+        results.append(process.step())
     process.cleanup()
-    return rows
+    return results
 
 
 needs_wandb = pytest.mark.skipif(not is_installed("wandb"), reason="wandb is not installed")
