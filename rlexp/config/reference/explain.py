@@ -1,8 +1,13 @@
-"""What ``explain`` and docs/keys.md say of keys, and ``explain`` of metrics, samplers, searchers and schedulers."""
+"""What ``explain`` and docs/keys.md say of keys, and ``explain`` of metrics, samplers, searchers and schedulers.
+
+What a shell may add to a key that was typed in part: the keys below a group, and values where they have names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -234,3 +239,118 @@ def _example(metric: str) -> str:
     if metric in STOP_METRICS:
         return f"stop: {{{metric}: 100}}"
     return f"checkpoint_score_attr: {metric}" if metric in KNOWN_METRICS else ""
+
+
+_CHOICES: Final = re.compile(r"one of (.+)")
+_SEPARATORS: Final = re.compile(r", | or ")
+_CONFIG: Final = "config."
+_STOP: Final = "stop."
+_LONGEST_MEANING: Final = 60
+"""Characters: typer breaks lines of 80."""
+_EXAMPLE: Final = "100000"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a word can become."""
+
+    text: str
+    meaning: str = ""
+    """One sentence, or its beginning."""
+
+
+def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
+    """Return what an override that begins with ``typed`` can become: ``config.`` or ``lr=`` and so on.
+
+    ``agents``: names that ``find_agent`` returned; without any, the keys of all of ours. There is one candidate only
+    where the word is complete with it: a shell adds a space then. So one group alone becomes its keys, and one key
+    alone becomes two, with a value.
+    """
+    keys = _keys(agents)
+    dotted, equals, _ = typed.partition("=")
+    if equals:
+        return [each for each in _with_values(keys, dotted) if each.text.startswith(typed)]
+    while True:
+        found = _next_level(keys, typed)
+        if len(found) != 1:
+            return found
+        if not found[0].text.endswith("."):
+            return _with_values(keys, found[0].text.removesuffix("="))
+        typed = found[0].text
+
+
+def explained_from(typed: str) -> list[Candidate]:
+    """Return what ``rlexp explain`` knows and begins with ``typed``: agents, keys by name or path, metrics, values."""
+    names = dict.fromkeys(AGENTS, "An agent: all its keys.")
+    for key in key_references():
+        meaning = _sentence(key.meaning)
+        names.setdefault(key.path[-1], meaning)
+        names.setdefault(key.dotted, meaning)
+    names |= {value.name: _sentence(value.meaning) for value in named_values() if value.name not in names}
+    return [Candidate(name, meaning) for name, meaning in names.items() if name.startswith(typed)]
+
+
+def _keys(agents: Iterable[str]) -> dict[str, Key | None]:
+    """Return what can be set, by its dotted path; keys of ``config`` also without it. None: a metric of ``stop``."""
+    wanted = set(agents)
+    runs = [*(run for run in AGENTS if run in wanted), *sorted(wanted - AGENTS.keys())] or list(AGENTS)
+    keys: dict[str, Key | None] = {}
+    for run in runs:
+        groups = {path[:-1] for path in key_table(run)} | {("stop",)}
+        leaves = {path: key for path, key in key_table(run).items() if path not in groups}
+        keys = {**{".".join(path): key for path, key in leaves.items()}, **keys}
+    keys |= dict.fromkeys((f"{_STOP}{metric}" for metric in STOP_METRICS), None)
+    return keys | {dotted.removeprefix(_CONFIG): key for dotted, key in keys.items() if dotted.startswith(_CONFIG)}
+
+
+def _next_level(keys: Mapping[str, Key | None], typed: str) -> list[Candidate]:
+    """Return the keys that begin with ``typed``, to the next dot; short ones of ``config`` only where some is typed."""
+    found: dict[str, Candidate] = {}
+    for dotted, key in keys.items():
+        is_short = key is not None and dotted != ".".join(key.path)
+        if not dotted.startswith(typed) or (is_short and not typed):
+            continue
+        level, dot, _ = dotted[len(typed) :].partition(".")
+        text = f"{typed}{level}{dot or '='}"
+        found.setdefault(text, Candidate(text, "" if dot else _meaning(dotted, key)))
+    return list(found.values())
+
+
+def _with_values(keys: Mapping[str, Key | None], dotted: str) -> list[Candidate]:
+    """Return a key with its default, and with each value that has a name; a metric with an example."""
+    if dotted not in keys:
+        return []
+    key = keys[dotted]
+    values = {"": _meaning(dotted, key)} | ({_EXAMPLE: "for example"} if key is None else _values(key))
+    return [Candidate(f"{dotted}={value}", meaning) for value, meaning in values.items()]
+
+
+def _values(key: Key) -> dict[str, str]:
+    default = _as_typed(key.default)
+    return dict.fromkeys(_named(key), "") | ({} if key.required else {default: "default"})
+
+
+def _meaning(dotted: str, key: Key | None) -> str:
+    if key is not None:
+        return _sentence(key.meaning)
+    metric = METRICS.get(dotted.removeprefix(_STOP))
+    return _sentence(metric.meaning) if metric else ""
+
+
+def _as_typed(default: object) -> str:
+    text = json.dumps(default, default=str, separators=(",", ":"))
+    return text.strip('"')
+
+
+def _named(key: Key) -> Iterator[str]:
+    choices = _CHOICES.search(key.expects)
+    if choices:
+        yield from _SEPARATORS.split(choices[1])
+    elif "true or false" in key.expects:
+        yield from ("true", "false")
+
+
+def _sentence(text: str) -> str:
+    """Return the beginning of a text, of one line: some shells take the second line for a word to complete."""
+    first = re.split(r"(?<=\.)\s", " ".join(text.replace("``", "").split()), maxsplit=1)[0]
+    return first if len(first) <= _LONGEST_MEANING else f"{first[: _LONGEST_MEANING - 1].rstrip()}…"
