@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import prod
 from random import Random
 from typing import Any
 
@@ -23,7 +22,7 @@ from rlexp.config.space.points import (
     domains_in,
     every_value,
     is_continuous,
-    number_of_values,
+    number_of_points,
 )
 from rlexp.config.translation import node_of
 from rlexp.config.variants import Variant, data_of, variant_of
@@ -78,7 +77,7 @@ class Space:
 
     def number_of_distinct_points(self) -> int | None:
         """Return how many points differ, None where there is no bound on their number."""
-        return _product(self.axes)
+        return number_of_points(axis.domain for axis in self.axes)
 
     @property
     def is_continuous(self) -> bool:
@@ -89,10 +88,10 @@ class Space:
 
     def number_of_configurations(self, search: SearchConfig) -> int:
         """Return how many configurations a sweep tries at most: none twice, except in a population."""
-        grid = _product([axis for axis in self.axes if axis.is_grid]) or 0
+        grid = number_of_points(axis.domain for axis in self.axes if axis.is_grid) or 0
         if self.searcher(search) == "grid":
             return grid
-        drawn = _product([axis for axis in self.axes if not axis.is_grid])
+        drawn = number_of_points(axis.domain for axis in self.axes if not axis.is_grid)
         if drawn is None or search.scheduler_options.COPIES_TRIALS:
             return grid * search.num_samples
         return grid * min(search.num_samples, drawn)
@@ -157,12 +156,6 @@ class Space:
     @property
     def _section(self) -> Node:
         return self.node.child(SEARCH) or self.node
-
-
-def _product(axes: Sequence[Axis]) -> int | None:
-    """Return how many combinations of values some axes have, None where there is no bound on their number."""
-    numbers = [number_of_values(axis.domain) for axis in axes]
-    return None if None in numbers else prod(number for number in numbers if number is not None)
 
 
 @dataclass(frozen=True)

@@ -165,13 +165,19 @@ def number_of_values(domain: Domain) -> int | None:
     if isinstance(domain, Listed):
         return len({identity(value) for value in domain.values})
     if isinstance(domain, Alternatives):
-        inside = [_number_inside(alternative) for alternative in domain.alternatives]
+        inside = [number_of_points(alternative.domains.values()) for alternative in domain.alternatives]
         return None if None in inside else sum(number for number in inside if number is not None)
     if not isinstance(domain, Range):
         return None
     if domain.step is not None:
         return _steps(domain) + 1
     return None if domain.low <= 0 <= domain.high else len(_short_ranks(domain)) + 2
+
+
+def number_of_points(domains: Iterable[Domain]) -> int | None:
+    """Return how many combinations of values some domains have, None where there is no bound on their number."""
+    numbers = [number_of_values(domain) for domain in domains]
+    return None if None in numbers else prod(number for number in numbers if number is not None)
 
 
 def every_value(domain: Domain) -> Iterator[Any]:
@@ -192,11 +198,6 @@ def is_continuous(domain: Domain) -> bool:
     if isinstance(domain, Alternatives):
         return any(is_continuous(inside) for inside in domains_in(domain) if inside is not domain)
     return not isinstance(domain, Listed) and not (isinstance(domain, Range) and domain.step is not None)
-
-
-def _number_inside(alternative: Alternative) -> int | None:
-    numbers = [number_of_values(domain) for domain in alternative.domains.values()]
-    return None if None in numbers else prod(number for number in numbers if number is not None)
 
 
 def _every_inside(alternative: Alternative) -> Iterator[Any]:
@@ -297,7 +298,7 @@ class TriedPoints:
     def _every(self, fixed: _Point, keys: list[str]) -> Iterator[_Point]:
         """Yield every point with the values of ``fixed``; none where their number has no bound."""
         free = [domain for key, domain in self._domains.items() if key not in fixed]
-        if all(number_of_values(domain) is not None for domain in free):
+        if number_of_points(free) is not None:
             yield from self._below({}, fixed, keys)
 
     def _below(self, chosen: _Point, fixed: _Point, keys: list[str]) -> Iterator[_Point]:
