@@ -7,6 +7,7 @@ import string
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlexp.runs.run_directory import RunDirectory
 from tests.lab.agents import TINY
 from tests.lab.trials import assigned, rows_of, trials_of
 
+Train = Callable[..., tuple[list[dict[str, Any]], Path]]
 REPOSITORY = Path(__file__).parents[2]
 NEVER = 10**9
 
@@ -40,10 +42,9 @@ def iterations_with_checkpoints(directory: Path) -> list[int]:
     ],
 )
 def test_the_first_metric_to_reach_its_number_stops_a_trial(
-    stop: dict[str, float], iterations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: dict[str, float], iterations: int, train: Train
 ) -> None:
-    with assigned(tmp_path, stop=stop) as assignment:
-        rows = rows_of(assignment, monkeypatch)
+    rows, _ = train(stop=stop)
     assert [row["done"] for row in rows] == [False] * (iterations - 1) + [True]
 
 
@@ -52,12 +53,10 @@ def test_the_first_metric_to_reach_its_number_stops_a_trial(
     ("freq", "at_end", "written"), [(0, False, []), (2, False, [2, 4]), (0, True, [5]), (2, True, [2, 4, 5])]
 )
 def test_checkpoints_are_written_at_their_period_and_at_the_end(
-    freq: int, at_end: bool, written: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    freq: int, at_end: bool, written: list[int], train: Train
 ) -> None:
-    keys: dict[str, Any] = {"checkpoint_freq": freq, "checkpoint_at_end": at_end, "stop": {"training_iteration": 5}}
-    with assigned(tmp_path, **keys) as assignment:
-        rows_of(assignment, monkeypatch)
-    assert iterations_with_checkpoints(assignment.directory) == written
+    _, folder = train(checkpoint_freq=freq, checkpoint_at_end=at_end, stop={"training_iteration": 5})
+    assert iterations_with_checkpoints(folder) == written
 
 
 @pytest.mark.key("keep_checkpoints_num", "checkpoint_score_attr")
@@ -71,12 +70,9 @@ def test_checkpoints_are_written_at_their_period_and_at_the_end(
         ({"keep_checkpoints_num": 2, "checkpoint_score_attr": "min-timesteps_total"}, [1, 2, 5]),
     ],
 )
-def test_the_best_checkpoints_and_the_newest_are_kept(
-    keys: dict[str, Any], kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with assigned(tmp_path, checkpoint_freq=1, stop={"training_iteration": 5}, **keys) as assignment:
-        rows_of(assignment, monkeypatch)
-    assert iterations_with_checkpoints(assignment.directory) == kept
+def test_the_best_checkpoints_and_the_newest_are_kept(keys: dict[str, Any], kept: list[int], train: Train) -> None:
+    _, folder = train(checkpoint_freq=1, stop={"training_iteration": 5}, **keys)
+    assert iterations_with_checkpoints(folder) == kept
 
 
 @pytest.mark.key("storage")
@@ -176,17 +172,13 @@ def test_without_a_budget_there_is_no_deadline(tmp_path: Path) -> None:
 
 
 @pytest.mark.key("restore")
-def test_a_trial_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("first", "second"):
-        (tmp_path / folder).mkdir()
-    with assigned(tmp_path / "first", checkpoint_at_end=True, stop={"training_iteration": 2}) as first:
-        rows_of(first, monkeypatch)
-    (path,) = list_checkpoints(first.directory)
+def test_a_trial_goes_on_from_a_checkpoint(train: Train) -> None:
+    _, first = train(below="first", checkpoint_at_end=True, stop={"training_iteration": 2})
+    (path,) = list_checkpoints(first)
     keys: dict[str, Any] = {"restore": str(path), "checkpoint_at_end": True, "stop": {"training_iteration": 3}}
-    with assigned(tmp_path / "second", {"lr": 1e-12}, **keys) as second:
-        (row,) = rows_of(second, monkeypatch)
+    (row,), second = train({"lr": 1e-12}, "second", **keys)
     assert (row["training_iteration"], row["timesteps_total"]) == (3, 600)
-    before, after = (read_checkpoint(each).arrays["weights"] for each in (path, *list_checkpoints(second.directory)))
+    before, after = (read_checkpoint(each).arrays["weights"] for each in (path, *list_checkpoints(second)))
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, atol=1e-7)
 
@@ -197,21 +189,14 @@ def test_a_checkpoint_that_is_not_there_is_told_before_anything_runs(tmp_path: P
         pass
 
 
-def weights_after_training(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    folder.mkdir()
-    with assigned(folder, {"seed": seed}, checkpoint_at_end=True, stop={"training_iteration": 2}) as assignment:
-        rows_of(assignment, monkeypatch)
-    (path,) = list_checkpoints(assignment.directory)
-    return {name: array.tobytes() for name, array in read_checkpoint(path).arrays["weights"].items()}
-
-
 @pytest.mark.key("seed")
-def test_the_same_file_gives_the_same_weights_and_another_seed_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, again, other = (
-        weights_after_training(tmp_path / f"{number}", seed, monkeypatch) for number, seed in enumerate((3, 3, 4))
-    )
+def test_the_same_file_gives_the_same_weights_and_another_seed_does_not(train: Train) -> None:
+    def weights(number: int, seed: int) -> dict[str, bytes]:
+        _, folder = train({"seed": seed}, f"{number}", checkpoint_at_end=True, stop={"training_iteration": 2})
+        (path,) = list_checkpoints(folder)
+        return {name: array.tobytes() for name, array in read_checkpoint(path).arrays["weights"].items()}
+
+    first, again, other = (weights(number, seed) for number, seed in enumerate((3, 3, 4)))
     assert first == again
     assert all(first[name] != other[name] for name in first)
 
