@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (24, 4_450),
     "commands": (12, 2_500),
     "compare": (21, 4_450),
-    "config": (51, 10_050),
+    "config": (50, 10_000),
     "envs": (12, 2_650),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),
@@ -35,7 +35,7 @@ BUDGETS = {
 
 A raise is a decision: make it in the commit that needs it, which says why, and look first for what can go.
 """
-MOST_LINES_AT_THE_TOP = 2_100
+MOST_LINES_AT_THE_TOP = 1_950
 """Of the files that are no room."""
 
 
