@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,10 +18,9 @@ from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import Key, KeyName, flat_keys_of_optimizer, key_table
 from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, STOP_METRICS, current_metric
 from rlexp.config.keys.search import SCHEDULERS
+from rlexp.config.reference.hints import nearest_of
 from rlexp.config.rllib.names import Absent, absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.reader import to_yaml
-
-_LIKENESS = 0.6
 
 
 @dataclass(frozen=True)
@@ -146,8 +144,7 @@ def _says(absent: Absent) -> str:
 
 def nearest_key(name: str) -> str | None:
     """Return the key that is spelled most like an unknown name."""
-    names = [key.path[-1] for key in key_references()]
-    return next(iter(get_close_matches(name.rpartition(".")[2][:100], names, n=1, cutoff=_LIKENESS)), None)
+    return nearest_of(name.rpartition(".")[2], [key.path[-1] for key in key_references()])
 
 
 @dataclass(frozen=True)

@@ -132,14 +132,14 @@ def for_unknown_metric(metric: str) -> str:
     """Return what to do about a metric that no result has."""
     name = metric.rpartition("/")[2].replace("return", "reward")  # RLlib 2's words: env_runners/episode_return_mean
     meant = _MEANT_METRICS.get(metric.lower())
-    nearest = meant or (name if name in KNOWN_METRICS else _nearest(metric, KNOWN_METRICS))
+    nearest = meant or (name if name in KNOWN_METRICS else nearest_of(metric, KNOWN_METRICS))
     return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(KNOWN_METRICS)}"
 
 
 def for_unknown_agent(run: str) -> str:
     """Return what to do about an agent that does not exist."""
     known = {name.upper(): name for name in (*AGENTS, *agents_of_packages())}
-    nearest = None if run.upper() in RLLIB_ALGORITHMS else _nearest(run.upper(), list(known))
+    nearest = None if run.upper() in RLLIB_ALGORITHMS else nearest_of(run.upper(), list(known))
     return f"did you mean {known[nearest]}?" if nearest else f"use {agents()}"
 
 
@@ -167,7 +167,7 @@ def _nearest_key(path: KeyName, run: str) -> str | None:
     if meant.startswith("stop."):
         return f"did you mean {meant}?"
     names = [key.name for key in table.values()]
-    nearest = next((each for each in meant.split() if each in names), None) if meant else _nearest(name, names)
+    nearest = next((each for each in meant.split() if each in names), None) if meant else nearest_of(name, names)
     paths = [key.path for key in table.values() if key.name == nearest]
     if nearest is None or not paths:
         return None
@@ -178,6 +178,7 @@ def _below(group: KeyName) -> str:
     return f"under {dotted(group)}" if group else "beside config, not under it"
 
 
-def _nearest(word: str, words: Sequence[str]) -> str | None:
+def nearest_of(word: str, words: Sequence[str]) -> str | None:
+    """Return which of some words is spelled most like another one; None where none is nearly so."""
     matches = get_close_matches(shown_key(word[:_LONGEST_COMPARED]), words, n=1, cutoff=_LIKENESS)
     return matches[0] if matches else None
