@@ -20,14 +20,9 @@ from rlexp.errors import CallbackError, ConfigError
 from rlexp.metrics import MOST_METRICS
 from rlexp.runs.checkpoints import read_checkpoint
 from rlexp.runs.recorders import CsvRecorder, JsonRecorder
-from rlexp.runs.run_directory import RunDirectory
-from rlexp.search.trial_source import FixedTrials
-from rlexp.tuning import trainable
-from rlexp.tuning.assignment import ASSIGNMENT, assignment_of
-from rlexp.tuning.trainable import ExperimentTrainable
 from tests.lab.agents import TINY, checkpoint_of, make_apex, make_dqn
 from tests.lab.ppo import make_ppo
-from tests.lab.trials import assigned, rows_of, trials_of
+from tests.lab.trials import assigned, results_of, rows_of, trials_of
 from tests.lab.user_callbacks import CALLS, GOAL_ENV, MODULE, RECORDER, SUCCESS_RATE, GoalEnv, calls_of
 
 EVERY_OTHER = pytest.approx(0.5, abs=0.1)
@@ -45,10 +40,7 @@ def no_calls() -> Iterator[None]:
 def trained(iterations: int, make: Callable[..., Agent[Any]] = make_dqn, **keys: Any) -> list[dict[str, Any]]:
     """Return the rows of a new agent on GoalEnv."""
     agent = make(GOAL_ENV, **keys)
-    try:
-        return [agent.train() for _ in range(iterations)]
-    finally:
-        agent.stop()
+    return [agent.train() for _ in range(iterations)]
 
 
 @pytest.mark.key("callbacks")
@@ -171,7 +163,6 @@ def test_a_resumed_agent_goes_on_with_metrics_and_state(tmp_path: Path) -> None:
     num_starts = len(calls_of("start"))
     expected = agent.train()["custom_metrics"]
     num_starts_after = len(calls_of("start")) - num_starts
-    agent.stop()
     CALLS.clear()
     (row,) = trained(1, callbacks=callbacks, checkpoint=checkpoint)
     assert row["custom_metrics"] == expected
@@ -189,40 +180,26 @@ def test_what_a_hook_of_an_iteration_raises_ends_the_trial(tmp_path: Path, monke
         assert "user_callbacks.py:" in error.read_text(encoding="utf-8").splitlines()[0]
 
 
-@pytest.mark.key("callbacks")
-def test_a_metric_that_stop_names_but_nobody_reports_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys: dict[str, Any] = {"env": GOAL_ENV, "stop": {"custom_metrics/sucess_mean": 1, "training_iteration": 3}}
-    events = events_of(tmp_path, monkeypatch, {"callbacks": SUCCESS_RATE}, keys)
-    noted = [event for event in events if "sucess" in event]
-    assert noted == [
-        "stop names custom_metrics/sucess_mean, which the callbacks have not reported in the first iteration with "
-        "episodes; is custom_metrics/success_mean meant?"
-    ]
+NOTED = (
+    "stop names custom_metrics/sucess_mean, which the callbacks have not reported in the first iteration with "
+    "episodes; is custom_metrics/success_mean meant?"
+)
 
 
 @pytest.mark.key("callbacks")
-def test_metrics_that_are_reported_are_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys: dict[str, Any] = {"env": GOAL_ENV, "stop": {"custom_metrics/success_mean": 1, "training_iteration": 2}}
-    assert events_of(tmp_path, monkeypatch, {"callbacks": SUCCESS_RATE}, keys) == []
-
-
-def events_of(folder: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], keys: dict[str, Any]) -> list[str]:
-    """Return the events of a trial that is stepped until it is done."""
-    monkeypatch.setattr(trainable, "RayTaskPool", InlineTaskPool)
-    (trial,) = trials_of(folder, config, **keys)
-    events: list[str] = []
-    with RunDirectory.create(folder / "out", "run", None, [], overwrite=False) as directory:
-        directory.start([trial])
-        process = ExperimentTrainable.__new__(ExperimentTrainable)
-        process.setup({ASSIGNMENT: assignment_of(trial, directory, FixedTrials([trial]))})
-        process.begin()
-        while True:
-            result = process.step()
-            events += result["events"]
-            if result["done"]:
-                break
-        process.cleanup()
-    return events
+@pytest.mark.parametrize(
+    ("stop", "events"),
+    [
+        ({"custom_metrics/sucess_mean": 1, "training_iteration": 3}, [NOTED]),
+        ({"custom_metrics/success_mean": 1, "training_iteration": 2}, []),
+    ],
+)
+def test_a_metric_that_stop_names_but_nobody_reports_is_noted(
+    stop: dict[str, float], events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with assigned(tmp_path, {"callbacks": SUCCESS_RATE}, env=GOAL_ENV, stop=stop) as assignment:
+        results = results_of(assignment, monkeypatch)
+    assert [event for result in results for event in result["events"]] == events
 
 
 class TestFiles:

@@ -98,7 +98,7 @@ def test_several_learners_continue_from_a_checkpoint_bit_by_bit(tmp_path: Path) 
 @pytest.mark.key("num_cpus_per_learner")
 @pytest.mark.parametrize(("cpus", "num_threads"), [(0.5, 1), (2.0, 2)])
 def test_each_learner_reserves_its_cpus_and_has_a_thread_for_each(cpus: float, num_threads: int) -> None:
-    given = {"num_learners": 2, "num_cpus_per_learner": cpus}
+    given: dict[str, Any] = {"num_learners": 2, "num_cpus_per_learner": cpus}
     agent = make_agent(**given)
     assert list(placed(agent).values()) == [Resources(cpus, 0.0, bundle=1 + rank) for rank in (0, 1)]
     assert isinstance(agent.pool, RecordingPool)

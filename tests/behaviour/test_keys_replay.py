@@ -31,6 +31,7 @@ from tests.lab.agents import (
     make_dqn,
     network_of,
     poll_sent,
+    stopped_in_the_end,
     train_until,
     updates_of,
     watched,
@@ -63,7 +64,6 @@ def test_shards_hold_it_together() -> None:
     agent.train(lambda: agent.optimizer.counters.num_steps_sampled >= 600)
     assert agent.optimizer.stats()["replay_fill_per_shard"] == [1.0, 1.0]
     assert [state["capacity"] for state in states(agent)] == [50, 50]
-    agent.stop()
 
 
 @pytest.mark.key("learning_starts")
@@ -148,7 +148,6 @@ def test_workers_give_new_rows_their_first_priority(run: str, worker_side: bool)
     (state,) = states(agent)
     with agent.optimizer.paused() as learner:
         network = network_of(agent, learner.state_dict(), "network.")
-    agent.stop()
     first = state["priorities_to_alpha"]
     expected = absolute_td_errors(stored_rows(state), network, network, network) if worker_side else np.ones(len(first))
     np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-5)
@@ -231,10 +230,8 @@ def test_a_checkpoint_holds_the_replay(run: str, stored: bool | None, tmp_path: 
     agent.train(lambda: len(updates) >= 5)
     checkpoint = checkpoint_of(agent, tmp_path)
     before = states(agent)
-    agent.stop()
     restored = MAKERS[run]("CartPole-v1", checkpoint=checkpoint, **changes)
     after = states(restored)
-    restored.stop()
     if stored is False:
         assert {state["num_added"] for state in after} == {0}
         return
@@ -256,7 +253,6 @@ def test_by_default_a_checkpoint_holds_replay_that_is_small_when_it_is_full(
     agent.train()
     assert 10_000 < agent.optimizer.replay_bytes() < 200_000
     checkpoint = checkpoint_of(agent, tmp_path)
-    agent.stop()
     assert ("replay" in checkpoint.state) == stored
 
 
@@ -277,7 +273,6 @@ def test_replay_that_does_not_fit_begins_empty_and_is_filled_again(
     agent = MAKERS["APEX"](**kept)
     agent.train()
     checkpoint = checkpoint_of(agent, tmp_path)
-    agent.stop()
     restored = MAKERS["APEX"](checkpoint=checkpoint, **{**kept, **changes})
     assert {state["num_added"] for state in states(restored)} == {0}
     (event,) = restored.drain_events()
@@ -362,7 +357,7 @@ TWO_SHARDS: dict[str, Any] = {"train_batch_size": 32, "optimizer": {"num_replay_
 
 def shared_agent(env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
     keys = {**SMALL, **TWO_SHARDS, "num_workers": 2, "replay_storage": "shared_memory", **changes}
-    return ApexAgent(env, ApexConfig(**keys), PlacementPool(), 0, checkpoint)
+    return stopped_in_the_end(ApexAgent(env, ApexConfig(**keys), PlacementPool(), 0, checkpoint))
 
 
 def held_rows(agent: ApexAgent) -> list[tuple[float, ...]]:
@@ -386,7 +381,6 @@ def test_in_shared_memory_workers_write_their_rows_themselves(changes: dict[str,
         assert sent.has_td_errors
     agent.train()
     assert sum(nums_added(agent)) > 0
-    agent.stop()
 
 
 @pytest.mark.key("replay_storage")
@@ -397,7 +391,6 @@ def test_in_shared_memory_as_many_rows_are_kept() -> None:
     assert agent.optimizer.stats()["replay_fill_per_shard"] == [1.0, 1.0]
     assert [state["capacity"] for state in agent.optimizer.replay_states()] == [50, 50]
     assert len(held_rows(agent)) == 100
-    agent.stop()
 
 
 @pytest.mark.key("replay_storage", "compress_observations")
@@ -406,7 +399,6 @@ def test_in_shared_memory_no_image_is_compressed() -> None:
     while min(nums_added(agent)) == 0:
         agent.train()
     assert agent.optimizer.replay_bytes() > agent.config.buffer_size * 2 * 32 * 32 * 3
-    agent.stop()
 
 
 @pytest.mark.key("replay_storage")
@@ -414,7 +406,6 @@ def test_without_other_processes_there_is_nothing_to_share() -> None:
     agent = shared_agent(num_workers=0)
     assert all(isinstance(sent, SampleBatch) for sent, _ in poll_sent(agent))
     agent.train()
-    agent.stop()
 
 
 @pytest.mark.key("replay_storage", "checkpoint_replay")
@@ -422,13 +413,11 @@ def test_shared_rows_are_in_checkpoints_and_come_back(tmp_path: Path) -> None:
     agent = shared_agent(checkpoint_replay=True)
     agent.train()
     checkpoint, saved = checkpoint_of(agent, tmp_path), held_rows(agent)
-    agent.stop()
     resumed = shared_agent(checkpoint=checkpoint, checkpoint_replay=True)
     assert sorted(held_rows(resumed)) == sorted(saved)
     assert len(saved) > 0
     resumed.train()
     assert len(held_rows(resumed)) > len(saved)
-    resumed.stop()
 
 
 @pytest.mark.key("replay_storage")
@@ -443,7 +432,7 @@ def test_whole_episodes_fit_into_no_ring() -> None:
 def device_agent(checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
     image = {"preprocessor_pref": None, "env_config": {"size": 32}}
     keys = {**SMALL, **image, **TWO_SHARDS, "num_workers": 0, "replay_storage": "device", **changes}
-    return ApexAgent(PIXEL_ENV, ApexConfig(**keys), PlacementPool(), 0, checkpoint)
+    return stopped_in_the_end(ApexAgent(PIXEL_ENV, ApexConfig(**keys), PlacementPool(), 0, checkpoint))
 
 
 def weights_after_training(agent: ApexAgent) -> dict[str, Any]:
@@ -464,7 +453,6 @@ def test_on_the_learners_device_batches_have_their_observations_there() -> None:
         assert isinstance(update.batch, DeviceBatch)
         assert tuple(update.batch.tensors[OBS].shape) == (32, 32, 32, 3)
     assert agent.optimizer.replay_bytes() > agent.config.buffer_size * 32 * 32 * 3
-    agent.stop()
 
 
 @pytest.mark.key("replay_storage")
@@ -481,10 +469,8 @@ def test_frames_on_the_learners_device_are_in_checkpoints_and_come_back(resumed_
     agent = device_agent(**kept)
     agent.train()
     checkpoint, saved = checkpoint_of(agent, tmp_path), states(agent)
-    agent.stop()
     resumed = device_agent(checkpoint, replay_storage=resumed_in, **kept)
     found = states(resumed)
-    resumed.stop()
     assert sum(state["num_added"] for state in saved) > 0
     for before, after in zip(saved, found, strict=True):
         np.testing.assert_equal(after, before)

@@ -210,7 +210,6 @@ def test_without_exploring_workers_act_greedily(changes: dict[str, Any]) -> None
 def test_every_episode_counts_where_no_ladder_explores(changes: dict[str, Any]) -> None:
     agent = make_agent(per_worker_exploration=True, **changes)
     assert agent.reported_epsilon() == math.inf
-    agent.stop()
 
 
 def epsilons(**changes: Any) -> list[list[float]]:
@@ -356,7 +355,6 @@ def test_recording_ahead_is_reproducible() -> None:
         agent = make_agent(sample_async=True, **MEAN_STD)
         for _ in range(2):
             agent.train()
-        agent.stop()
         weights.append({name: array.tobytes() for name, array in weights_of(agent).items()})
     assert weights[0] == weights[1]
 
@@ -412,7 +410,6 @@ def test_filters_are_merged_over_the_workers_after_an_iteration(num_workers: int
     if num_workers:
         poll(agent)  # was under way when the filters were merged
     fragments = poll(agent)
-    agent.stop()
     start = delivered + (length if num_workers else 0)
     for mine, (batch, _) in zip(ids, fragments, strict=True):
         found = batch[OBS].reshape(length, NUM_ENVS, 3)
@@ -430,7 +427,6 @@ def test_checkpoints_hold_the_filters_and_workers_go_on_with_them(synchronize: b
     agent = make_agent(ENDLESS_ENV, **changes)
     agent.train()
     checkpoint = checkpoint_of(agent, tmp_path)
-    agent.stop()
     kept = checkpoint.arrays["filters"]
     ids = [batch[OBS][:NUM_ENVS, 0] for batch, _ in sample(1, ENDLESS_ENV, num_workers=2)]
     groups = [np.concatenate(ids)] if synchronize else ids
@@ -442,7 +438,6 @@ def test_checkpoints_hold_the_filters_and_workers_go_on_with_them(synchronize: b
         np.testing.assert_allclose(kept["squares"][row] / (len(seen) - 1), seen.var(axis=0, ddof=1))
     restored = make_agent(ENDLESS_ENV, checkpoint, **changes)
     first = poll(restored)[0][0][OBS][:NUM_ENVS]
-    restored.stop()
     env_seed = derive_seed(restored.stream_seed, "worker", 0, "env")  # new episodes, as workers elsewhere begin them
     raw = np.array([((env_seed + env) % ENV_IDS, 0, 0) for env in range(NUM_ENVS)])
     expected = standardised(raw, np.concatenate([endless_observations(groups[0], last_step), raw]))
@@ -459,7 +454,6 @@ def test_evaluations_see_what_training_saw(synchronize: bool, tmp_path: Path, mo
     policies = [WatchingPolicy(), WatchingPolicy()]
     monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args, **kwargs: policies[0])
     agent.evaluate(2)
-    agent.stop()
     monkeypatch.setattr(DQNPolicies, "make_policy", lambda *args, **kwargs: policies[1])
     trained_with(COUNTING_ENV)
     evaluate_checkpoint(path, EvaluationRequest(2))

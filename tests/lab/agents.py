@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -55,10 +55,22 @@ class PlacementPool(InlineTaskPool):
         return super().place(name, resources, make, *args, **kwargs)
 
 
+AgentT = TypeVar("AgentT", bound=Agent[Any])
+MADE: list[Agent[Any]] = []
+"""The agents of the test that runs; ``tests/conftest.py`` stops them at its end."""
+
+
+def stopped_in_the_end(agent: AgentT) -> AgentT:
+    """Return an agent that is stopped when the test ends, however it ends."""
+    MADE.append(agent)
+    return agent
+
+
 def make_agent(
     env: str = COUNTING_ENV, checkpoint: Checkpoint | None = None, pool: TaskPool | None = None, **changes: Any
 ) -> DQNAgent[DQNConfig]:
-    return DQNAgent(env, DQNConfig(**{**SMALL, **changes}), pool or PlacementPool(), 0, checkpoint)
+    config = DQNConfig(**{**SMALL, **changes})
+    return stopped_in_the_end(DQNAgent(env, config, pool or PlacementPool(), 0, checkpoint))
 
 
 def checkpoint_of(agent: Agent[Any], folder: Path) -> Checkpoint:
@@ -151,13 +163,13 @@ def make_dqn(
     env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | None = None, **changes: Any
 ) -> DQNAgent[DQNConfig]:
     config = DQNConfig.model_validate({**TINY, **changes})
-    return DQNAgent(env, config, PlacementPool(), seed, checkpoint)
+    return stopped_in_the_end(DQNAgent(env, config, PlacementPool(), seed, checkpoint))
 
 
 def make_apex(env: str = ENDLESS_ENV, seed: int = 0, checkpoint: Checkpoint | None = None, **changes: Any) -> ApexAgent:
     optimizer = {**ONE_SHARD, **changes.pop("optimizer", {})}
     config = ApexConfig.model_validate({**TINY, **changes, "optimizer": optimizer})
-    return ApexAgent(env, config, CountingPool(), seed, checkpoint)
+    return stopped_in_the_end(ApexAgent(env, config, CountingPool(), seed, checkpoint))
 
 
 MAKERS: Mapping[str, Callable[..., DQNAgent[Any]]] = {"DQN": make_dqn, "APEX": make_apex}
