@@ -29,6 +29,7 @@ from rlexp.tuning.tune_runner import placement
 from tests.lab.agents import SMALL, PlacementPool, make_agent, make_apex, poll
 from tests.lab.doubles import ScriptedSource
 from tests.lab.envs import COUNTING_ENV
+from tests.lab.experiment_files import conflicts
 
 NUM_FLOATS = 1000
 
@@ -200,18 +201,14 @@ def test_workers_beyond_those_waited_for_are_outside_of_the_trials_group() -> No
     [(0, "num_workers is 0, so there are no workers to wait for"), (2, "more than num_workers, which is 2")],
 )
 def test_no_workers_are_waited_for_that_no_trial_has(num_workers: int, message: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        DQNConfig(num_workers=num_workers, min_num_workers=3)
-    (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
+    (conflict,) = conflicts(DQNConfig, num_workers=num_workers, min_num_workers=3)
     assert conflict.keys == ("min_num_workers", "num_workers")
     assert message in conflict.message
 
 
 @pytest.mark.key("min_num_workers", "replay_storage")
 def test_shared_memory_has_no_workers_outside_of_the_group() -> None:
-    with pytest.raises(ValidationError) as caught:
-        ApexConfig(num_workers=3, min_num_workers=1, replay_storage="shared_memory")
-    (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
+    (conflict,) = conflicts(ApexConfig, num_workers=3, min_num_workers=1, replay_storage="shared_memory")
     assert "which needs all workers on the learner's machine" in conflict.message
     assert ApexConfig(num_workers=3, min_num_workers=3, replay_storage="shared_memory").num_reserved_workers == 3
 

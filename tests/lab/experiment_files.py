@@ -1,4 +1,4 @@
-"""Files with one experiment, as tests of keys write them: what they plan, and what is wrong with them."""
+"""Files with one experiment, as tests of keys write them: what they plan, and what is wrong with them or their keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from rlexp.config.keys.fields import Conflict, KeyGroup
 from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ConfigError
 
@@ -35,3 +37,11 @@ def problems(load: Callable[..., Any], *arguments: Any, **options: Any) -> list[
     with pytest.raises(ConfigError) as caught:
         load(*arguments, **options)
     return [(problem.where, problem.message, problem.hint) for problem in caught.value.problems]
+
+
+def conflicts(group: type[KeyGroup], **keys: Any) -> list[Conflict]:
+    """Return the conflicts for which a group of keys refuses these; nothing else is wrong with them."""
+    with pytest.raises(ValidationError) as caught:
+        group.model_validate(keys)
+    (detail,) = caught.value.errors()
+    return list(detail["ctx"]["conflicts"])

@@ -19,6 +19,7 @@ from rlexp.config.keys.trial import required_cpus, required_gpus
 from rlexp.envs.registry import EnvConfig
 from rlexp.runs.changed_keys import CHANGEABLE, differences
 from rlexp.tuning.tune_runner import placement
+from tests.lab.experiment_files import conflicts
 
 
 def error_types(**keys: Any) -> list[str]:
@@ -80,25 +81,17 @@ def test_resolved_epsilon_ladder_follows_num_workers(num_workers: int, epsilon_l
     assert config.resolved_epsilon_ladder == resolved
 
 
-def conflicts(**keys: Any) -> list[tuple[tuple[str, ...], str]]:
-    with pytest.raises(ValidationError) as caught:
-        ApexConfig.model_validate(keys)
-    return [(conflict.keys, conflict.message) for conflict in caught.value.errors()[0]["ctx"]["conflicts"]]
-
-
 def test_conflicts_are_reported_together_and_mark_defaults() -> None:
-    assert conflicts(buffer_size=100, v_min=10.0) == [
-        (
-            ("train_batch_size", "buffer_size"),
-            "train_batch_size is 512 (its default), more than buffer_size, which is 100",
-        ),
-        (("v_min", "v_max"), "v_min is 10.0, but must be less than v_max, which is 10.0"),
-    ]
+    batch, support = conflicts(ApexConfig, buffer_size=100, v_min=10.0)
+    assert batch.keys == ("train_batch_size", "buffer_size")
+    assert batch.message == "train_batch_size is 512 (its default), more than buffer_size, which is 100"
+    assert support.keys == ("v_min", "v_max")
+    assert support.message == "v_min is 10.0, but must be less than v_max, which is 10.0"
 
 
 def test_conflict_more_shards_than_transitions() -> None:
-    found = conflicts(buffer_size=3, learning_starts=0, train_batch_size=1)
-    assert [keys for keys, _ in found] == [("optimizer.num_replay_buffer_shards", "buffer_size")]
+    (found,) = conflicts(ApexConfig, buffer_size=3, learning_starts=0, train_batch_size=1)
+    assert found.keys == ("optimizer.num_replay_buffer_shards", "buffer_size")
 
 
 def test_required_resources() -> None:
@@ -158,13 +151,6 @@ def config(**keys: Any) -> PPOConfig:
 
 def experiment(**keys: Any) -> PPOExperiment:
     return PPOExperiment.model_validate({"name": "a", "run": "PPO", "env": "CartPole-v1", "config": keys})
-
-
-def ppo_conflicts(**keys: Any) -> list[tuple[str, str | None]]:
-    with pytest.raises(ValidationError) as caught:
-        config(**keys)
-    (detail,) = caught.value.errors()
-    return [(conflict.message, conflict.hint) for conflict in detail["ctx"]["conflicts"]]
 
 
 def ineffective(**keys: Any) -> dict[str, str]:
@@ -308,7 +294,8 @@ class TestConflicts:
         ],
     )
     def test_keys_that_do_not_fit_together(self, keys: dict[str, Any], message: str, hint: str) -> None:
-        assert ppo_conflicts(**keys) == [(message, hint)]
+        (found,) = conflicts(PPOConfig, **keys)
+        assert (found.message, found.hint) == (message, hint)
 
     @pytest.mark.parametrize(
         "keys",
