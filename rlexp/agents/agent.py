@@ -35,7 +35,8 @@ from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop,
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.user_callbacks import end_iteration, trial_callbacks
-from rlexp.runs.checkpoints import Checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoints.trial import write_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.states import AnyArray, join_state, split_state
 

@@ -20,9 +20,8 @@ from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.files import replace_json, replace_text, sync
 from rlexp.processes.locks import RunLock
-from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.checkpoints.fetching import folder_of
-from rlexp.runs.checkpoints.trial import iteration_of
+from rlexp.runs.checkpoints.trial import iteration_of, list_checkpoints
 from rlexp.runs.directories import derived_name, make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.record import (
     PARAMETERS_FILE,

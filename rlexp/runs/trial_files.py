@@ -82,7 +82,7 @@ class TrialFiles(Protocol):
         """
 
     def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
-        """Delete all but the best checkpoints, as ``runs.checkpoints.keep_best`` does."""
+        """Delete all but the best checkpoints, as ``runs.checkpoints.kept.keep_best`` does."""
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:
         """Keep the video that ``write`` writes to the path that it is given."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from rlexp.runs.checkpoints import read_checkpoint
+from rlexp.runs.checkpoints.contents import read_checkpoint
 from tests.cluster.nodes import Command, TestCluster
 from tests.cluster.waiting import wait_until
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.runs.checkpoints import checkpoint_directory, remove_checkpoint, verify_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.contents import verify_checkpoint
 from rlexp.runs.checkpoints.fetching import fetch_missing, folder_of
+from rlexp.runs.checkpoints.trial import checkpoint_directory, remove_checkpoint, write_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.runs.storage import CheckpointCopies, check_storage
 from rlexp.text import masked

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlexp.runs.checkpoints import read_checkpoint
+from rlexp.runs.checkpoints.contents import read_checkpoint
 from tests.drills.experiments import NEVER
 from tests.drills.scene import Command, Scene, check, checkpoints_of
 from tests.lab.brokers import RedisServer, running_redis

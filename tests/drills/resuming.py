@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.runs.checkpoints import read_checkpoint
+from rlexp.runs.checkpoints.contents import read_checkpoint
 from tests.drills.experiments import apex, dqn
 from tests.drills.files import refused
 from tests.drills.scene import (

@@ -14,7 +14,8 @@ from rlexp.cluster.pool import Actor, RayTaskPool, Resources
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard
-from rlexp.runs.checkpoints import read_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoints.trial import write_checkpoint
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 from tests.lab.checkpoints import in_memory
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rlexp.errors import CheckpointError
-from rlexp.runs.checkpoints import (
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoints.trial import (
     checkpoint_directory,
     iteration_of_packed,
     pack_checkpoint,
-    read_checkpoint,
     unpack_checkpoint,
     write_checkpoint,
 )
