@@ -20,7 +20,6 @@ from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.files import replace_json, replace_text, sync
 from rlexp.processes.locks import RunLock
-from rlexp.runs.checkpoints.fetching import folder_of
 from rlexp.runs.checkpoints.trial import iteration_of, list_checkpoints
 from rlexp.runs.directories import derived_name, make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.record import (
@@ -37,7 +36,7 @@ from rlexp.runs.record import (
 )
 from rlexp.runs.recorders import NoTrackers, RunTrackers, TrialTracker
 from rlexp.runs.rows import ITERATION, earlier_rewards, is_row, last_row, rows_at
-from rlexp.runs.storage import CheckpointCopies
+from rlexp.runs.storage import CheckpointCopies, folder_of
 from rlexp.text import has_secrets, masked, masked_command
 from rlexp.user_code.memory import addresses_of, remember, typed_addresses
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode

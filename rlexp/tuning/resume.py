@@ -31,10 +31,10 @@ from rlexp.runs.changed_keys import (
     refuse_changes_of,
     what_can_change,
 )
-from rlexp.runs.checkpoints.fetching import fetch_missing
 from rlexp.runs.checkpoints.trial import newest_manifest
 from rlexp.runs.record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
+from rlexp.runs.storage import fetch_missing
 from rlexp.runs.trust import refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
 from rlexp.search.display import Display

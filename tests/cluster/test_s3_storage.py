@@ -15,10 +15,9 @@ import pytest
 
 from rlexp.errors import ResourceError
 from rlexp.runs.checkpoints.contents import verify_checkpoint
-from rlexp.runs.checkpoints.fetching import fetch_missing, folder_of
 from rlexp.runs.checkpoints.trial import checkpoint_directory, remove_checkpoint, write_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord
-from rlexp.runs.storage import CheckpointCopies, check_storage
+from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
 from rlexp.text import masked
 
 SERVER = Path(__file__).parents[2] / ".venv-s3" / "bin" / "moto_server"

@@ -18,7 +18,6 @@ from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import size_below
 from rlexp.processes.locks import RUN_FILE, RunLock, in_use, is_in_use
 from rlexp.runs.checkpoints.contents import MANIFEST, Manifest, looks_whole, read_manifest, verify_checkpoint
-from rlexp.runs.checkpoints.fetching import fetched_checkpoint, unmasked
 from rlexp.runs.checkpoints.trial import (
     hidden_folder,
     iteration_of,
@@ -38,6 +37,7 @@ from rlexp.runs.record import (
     read_run_record,
 )
 from rlexp.runs.rows import flatten
+from rlexp.runs.storage import fetched_checkpoint, unmasked
 from rlexp.runs.trust import refuse_foreign
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 

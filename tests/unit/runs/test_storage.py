@@ -15,11 +15,10 @@ import pytest
 from rlexp.errors import CheckpointError, ResourceError, ResumeError, UsageError
 from rlexp.processes.threads import bounded
 from rlexp.runs.checkpoints.contents import MANIFEST
-from rlexp.runs.checkpoints.fetching import fetch_missing, folder_of
 from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, remove_checkpoint, write_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
-from rlexp.runs.storage import CheckpointCopies, StoragePlace, check_storage
+from rlexp.runs.storage import CheckpointCopies, StoragePlace, check_storage, fetch_missing, folder_of
 from tests.lab.checkpoints import trained_with
 
 pytestmark = pytest.mark.usefixtures("own_state")
