@@ -31,8 +31,8 @@ from rlexp.metrics import bootstrap_interval
 from rlexp.policy import Policy
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.checkpoints.contents import MANIFEST, Checkpoint, read_checkpoint
+from rlexp.runs.directories import refuse_foreign, run_of
 from rlexp.runs.trial_files import require_video_extra, write_video
-from rlexp.runs.trust import refuse_foreign, run_of
 from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed
 from rlexp.user_code.import_guard import hides_what_is_beside

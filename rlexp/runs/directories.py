@@ -1,6 +1,7 @@
 """Directories of runs: ``OUT/NAME`` made atomically under the run's lock, deleted, and cleaned of what a kill left.
 
-Beside it their names and those of trials: which ones a user may choose, and how the others are derived.
+Beside it their names and those of trials (which ones a user may choose, and how the others are derived), and whose a
+directory is: a run may be a stranger's.
 """
 
 from __future__ import annotations
@@ -198,3 +199,18 @@ def _delete(directory: Path) -> None:
 
 def _is_directory(path: Path) -> bool:
     return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise ResumeError for what belongs to another user, or what every user may write."""
+    about = path.lstat()
+    if about.st_uid != os.geteuid():
+        raise ResumeError(f"{path} belongs to another user", "it can name modules to import: copy it if you trust it")
+    if about.st_mode & stat.S_IWOTH and not stat.S_ISLNK(about.st_mode):
+        raise ResumeError(f"{path} may be written by every user", "chmod -R o-w its folder, if you trust what is in it")
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the run that a checkpoint is in, or the checkpoint itself where it was copied out of one."""
+    run = checkpoint.resolve().parent.parent
+    return run if (run / RUN_FILE).is_file() else checkpoint.resolve()

@@ -9,14 +9,12 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
-from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import RlexpError
 from rlexp.files import replace_json, replace_text, sync
 from rlexp.processes.locks import RunLock
@@ -38,8 +36,6 @@ from rlexp.runs.recorders import NoTrackers, RunTrackers, TrialTracker
 from rlexp.runs.rows import ITERATION, earlier_rewards, is_row, last_row, rows_at
 from rlexp.runs.storage import CheckpointCopies, folder_of
 from rlexp.text import has_secrets, masked, masked_command
-from rlexp.user_code.memory import addresses_of, remember, typed_addresses
-from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 _OWNER_ONLY: Final = 0o700
 RESULT_DELAY_S: Final = 5.0
@@ -288,25 +284,6 @@ def _read_missed(folder: Path, record: TrialRecord) -> None:
     rows = rows_at(folder, {iteration_of(path) for path in missed})
     for path in reversed(missed):
         record.add_checkpoint(path, rows.get(iteration_of(path), {}))
-
-
-def load_recorded_plan(
-    path: Path, record: RunRecord, overrides: Sequence[str], trusted: TrustedCode = NOTHING_ALLOWED
-) -> Plan:
-    """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError.
-
-    Its modules are those that may be imported. Raises ResumeError where it names code or a storage that this user has
-    neither trained with nor allowed.
-    """
-    options = LoadOptions(imports=(*record.imports, *trusted.modules.imports), module_folders=())
-    plan = load_plan([path / RESOLVED_FILE], overrides, options=options)
-    named = Named(path, record.imports, record.module_folders, plan.named_experiments)
-    given = typed_addresses(plan, overrides)
-    remember((), given)
-    for url in addresses_of(plan):
-        if url not in given:
-            trusted.check_storage(url, path, str(masked(url)))
-    return replace(plan, modules=trusted.decided(named))
 
 
 def trial_parameters(trial: Trial) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError, Problem, UsageError
 from rlexp.files import plain
-from rlexp.runs.changed_keys import CHANGEABLE_IN_SWEEPS, differences
+from rlexp.runs.resuming import CHANGEABLE_IN_SWEEPS, differences
 from rlexp.search.optuna import (
     known_point,
     open_storage,

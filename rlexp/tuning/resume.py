@@ -23,19 +23,20 @@ from rlexp.errors import ResumeError
 from rlexp.files import plain
 from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import StopRequest
-from rlexp.runs.changed_keys import (
-    CHANGEABLE,
-    CHANGEABLE_IN_SWEEPS,
-    as_typed,
-    differences,
-    refuse_changes_of,
-    what_can_change,
-)
 from rlexp.runs.checkpoints.trial import newest_manifest
 from rlexp.runs.record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, read_run_record
-from rlexp.runs.run_directory import RunDirectory, load_recorded_plan
+from rlexp.runs.resuming import (
+    CHANGEABLE,
+    CHANGEABLE_IN_SWEEPS,
+    differences,
+    key_as_typed,
+    load_recorded_plan,
+    refuse_changes_of,
+    refuse_untrusted,
+    what_can_change,
+)
+from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.storage import fetch_missing
-from rlexp.runs.trust import refuse_untrusted
 from rlexp.search.confirmation import restored_confirmation, to_confirm
 from rlexp.search.display import Display
 from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
@@ -199,7 +200,7 @@ def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:
         raise ResumeError(
             message, "the space of a sweep cannot change; rlexp sweep starts a new sweep with another one"
         )
-    changeable = {key for key in CHANGEABLE_IN_SWEEPS if as_typed(key) not in heading.axes}
+    changeable = {key for key in CHANGEABLE_IN_SWEEPS if key_as_typed(key) not in heading.axes}
     now_resolved = plain(masked(plan.experiments[0].resolved))
     others = list(differences(heading.experiment, now_resolved, changeable))
     if others:

@@ -21,7 +21,7 @@ from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.files import replace_bytes
 from rlexp.rollout.evaluation import ActingPolicy
-from rlexp.runs.trust import run_of
+from rlexp.runs.directories import run_of
 from rlexp.sample_batch import Array
 from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode

@@ -26,6 +26,7 @@ from rlexp.runs.checkpoints.trial import (
     publish_verified,
     remove_checkpoint,
 )
+from rlexp.runs.directories import refuse_foreign
 from rlexp.runs.record import (
     EVALUATED_REWARD,
     SEE_LS,
@@ -38,7 +39,6 @@ from rlexp.runs.record import (
 )
 from rlexp.runs.rows import flatten
 from rlexp.runs.storage import fetched_checkpoint, unmasked
-from rlexp.runs.trust import refuse_foreign
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 KeptNumber = int | Literal["auto"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import ResumeError
+from rlexp.runs.directories import refuse_foreign, run_of
 from rlexp.runs.record import git_commit
-from rlexp.runs.trust import refuse_foreign, run_of
 
 OWN = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 NAMED = {

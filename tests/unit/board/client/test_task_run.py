@@ -18,7 +18,7 @@ from rlexp.errors import CheckpointError, TrialError, UsageError
 from rlexp.runs.checkpoints.contents import verify_checkpoint
 from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.runs.record import Status, read_run_record
-from rlexp.runs.run_directory import load_recorded_plan
+from rlexp.runs.resuming import load_recorded_plan
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.board import EXPERIMENT, KEY, ToldTrainer, result_row, submitted_task

@@ -17,7 +17,7 @@ from rlexp.config.keys.key_table import key_table
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.config.keys.trial import required_cpus, required_gpus
 from rlexp.envs.registry import EnvConfig
-from rlexp.runs.changed_keys import CHANGEABLE, differences
+from rlexp.runs.resuming import CHANGEABLE, differences
 from rlexp.tuning.tune_runner import placement
 from tests.lab.experiment_files import conflicts
 

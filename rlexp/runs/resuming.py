@@ -1,14 +1,77 @@
-"""Which keys can change when a run or a sweep is resumed, and which did."""
+"""What is looked at before a run is resumed: whose it is, what it names, and which of its keys are changed."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.command_line import shown_override
+from rlexp.config.command_line import LoadOptions, shown_override
+from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ResumeError
+from rlexp.processes.locks import RUN_FILE, in_use, is_in_use
+from rlexp.runs.directories import derived_name, refuse_foreign
+from rlexp.runs.record import RESOLVED_FILE, RunRecord
 from rlexp.runs.rows import flatten
+from rlexp.text import masked
+from rlexp.user_code.memory import addresses_of, remember, typed_addresses
+from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
+
+
+def refuse_untrusted(run: Path, record: RunRecord) -> None:
+    """Raise ResumeError where resuming ``run`` could run or overwrite files that are not part of it.
+
+    All of it belongs to this user and not every other may write it, its trials are in it, and it is made of files and
+    directories: a link would be written through, and a pipe would keep its reader waiting.
+    """
+    if is_in_use(run):
+        raise in_use(run)  # and its files come and go
+    for path in (run.resolve(), *_below(run)):
+        try:
+            refuse_foreign(path)
+            _refuse_no_file(path)
+        except FileNotFoundError:
+            continue
+    for trial in record.trials:
+        if not str(trial.name).isprintable() or trial.directory != derived_name(str(trial.name)):
+            message = f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of {trial.name!r}"
+            raise ResumeError(message, "restore the file from a copy")
+
+
+def _refuse_no_file(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a directory"
+        raise ResumeError(f"{path} is {what}", "resume writes into a run: put files in its place if you trust it")
+
+
+def _below(run: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(run):
+        for name in sorted((*folders, *files)):
+            yield Path(folder, name)
+
+
+def load_recorded_plan(
+    path: Path, record: RunRecord, overrides: Sequence[str], trusted: TrustedCode = NOTHING_ALLOWED
+) -> Plan:
+    """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError.
+
+    Its modules are those that may be imported. Raises ResumeError where it names code or a storage that this user has
+    neither trained with nor allowed.
+    """
+    options = LoadOptions(imports=(*record.imports, *trusted.modules.imports), module_folders=())
+    plan = load_plan([path / RESOLVED_FILE], overrides, options=options)
+    named = Named(path, record.imports, record.module_folders, plan.named_experiments)
+    given = typed_addresses(plan, overrides)
+    remember((), given)
+    for url in addresses_of(plan):
+        if url not in given:
+            trusted.check_storage(url, path, str(masked(url)))
+    return replace(plan, modules=trusted.decided(named))
+
 
 _WHAT_IT_RUNS_ON: Final = (
     *("checkpoint_freq", "checkpoint_at_end", "checkpoint_evaluation_episodes"),
@@ -22,7 +85,6 @@ _WHAT_IT_RUNS_ON: Final = (
     *("config/checkpoint_replay", "config/board"),
 )
 
-
 CHANGEABLE: Final = frozenset(
     {
         *_WHAT_IT_RUNS_ON,
@@ -31,7 +93,6 @@ CHANGEABLE: Final = frozenset(
     }
 )
 """Keys of a trial that can change: when it ends, what it runs on and what it reports."""
-
 
 CHANGEABLE_IN_SWEEPS: Final = frozenset(
     {
@@ -50,7 +111,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: C
     old, new = flatten(before), flatten(now)
     for key in sorted(old.keys() & new.keys()):
         if old[key] != new[key] and not any(key == name or key.startswith(f"{name}/") for name in changeable):
-            yield f"{as_typed(key)} {old[key]} → {new[key]}"
+            yield f"{key_as_typed(key)} {old[key]} → {new[key]}"
 
 
 def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Path) -> None:
@@ -67,9 +128,9 @@ def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Pat
 
 def what_can_change(changeable: Collection[str]) -> str:
     """Return a hint with the keys that can change."""
-    return f"only these keys can change: {', '.join(sorted(map(as_typed, changeable)))}; rlexp run starts a new run"
+    return f"only these keys can change: {', '.join(sorted(map(key_as_typed, changeable)))}; rlexp run starts a new run"
 
 
-def as_typed(key: str) -> str:
+def key_as_typed(key: str) -> str:
     """Return a key as files and ``-o`` have it: ``model.fcnet_hiddens`` for ``config/model/fcnet_hiddens``."""
     return key.removeprefix("config/").replace("/", ".").rstrip("_")  # lambda_ in Python is lambda
