@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -91,7 +90,7 @@ def keys(
     for name in names:
         check_actor(name)
     master = _master_of(out)
-    files = {name: _write_secret(out / f"{name}.token", token.to_text()) for name, token in _tokens(master, names)}
+    files = {name: _write_secret(out / f"{name}.token", master.token(name).to_text()) for name in dict.fromkeys(names)}
     if as_json:
         print(to_json({"master": str(out / MASTER_FILE), "tokens": {name: str(file) for name, file in files.items()}}))
         return
@@ -102,7 +101,7 @@ def keys(
     print(f"play   rlexp join {address} --token @FILE, each with a token of its own")
 
 
-def take_master(option: str | None, has_board: bool, environment: MutableMapping[str, str] = os.environ) -> None:
+def take_master(option: str | None, has_board: bool) -> None:
     """Check the master key of the option, else of the environment, where the trial's process will find it.
 
     Raises UsageError.
@@ -111,27 +110,27 @@ def take_master(option: str | None, has_board: bool, environment: MutableMapping
         raise UsageError("--keys is for boards, and none was given", "add --board redis://HOST")
     if not has_board:
         return
-    _take(option, "--keys", MASTER_VARIABLE, environment)
-    master = read_master(environment)
+    _take(option, "--keys", MASTER_VARIABLE)
+    master = read_master()
     if master is not None:
         master.keys("")  # raises where it cannot sign
-        environment[MASTER_VARIABLE] = master.to_text()
+        os.environ[MASTER_VARIABLE] = master.to_text()
 
 
-def take_token(option: str | None, environment: MutableMapping[str, str] = os.environ) -> JoinToken | None:
+def take_token(option: str | None) -> JoinToken | None:
     """Return the token of the option, else of the environment, where further processes find it too.
 
     Raises UsageError.
     """
-    _take(option, "--token", TOKEN_VARIABLE, environment)
-    token = read_token(environment)
+    _take(option, "--token", TOKEN_VARIABLE)
+    token = read_token()
     if token is not None:
         token.keys("")  # raises where it cannot verify
-        environment[TOKEN_VARIABLE] = token.to_text()
+        os.environ[TOKEN_VARIABLE] = token.to_text()
     return token
 
 
-def _take(option: str | None, name: str, variable: str, environment: MutableMapping[str, str]) -> None:
+def _take(option: str | None, name: str, variable: str) -> None:
     if option is None:
         return
     if not option.startswith("@"):
@@ -139,11 +138,7 @@ def _take(option: str | None, name: str, variable: str, environment: MutableMapp
             f"{name} takes @FILE: what is typed here, everybody on this machine can read",
             f"write it into a file that is yours alone, or set {variable}",
         )
-    environment[variable] = option
-
-
-def _tokens(master: MasterKey, names: Sequence[str]) -> list[tuple[str, JoinToken]]:
-    return [(name, master.token(name)) for name in dict.fromkeys(names)]
+    os.environ[variable] = option
 
 
 def _master_of(folder: Path) -> MasterKey:
@@ -204,42 +199,38 @@ Insecure = Annotated[
 
 
 def chosen_board(
-    option: str | None,
-    insecure: bool,
-    environment: MutableMapping[str, str] = os.environ,
-    queue: str | None = None,
-    joining: Joining = OWN,
+    option: str | None, insecure: bool, queue: str | None = None, joining: Joining = OWN
 ) -> BoardAddress | None:
     """Return the board of the option, else of RLEXP_BOARD, with the queue beside it; None without a board.
 
     Passwords are in the environment from now on, where processes that are started find them. Raises UsageError.
     """
     refuse_typed_passwords(joining, option, queue)
-    text = (environment.get(BOARD_VARIABLE, "") if option is None else option).strip()
+    text = (os.environ.get(BOARD_VARIABLE, "") if option is None else option).strip()
     if text in ("", NONE):
         if insecure:
             raise UsageError("--insecure is for boards, and none was given", _ADD_BOARD)
         if queue is not None and queue.strip() not in ("", NONE):
             raise UsageError("--queue is for fragments of a board's tasks, and no board was given", _ADD_BOARD)
         return None
-    address = read_address(text, environment)
+    address = read_address(text)
     if not insecure:
         require_private(address)
     if address.password:
-        environment[PASSWORD_VARIABLE] = address.password
-    return replace(address, queue=_chosen_queue(queue, insecure, environment))
+        os.environ[PASSWORD_VARIABLE] = address.password
+    return replace(address, queue=_chosen_queue(queue, insecure))
 
 
-def _chosen_queue(option: str | None, insecure: bool, environment: MutableMapping[str, str]) -> QueueAddress | None:
-    text = (environment.get(QUEUE_VARIABLE, "") if option is None else option).strip()
+def _chosen_queue(option: str | None, insecure: bool) -> QueueAddress | None:
+    text = (os.environ.get(QUEUE_VARIABLE, "") if option is None else option).strip()
     if text in ("", NONE):
         return None
-    address = read_queue_address(text, environment)
+    address = read_queue_address(text)
     require_client(address)
     if not insecure:
         require_private(address)
     if address.password:
-        environment[QUEUE_PASSWORD_VARIABLE] = address.password
+        os.environ[QUEUE_PASSWORD_VARIABLE] = address.password
     return address
 
 
@@ -253,14 +244,10 @@ def refuse_typed_passwords(joining: Joining, *addresses: str | None) -> None:
 
 
 def required_board(
-    text: str | None,
-    insecure: bool,
-    example: str = "rlexp join redis://HOST:6379",
-    environment: MutableMapping[str, str] = os.environ,
-    queue: str | None = None,
+    text: str | None, insecure: bool, example: str = "rlexp join redis://HOST:6379", queue: str | None = None
 ) -> BoardAddress:
     """Return the board that must be given, as in ``example``; see :func:`chosen_board`."""
-    board = chosen_board(text, insecure, environment, queue)
+    board = chosen_board(text, insecure, queue)
     if board is None:
         raise UsageError("no board is given", f"{example}, or set {BOARD_VARIABLE}")
     return board

@@ -1,6 +1,6 @@
 """``rlexp submit``, ``tasks`` and ``cancel``: what they load, refuse and print, and how they end.
 
-``rlexp board keys`` and the options that take what it makes.
+``rlexp board keys``: what it makes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 import rlexp
 from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import MASTER_VARIABLE, TOKEN_VARIABLE, parse_master, parse_token
+from rlexp.board.messages.tokens import parse_master, parse_token
 from rlexp.board.servers import open_board
 from rlexp.cli import app
 from rlexp.commands import submit
-from rlexp.commands.board_keys import take_master, take_token
 from rlexp.errors import RlexpError, UsageError
 from tests.lab.board import EXPERIMENT
 from tests.lab.brokers import RedisServer, running_redis
@@ -69,30 +68,6 @@ def test_wrong_options_leave_no_file(words: list[str], message: str, tmp_path: P
     with pytest.raises(UsageError, match=message):
         made(tmp_path / "keys", *words)
     assert not (tmp_path / "keys").exists()
-
-
-def test_options_put_secrets_where_processes_of_the_command_find_them(tmp_path: Path) -> None:
-    made(tmp_path, "--actor", "alice")
-    environment: dict[str, str] = {}
-    take_master(f"@{tmp_path / 'master.key'}", True, environment)
-    token = take_token(f"@{tmp_path / 'alice.token'}", environment)
-    assert token is not None
-    assert environment == {
-        MASTER_VARIABLE: (tmp_path / "master.key").read_text().strip(),
-        TOKEN_VARIABLE: token.to_text(),
-    }
-
-
-def test_secrets_on_the_command_line_are_refused(tmp_path: Path) -> None:
-    made(tmp_path, "--actor", "alice")
-    text = (tmp_path / "alice.token").read_text()
-    takes: list[Callable[[], object]] = [lambda: take_token(text, {}), lambda: take_master(text, True, {})]
-    for take in takes:
-        with pytest.raises(UsageError, match="takes @FILE") as caught:
-            take()
-        assert "rlexp-token" not in f"{caught.value.message} {caught.value.hint}"
-    with pytest.raises(UsageError, match="--keys is for boards"):
-        take_master(f"@{tmp_path / 'master.key'}", False, {})
 
 
 TIMEOUT_S = 150
