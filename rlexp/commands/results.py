@@ -13,9 +13,19 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.basic_options import MOST, AsJson, Debug, real, whole
+from rlexp.commands.basic_options import (
+    MOST,
+    AllowClass,
+    AllowEnv,
+    AllowStorage,
+    AsJson,
+    Debug,
+    ImportsOfRun,
+    real,
+    trusted_code,
+    whole,
+)
 from rlexp.commands.completion import complete_name, complete_run
-from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, trusted_code
 from rlexp.compare.curve import CurveAxis
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file

@@ -14,7 +14,7 @@ from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.tokens import client_token
 from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room import check_requirements
-from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, whole
+from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole
 from rlexp.commands.board_keys import Insecure, TokenOption, required_board, take_token
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import (
@@ -28,7 +28,6 @@ from rlexp.commands.options import (
     Track,
     track_flags,
 )
-from rlexp.commands.trust import remember_ones_own
 from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
 from rlexp.processes.signals import DrainRequest

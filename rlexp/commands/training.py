@@ -19,7 +19,18 @@ from rlexp.cluster.quick_start.fork_server import prepared
 from rlexp.cluster.room.fit import check_fits
 from rlexp.cluster.room.machine import Cluster, check_requirements, this_machine
 from rlexp.cluster.session import choose
-from rlexp.commands.basic_options import AsJsonLines, Debug, Quiet, whole
+from rlexp.commands.basic_options import (
+    AllowClass,
+    AllowEnv,
+    AllowStorage,
+    AsJsonLines,
+    Debug,
+    ImportsOfRun,
+    Quiet,
+    remember_ones_own,
+    trusted_code,
+    whole,
+)
 from rlexp.commands.board_keys import (
     BoardUrl,
     Insecure,
@@ -57,7 +68,6 @@ from rlexp.commands.options import (
     search_flags,
     track_flags,
 )
-from rlexp.commands.trust import AllowClass, AllowEnv, AllowStorage, ImportsOfRun, remember_ones_own, trusted_code
 from rlexp.config.command_line import LoadOptions, experiment_text, option_at
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
