@@ -7,7 +7,6 @@ and stop, as by SIGTERM.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -18,21 +17,21 @@ from rlexp.api.client import described
 from rlexp.cluster.session import choose
 from rlexp.commands.training import answer
 from rlexp.errors import RlexpError
+from rlexp.processes import child
 from rlexp.tuning.request import TrainingRequest
 
 
-def main() -> None:
+def _serve(content: child.Message, send: child.Send) -> None:
     """Answer the one request; the exit code is that of the command."""
-    sender = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
-    request = TrainingRequest.from_json(json.loads(sys.stdin.buffer.readline()))
+    request = TrainingRequest.from_json(content)
     threading.Thread(target=_end_with_program, daemon=True).start()
     try:
         trained = answer(replace(request, joining=choose(request.address, os.environ)))
-        directory = None if trained.directory is None else str(trained.directory)
-        report, code = {"kind": "end", "code": trained.exit_code, "directory": directory}, trained.exit_code
+        code, directory = trained.exit_code, trained.directory
+        send("end", code=code, directory=None if directory is None else str(directory))
     except RlexpError as error:
-        report, code = {"kind": "error", **described(error)}, error.exit_code
-    print(json.dumps(report), file=sender, flush=True)
+        code = error.exit_code
+        send("error", **described(error))
     sys.exit(code)
 
 
@@ -44,4 +43,4 @@ def _end_with_program() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    child.answer(_serve, ends_with_command=False)

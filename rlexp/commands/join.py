@@ -36,7 +36,6 @@ from rlexp.commands.board_keys import (
     take_master,
     take_token,
 )
-from rlexp.config.keys.user_code import UserModules, with_current_folder
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest
@@ -155,8 +154,7 @@ def join(
     from rlexp.terminal.board import ActorDisplay
 
     if processes > 1:
-        given = {"once": once, "task": task, "allow_env": allow_env, "import": imports}
-        given["allow_class"] = allow_class
+        given = {"once": once, "task": task, "allow_env": allow_env, "import": imports, "allow_class": allow_class}
         given |= {"as": role.value, "out": None if out is None else str(out), "max_memory": max_memory}
         given |= {"cpus": None if cpus is None else str(cpus), "address": ray}
         if board.queue is not None:
@@ -172,8 +170,7 @@ def join(
     from rlexp.user_code.trusted_code import TrustedCode
 
     member = _new_member(own_token)
-    modules = UserModules(tuple(imports or ()), with_current_folder(()))
-    trusted = TrustedCode(frozenset(allow_env or ()), modules, frozenset(allow_class or ()))
+    trusted = TrustedCode.of(imports, allow_env, allow_class)
     request = DrainRequest(limit_s, None if parent is None else int(parent))
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
         options = JoinOptions(task, once)
