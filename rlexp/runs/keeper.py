@@ -1,6 +1,7 @@
-"""Keeper: does at the driver's node what trials on machines without the run's directory ask for.
+"""The files of a trial whose machine does not have the run's directory: both ends of how they are sent.
 
-A trial's process calls it by a KeeperLink; see ``sent_files``.
+The Keeper does at the driver's node what such trials ask for. SentFiles is a trial's end: its process calls the Keeper
+by a KeeperLink.
 """
 
 from __future__ import annotations
@@ -8,14 +9,18 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from rlexp.errors import CheckpointError, TrialError
+from rlexp.errors import CheckpointError, RlexpError, TrialError
+from rlexp.files import open_regular
+from rlexp.processes.family import TemporaryFolder
 from rlexp.processes.locks import OpenFolder
 from rlexp.runs.checkpoints.contents import MANIFEST, is_file_of_checkpoint, sha256_of, verify_checkpoint
 from rlexp.runs.checkpoints.kept import KeptNumber, keep_best
@@ -31,6 +36,8 @@ from rlexp.runs.trial_files import (
     ERROR_FILE,
     FOLDER,
     STOP_FILE,
+    STOP_POLL_S,
+    Poll,
     Requests,
     end_phases,
     requests_of,
@@ -44,14 +51,6 @@ _MOST_TEXT: Final = 4 << 20
 """Characters of an error that are kept."""
 
 
-@dataclass(frozen=True)
-class StoredFile:
-    """A file of a checkpoint at the driver."""
-
-    name: str
-    bytes: int
-
-
 @dataclass
 class _Trial:
     """A trial whose process writes."""
@@ -61,6 +60,11 @@ class _Trial:
     directory: Path
     folder: OpenFolder
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def close(self) -> None:
+        """Close the descriptor, once nothing is written any more."""
+        with self.lock:
+            self.folder.close()
 
 
 class Keeper:
@@ -85,8 +89,7 @@ class Keeper:
             before = self._trials.pop(trial, None)
             self._trials[trial] = begun
         if before is not None:
-            with before.lock:
-                before.folder.close()
+            before.close()
         with begun.lock:
             remove_leftovers(directory)
         return begun.token
@@ -98,16 +101,14 @@ class Keeper:
             if begun is None or begun.token != token:
                 return
             del self._trials[trial]
-        with begun.lock:
-            begun.folder.close()
+        begun.close()
 
     def close(self) -> None:
         """Close the descriptors; idempotent."""
         with self._lock:
             trials, self._trials = list(self._trials.values()), {}
         for trial in trials:
-            with trial.lock:
-                trial.folder.close()
+            trial.close()
 
     def stop_requested(self) -> bool:
         """Return whether the run was asked to stop."""
@@ -118,15 +119,15 @@ class Keeper:
         begun = self._trials.get(trial)
         return Requests(self.stop_requested()) if begun is None else requests_of(begun.directory)
 
-    def write_phase(self, trial: str, token: str, text: str) -> None:
-        """Show what the process of a trial does, unless another process has the trial."""
-        if (writer := self._trials.get(trial)) is not None and writer.token == token and writer.folder.is_in_place:
-            write_phase(writer.directory, text)
-
-    def end_phases(self, trial: str, token: str) -> None:
-        """Show no phase of the process any more."""
-        if (writer := self._trials.get(trial)) is not None and writer.token == token:
+    def show_phase(self, trial: str, token: str, text: str | None) -> None:
+        """Show what the process of a trial does, nothing for None, unless another process has the trial."""
+        writer = self._trials.get(trial)
+        if writer is None or writer.token != token:
+            return
+        if text is None:
             end_phases(writer.directory)
+        elif writer.folder.is_in_place:
+            write_phase(writer.directory, text)
 
     def check(self, trial: str, token: str) -> None:
         """Raise TrialError where the process may not write, or the trial's directory was deleted or moved."""
@@ -143,10 +144,9 @@ class Keeper:
         with self._writing(trial, token) as writer:
             return newest_with_damaged_aside(writer.directory)
 
-    def files_of(self, checkpoint: Path) -> list[StoredFile]:
-        """Return the files of a good checkpoint, the manifest last; raises CheckpointError where it is none."""
-        names = [*verify_checkpoint(checkpoint).files, MANIFEST]
-        return [StoredFile(name, (checkpoint / name).stat().st_size) for name in names]
+    def files_of(self, checkpoint: Path) -> list[str]:
+        """Return the names of the files of a good checkpoint; raises CheckpointError where it is none."""
+        return [*verify_checkpoint(checkpoint).files, MANIFEST]
 
     def read_piece(self, checkpoint: Path, name: str, offset: int) -> bytes:
         """Return PIECE_BYTES of a checkpoint's file from ``offset`` on, fewer at its end."""
@@ -158,17 +158,17 @@ class Keeper:
         finally:
             os.close(descriptor)
 
-    def put_checkpoint_piece(self, trial: str, token: str, name: str, file: str, offset: int, piece: bytes) -> None:
-        """Add a piece to a file of checkpoint ``name``, which is hidden until it is committed.
+    def put_piece(self, trial: str, token: str, name: str, file: str, offset: int, piece: bytes) -> None:
+        """Add a piece to a file of ``name``, a checkpoint or the folder of videos; hidden until that is committed.
 
-        Raises TrialError for a name that a checkpoint cannot have, and where the piece does not follow the last one.
+        Raises TrialError for a name that no such file has, and where the piece does not follow the last one.
         """
-        if not is_file_of_checkpoint(file):
+        if name != FOLDER and not is_file_of_checkpoint(file):
             raise TrialError(f"{file!r} is not a file of a checkpoint")
         with self._writing(trial, token) as writer:
-            hidden = _hidden(writer, name)
-            hidden.mkdir(exist_ok=True)
-            _append(hidden / file, offset, piece)
+            hidden = _hidden_video(writer, file) if name == FOLDER else _hidden(writer, name) / file
+            hidden.parent.mkdir(exist_ok=True)
+            _append(hidden, offset, piece)
 
     def commit_checkpoint(self, trial: str, token: str, name: str) -> Path:
         """Verify the files that were sent against their manifest, then give them their name; return the path.
@@ -182,10 +182,9 @@ class Keeper:
             finally:
                 remove_leftovers(writer.directory)
 
-    def drop_checkpoint(self, trial: str, token: str, name: str) -> None:
+    def drop_checkpoint(self, trial: str, token: str) -> None:
         """Delete what was sent of a checkpoint that will not be committed."""
         with self._writing(trial, token) as writer:
-            _hidden(writer, name)
             remove_leftovers(writer.directory)
 
     def keep_best(self, trial: str, token: str, count: KeptNumber, score_attribute: str) -> None:
@@ -193,13 +192,6 @@ class Keeper:
         with self._writing(trial, token) as writer:
             if list_checkpoints(writer.directory):
                 keep_best(writer.directory, count, score_attribute)
-
-    def put_video_piece(self, trial: str, token: str, name: str, offset: int, piece: bytes) -> None:
-        """Add a piece to a video, which is hidden until it is committed; raises as ``put_checkpoint_piece``."""
-        with self._writing(trial, token) as writer:
-            hidden = _hidden_video(writer, name)
-            hidden.parent.mkdir(exist_ok=True)
-            _append(hidden, offset, piece)
 
     def commit_video(self, trial: str, token: str, name: str, sha256: str) -> None:
         """Give a video its name; raises TrialError, with nothing left, where its hash differs."""
@@ -249,15 +241,12 @@ def _append(path: Path, offset: int, piece: bytes) -> None:
     """Write a piece behind those before; the first one, of offset 0, makes the file anew."""
     if len(piece) > PIECE_BYTES:
         raise TrialError(f"a piece of {path.name} has {len(piece):,} bytes, more than {PIECE_BYTES:,}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if offset == 0 else 0)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if offset == 0 else 0)
     descriptor = os.open(path, flags, 0o666)
     with os.fdopen(descriptor, "wb") as file:
         if os.fstat(descriptor).st_size != offset:
             raise TrialError(f"a piece of {path.name} is missing before {offset:,}")
-        file.seek(offset)
         file.write(piece)
-        file.flush()
-        os.fsync(descriptor)
 
 
 P = ParamSpec("P")
@@ -287,3 +276,124 @@ class KeeperLink(Protocol):
 
     def watch(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
         """Begin a call that takes no time, such as a phase or a look; in order, and not behind large files."""
+
+
+class SentFiles:
+    """The files of a trial at its driver; owns a folder of this machine for those that are on their way."""
+
+    def __init__(self, link: KeeperLink, directory: Path) -> None:
+        """``directory`` is that of the trial at the driver; raises TrialError where the Keeper cannot be reached."""
+        self._link = link
+        self._trial = directory.name
+        self._token = link.call(Keeper.begin, self._trial).get()
+        self._temporary = TemporaryFolder("trial-")
+        self.folder = self._temporary.path
+        self._stop_poll = Poll(STOP_POLL_S)
+        self._requests = Requests()
+        self._requests_answer: Answer[Requests] | None = None
+        self._phase: str | None = None
+        """What is still to be shown."""
+        self._phase_answer: Answer[None] | None = None
+        self._shows_phase = False
+
+    def check(self) -> None:
+        self._ask(Keeper.check)
+
+    def write_phase(self, text: str) -> None:
+        self._phase = text
+        self._send_phase()
+
+    def _send_phase(self) -> None:
+        """Send the newest phase, unless the one before is still on its way: then at the next look for a stop."""
+        if self._phase is None or (self._phase_answer is not None and not self._phase_answer.is_ready()):
+            return
+        phase, self._phase, self._shows_phase = self._phase, None, True
+        self._phase_answer = self._link.watch(Keeper.show_phase, self._trial, self._token, phase)
+
+    def end_phases(self) -> None:
+        self._phase = None
+        if self._shows_phase:
+            self._shows_phase = False
+            self._phase_answer = self._link.watch(Keeper.show_phase, self._trial, self._token, None)
+
+    def write_error(self, text: str) -> None:
+        try:
+            self._ask(Keeper.write_error, text)
+        except (RlexpError, OSError) as error:  # the error itself is more important
+            print(f"the error of {self._trial} cannot be kept: {error}", file=sys.stderr)
+
+    def stop_requested(self) -> bool:
+        return self._look().stop
+
+    def move_requested(self) -> bool:
+        return self._look().move
+
+    def _look(self) -> Requests:
+        if self._requests.stop:
+            return self._requests
+        self._send_phase()
+        if self._requests_answer is not None and self._requests_answer.is_ready():
+            answer, self._requests_answer = self._requests_answer, None
+            self._requests = answer.get()
+        if self._requests_answer is None and self._stop_poll.is_due():
+            self._requests_answer = self._link.watch(Keeper.requests, self._trial)
+        return self._requests
+
+    def newest(self) -> tuple[Path | None, list[str]]:
+        path, said = self._ask(Keeper.newest)
+        return None if path is None else self.fetch(path), said
+
+    def fetch(self, checkpoint: Path) -> Path:
+        target = self.folder / "fetched" / checkpoint.name
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for name in self._link.call(Keeper.files_of, checkpoint).get():
+            with (target / name).open("wb") as copy:
+                while piece := self._link.call(Keeper.read_piece, checkpoint, name, copy.tell()).get():
+                    copy.write(piece)
+                    if len(piece) < PIECE_BYTES:
+                        break
+        verify_checkpoint(target)
+        return target
+
+    def put_checkpoint(self, path: Path) -> str:
+        name = path.name
+        try:
+            for file in sorted(path.iterdir(), key=lambda file: file.name == MANIFEST):
+                self._send(name, file)
+            return str(self._ask(Keeper.commit_checkpoint, name))
+        except KeeperLostError:
+            raise
+        except Exception:  # also of the driver's disk
+            with suppress(RlexpError, OSError):
+                self._ask(Keeper.drop_checkpoint)
+            raise
+        finally:  # arrays that are still read stay until they are not mapped any more
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(self.folder / "fetched", ignore_errors=True)
+
+    def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
+        self._ask(Keeper.keep_best, count, score_attribute)
+
+    def put_video(self, name: str, write: Callable[[Path], None]) -> None:
+        path = self.folder / name
+        try:
+            write(path)
+            self._send(FOLDER, path)
+            self._ask(Keeper.commit_video, name, sha256_of(path))
+        finally:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._link.watch(Keeper.end, self._trial, self._token)  # not waited for: it may have ended
+        self._temporary.remove()
+
+    def _ask(self, function: Callable[Concatenate[Keeper, str, str, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """Let the Keeper do something for this trial, and wait for it."""
+        return self._link.call(function, self._trial, self._token, *args, **named).get()
+
+    def _send(self, name: str, path: Path) -> None:
+        """Send a file of ``name`` in pieces; an empty one is a piece too."""
+        with open_regular(path, None) as file:
+            for offset in range(0, max(1, path.stat().st_size), PIECE_BYTES):
+                self._ask(Keeper.put_piece, name, path.name, offset, file.read(PIECE_BYTES))

@@ -2,7 +2,7 @@
 
 Beside it what both implementations do: requests to stop or move, the phase that is shown before the first result, as
 Tune reports results only, and videos of evaluation episodes, which need the extra ``[video]``. SharedFiles is for a
-process that has the directory, on its own disk or on one that is shared; ``sent_files`` is for one that has not.
+process that has the directory, on its own disk or on one that is shared; ``keeper`` is for one that has not.
 """
 
 from __future__ import annotations
@@ -220,28 +220,24 @@ class SharedFiles:
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError where there is no such directory."""
-        self._directory = directory
+        self.folder = directory
         self._open_folder = OpenFolder(directory)
         self._stop_poll = Poll(STOP_POLL_S)
         self._requests = Requests()
 
-    @property
-    def folder(self) -> Path:
-        return self._directory
-
     def check(self) -> None:
         if not self._open_folder.is_in_place:  # another run's may be at its path
-            raise TrialError(f"{self._directory} was deleted or moved while the trial ran")
+            raise TrialError(f"{self.folder} was deleted or moved while the trial ran")
 
     def write_phase(self, text: str) -> None:
-        write_phase(self._directory, text)
+        write_phase(self.folder, text)
 
     def end_phases(self) -> None:
-        end_phases(self._directory)
+        end_phases(self.folder)
 
     def write_error(self, text: str) -> None:
         if self._open_folder.is_in_place:
-            (self._directory / ERROR_FILE).write_text(text, encoding="utf-8")
+            (self.folder / ERROR_FILE).write_text(text, encoding="utf-8")
 
     def stop_requested(self) -> bool:
         return self._look().stop
@@ -251,11 +247,11 @@ class SharedFiles:
 
     def _look(self) -> Requests:
         if not self._requests.stop and self._stop_poll.is_due():
-            self._requests = requests_of(self._directory)
+            self._requests = requests_of(self.folder)
         return self._requests
 
     def newest(self) -> tuple[Path | None, list[str]]:
-        return newest_with_damaged_aside(self._directory)
+        return newest_with_damaged_aside(self.folder)
 
     def fetch(self, checkpoint: Path) -> Path:
         return checkpoint
@@ -264,10 +260,10 @@ class SharedFiles:
         return str(path)
 
     def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
-        keep_best(self._directory, count, score_attribute)
+        keep_best(self.folder, count, score_attribute)
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:
-        folder = self._directory / FOLDER
+        folder = self.folder / FOLDER
         folder.mkdir(exist_ok=True)
         write(folder / name)
 

@@ -29,10 +29,9 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ResourceError
 from rlexp.runs.checkpoints.kept import starting_point
-from rlexp.runs.keeper import Answer, Keeper, KeeperLostError
+from rlexp.runs.keeper import Answer, Keeper, KeeperLostError, SentFiles
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.sent_files import SentFiles
 from rlexp.runs.trial_files import SharedFiles, TrialFiles, end_phases
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource

@@ -26,11 +26,9 @@ from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError, Tr
 from rlexp.processes.family import find_leftovers
 from rlexp.rollout.evaluation import film_episode
 from rlexp.runs import keeper as keeper_module
-from rlexp.runs import sent_files as sent_module
 from rlexp.runs.checkpoints.contents import read_checkpoint, verify_checkpoint
 from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, newest_checkpoint, write_checkpoint
-from rlexp.runs.keeper import Keeper, KeeperLostError
-from rlexp.runs.sent_files import SentFiles
+from rlexp.runs.keeper import Keeper, KeeperLostError, SentFiles
 from rlexp.runs.trial_files import (
     ERROR_FILE,
     MOVE_FILE,
@@ -56,8 +54,7 @@ Make = Callable[[], TrialFiles]
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a trial; checkpoints have several pieces, and each look for a stop is due."""
     monkeypatch.setattr(keeper_module, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(sent_module, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(sent_module, "STOP_POLL_S", 0.0)
+    monkeypatch.setattr(keeper_module, "STOP_POLL_S", 0.0)
     monkeypatch.setattr("rlexp.runs.trial_files.STOP_POLL_S", 0.0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
     (tmp_path / "node").mkdir()
@@ -193,7 +190,7 @@ def test_phases_wait_for_the_one_before_and_the_newest_is_shown(link: InlineLink
     link.is_held = False
     files.stop_requested()
     assert read_phase(directory) == "third"
-    assert link.calls.count("write_phase") == 2
+    assert link.calls.count("show_phase") == 2
     files.close()
 
 
@@ -314,15 +311,15 @@ def test_names_that_no_checkpoint_has_are_refused(
     token = link.keeper.begin(TRIAL)
     before = sorted(directory.parents[1].rglob("*"))
     with pytest.raises(TrialError, match="is not"):
-        link.keeper.put_checkpoint_piece(TRIAL, token, checkpoint, file, 0, b"")
+        link.keeper.put_piece(TRIAL, token, checkpoint, file, 0, b"")
     with pytest.raises(TrialError, match="is not the name of a video"):
-        link.keeper.put_video_piece(TRIAL, token, f"../{file}", 0, b"")
+        link.keeper.put_piece(TRIAL, token, "videos", f"../{file}", 0, b"")
     assert sorted(directory.parents[1].rglob("*")) == before
 
 
 def test_pieces_have_a_bound_and_an_order(link: InlineLink, directory: Path) -> None:
     token = link.keeper.begin(TRIAL)
-    put = link.keeper.put_checkpoint_piece
+    put = link.keeper.put_piece
     with pytest.raises(TrialError, match="more than"):
         put(TRIAL, token, "checkpoint_000001", "state.json", 0, bytes(PIECE_BYTES + 1))
     put(TRIAL, token, "checkpoint_000001", "state.json", 0, b"12")
