@@ -45,6 +45,28 @@ def rlexp_in_new_process(*words: object, **environ: str | None) -> subprocess.Co
     )
 
 
+LOADED = """
+import gc, sys, rlexp.__main__
+before = gc.get_threshold()
+try:
+    rlexp.__main__.main()
+finally:
+    assert gc.get_threshold() == before, "other collections"
+    assert gc.get_freeze_count() > len(gc.get_objects()), "what was imported is searched for garbage at the end"
+    print("loaded", *sorted(sys.modules))
+"""
+
+
+def loaded_by(*words: object, cwd: Path | None = None, **environ: str | None) -> set[str]:
+    """Return the names of the modules that a command has loaded at its end, in a new process."""
+    command = [sys.executable, "-c", LOADED, *map(str, words)]
+    environment = _changed({"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": None, **environ})
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=TIMEOUT_S)
+    word, *names = (done.stdout.splitlines() or [""])[-1].split()
+    assert word == "loaded", done.stderr
+    return set(names)
+
+
 def _changed(environ: Mapping[str, str | None]) -> dict[str, str]:
     changed = {**os.environ, "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", **environ}
     return {name: value for name, value in changed.items() if value is not None}

@@ -160,22 +160,6 @@ def test_version_help_and_wrong_options() -> None:
     assert rlexp("check", "--nonsense").returncode == 2
 
 
-@pytest.mark.parametrize(
-    "arguments", [["check", "{path}"], ["check", "{path}", "-o", "lr=0"], ["--help"], ["--version"]]
-)
-def test_nothing_heavy_is_imported(path: Path, arguments: list[str]) -> None:
-    program = (
-        "import sys, rlexp.cli\n"
-        "try:\n    rlexp.cli.main()\n"
-        "except SystemExit:\n    pass\n"
-        "heavy = {'torch', 'ray', 'gymnasium', 'numpy', 'rich', 'tensorboard'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
-    )
-    command = [sys.executable, "-c", program, *(argument.format(path=path) for argument in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
 def test_colours_only_on_a_terminal(path: Path) -> None:
     assert "\x1b" not in rlexp("check", str(path), "-o", "lr=0").stderr
     assert b"\x1b[31merror:" in on_terminal(path, {"NO_COLOR": ""})

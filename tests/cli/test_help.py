@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rlexp.cli import COMMANDS, app, command_of
+from tests.cli.forked_commands import loaded_by
+from tests.lab.run_folders import MadeTrial, make_run
 
 
 def helped(*arguments: str, columns: int = 80) -> str:
@@ -58,55 +61,34 @@ def test_errors_in_a_file_have_no_colours(arguments: list[str]) -> None:
     assert b"\x1b" not in done.stderr + done.stdout
 
 
-def test_help_imports_no_command() -> None:
-    program = (
-        "import sys\nfrom rlexp.cli import app\n"
-        "try:\n    app(['--help'], prog_name='rlexp')\n"
-        "finally:\n    names = 'pydantic', 'yaml', 'numpy', 'rlexp.commands.training'\n"
-        "    print([name for name in names if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+HEAVY = {"torch", "ray", "gymnasium", "tensorboard", "matplotlib", "jinja2"}
+NO_EXPERIMENTS = {"yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code"}
 
 
-def test_commands_run_with_as_many_collections_as_before() -> None:
-    program = (
-        "import gc, rlexp.__main__\nbefore = gc.get_threshold()\n"
-        "try:\n    rlexp.__main__.main()\nfinally:\n    print(gc.get_threshold() == before)"
-    )
-    command = [sys.executable, "-c", program, "ls", "-h"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.splitlines()[-1] == "True", done.stderr
-
-
-def test_what_a_command_imported_is_not_searched_for_garbage_at_its_end() -> None:
-    program = (
-        "import gc, rlexp.__main__\n"
-        "try:\n    rlexp.__main__.main()\nfinally:\n    print(gc.get_freeze_count() > len(gc.get_objects()))"
-    )
-    command = [sys.executable, "-c", program, "ls", "-h"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.splitlines()[-1] == "True", done.stderr
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an experiment file and a run."""
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "a.yaml").write_text("a: {run: DQN, env: CartPole-v1, config: {num_workers: 0}}\n")
+    make_run(folder / "run", [MadeTrial([1.0, 2.0, 3.0], seed) for seed in (1, 2)])
+    return folder
 
 
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
-        (["explain", "lr"], ("psutil", "filelock", "rlexp.config.load", "rlexp.cluster.room")),
-        (["ls", "experiments"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
-        (["evaluate", "-h"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
-        (["prune", "-h"], ("yaml", "numpy", "rlexp.config.keys.common", "rlexp.user_code")),
-        (
-            ["check", "experiments/cartpole-dqn.yaml"],
-            ("filelock", "rlexp.cluster.room.packing", "rlexp.config.convert"),
-        ),
+        (["--help"], {"pydantic", "yaml", "numpy", "rich", "rlexp.commands.training"}),
+        (["--version"], {"numpy", "rich"}),
+        (["explain", "lr"], {"psutil", "filelock", "rlexp.config.load", "rlexp.cluster.room"}),
+        (["ls", "."], NO_EXPERIMENTS),
+        (["ls", "run"], NO_EXPERIMENTS),
+        (["evaluate", "-h"], NO_EXPERIMENTS),
+        (["prune", "-h"], NO_EXPERIMENTS),
+        (["compare", "run"], set()),
+        (["compare", "-h"], {"rlexp.compare.comparison"}),
+        (["check", "a.yaml"], {"numpy", "rich", "filelock", "rlexp.cluster.room.packing", "rlexp.config.convert"}),
+        (["check", "a.yaml", "lr=0"], {"numpy", "rich"}),
     ],
 )
-def test_light_commands_import_only_what_they_need(words: list[str], unused: tuple[str, ...]) -> None:
-    program = (
-        "import sys, rlexp.__main__\n"
-        f"try:\n    rlexp.__main__.main()\nfinally:\n    print([name for name in {unused} if name in sys.modules])"
-    )
-    command = [sys.executable, "-c", program, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+def test_light_commands_import_only_what_they_need(words: list[str], unused: set[str], folder: Path) -> None:
+    assert not loaded_by(*words, cwd=folder) & (unused | HEAVY)

@@ -168,21 +168,6 @@ def test_letters_outside_the_encoding_are_replaced(run: Path) -> None:
     assert "A  lr=0.1" in done.stdout
 
 
-def test_only_what_a_command_needs_is_imported(run: Path) -> None:
-    program = (
-        "import sys, rlexp.cli\n"
-        "assert 'rlexp.compare.comparison' not in sys.modules\n"
-        "try:\n    rlexp.cli.main()\n"
-        "except SystemExit:\n    pass\n"
-        "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'matplotlib', 'jinja2'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
-    )
-    for arguments in (["compare", str(run)], ["ls", str(run)], ["compare", "--help"]):
-        command = [sys.executable, "-c", program, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_tensorboard_serves_this_machine_and_ends_with_all_it_started(run: Path, ending: int, code: int) -> None:
     recorder = TensorBoardRecorder(run / "00000-DQN-CartPole-v1", {})
