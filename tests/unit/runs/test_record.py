@@ -24,17 +24,20 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A repository with one commit of two files."""
-    folder = tmp_path / "repository"
+def made(folder: Path, *options: str) -> Path:
+    """Make a repository with one commit of two files."""
     folder.mkdir()
-    git(folder, "init", "-q")
-    (folder / "a.txt").write_text("a\n", encoding="utf-8")
-    (folder / "b.txt").write_text("b\n", encoding="utf-8")
+    git(folder, "init", "-q", *options)
+    for name in ("a", "b"):
+        (folder / f"{name}.txt").write_text(f"{name}\n", encoding="utf-8")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "first")
     return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return made(tmp_path / "repository")
 
 
 def head(folder: Path) -> str:
@@ -64,13 +67,10 @@ def test_commit_is_found_in_packed_refs_worktrees_and_a_detached_head(repository
 
 
 def test_hashes_of_the_longer_kind_are_read_too(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q", "--object-format=sha256")
-    (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    assert git_commit(tmp_path) == head(tmp_path)
-    (tmp_path / "a.txt").write_text("b\n", encoding="utf-8")
-    assert git_commit(tmp_path) == f"{head(tmp_path)}-dirty"
+    repository = made(tmp_path / "repository", "--object-format=sha256")
+    assert git_commit(repository) == head(repository)
+    (repository / "a.txt").write_text("b\n", encoding="utf-8")
+    assert git_commit(repository) == f"{head(repository)}-dirty"
 
 
 def test_no_repository_and_one_without_a_commit_have_none(tmp_path: Path) -> None:
@@ -118,13 +118,7 @@ def test_no_program_that_the_repository_names_is_run(repository: Path, tmp_path:
 
 
 def test_a_submodule_and_another_work_tree_are_not_looked_at(repository: Path, tmp_path: Path) -> None:
-    commit, sentinel = head(repository), tmp_path / "sentinel"
-    inner = repository / "inner"
-    inner.mkdir()
-    git(inner, "init", "-q")
-    (inner / "a.txt").write_text("a\n", encoding="utf-8")
-    git(inner, "add", ".")
-    git(inner, "commit", "-q", "-m", "first")
+    sentinel, inner = tmp_path / "sentinel", made(repository / "inner")
     git(repository, "-c", "advice.addEmbeddedRepo=false", "add", "inner")
     git(repository, "commit", "-q", "-m", "second")
     commit = head(repository)
@@ -151,11 +145,8 @@ def test_a_head_that_leads_elsewhere_is_no_commit(repository: Path, text: str) -
     assert git_commit(repository) is None
 
 
-def test_own_files_are_accepted(tmp_path: Path) -> None:
-    refuse_foreign(tmp_path)
-
-
 def test_world_writable_files_are_refused(tmp_path: Path) -> None:
+    refuse_foreign(tmp_path)
     tmp_path.chmod(0o707)
     with pytest.raises(ResumeError, match="may be written by every user"):
         refuse_foreign(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import py_compile
 import shlex
@@ -49,11 +50,16 @@ def named(
     return Named(run, imports, tuple(map(str, folders)), [experiment(env, **config)])
 
 
+def plan_of(folder: Path, *imports: str, **keys: object) -> Plan:
+    """Return the plan of a file in a folder."""
+    content = {"mine": {"run": "DQN", "env": "CartPole-v1", "stop": {"timesteps_total": 100}} | keys}
+    (folder / "mine.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return load_plan([folder / "mine.yaml"], options=LoadOptions(imports=imports))
+
+
 def trained_with(folder: Path, env: str, *imports: str) -> None:
     """Remember what is remembered when a file beside ``env``'s module is trained."""
-    file = folder / "mine.yaml"
-    file.write_text(f"mine:\n  run: DQN\n  env: {env}\n  stop: {{timesteps_total: 100}}\n", encoding="utf-8")
-    assert remember_plan(load_plan([file], options=LoadOptions(imports=imports))) is None
+    assert remember_plan(plan_of(folder, *imports, env=env)) is None
 
 
 @pytest.fixture
@@ -263,18 +269,13 @@ class TestMemory:
     def test_a_home_that_cannot_be_written_is_said(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (project / "file").touch()
         monkeypatch.setenv("XDG_STATE_HOME", str(project / "file"))
-        file = project / "mine.yaml"
-        file.write_text(f"a: {{run: DQN, env: '{MINE}:Env', stop: {{timesteps_total: 1}}}}", encoding="utf-8")
-        notice = remember_plan(load_plan([file]))
+        notice = remember_plan(plan_of(project, env=f"{MINE}:Env"))
         assert notice is not None
         assert "cannot be remembered" in notice.message
 
     def test_storages_are_remembered_without_their_passwords(self, project: Path) -> None:
         url = "s3://key:password@bucket/folder?endpoint_override=storage.example"
-        file = project / "mine.yaml"
-        text = f"a: {{run: DQN, env: CartPole-v1, storage: '{url}', stop: {{timesteps_total: 1}}}}"
-        file.write_text(text, encoding="utf-8")
-        assert remember_plan(load_plan([file])) is None
+        assert remember_plan(plan_of(project, storage=url)) is None
         assert "password" not in ((state_folder() or project) / FILE_NAME).read_text(encoding="utf-8")
         NOTHING_ALLOWED.check_storage(url, project, url)
         other = url.replace("storage.example", "evil.example")
@@ -331,13 +332,12 @@ def test_nobody_is_asked_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_task_of_strangers_is_not_remembered(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = project / "mine.yaml"
-    file.write_text(f"a: {{run: DQN, env: '{MINE}:Env', stop: {{timesteps_total: 1}}}}", encoding="utf-8")
+    plan = plan_of(project, env=f"{MINE}:Env")
     monkeypatch.setenv(TASK_VARIABLE, HandedTask("task", 1, 1, "member").to_text())
-    remember_ones_own(load_plan([file]))
+    remember_ones_own(plan)
     assert Memory.read() == Memory()
     monkeypatch.delenv(TASK_VARIABLE)
-    remember_ones_own(load_plan([file]))
+    remember_ones_own(plan)
     assert [part.name for part in Memory.read().parts] == [f"{MINE}:Env"]
 
 
@@ -388,49 +388,39 @@ def test_installed_packages_find_no_extras_in_a_folder_with_a_module_that_was_al
     exec(compile(f"import {EVIL}", str(project / f"{MINE}.py"), "exec"), {})
 
 
-def plan_with(track: str, folder: Path) -> Plan:
-    """Return the plan of a file that tracks."""
-    file = folder / "tracked.yaml"
-    text = f"a: {{run: DQN, env: CartPole-v1, track: {track}, stop: {{timesteps_total: 1}}}}"
-    file.write_text(text, encoding="utf-8")
-    return load_plan([file])
-
-
 def test_a_tracker_is_asked_for_with_its_account(project: Path) -> None:
-    mine = plan_with("{to: [wandb, mlflow], wandb: {entity: me, project: p}}", project)
+    mine = plan_of(project, track={"to": ["wandb", "mlflow"], "wandb": {"entity": "me", "project": "p"}})
     assert remember_plan(mine) is None
     for url in addresses_of(mine):
         NOTHING_ALLOWED.check_storage(url, project, url)
-    (other,) = addresses_of(plan_with("{to: [wandb], wandb: {entity: evil, project: p}}", project))
+    evil = {"entity": "evil", "project": "p"}
+    (other,) = addresses_of(plan_of(project, track={"to": ["wandb"], "wandb": evil}))
     with pytest.raises(ResumeError, match="records with the tracker wandb://evil/p") as refused:
         NOTHING_ALLOWED.check_storage(other, project, other)
     assert refused.value.hint == "--allow-storage wandb://evil/p allows it, if it is yours; or --track none"
-    assert addresses_of(plan_with("{to: [], wandb: {entity: evil}}", project)) == ()
+    assert addresses_of(plan_of(project, track={"to": [], "wandb": evil})) == ()
 
 
 @pytest.mark.parametrize(
     ("entity", "overrides", "is_typed"),
     [
-        ("null", ["track.to=[wandb]"], True),
-        ("null", ["stop.timesteps_total=2"], False),
-        ("null", [], False),
+        (None, ["track.to=[wandb]"], True),
+        (None, ["stop.timesteps_total=2"], False),
+        (None, [], False),
         ("evil", ["track.to=[wandb]"], False),
         ("evil", ["a=wandb://evil/"], True),
     ],
 )
 def test_who_types_a_tracker_means_an_account_of_theirs(
-    entity: str, overrides: list[str], is_typed: bool, project: Path
+    entity: str | None, overrides: list[str], is_typed: bool, project: Path
 ) -> None:
-    plan = plan_with(f"{{to: [wandb], wandb: {{entity: {entity}}}}}", project)
+    plan = plan_of(project, track={"to": ["wandb"], "wandb": {"entity": entity}})
     assert typed_addresses(plan, overrides) == (set(addresses_of(plan)) if is_typed else set())
 
 
 def test_a_model_of_mujoco_is_a_file_of_the_users(project: Path, run: Path) -> None:
-    file = project / "mine.yaml"
-    config = f"{{env_config: {{xml_file: {project}/ant.xml}}, discretize_actions: 3}}"
-    text = f"a: {{run: DQN, env: Reacher-v5, stop: {{timesteps_total: 1}}, config: {config}}}"
-    file.write_text(text, encoding="utf-8")
-    assert remember_plan(load_plan([file])) is None
+    config = {"env_config": {"xml_file": f"{project}/ant.xml"}, "discretize_actions": 3}
+    assert remember_plan(plan_of(project, env="Reacher-v5", config=config)) is None
 
     def playing(**config: object) -> Named:
         return Named(run, (), (), [experiment("Reacher-v5", discretize_actions=3, **config)])
