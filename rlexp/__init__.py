@@ -7,8 +7,7 @@ none of the libraries that they need.
 
 from __future__ import annotations
 
-from rlexp.api.boards import join, submit
-from rlexp.api.training import load, load_policy, results, resume, run, sweep
+from rlexp.api.functions import join, load, load_policy, results, resume, run, submit, sweep
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "join", "load", "load_policy", "results", "resume", "run", "submit", "sweep"]

@@ -40,7 +40,7 @@ class FinishedTrial:
 
     def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
         """Return the policy of its best checkpoint, see :func:`rlexp.load_policy`."""
-        from rlexp.api.training import load_policy
+        from rlexp.api.functions import load_policy
 
         return load_policy(self.directory, explore=explore, seed=seed)
 
@@ -71,13 +71,13 @@ class Run:
 
     def results(self) -> Results:
         """Return all rows of all trials, see :func:`rlexp.results`."""
-        from rlexp.api.training import results
+        from rlexp.api.functions import results
 
         return results(self.directory)
 
     def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
         """Return the policy of the best checkpoint of all trials, see :func:`rlexp.load_policy`."""
-        from rlexp.api.training import load_policy
+        from rlexp.api.functions import load_policy
 
         return load_policy(self.directory, explore=explore, seed=seed)
 

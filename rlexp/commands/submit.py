@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from rlexp.board.client.submit import Submitted, Submitter
 
 _CANCELLED: Final = "cancelled with rlexp cancel"
-EXIT_CODES: Final = {TaskStatus.ENDED: 0}
-"""Of a task that is over; others are 1."""
 
 File = Annotated[
     Path | None,
@@ -131,7 +129,7 @@ def submit(
         )
     if no_wait and not as_json:
         print(done.task_id)
-    raise typer.Exit(request.exit_code if done.status is None else EXIT_CODES.get(done.status, 1))
+    raise typer.Exit(request.exit_code if done.status is None else int(done.status is not TaskStatus.ENDED))
 
 
 def check_options(file: str | Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
