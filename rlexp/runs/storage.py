@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,11 +122,18 @@ def check_storage(url: str) -> None:
 
     def work(progress: Progress) -> None:
         place = StoragePlace.at(url)
-        progress()
         content, probe = uuid.uuid4().hex.encode(), f"{place.root}/.rlexp-{uuid.uuid4().hex}"
-        for step in _steps(place, probe, content):
-            step()
-            progress()
+        progress()
+        place.files.create_dir(place.root, recursive=True)
+        progress()
+        with place.files.open_output_stream(probe) as stream:
+            stream.write(content)
+        progress()
+        with place.files.open_input_stream(probe) as stream:
+            if stream.read() != content:
+                raise CheckpointError(f"storage {place.shown} does not return what was written to it")
+        progress()
+        place.files.delete_file(probe)
 
     try:
         bounded(work, CHECK_TIMEOUT_S, f"storage {masked(url)}")
@@ -137,22 +144,6 @@ def check_storage(url: str) -> None:
 def _said(error: Exception, url: str) -> str:
     """Return an error of a file system in one line, without secrets."""
     return error.message if isinstance(error, RlexpError) else _first_line(error, url)
-
-
-def _steps(place: StoragePlace, probe: str, content: bytes) -> Iterator[Callable[[], None]]:
-    def write() -> None:
-        with place.files.open_output_stream(probe) as stream:
-            stream.write(content)
-
-    def read() -> None:
-        with place.files.open_input_stream(probe) as stream:
-            if stream.read() != content:
-                raise CheckpointError(f"storage {place.shown} does not return what was written to it")
-
-    yield lambda: place.files.create_dir(place.root, recursive=True)
-    yield write
-    yield read
-    yield lambda: place.files.delete_file(probe)
 
 
 def _copy(read: Callable[[int], bytes], write: Callable[[bytes], object], progress: Progress) -> None:
