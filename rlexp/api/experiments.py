@@ -101,25 +101,13 @@ def load_experiments(
     allow_unknown: bool,
 ) -> LoadedExperiments:
     """See :func:`rlexp.load`."""
-    options = LoadOptions(imports=tuple(imports), allow_unknown=allow_unknown)
-    plan = (
-        load_plan(files_of(experiments), overrides, seed, options)
-        if not isinstance(experiments, Mapping)
-        else (_plan_of_dict(experiments, overrides, seed, options))
-    )
+    source = source_of(experiments)
+    folders = None if source.data is None else source.folders
+    options = LoadOptions(imports=tuple(imports), allow_unknown=allow_unknown, module_folders=folders)
+    sources: Sequence[Path | ExperimentDict] = source.files if source.data is None else [ExperimentDict(source.data)]
+    plan = load_plan(sources, overrides, seed, options)
     check_requirements(plan)
     return LoadedExperiments(plan)
-
-
-def _plan_of_dict(
-    experiments: Mapping[str, Any], overrides: Sequence[str], seed: int | None, options: LoadOptions
-) -> Plan:
-    from dataclasses import replace
-
-    source = ExperimentDict(experiments)
-    if not source.read().problems:
-        options = replace(options, module_folders=module_folders(experiments))
-    return load_plan([source], overrides, seed, options)
 
 
 def _experiments(plan: Plan) -> Iterator[LoadedExperiment]:
@@ -135,15 +123,11 @@ def _distinct(trials: Sequence[Trial]) -> Iterator[Experiment]:
     yield from (trial.experiment for trial in trials if trial.sample == 0)
 
 
-def files_of(experiments: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files that are named."""
-    return [Path(file) for file in ([experiments] if isinstance(experiments, str | Path) else experiments)]
-
-
 def source_of(experiments: str | Path | Sequence[str | Path] | Mapping[str, Any]) -> Source:
     """Return where experiments come from, for another process; raises ConfigError where a value cannot go there."""
     if not isinstance(experiments, Mapping):
-        return Source(files=tuple(files_of(experiments)))
+        named = [experiments] if isinstance(experiments, str | Path) else experiments
+        return Source(files=tuple(Path(file) for file in named))
     found = ExperimentDict(experiments).read()
     if found.problems or found.root is None:
         raise ConfigError([finding.problem() for finding in found.problems])
