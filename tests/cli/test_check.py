@@ -214,7 +214,17 @@ def test_run_prints_notices_of_renamed_keys_before_errors(path: Path) -> None:
     done = rlexp("run", str(path), "--out", str(path.parent / "out"))
     notice, error = done.stderr.splitlines()[:2]
     assert "LunarLander-v2 is LunarLander-v3 now" in notice
-    assert error.startswith("error: ")
+    cpus = len(os.sched_getaffinity(0))
+    fits = f"cartpole needs 5001 CPUs (1 driver + 5000 workers x 1), this machine has {cpus}"
+    assert (done.returncode, error.startswith(f"error: {fits}")) == (4, True)
+    assert not (path.parent / "out").exists()
+
+
+def test_run_of_an_unknown_env_creates_nothing(path: Path) -> None:
+    path.write_text(GOOD.replace("CartPole-v1", "CartPoll-v1"))
+    done = rlexp("run", str(path), "--out", str(path.parent / "out"))
+    assert (done.returncode, "CartPole-v1" in done.stderr) == (2, True)
+    assert not (path.parent / "out").exists()
 
 
 OLD = """\

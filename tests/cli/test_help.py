@@ -22,11 +22,6 @@ def helped(*arguments: str, columns: int = 80) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_a_short_option_for_help(command: str) -> None:
-    assert helped(command, "-h") == helped(command, "--help")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_called_without_the_app_has_the_option_too(command: str) -> None:
     command_of.cache_clear()
     assert command_of(command).main(["-h"], standalone_mode=False) in (None, 0)

@@ -150,25 +150,6 @@ def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on
     assert steps == sorted(steps)
 
 
-def test_what_does_not_fit_is_refused_and_creates_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "large.yaml"
-    file.write_text("large:\n  run: APEX\n  env: CartPole-v1\n  config: {num_workers: 999}\n")
-    done = rlexp("run", file, "--out", tmp_path / "out")
-    assert done.returncode == 4
-    cpus = len(os.sched_getaffinity(0))
-    assert f"large needs 1000 CPUs (1 driver + 999 workers x 1), this machine has {cpus}" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_env_is_refused_and_creates_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "unknown.yaml"
-    file.write_text("unknown:\n  run: DQN\n  env: CartPoll-v1\n  stop: {training_iteration: 1}\n")
-    done = rlexp("run", file, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert "CartPole-v1" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 SMALL = """
     num_cpus_for_driver: 0.25
     timesteps_per_iteration: 40
