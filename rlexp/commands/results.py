@@ -32,6 +32,13 @@ from rlexp.files import refuse_other_than_file
 from rlexp.schedules import LARGEST_SEED
 from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_export
 
+CheckpointPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
+    ),
+]
+
 
 def explain(
     key: Annotated[
@@ -67,12 +74,7 @@ _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
-        ),
-    ],
+    path: CheckpointPath,
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write; needs rlexp[onnx].")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     imports: ImportsOfRun = None,
@@ -144,12 +146,7 @@ def prune(
 
 
 def evaluate(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
-        ),
-    ],
+    path: CheckpointPath,
     episodes: Annotated[
         int | None,
         whole("--episodes", "N", "Number of episodes; default: evaluation_num_episodes of the run, or 20.", 1, 10**9),
