@@ -160,7 +160,7 @@ def join(
         if board.queue is not None:
             given["queue"] = str(board.without_passwords().queue)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
-        joined = JoinedProcesses(join_command(words), processes, os.environ, role.value, limit_s)
+        joined = JoinedProcesses(join_command(words), processes, role.value, limit_s)
         with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
             raise typer.Exit(join_in_processes(joined, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
@@ -254,8 +254,7 @@ class JoinedProcesses:
 
     command: Sequence[str]
     number: int
-    environment: Mapping[str, str]
-    role: str = "actor"
+    role: str
     """What messages call a process."""
     limit_s: float | None = None
     """Seconds after which each process ends by itself; one that is started anew is given those that are left."""
@@ -313,7 +312,7 @@ class _Supervised:
         """The exit code; None until it has ended, and no other one is started after it."""
         self._name = f"{joined.role} {index + 1} of {joined.number}"
         self._command, self._deadline_s, self._report = list(joined.command), deadline_s, report
-        self._variables = {**own_environment(joined.environment), PARENT_VARIABLE: str(os.getpid())}
+        self._variables = {**own_environment(os.environ), PARENT_VARIABLE: str(os.getpid())}
         self._backoff = Backoff(index)
         self._num_quick = 0
         self._process: Child | None = None

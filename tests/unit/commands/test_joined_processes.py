@@ -58,7 +58,7 @@ class Scene:
         thread = threading.Thread(target=act, daemon=True)
         thread.start()
         command = [sys.executable, "-c", PLAYS, str(self.folder)]
-        joined = JoinedProcesses(command, number, os.environ, limit_s=limit_s)
+        joined = JoinedProcesses(command, number, "actor", limit_s)
         code = join_in_processes(joined, self.said.append)
         thread.join(TIMEOUT_S)
         assert not failed, failed
@@ -204,7 +204,7 @@ def test_process_that_is_started_again_has_the_time_that_is_left(scene: Scene) -
 def test_error_of_a_process_is_the_exit_code_and_said(tmp_path: Path) -> None:
     said: list[str] = []
     command = [sys.executable, "-c", "raise SystemExit(2)"]
-    assert join_in_processes(JoinedProcesses(command, 2, os.environ, "trainer"), said.append) == 2
+    assert join_in_processes(JoinedProcesses(command, 2, "trainer"), said.append) == 2
     assert sorted(said) == [f"trainer {n} of 2 ended with exit code 2; it is not started again" for n in (1, 2)]
 
 
