@@ -253,11 +253,12 @@ def versions() -> dict[str, str | None]:
     return {
         "rlexp": __version__,
         "python": platform.python_version(),
-        **{name: _installed(name) for name in _PACKAGES},
+        **{name: installed_version(name) for name in _PACKAGES},
     }
 
 
-def _installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Return the version of a package, None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from rlexp import __version__
@@ -21,6 +20,7 @@ from rlexp.config.space.points import Alternatives
 from rlexp.config.sweep import Sweep
 from rlexp.errors import Problem, RlexpError
 from rlexp.processes.family import Leftover
+from rlexp.runs.record import installed_version
 from rlexp.terminal.lines import aligned, print_notice_list, visible
 from rlexp.text import CUT, MOST_LINES, columns_of, exact, first_of, masked, middle_cut, wrapped
 
@@ -267,7 +267,7 @@ def print_condition(
         "rlexp": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        **{package: _version(package) for package in _PACKAGES},
+        **{package: installed_version(package) for package in _PACKAGES},
         "cpus": machine.cpus,
         "gpus": machine.gpus,
         "memory_total_bytes": machine.memory_total,
@@ -299,13 +299,6 @@ def _leftover_lines(leftovers: Sequence[Leftover], cleaned: bool) -> Iterator[st
     for each in leftovers:
         count, folder = len(each.processes), visible(str(each.folder))
         yield f"  {folder}  {each.bytes / 2**20:.1f} MiB, {count} {'process' if count == 1 else 'processes'}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _free(path: str) -> int | None:
