@@ -91,9 +91,7 @@ class TrialFolder:
     @property
     def varied(self) -> Mapping[str, Any]:
         """What the run varied and its value here, apart from the seed."""
-        varied = self.record.varied if self.record else None
-        if not isinstance(varied, Mapping):
-            return {}
+        varied = self.record.varied if self.record else {}
         return {key: value for key, value in varied.items() if key != "seed"}
 
 
@@ -270,7 +268,7 @@ def _trials(path: Path) -> list[Found]:
 
 
 def _trial(path: Path, trial: TrialRecord, run: RunRecord, in_use: bool) -> Found:
-    problem = str(trial.error.summary) if trial.error else None
+    problem = trial.error.summary if trial.error else None
     return replace(_found(path, _status(trial.status, in_use), [path], [trial], run), problem=problem)
 
 
