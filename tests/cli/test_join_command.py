@@ -5,7 +5,6 @@ Commands look at the cluster that the environment or an option names before they
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -72,12 +71,6 @@ SECRET = "redis://:geheim@127.0.0.1:9"
 DEAD = "redis://127.0.0.1:9"  # nothing listens at the discard port
 
 
-def rlexp_join(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rlexp", *words]
-    environment = {**os.environ, **variables}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
-
-
 def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torch(tmp_path: Path) -> None:
     pytest.importorskip("redis")
     command = [sys.executable, "-c", LOADED, DEAD]
@@ -108,7 +101,7 @@ def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torc
     ],
 )
 def test_wrong_options_end_with_2_and_no_password(words: list[str], error: str, tmp_path: Path) -> None:
-    done = rlexp_join(tmp_path, *words, RLEXP_BOARD="")
+    done = rlexp(tmp_path, *words, RLEXP_BOARD="")
     assert done.returncode == 2
     assert done.stderr.startswith(error)
     assert "geheim" not in done.stderr + done.stdout
@@ -118,7 +111,7 @@ def test_wrong_password_ends_with_1_and_the_reason(tmp_path: Path) -> None:
     pytest.importorskip("redis")
     with running_redis("geheim") as server:
         address = f"redis://127.0.0.1:{server.port}"
-        done = rlexp_join(tmp_path, "join", address, RLEXP_BOARD_PASSWORD="falsch")
+        done = rlexp(tmp_path, "join", address, RLEXP_BOARD_PASSWORD="falsch")
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error: ")
     assert "falsch" not in done.stderr
@@ -143,7 +136,7 @@ def test_task_that_wants_a_token_ends_an_actor_without_one_with_2(tmp_path: Path
         board = open_board(parse_address(server.url))
         board.announce(signed_task(Task("t1", "small", 1), MasterKey.new().keys("t1")))
         assert board.lead("t1", "trainer", 600.0) is not None
-        done = rlexp_join(tmp_path, "join", server.url, "--task", "t1")
+        done = rlexp(tmp_path, "join", server.url, "--task", "t1")
         board.close()
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[0] == "error: task t1 (small) takes only actors with a join token"
