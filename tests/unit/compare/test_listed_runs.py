@@ -117,17 +117,20 @@ def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
     assert [found.status for found in found_at(path)] == [DAMAGED]
 
 
-def test_record_with_wrong_types(tmp_path: Path) -> None:
+def test_record_with_wrong_values(tmp_path: Path) -> None:
     path = run(tmp_path / "pong")
     record = json.loads((path / "run.json").read_text())
-    record |= {"started": 5, "versions": [], "command": None, "name": {}}
-    record["trials"][0] |= {"best_episode_reward_mean": "high", "timesteps_total": None, "iterations": [1]}
-    record["trials"][1] |= {"directory": "../../etc", "varied": 3}
+    record["started"] = "5"
+    record["trials"][1]["directory"] = "../../etc"
     (path / "run.json").write_text(json.dumps(record))
     next(path.glob("00000*/params.json")).write_text("nonsense")
-    [found] = found_at(tmp_path)
-    assert (found.agents, found.best, found.steps, found.iterations) == ((), 4.0, 100, 1)
     assert [trial.path.name for trial in found_at(path)] == ["00000-DQN-CartPole-v1"]
+    [found] = found_at(tmp_path)
+    assert (found.agents, found.started) == ((), None)
+    record["trials"][0]["timesteps_total"] = None
+    (path / "run.json").write_text(json.dumps(record))
+    [found] = found_at(tmp_path)
+    assert (found.status, "trials.0.timesteps_total: " in str(found.problem)) == (DAMAGED, True)
 
 
 def test_pipes_instead_of_files_do_not_block(tmp_path: Path) -> None:

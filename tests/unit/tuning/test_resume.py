@@ -151,9 +151,7 @@ def test_resume_refuses_file_writable_by_all(run: Path) -> None:
         resume(run, "stop.timesteps_total=1000")
 
 
-@pytest.mark.parametrize(
-    "change", [{"directory": "../other"}, {"name": "../../other"}, {"name": "\x1b[2J"}, {"name": 3}]
-)
+@pytest.mark.parametrize("change", [{"directory": "../other"}, {"name": "../../other"}, {"name": "\x1b[2J"}])
 def test_resume_refuses_record_with_paths_outside_the_run(run: Path, change: dict[str, Any]) -> None:
     record = json.loads((run / "run.json").read_text())
     record["trials"][0] |= change
