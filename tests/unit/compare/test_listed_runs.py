@@ -120,13 +120,11 @@ def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
 def test_record_with_wrong_values(tmp_path: Path) -> None:
     path = run(tmp_path / "pong")
     record = json.loads((path / "run.json").read_text())
-    record["started"] = "5"
     record["trials"][1]["directory"] = "../../etc"
     (path / "run.json").write_text(json.dumps(record))
     next(path.glob("00000*/params.json")).write_text("nonsense")
     assert [trial.path.name for trial in found_at(path)] == ["00000-DQN-CartPole-v1"]
-    [found] = found_at(tmp_path)
-    assert (found.agents, found.started) == ((), None)
+    assert [found.agents for found in found_at(tmp_path)] == [()]
     record["trials"][0]["timesteps_total"] = None
     (path / "run.json").write_text(json.dumps(record))
     [found] = found_at(tmp_path)
