@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,12 +27,13 @@ from rlexp.commands.basic_options import (
     whole,
 )
 from rlexp.commands.completion import complete_name, complete_run
-from rlexp.compare.curve import CurveAxis
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
 from rlexp.schedules import LARGEST_SEED
 from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_export
 
+AxisName = StrEnum("AxisName", ["steps", "time"])
+"""Of CurveAxis, which comes with NumPy: commands that compare nothing do without."""
 CheckpointPath = Annotated[
     Path,
     typer.Argument(
@@ -231,7 +233,7 @@ def compare(
         ),
     ],
     metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
-    by: Annotated[CurveAxis, typer.Option(help="Align runs by env steps or by wall time.")] = CurveAxis.STEPS,
+    by: Annotated[AxisName, typer.Option(help="Align runs by env steps or by wall time.")] = AxisName.steps,
     at: Annotated[
         float | None, real("--at", "N", "Compare all trials at N env steps (--by time: seconds), not at their end.", 1)
     ] = None,
@@ -250,9 +252,10 @@ def compare(
     ended earlier or failed are listed below. A sweep keeps the scores and the order of its own ranking.
     """
     from rlexp.compare.comparison import compare_groups
+    from rlexp.compare.curve import CurveAxis
     from rlexp.terminal.comparison import export_comparison, print_comparison
 
-    comparison = compare_groups(groups, metric, by, goal, at)
+    comparison = compare_groups(groups, metric, CurveAxis(by), goal, at)
     export_comparison(comparison, html, png)
     print_comparison(comparison, as_json)
 
