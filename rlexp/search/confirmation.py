@@ -39,6 +39,11 @@ class ConfirmedSearch:
     ) -> None:
         """``state`` is that of ``search`` in the run's ``folder``; ``make_search`` returns another one there."""
         self.search = search
+        # The confirmation has the same: its sweep differs in scheduler, seeds and time budget only.
+        self.board: JoinPlace | None = search.board
+        self.hparams_metrics = search.hparams_metrics
+        self.hang_timeout_s = search.hang_timeout_s
+        self.reuses_processes = search.reuses_processes
         self._folder = folder
         self._state = state
         self._heading = heading
@@ -75,24 +80,8 @@ class ConfirmedSearch:
         return self._now.milestones
 
     @property
-    def board(self) -> JoinPlace | None:
-        return None
-
-    @property
     def deadline_s(self) -> float | None:
         return self._now.deadline_s
-
-    @property
-    def hparams_metrics(self) -> Sequence[str]:
-        return self._now.hparams_metrics
-
-    @property
-    def hang_timeout_s(self) -> float | None:
-        return self._now.hang_timeout_s
-
-    @property
-    def reuses_processes(self) -> bool:
-        return self._now.reuses_processes
 
     def next(self) -> Trial | None:
         self._confirm_when_due()
