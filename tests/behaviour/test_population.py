@@ -14,11 +14,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.agents.apex.agent import ApexAgent
-from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
-from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Point, Sweep
@@ -29,6 +25,7 @@ from rlexp.runs.checkpoints.trial import list_checkpoints, newest_checkpoint
 from rlexp.runs.record import Status
 from rlexp.schedules import derive_seed
 from rlexp.search.population import quantile_size
+from tests.lab.agents import MAKERS
 from tests.lab.envs import COUNTING_ENV
 from tests.lab.sweeps import (
     ROW_STEPS,
@@ -299,19 +296,6 @@ def in_order(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-SMALL: dict[str, Any] = {
-    "num_workers": 0,
-    "model": {"fcnet_hiddens": [8]},
-    "hiddens": [8],
-    "sample_batch_size": 5,
-    "train_batch_size": 16,
-    "buffer_size": 1000,
-    "learning_starts": 40,
-    "schedule_max_timesteps": 10_000,
-    "timesteps_per_iteration": 60,
-    "min_iter_time_s": 0.0,
-    "n_step": 1,
-}
 OTHERS: dict[str, Any] = {
     "sample_batch_size": 7,
     "num_envs_per_worker": 2,
@@ -350,6 +334,7 @@ OTHERS: dict[str, Any] = {
     "final_prioritized_replay_beta": 1.0,
     "beta_annealing_fraction": 0.5,
     "prioritized_replay_eps": 0.01,
+    "importance_weight_normalization": "batch",
     "prioritized_replay_beta_annealing_timesteps": 70,
     "compress_observations": False,
     "checkpoint_replay": False,
@@ -377,7 +362,7 @@ OTHERS: dict[str, Any] = {
     "num_threads_per_worker": 2,
     "optimizer": {"num_replay_buffer_shards": 2},
 }
-"""Another value than the default, or that of SMALL, of every key below."""
+"""Another value than the default, or that of the lab's agents, of every key below."""
 OF_ENVS_AND_PROCESSES = {
     *(
         "num_workers",
@@ -397,20 +382,14 @@ EMPTYING = {"buffer_size", "prioritized_replay", "prioritized_replay_alpha", "ch
 
 def restored_as(key: str, before: dict[str, Any], after: dict[str, Any], folder: Path) -> str:
     """Return what a trial finds that continues with the keys ``after`` from a checkpoint of one with ``before``."""
-    is_apex = key == "optimizer"
-
-    def make(changes: dict[str, Any], *checkpoint: Any) -> DQNAgent[Any]:
-        if is_apex:
-            config = ApexConfig.model_validate({**SMALL, **changes})
-            return ApexAgent(COUNTING_ENV, config, InlineTaskPool(), 3, *checkpoint)
-        return DQNAgent(COUNTING_ENV, DQNConfig.model_validate({**SMALL, **changes}), InlineTaskPool(), 3, *checkpoint)
-
-    donor = make(before)
+    make = MAKERS["APEX" if key == "optimizer" else "DQN"]
+    size = {"num_envs_per_worker": 1, "timesteps_per_iteration": 60}
+    donor = make(COUNTING_ENV, **(size | before))
     donor.train()
     path = donor.save(folder / "checkpoint_000001", {})
     donor.stop()
     try:
-        copy = make(after, read_checkpoint(path))
+        copy = make(COUNTING_ENV, checkpoint=read_checkpoint(path), **(size | after))
     except CheckpointError:
         return "refused"
     try:
