@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.drills.files import refused
-from tests.drills.scene import Command, Scene, check, checkpoints_of, trial_of
+from tests.drills.runs import checkpoints_of, refused, trial_of
+from tests.drills.scene import Command, Scene, check
 from tests.lab.checkpoints import forge
 
 NOBODY = 65534
@@ -115,8 +115,7 @@ def at_once(scene: Scene, *commands: tuple[object, ...], **environment: str) -> 
 
 def check_refused(command: Command, code: int, reason: str) -> str:
     """Check that a command has ended with a code and a reason; return what it said."""
-    ended = command.process.returncode
-    check(ended == code, f"exit {ended}, not {code}: {command.stderr[-300:]}")
+    command.end_with(code)
     said = check_clean(command)
     check(reason in said, f"{reason!r} is not in {command.stderr[-300:]!r}")
     return said

@@ -17,12 +17,11 @@ from tests.drills.board_scene import (
     BoardScene,
     account_of,
     board_scene,
-    interrupt,
-    learns,
     leave,
 )
 from tests.drills.endurance import follow
-from tests.drills.scene import Command, Scene, check, drill, rows_of
+from tests.drills.runs import rows_of
+from tests.drills.scene import Command, Scene, check, drill
 
 SEED = 12
 CHURN_S, EVERY_S = 600.0, 6.0
@@ -101,7 +100,7 @@ def churn(scene: Scene) -> str:
         seats = 3 * NUM_ACTORS
         run = board.run(actors=seats, lease_s=LEASE_S)
         churn = Churn(board, run, actors=[board.join() for _ in range(NUM_ACTORS)])
-        learns(run)
+        run.wait_until_it_learns()
         started_s, rows = time.monotonic(), {}
         for count in range(1, int(CHURN_S / EVERY_S) + 1):
             follow(run, started_s + count * EVERY_S)
@@ -109,14 +108,14 @@ def churn(scene: Scene) -> str:
             churn.disturb()
             if count * EVERY_S in SAMPLED_AT_S:
                 churn.sample_memory(count * EVERY_S)
-                rows[count * EVERY_S] = learns(run)["timesteps_total"]
+                rows[count * EVERY_S] = run.wait_until_it_learns()["timesteps_total"]
         churn.thaw(float("inf"))
         leave(*churn.actors)
         for actor in churn.gone:
             check(
                 actor.end() in (*ENDS_BY_INTERRUPT, -signal.SIGKILL), f"an actor ended with {actor.process.returncode}"
             )
-        interrupt(run)
+        run.stop()
         return judge(churn, rows)
 
 
@@ -143,7 +142,7 @@ def judge(churn: Churn, rows: dict[float, int]) -> str:
 def compare_seats(churn: Churn, account: Account) -> str:
     """Check for each seat that was left by Ctrl-C or lost that its rows are those that its actor says it sent."""
     counts, exact, lost = Counter(account.players.values()), 0, 0
-    left = [event for actor in (*churn.gone, *churn.actors) for event in actor.events if event["event"] == "left"]
+    left = [event for actor in (*churn.gone, *churn.actors) for event in actor.events_of("left")]
     for seat in left:
         most = seat["num_env_steps"] // 2
         if not seat["num_dropped"]:

@@ -6,11 +6,9 @@ Who has a board's password and a join token, and means harm to a task: forges me
 from __future__ import annotations
 
 import pickle
-import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lz4.block
 import numpy as np
@@ -31,7 +29,7 @@ from rlexp.config.keys.user_code import UserModules
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
-from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown, learns, leave
+from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown, leave
 from tests.drills.scene import Command, Scene, check, drill
 from tests.drills.workers import TRIAL
 from tests.lab.brokers import LOGIN, Mosquitto, running_queue
@@ -109,7 +107,7 @@ def key_folder(scene: Scene) -> Path:
     """Return the folder of a master key and of tokens of alice and eve."""
     folder = scene.folder / "keys"
     made = scene.run("board", "keys", "--out", folder, "--actor", "alice", "--actor", "eve")
-    check(made.process.returncode == 0, made.stderr)
+    made.end_with(0)
     return folder
 
 
@@ -120,7 +118,7 @@ def evil(scene: Scene) -> str:
     with board_scene(scene, PASSWORD) as board:
         run = board.run("--keys", f"@{keys / 'master.key'}")
         alice = board.join("--token", f"@{keys / 'alice.token'}")
-        row = grown(run, learns(run))
+        row = grown(run, run.wait_until_it_learns())
         eve = Eve(board, (keys / "eve.token").read_text().strip())
         before = trial_bytes(scene)
         stranger = SharedKeys.of(PASSWORD, eve.task)
@@ -156,16 +154,10 @@ def forged_weights_refused(run: Command, alice: Command, eve: Eve) -> str:
     for _ in range(100):
         eve.forge_weights()
         run.wait_for_result()
-        notes = [event["text"] for event in drained(alice) if event["event"] == "note"]
-        if refused := [note for note in notes if "weights on the board are refused" in note]:
-            return str(refused[0])
+        alice.wait_for("figures or a note", lambda event: True)
+        if refused := [note for note in alice.notes if "weights on the board are refused" in note]:
+            return refused[0]
     raise AssertionError("the actor did not refuse them")
-
-
-def drained(command: Command) -> list[dict[str, Any]]:
-    """Return all events of a command until now."""
-    command.wait_for("figures or a note", lambda event: True)
-    return command.events
 
 
 def trial_bytes(scene: Scene) -> int:
@@ -179,19 +171,18 @@ def versions(scene: Scene) -> str:
     with board_scene(scene) as board:
         board.env = "tests.drills.envs:Versioned"
         run, same = board.run(), board.join()
-        learns(run)
+        run.wait_until_it_learns()
         other = board.join("--once", variables={"DRILL_VERSION": "2"})
-        code = other.end()
-        check(code == 1 and "plays in another way here" in other.stderr, f"exit {code}: {other.stderr}")
+        other.end_with(1)
+        check("plays in another way here" in other.stderr, other.stderr)
         opened = open_board(parse_address(board.server.url))
         opened.announce(Task("future", "future", 1, {"protocol": 99}))
         check(opened.lead("future", "trainer", 600.0), "the task cannot be led")
         later = board.join("--task", "future")
-        code = later.end()
-        check(code == 2 and "99" in later.stderr, f"exit {code}: {later.stderr}")
+        later.end_with(2)
+        check("99" in later.stderr, later.stderr)
         leave(same)
-        run.process.send_signal(signal.SIGINT)
-        run.end()
+        run.stop()
         opened.close()
     return f"{first_line(other)}; {first_line(later)}"
 
@@ -212,7 +203,7 @@ def secrets_kept(scene: Scene) -> str:
         given = {"RLEXP_BOARD_PASSWORD": PASSWORD, "RLEXP_QUEUE_PASSWORD": queue_password}
         run = board.run(*words, "--keys", f"@{keys / 'master.key'}", variables=given)
         alice = board.join(*words, "--token", f"@{keys / 'alice.token'}", variables=given)
-        grown(run, learns(run))
+        grown(run, run.wait_until_it_learns())
         lines = "\n".join(" ".join(process.cmdline()) for process in scene.processes())
         check_exact(finish(board, run, alice))
     secrets = [PASSWORD, queue_password, *((keys / name).read_text().strip() for name in ("master.key", "alice.token"))]

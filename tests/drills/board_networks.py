@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown, learns
-from tests.drills.links import NEAR, Impairment, Link, linked
-from tests.drills.redis_tamper import Tampering, tampered
+from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown
+from tests.drills.links import NEAR, Impairment, Link, Tampering, linked, tampered
 from tests.drills.scene import Command, Scene, check, drill
 from tests.lab.brokers import LOGIN, Mosquitto, running_queue
 
@@ -38,7 +37,7 @@ def over(scene: Scene, impairment: Impairment, step_s: float = 0.005, steps: int
         run = board.run()
         link.impairment = impairment
         actor = far_actor(board, link)
-        row = learns(run)
+        row = run.wait_until_it_learns()
         started_s = time.monotonic()
         after = grown(run, row, steps)
         rate = (after["timesteps_total"] - row["timesteps_total"]) / (time.monotonic() - started_s)
@@ -81,7 +80,7 @@ def cut_trainer(scene: Scene) -> str:
 
 def cut(board: BoardScene, link: Link, run: Command, actor: Command) -> str:
     """Cut a link for a while; check that all goes on, and nothing was lost or counted twice."""
-    row = grown(run, learns(run))
+    row = grown(run, run.wait_until_it_learns())
     link.impairment = Impairment(cut=frozenset(NEAR))
     time.sleep(CUT_S)  # the time without the network is what is drilled
     link.impairment = Impairment()
@@ -110,9 +109,9 @@ def tampered_run(scene: Scene, tampering: Tampering, what: str) -> str:
         run = board.run(min_actors=2)
         board.url = f"redis://127.0.0.1:{server.port}"
         actors = [board.join(), board.join()]
-        grown(run, learns(run), steps=1500)
+        grown(run, run.wait_until_it_learns(), steps=1500)
         told = check_exact(finish(board, run, *actors))
-        info = [event for event in run.events if event["event"] == "result"][-1]["result"]["info"]["board"]
+        info = run.rows[-1]["info"]["board"]
         counts = tampering.counts
         check(counts[what] > 10 and counts["lost"], f"{counts}")
         return f"{counts}; {info['num_repeated']} came again; {told}"
@@ -126,7 +125,7 @@ def clocks(scene: Scene) -> str:
         run = board.run(min_actors=2)
         path = os.pathsep.join(filter(None, (str(scene.folder), os.environ.get("PYTHONPATH"))))
         actors = [board.join(variables={"PYTHONPATH": path, "DRILL_CLOCK_S": str(days * DAY_S)}) for days in (-1, 1)]
-        row = grown(run, learns(run), steps=800)
+        row = grown(run, run.wait_until_it_learns(), steps=800)
         off_s = [actor.wait_for("word", lambda event: True)["time"] - time.time() for actor in actors]
         check(max(abs(off_s[0] + DAY_S), abs(off_s[1] - DAY_S)) < 600, f"clocks are off by {off_s}")
         check(not row["info"]["board"]["num_lost_leases"], f"{row['info']['board']}")
@@ -145,7 +144,7 @@ def two_hosts(scene: Scene) -> str:
         run = board.run("--queue", queue.url, actors=1, window=8)
         user, password = LOGIN
         actor = far_actor(board, link, "--queue", f"mqtt://{user}:{password}@{link.servers[1]}")
-        row = grown(run, learns(run))
+        row = grown(run, run.wait_until_it_learns())
         lost = []
         for host in reversed(NEAR):
             link.impairment = Impairment(cut=frozenset({host}))

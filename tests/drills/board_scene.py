@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.runs.checkpoints.contents import read_checkpoint
-from tests.drills.experiments import NEVER
-from tests.drills.scene import Command, Scene, check, checkpoints_of
+from tests.drills.runs import NEVER, checkpoints_of
+from tests.drills.scene import Command, Scene, check
 from tests.lab.brokers import RedisServer, running_redis
 
 ENV: Final = "tests.drills.envs:Paced"
-INTERRUPTED: Final = 130
 LEASE_S: Final = 3
 """Of seats and of the right to train; 15 where a user says nothing."""
-ENDS_BY_INTERRUPT: Final = (INTERRUPTED, -signal.SIGINT)
+ENDS_BY_INTERRUPT: Final = (130, -signal.SIGINT)
 """Of an actor, the second where it had not begun: a shell calls that 130 too."""
 STEPS: Final = 32
 """Env steps of a fragment: ``min_fragment_steps``, which is more than ``sample_batch_size`` of two envs."""
@@ -78,35 +77,32 @@ class BoardScene:
         self.keys: dict[str, object] = {"actors": 2, "min_actors": 1, "beat_s": 0.5, "lease_s": LEASE_S}
         self.keys |= {"weights_period_s": 0.5, "recovery_period_s": 1}
 
-    def file(self, steps: int = NEVER, **keys: object) -> Path:
+    def file(self, **keys: object) -> Path:
         """Write the experiment, with changes of ``config.board``."""
         board = ", ".join(f"{name}: {value}" for name, value in {**self.keys, **keys}.items())
         env_config = f"{{step_s: {self.step_s}}}" if self.env == ENV else "{}"
-        text = EXPERIMENT.format(env=self.env, steps=steps, env_config=env_config, board=f"{{{board}}}")
+        text = EXPERIMENT.format(env=self.env, steps=NEVER, env_config=env_config, board=f"{{{board}}}")
         return self.scene.write("drill.yaml", text)
 
-    def run(
-        self, *words: object, steps: int = NEVER, variables: dict[str, str] | None = None, **keys: object
-    ) -> Command:
+    def run(self, *words: object, variables: Mapping[str, str] | None = None, **keys: object) -> Command:
         """Start a run on the board."""
-        own = ("run", self.file(steps, **keys), "--out", self.scene.out, "--board", self.url, "--json", *words)
+        own = ("run", self.file(**keys), "--out", self.scene.out, "--board", self.url, "--json", *words)
         return self._start(own, variables)
 
-    def join(self, *words: object, variables: dict[str, str] | None = None) -> Command:
+    def join(self, *words: object, variables: Mapping[str, str] | None = None) -> Command:
         """Start an actor."""
         return self._start(("join", self.url, "--allow-env", self.env, "--json", *words), variables)
 
     def train(self, name: str) -> Command:
         """Start a trainer that waits for one submitted task; its runs are in the folder ``name``."""
         words = ("join", self.url, "--as", "trainer", "--once", "--out", self.scene.folder / name)
-        return self._start((*words, "--allow-env", self.env, "--json"), None)
+        return self._start((*words, "--allow-env", self.env, "--json"))
 
-    def submit(self, **keys: object) -> Command:
+    def submit(self) -> Command:
         """Submit the experiment."""
-        words = ("submit", self.file(**keys), "--board", self.url, "--out", self.scene.out, "--json")  # type: ignore[arg-type]
-        return self._start(words, None)
+        return self._start(("submit", self.file(), "--board", self.url, "--out", self.scene.out, "--json"))
 
-    def _start(self, words: Sequence[object], variables: dict[str, str] | None) -> Command:
+    def _start(self, words: Sequence[object], variables: Mapping[str, str] | None = None) -> Command:
         return self.scene.start_behind(self.prefix, *words, **(variables or {}))
 
     def task(self) -> str:
@@ -126,16 +122,9 @@ def board_scene(scene: Scene, password: str = "", folder: Path | None = None) ->
         yield BoardScene(scene, server)
 
 
-def learns(command: Command, updates: int = 10, steps: int = 0) -> dict[str, Any]:
-    """Return the first row of a run by which it has made so many updates and taken so many steps."""
-    return command.wait_for_result(
-        lambda row: row["info"]["num_updates"] >= updates and row["timesteps_total"] >= steps
-    )
-
-
 def grown(command: Command, row: dict[str, Any], steps: int = 400) -> dict[str, Any]:
     """Return a row by which so many steps have come since ``row``."""
-    return learns(command, steps=row["timesteps_total"] + steps)
+    return command.wait_until_it_learns(steps=row["timesteps_total"] + steps)
 
 
 def leave(*actors: Command) -> int:
@@ -145,7 +134,7 @@ def leave(*actors: Command) -> int:
     for actor in actors:
         code = actor.end()
         check(code in ENDS_BY_INTERRUPT, f"an actor ends with {code}: {actor.stderr[-300:]}")
-    seats = [event for actor in actors for event in actor.events if event["event"] == "left"]
+    seats = [event for actor in actors for event in actor.events_of("left")]
     waiting = sum(seat["num_waiting"] for seat in seats)
     check(not waiting, f"{waiting} fragments were not confirmed when their actors left")
     return sum(seat["num_env_steps"] - STEPS * seat["num_dropped"] for seat in seats)
@@ -154,15 +143,8 @@ def leave(*actors: Command) -> int:
 def finish(board: BoardScene, run: Command, *actors: Command) -> Account:
     """Let actors leave, and then stop the run; return what the one has and the others have sent."""
     sent = leave(*actors)
-    interrupt(run)
+    run.stop()
     return account_of(board.scene.out / "drill", sent)
-
-
-def interrupt(run: Command) -> None:
-    """Stop a run by Ctrl-C; check that it ends as it should."""
-    run.process.send_signal(signal.SIGINT)
-    code = run.end()
-    check(code == INTERRUPTED, f"the run ends with {code}: {run.stderr[-300:]}")
 
 
 def account_of(run: Path, sent: int, is_whole: bool = True) -> Account:

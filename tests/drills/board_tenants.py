@@ -12,7 +12,7 @@ from typing import Any
 
 from rlexp.board.servers.access import ACTOR, CLIENT, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
 from tests.drills.board_malice import key_folder
-from tests.drills.board_scene import ENDS_BY_INTERRUPT, interrupt
+from tests.drills.board_scene import ENDS_BY_INTERRUPT
 from tests.drills.envs import Matching
 from tests.drills.scene import DEADLINE_S, Command, DrillError, Scene, check, drill
 from tests.lab.brokers import RedisServer, running_redis
@@ -68,9 +68,8 @@ class Tenants:
 
     def run(self) -> Command:
         """Start the honest trainer."""
-        file = self.scene.write("drill.yaml", EXPERIMENT)
-        words = ("--out", self.scene.out, "--board", self.url(TRAINER.name), "--keys", f"@{self.keys / 'master.key'}")
-        return self.scene.start("run", file, *words, "--json")
+        words = ("--board", self.url(TRAINER.name), "--keys", f"@{self.keys / 'master.key'}")
+        return self.scene.start_run(EXPERIMENT, *words)
 
     def join(self) -> Command:
         """Start an honest actor."""
@@ -88,8 +87,8 @@ class Tenants:
 
     def look(self, task: str, run: Command) -> None:
         """List the tasks as a client does; check that the honest one is among them."""
-        listed = self.scene.run("tasks", self.url(CLIENT.name), "--json")
-        check(listed.process.returncode == 0, f"rlexp tasks ends with {listed.process.returncode}: {listed.stderr}")
+        listed = self.scene.start("tasks", self.url(CLIENT.name), "--json")
+        listed.end_with(0)
         if run.process.poll() is not None:
             raise DrillError(f"the run ended with {run.process.returncode}: {ended_by(run)}")
         tasks = {each["id"]: each for each in json.loads(listed.output[0])["tasks"]}
@@ -140,7 +139,7 @@ def interrupt_all(run: Command, actors: list[Command]) -> None:
         actor.process.send_signal(signal.SIGINT)
     for actor in actors:
         check(actor.end() in ENDS_BY_INTERRUPT, f"an actor ends with {actor.process.returncode}: {actor.stderr[-300:]}")
-    interrupt(run)
+    run.stop()
 
 
 def ended_by(run: Command) -> str:

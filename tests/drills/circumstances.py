@@ -1,4 +1,7 @@
-"""Drills on where and how commands run: beside each other, on small disks, with few rights, and killed half way."""
+"""Drills on where and how commands run: beside each other, on small disks, with few rights, and killed half way.
+
+And on envs that load the process they are in: with output, threads, processes and waits.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ import sys
 import time
 from pathlib import Path
 
-from tests.drills.experiments import apex, dqn
 from tests.drills.malice import contents
-from tests.drills.scene import (
-    REPOSITORY,
-    Scene,
-    check,
+from tests.drills.runs import (
+    apex,
     check_no_step_twice,
     checkpoints_of,
-    drill,
+    dqn,
     iteration_of,
-    stop,
+    refused_run,
+    resumed,
     stopped_run,
 )
+from tests.drills.scene import REPOSITORY, Command, Scene, check, drill
+from tests.drills.workers import WORKER, goes_on_and_stops
 
 MOMENTS = (
     *((0.5, signal.SIGKILL), (0.8, signal.SIGKILL), (0.9, signal.SIGKILL), (0.95, signal.SIGKILL)),
@@ -29,6 +32,9 @@ MOMENTS = (
 """Shares of the time that a command takes, and what is sent then."""
 LONG_EVALUATION = 1_000_000
 AT_ONCE = 4
+LONGEST_END_S = 20.0
+MOST_PRINTED = 1 << 20
+"""Characters of a run's own output, whatever its env prints."""
 
 
 @drill(73, "kill-readers")
@@ -44,8 +50,8 @@ def kill_readers(scene: Scene) -> str:
     count = 0
     for words, seconds in commands.items():
         if not seconds:
-            whole = scene.run(*words)
-            check(whole.process.returncode == 0, whole.stderr[-300:])
+            whole = scene.start(*words)
+            whole.end_with(0)
             seconds = time.monotonic() - whole.started_s
         for share, number in MOMENTS:
             report.unlink(missing_ok=True)
@@ -53,9 +59,8 @@ def kill_readers(scene: Scene) -> str:
             check(not report.exists() or "</html>" in report.read_text(), f"{words[0]} left half a report")
             check(contents(run) == before, f"{words[0]} has changed the run")
             count += 1
-        check(not scene.lingering(), f"still there: {scene.lingering()}")
-    done = scene.run("evaluate", run, "--episodes", 1)
-    check(done.process.returncode == 0, done.stderr[-300:])
+        scene.check_nothing_lingers()
+    scene.start("evaluate", run, "--episodes", 1).end_with(0)
     left = {path.name for path in scene.folder.iterdir()} - {"out", "drill.yaml", "report.html"}
     check(all(name.startswith(".report.html.") for name in left), f"left: {left}")
     return f"{count} times; the run unchanged, no half report, {len(left)} hidden files left"
@@ -67,9 +72,7 @@ def end_after(scene: Scene, seconds: float, number: signal.Signals, *words: obje
     time.sleep(seconds)  # the moment is what is drilled
     if command.process.poll() is None:
         command.process.send_signal(number)
-    code = command.end()
-    check(code in (0, -number, 128 + number), f"{words[0]}: exit {code} by {number.name}: {command.stderr[-300:]}")
-    check("Traceback" not in command.stderr, f"{words[0]}: {command.stderr[-300:]}")
+    command.end_with(0, -number, 128 + number)
 
 
 @drill(74, "four-one-out")
@@ -78,17 +81,15 @@ def four_one_out(scene: Scene) -> str:
     file = scene.write("drill.yaml", dqn(steps=1000))
     words = ("run", file, "--out", scene.out, "--json", "--fit")
     for command in [scene.start(*words) for _ in range(AT_ONCE)]:
-        code = command.end()
-        check(code == 0, f"exit {code}: {command.stderr[-300:]}")
+        command.end_with(0)
     runs = sorted(path.name for path in scene.out.iterdir())
     check(len(runs) == AT_ONCE, f"runs {runs}")
     for run in runs:
         check_no_step_twice(scene.out / run)
         check(checkpoints_of(scene.out / run), f"{run} has no checkpoint")
     same = [scene.start(*words, "--name", "same") for _ in range(AT_ONCE)]
-    codes = sorted(command.end() for command in same)
-    check(codes[0] == 0 and set(codes[1:]) <= {2, 3}, f"exit {codes}")
-    check(not any("Traceback" in command.stderr for command in same), "a traceback")
+    codes = sorted(command.end_with(0, 2, 3) for command in same)
+    check(codes.count(0) == 1, f"exit {codes}")
     check_no_step_twice(scene.out / "same")
     return f"{', '.join(runs)}, each whole; with one name exit {codes}"
 
@@ -101,18 +102,13 @@ def disk_fills(scene: Scene) -> str:
     scene.out.mkdir()
     script = f"mount -t tmpfs -o size=110m none {scene.out} && trap 'cp -a {scene.out} {kept}' EXIT &&"
     command = scene.run_in_shell(script, "run", file, "--out", scene.out, "--json")
-    code = command.process.returncode
-    check(code == 1, f"exit {code}: {command.stderr[-300:]}")
-    (said,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    command.end_with(1)
+    said = command.last_words
     check("No space left on device" in said and "cannot write checkpoint" in said, said)
-    check("Traceback" not in command.stderr, command.stderr[-300:])
     run = kept / "drill"
     check(not list(run.rglob("*.writing")), "half a checkpoint was left")
     newest = iteration_of(checkpoints_of(run)[-1])
-    again = scene.start("resume", run, "--json")
-    first = again.wait_for_result()["training_iteration"]
-    check(first == newest + 1, f"checkpoint {newest}, went on with iteration {first}")
-    stop(again)
+    resumed(scene, run, newest).stop()
     check_no_step_twice(run)
     return f"{said.partition(': ')[2]}; went on from {newest}"
 
@@ -130,8 +126,7 @@ def bare_machine(scene: Scene) -> str:
     for name, script in scripts.items():
         file = scene.write(f"{name}.yaml", apex(steps=1000))
         command = scene.run_in_shell(script, "run", file, "--out", scene.out, "--name", name, "--json")
-        code = command.process.returncode
-        check(code == 0, f"{name}: exit {code}: {command.stderr[-300:]}")
+        command.end_with(0)
         said = [line for line in command.stderr.splitlines() if not line.startswith("touch: ")]
         check(not said, f"{name} says {said}")
         check_no_step_twice(scene.out / name)
@@ -144,3 +139,70 @@ def bare_machine(scene: Scene) -> str:
 def installed() -> list[Path]:
     """Return the folders with all that is installed; a folder below another one comes after it."""
     return sorted({REPOSITORY, Path(sys.prefix)})
+
+
+def started(scene: Scene, env: str, *arguments: object) -> Command:
+    """Start an Ape-X run in one of the drills' envs."""
+    return scene.start_run(apex(env=f"tests.drills.envs:{env}"), *arguments)
+
+
+def seconds_to_stop(command: Command) -> float:
+    """Stop a run with SIGINT; return how long that took."""
+    took_s = command.stop()
+    check(took_s < LONGEST_END_S, f"took {took_s:.1f} s")
+    return took_s
+
+
+@drill(67, "env-flood")
+def env_flood(scene: Scene) -> str:
+    """Every step of the env prints 100 kB to stdout and as much to stderr."""
+    command = started(scene, "Flooding")
+    row = command.wait_for_result(lambda row: row["timesteps_total"] > 2000)
+    took_s = seconds_to_stop(command)
+    printed = len(command.stderr) + sum(map(len, command.output))
+    check("xxx" not in command.stderr and printed < MOST_PRINTED, f"it printed {printed} characters")
+    size = sum(path.stat().st_size for path in scene.folder.rglob("*") if path.is_file())
+    check(size < 50e6, f"{size / 1e6:.0f} MB are left")
+    return f"{row['timesteps_total']} steps, {row['timesteps_total'] / 5000:.1f} GB printed; ended after {took_s:.1f} s"
+
+
+@drill(68, "env-crowd")
+def env_crowd(scene: Scene) -> str:
+    """The env starts a thread and two processes that never end; a worker is killed, then the run is stopped."""
+    command = started(scene, "Crowded")
+    row = command.wait_until_it_learns()
+    scene.one(WORKER).send_signal(signal.SIGKILL)
+    command.wait_for_note(r"^worker \d failed.*replaced in")
+    goes_on_and_stops(command, row)
+    scene.check_nothing_lingers()
+    return "a worker replaced; no process left"
+
+
+@drill(69, "env-slow-reset")
+def env_slow_reset(scene: Scene) -> str:
+    """``env.reset`` takes 20 seconds, with a ``sample_timeout_s`` above that, and then without."""
+    text = dqn(env="tests.drills.envs:SlowToReset", steps=1000)
+    alone = scene.start_run(text, name="alone")
+    command = started(scene, "SlowToReset", "-o", "sample_timeout_s=60")
+    row = command.wait_until_it_learns()
+    goes_on_and_stops(command, row)
+    restarts = row["info"]["num_worker_restarts"]
+    check(restarts == 0, f"{restarts} restarts")
+    alone.end_with(0)
+    return f"no worker replaced; trained {row['timesteps_total']} steps"
+
+
+@drill(70, "env-hang-close")
+def env_hang_close(scene: Scene) -> str:
+    """``env.close`` never returns: at once, then only after some steps, in workers and in one process."""
+    env, soon, late = "tests.drills.envs:HangingInClose", "{steps: 0}", "{steps: 100}"
+    line = refused_run(scene, 2, "close", apex(env=env, env_config=soon))
+    texts = {"workers": apex(env=env, env_config=late), "alone": dqn(env=env, env_config=late, min_iter_time_s=0.5)}
+    seconds = []
+    for name, text in texts.items():
+        command = scene.start_run(text, name=name)
+        command.wait_until_it_learns()
+        seconds.append(seconds_to_stop(command))
+        scene.check_nothing_lingers()
+        check(checkpoints_of(scene.out / name), "no checkpoint")
+    return f"{line}; after some steps: exit 130 after {seconds[0]:.1f} and {seconds[1]:.1f} s"

@@ -12,20 +12,19 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tests.drills.experiments import apex, cartpole, dqn
-from tests.drills.scene import (
-    Command,
-    Scene,
-    check,
+from tests.drills.runs import (
+    apex,
+    cartpole,
     check_no_step_twice,
     checkpoints_of,
-    drill,
+    dqn,
     iteration_of,
+    resumed,
     rows_of,
-    stop,
     trial_of,
 )
-from tests.drills.workers import SHARD, TRIAL, WORKER, replaced_in
+from tests.drills.scene import Command, Scene, check, drill
+from tests.drills.workers import SHARD, TRIAL, WORKER, check_no_shared_memory, replaced_in
 
 SEED = 11
 SOAK_S, EVERY_S = 600.0, 15.0
@@ -73,39 +72,26 @@ def throughput_of(run: Path, seconds: float, since_steps: int) -> float:
 def kill_at_random_moments(scene: Scene, moments: int) -> str:
     """Kill a run that writes a checkpoint every few milliseconds; before every other resume, one that still starts."""
     rng, run, redone, gone_s = random.Random(SEED), scene.out / "drill", 0, []
-    file = scene.write("drill.yaml", dqn(checkpoint_freq=1))
-    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "keep_checkpoints_num=3")
+    command = scene.start_run(dqn(checkpoint_freq=1), "-o", "keep_checkpoints_num=3")
     command.wait_for_result()
     for moment in range(moments):
         time.sleep(rng.uniform(0, 1))  # the moment is what is random
-        gone_s.append(seconds_to_die(scene, command))
+        gone_s.append(scene.kill(command))
         newest = iteration_of(checkpoints_of(run)[-1])
         reported = (trial_of(run) / "result.json").read_text(encoding="utf-8").count("\n")  # the last line may be half
         redone = max(redone, reported - newest)
         if moment % 2:
             command = scene.start("resume", run)
             time.sleep(rng.uniform(0, 5))
-            seconds_to_die(scene, command)
+            scene.kill(command)
             newest = iteration_of(checkpoints_of(run)[-1])  # it may have come so far as to write one
-        command = scene.start("resume", run, "--json")
-        first = command.wait_for_result()["training_iteration"]
-        check(first == newest + 1, f"checkpoint {newest}, went on with {first}")
-    stop(command)
+        command = resumed(scene, run, newest)
+    command.stop()
     check_no_step_twice(run)
     return (
         f"{moments} of {moments} went on from the newest checkpoint, at most {redone} iterations were done again;"
         f" all processes gone after {max(gone_s):.1f} s at most"
     )
-
-
-def seconds_to_die(scene: Scene, command: Command) -> float:
-    """Kill a command with -9; return how long it takes until no process of it is left."""
-    command.process.kill()
-    killed_s = time.monotonic()
-    command.process.wait()
-    left = scene.lingering()
-    check(not left, f"still there: {left}")
-    return time.monotonic() - killed_s
 
 
 @drill(23, "ckpt-kill-mid-write")
@@ -123,8 +109,8 @@ def ckpt_kill_fifty(scene: Scene) -> str:
 @drill(64, "worker-recovery", pace="long")
 def worker_recovery(scene: Scene) -> str:
     """Thirty-six times, one of the two workers that have lived longest is killed with -9."""
-    command = scene.start("run", scene.write("drill.yaml", apex(workers=4)), "--out", scene.out, "--json")
-    command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    command = scene.start_run(apex(workers=4))
+    command.wait_until_it_learns()
     follow(command, time.monotonic() + 10)
     rng, seconds = random.Random(SEED), []
     for _ in range(REPLACEMENTS):
@@ -132,7 +118,7 @@ def worker_recovery(scene: Scene) -> str:
         rng.choice(oldest[:2]).kill()
         seconds.append(replaced_in(command.wait_for_note(r"^worker \d failed.*replaced in")))
         follow(command, time.monotonic() + 4)
-    stop(command)
+    command.stop()
     p50, p99 = np.percentile(seconds, [50, 99])
     check(p50 <= LONGEST_P50_S and p99 <= LONGEST_P99_S, percentiles(seconds))
     return f"replaced in {percentiles(seconds)}"
@@ -147,10 +133,9 @@ class Soak:
         self.kills: Counter[str] = Counter()
         self.seconds: dict[str, list[float]] = {COMMAND: [], "trial": [], "worker": []}
         self.best = 0.0
-        file = scene.write(f"{name}.yaml", cartpole())
         self._seen = 0
-        self.command = scene.start("run", file, "--out", scene.out, "--name", name, "--json")
-        self.command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+        self.command = scene.start_run(cartpole(), name=name)
+        self.command.wait_until_it_learns()
 
     def victims(self) -> list[tuple[str, psutil.Process]]:
         """Return the processes of the run that are ours; Ray's own are the drill ray-gone's."""
@@ -168,7 +153,7 @@ class Soak:
             self.command.process.wait()
             self.command, self._seen = self.scene.start("resume", self.run, "--json"), 0
         elif kind == "trial":
-            self.command.wait_for("second start", lambda event: event["event"] == "trial_start")
+            self.command.wait_for_start()
         else:
             return
         self.command.wait_for_result()
@@ -191,7 +176,7 @@ def undisturbed(scene: Scene) -> float:
     follow(soak.command, started_s + UNDISTURBED_S)
     seconds = time.monotonic() - started_s
     rate = throughput_of(soak.run, seconds, first)
-    stop(soak.command)
+    soak.command.stop()
     return rate
 
 
@@ -209,7 +194,7 @@ def soak_chaos(scene: Scene) -> str:
         soak.kill(*rng.choice(soak.victims()))
     follow(soak.command, started_s + SOAK_S + EVERY_S)
     rate = throughput_of(soak.run, time.monotonic() - started_s, first)
-    stop(soak.command)
+    soak.command.stop()
     soak.look()
     check_no_step_twice(soak.run)
     early, late = np.median(memory[4:12]), np.median(memory[-8:])
@@ -222,10 +207,8 @@ def soak_chaos(scene: Scene) -> str:
     check(soak.best >= REWARD, f"did not reach {REWARD:g}: {told}")
     check(rate >= LEAST_THROUGHPUT * expected, told)
     check(late <= MOST_MEMORY * early, told)
-    lingering = scene.lingering()
-    check(not lingering, f"still there: {lingering}")
-    more = {name for name in set(os.listdir("/dev/shm")) - shared if "ray" in name or "rlexp" in name}
-    check(not more, f"in /dev/shm: {more}")
+    scene.check_nothing_lingers()
+    check_no_shared_memory(shared)
     scene.run("doctor", "--clean")
     left = sorted(path.name for path in scene.folder.iterdir() if path.suffix != ".yaml" and path.name != "out")
     check(not left, f"left after doctor --clean: {left}")

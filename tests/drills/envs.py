@@ -32,18 +32,6 @@ class WithPassword(EndlessEnv):
         self._needed = bool(password)
 
 
-class SlowOnce(EndlessEnv):
-    """Takes ``step_s`` for a step; in the one process that is the first to leave the file ``claim``, ``slow_s``."""
-
-    def __init__(self, claim: str, step_s: float, slow_s: float) -> None:
-        super().__init__()
-        self._step_s = slow_s if _is_first(Path(claim)) else step_s
-
-    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        time.sleep(self._step_s)
-        return super().step(action)
-
-
 class Paced(EndlessEnv):
     """Takes ``step_s`` for a step. Each observation has the number of its player, and how many steps came before."""
 
@@ -54,6 +42,13 @@ class Paced(EndlessEnv):
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         time.sleep(self._step_s)
         return super().step(action)
+
+
+class SlowOnce(Paced):
+    """Takes ``step_s`` for a step; in the one process that is the first to leave the file ``claim``, ``slow_s``."""
+
+    def __init__(self, claim: str, step_s: float, slow_s: float) -> None:
+        super().__init__(slow_s if _is_first(Path(claim)) else step_s)
 
 
 class Versioned(EndlessEnv):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from rlexp.text import MOST_LINES
 from tests.drills.attacks import ATTACKS, check_clean, record_changed
-from tests.drills.experiments import apex, dqn
-from tests.drills.files import refused
-from tests.drills.scene import Scene, check, checkpoints_of, drill, stopped_run, trial_of
+from tests.drills.runs import apex, checkpoints_of, dqn, refused, stopped_run, trial_of
+from tests.drills.scene import SCRIPT, Scene, check, drill
 from tests.lab.checkpoints import Bomb
 
 ATTEMPTS = {
@@ -65,10 +64,8 @@ def evil_yaml(scene: Scene) -> str:
     text, lines = attempts(sentinel)
     file = scene.write("drill.yaml", text)
     for words in (("check", file), ("convert", file), ("run", file, "--out", scene.out), ("sweep", file)):
-        command = scene.run(*words)
-        check(
-            command.process.returncode == 2, f"{words[0]}: exit {command.process.returncode}: {command.stderr[-300:]}"
-        )
+        command = scene.start(*words)
+        command.end_with(2)
         first = dict(sorted(lines.items(), key=lambda item: item[1])[: MOST_LINES // 2])
         passed = [name for name, line in first.items() if f"error: {file}:{line}:" not in command.stderr]
         check(not passed, f"{words[0]} says nothing of {passed}: {command.stderr[-500:]}")
@@ -119,8 +116,7 @@ def poisoned_folder(scene: Scene) -> str:
         ("train", "-f", "drill.yaml", "--out", "again"),
     )
     for words in commands:
-        command = scene.run_in(folder, *words)
-        check(command.process.returncode == 0, f"{words}: exit {command.process.returncode}: {command.stderr[-500:]}")
+        scene.start_in(folder, SCRIPT, *words).end_with(0)
         check(not sentinel.exists(), f"{words} has imported {sentinel.read_text() if sentinel.exists() else ''}")
     return f"{len(commands)} commands beside {len(POISONED)} modules, none of them imported"
 

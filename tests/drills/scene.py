@@ -1,15 +1,11 @@
 """What drills are made of: a temporary folder, commands that run in it, and all the processes that come of them.
 
 The drills by name.
-
-What a drill's run left in its directory.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import logging
 import os
 import queue
 import re
@@ -25,9 +21,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import psutil
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 REPOSITORY = Path(__file__).parents[2]
+SCRIPT = Path(sys.executable).with_name("rlexp")
+"""What is installed as ``rlexp``."""
 DEADLINE_S = float(os.environ.get("RLEXP_DRILL_DEADLINE_S", "60"))
 """Bound of every wait in a drill; a machine on which much else runs needs more."""
 LINGER_S = 10.0
@@ -72,6 +69,26 @@ class Command:
         """What it has said on stderr."""
         return "".join(self._errors)
 
+    def events_of(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of one kind so far."""
+        return [event for event in self.events if event["event"] == kind]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results so far."""
+        return [event["result"] for event in self.events_of("result")]
+
+    @property
+    def notes(self) -> list[str]:
+        """The texts of the notes so far."""
+        return [event["text"] for event in self.events_of("note")]
+
+    @property
+    def last_words(self) -> str:
+        """Why its only trial ended."""
+        (end,) = self.events_of("trial_end")
+        return str(end["message"])
+
     def wait_for(self, what: str, is_it: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Return the next event that ``is_it``; ``what`` names it where it does not come in time."""
         deadline = time.monotonic() + DEADLINE_S
@@ -94,6 +111,16 @@ class Command:
         row: dict[str, Any] = event["result"]
         return row
 
+    def wait_until_it_learns(self, updates: int = 10, steps: int = 0) -> dict[str, Any]:
+        """Return the next row by which it has made so many updates and taken so many steps."""
+        return self.wait_for_result(
+            lambda row: row["info"]["num_updates"] >= updates and row["timesteps_total"] >= steps
+        )
+
+    def wait_for_start(self) -> dict[str, Any]:
+        """Return the next event that a trial starts."""
+        return self.wait_for("start of a trial", lambda event: event["event"] == "trial_start")
+
     def wait_for_note(self, pattern: str) -> str:
         """Return the next note that matches a regular expression."""
         event = self.wait_for(
@@ -115,6 +142,20 @@ class Command:
                 self.events.append(_parsed(line))
         self._lines.put(None)
         return code
+
+    def end_with(self, *codes: int, timeout_s: float = DEADLINE_S) -> int:
+        """Return its exit code, once it has ended by itself; check that it is one of ``codes``, without a traceback."""
+        code = self.end(timeout_s)
+        check(code in codes, f"exit {code}, not {' or '.join(map(str, codes))}: {self.stderr[-300:]}")
+        check("Traceback" not in self.stderr, self.stderr[-300:])
+        return code
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> float:
+        """End a run by a signal; check that it ends as it should, and return the seconds that this took."""
+        asked_s = time.monotonic()
+        self.process.send_signal(number)
+        self.end_with(128 + number)
+        return time.monotonic() - asked_s
 
     def close(self) -> None:
         """Wait until it has ended, which somebody has seen to, and close its pipes."""
@@ -161,6 +202,11 @@ class Scene:
         """Start ``rlexp ARGUMENTS``."""
         return self._started((sys.executable, "-m", "rlexp", *map(str, arguments)), environment)
 
+    def start_run(self, text: str, *arguments: object, name: str = "", **environment: str) -> Command:
+        """Start ``rlexp run`` of an experiment in ``out``, with its events; ``name`` instead of the experiment's."""
+        words = (self.write(f"{name or 'drill'}.yaml", text), "--out", self.out, *(("--name", name) if name else ()))
+        return self.start("run", *words, "--json", *arguments, **environment)
+
     def start_behind(self, prefix: Sequence[str], *arguments: object, **environment: str) -> Command:
         """Start ``rlexp ARGUMENTS`` behind the words of another command: one that says where it runs."""
         return self._started((*prefix, sys.executable, "-m", "rlexp", *map(str, arguments)), environment)
@@ -177,13 +223,9 @@ class Scene:
         command.end()
         return command
 
-    def run_in(self, folder: Path, *arguments: object) -> Command:
-        """Run the installed script ``rlexp ARGUMENTS`` in a folder and wait for its end."""
-        script = Path(sys.executable).with_name("rlexp")
-        words = ("sh", "-c", 'cd "$0" && exec "$@"', folder, script, *arguments)
-        command = self._started(tuple(map(str, words)), {})
-        command.end()
-        return command
+    def start_in(self, folder: Path, *words: object, **environment: str) -> Command:
+        """Start a program, such as SCRIPT, in a folder."""
+        return self._started(("sh", "-c", 'cd "$0" && exec "$@"', str(folder), *map(str, words)), environment)
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the drill's processes."""
@@ -216,6 +258,19 @@ class Scene:
             check(time.monotonic() < deadline, f"no process {kind}")
             time.sleep(0.05)
         return found[0]
+
+    def kill(self, command: Command) -> float:
+        """Kill a command with -9; return how long it takes until no process of the drill is left."""
+        command.process.kill()
+        killed_s = time.monotonic()
+        command.process.wait()
+        self.check_nothing_lingers()
+        return time.monotonic() - killed_s
+
+    def check_nothing_lingers(self) -> None:
+        """Check that the processes of commands that have ended are gone."""
+        left = self.lingering()
+        check(not left, f"still there: {left}")
 
     def lingering(self) -> list[str]:
         """Return the command lines of processes that are still there LINGER_S after their command has ended."""
@@ -285,60 +340,3 @@ def drill(number: int, name: str, pace: Pace = "minute") -> Callable[[Play], Pla
         return play
 
     return register
-
-
-STEPS_TAG = "ray/tune/timesteps_total"
-
-
-def trial_of(run: Path) -> Path:
-    """Return the directory of a run's only trial."""
-    (trial,) = json.loads((run / "run.json").read_text(encoding="utf-8"))["trials"]
-    return run / str(trial["directory"])
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """Return the rows of its ``result.json``."""
-    lines = (trial_of(run) / "result.json").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def checkpoints_of(run: Path) -> list[Path]:
-    """Return the checkpoints of its trial, the oldest first."""
-    return sorted(path for path in trial_of(run).glob("checkpoint_*") if path.name[-1].isdigit())
-
-
-def iteration_of(checkpoint: Path) -> int:
-    """Return the iteration in a checkpoint's name."""
-    return int(checkpoint.name.split("_")[1])
-
-
-def check_no_step_twice(run: Path) -> None:
-    """Check that result.json, progress.csv and TensorBoard have every iteration once, in order."""
-    rows = rows_of(run)
-    iterations = [row["training_iteration"] for row in rows]
-    check(iterations == list(range(1, len(rows) + 1)), f"result.json has iterations {iterations}")
-    steps = [row["timesteps_total"] for row in rows]
-    check(steps == sorted(set(steps)), f"result.json has steps {steps}")
-    with (trial_of(run) / "progress.csv").open(encoding="utf-8", newline="") as file:
-        cells = [int(row["training_iteration"]) for row in csv.DictReader(file)]
-    check(cells == iterations, f"progress.csv has iterations {cells}")
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every point that is taken back
-    events = EventAccumulator(str(trial_of(run)), size_guidance={"scalars": 0})
-    events.Reload()
-    points = [event.step for event in events.Scalars(STEPS_TAG)]
-    check(points == steps, f"TensorBoard has steps {points}, result.json {steps}")
-
-
-def stopped_run(scene: Scene, text: str, iterations: int = 4) -> Path:
-    """Run an experiment for some iterations, stop it with SIGINT and return its directory."""
-    command = scene.start("run", scene.write("drill.yaml", text), "--out", scene.out, "--name", "drill", "--json")
-    command.wait_for_result(lambda row: row["training_iteration"] >= iterations)
-    stop(command)
-    return scene.out / "drill"
-
-
-def stop(command: Command) -> None:
-    """Stop a run with SIGINT; check that it ends as it should."""
-    command.process.send_signal(signal.SIGINT)
-    code = command.end()
-    check(code == 130, f"exit {code}: {command.stderr[-300:]}")

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import sysconfig
+import uuid
 import zipfile
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -22,9 +23,9 @@ from typing import Final
 import psutil
 
 from tests.drills.attacks import record_changed
-from tests.drills.experiments import dqn
 from tests.drills.malice import POISONED
-from tests.drills.scene import Command, Scene, check, checkpoints_of, drill, stopped_run, trial_of
+from tests.drills.runs import checkpoints_of, dqn, stopped_run, trial_of
+from tests.drills.scene import SCRIPT, Command, Scene, check, drill
 from tests.lab.checkpoints import forge
 
 EVIL: Final = "evil_part"
@@ -221,11 +222,12 @@ def plain_commands(scene: Scene, archive: Path, environment: dict[str, str]) -> 
         ("resume", run, "-q", "-o", "stop.timesteps_total=1"),
     )
     for words in commands:
-        command = within(scene, archive, environment, *words)
+        command = started(scene, archive, environment, SCRIPT, *words)
+        command.end()
         missing = words[0] == "export" and "not installed" in command.stderr
         is_linked = words[0] == "resume"  # its folder has programs and links of git now: either is a good end
         check(missing or is_linked or command.process.returncode == 0, f"{words}: {command.stderr[-500:]}")
-    server = scene_in(scene, archive, environment, "tensorboard", run, "--port", 0)
+    server = started(scene, archive, environment, SCRIPT, "tensorboard", run, "--port", 0)
     check(server._lines.get(timeout=60) is not None, f"tensorboard: {server.stderr[-300:]}")
     server.process.send_signal(signal.SIGINT)
     server.end()
@@ -239,12 +241,12 @@ def refusing_commands(scene: Scene, named: dict[str, Path], mine: Path, environm
         commands += [("export", named[what], "--onnx", mine / "policy.onnx"), ("resume", named[what], "-q")]
     for first in range(0, len(commands), AT_ONCE):
         some = commands[first : first + AT_ONCE]
-        for words, command in [(words, scene_in(scene, mine, environment, *words)) for words in some]:
+        for words, command in [(words, started(scene, mine, environment, SCRIPT, *words)) for words in some]:
             code = command.end()
             missing = words[0] == "export" and "not installed" in command.stderr
             check(missing or code == REFUSED, f"{words}: exit {code}: {command.stderr[-500:]}")
-    done = started(scene, mine, environment, (sys.executable, "-c", API, *map(str, named.values())))
-    check(done.end() == 0, done.stderr[-500:])
+    done = started(scene, mine, environment, sys.executable, "-c", API, *named.values())
+    done.end_with(0)
     passed = [what for what, path in named.items() if f"refused load_policy {path}\n" not in done.output]
     check(not passed, f"load_policy has loaded {passed}: {done.output}")
     return len(commands) + 2 * len(named) + 4
@@ -253,37 +255,23 @@ def refusing_commands(scene: Scene, named: dict[str, Path], mine: Path, environm
 def check_hook_works(scene: Scene, archive: Path, environment: dict[str, str], log: Path) -> None:
     """Check that the hook tells of what it is there for: else the drill could not fail."""
     code = f"import sys; sys.path.append({str(archive)!r}); import evil_part, evil_native"
-    done = started(scene, scene.folder, environment, (sys.executable, "-c", code))
+    done = started(scene, scene.folder, environment, sys.executable, "-c", code)
     done.end()
     told = log.read_text(encoding="utf-8") if log.exists() else ""
     check("exec " in told and "import " in told, f"the hook told {told!r}")
     if shutil.which("strace"):
         code = f"import socket; socket.socket(type=socket.SOCK_DGRAM).connect(('{ELSEWHERE}', 9))"
-        started(scene, scene.folder, environment, (sys.executable, "-c", code)).end()
-        started(scene, scene.folder, environment, (str(archive / "program.sh"),)).end()
+        started(scene, scene.folder, environment, sys.executable, "-c", code).end()
+        started(scene, scene.folder, environment, archive / "program.sh").end()
         calls = strange_calls(environment)
         check(len(calls) == 2, f"strace told {calls}")
 
 
-def within(scene: Scene, folder: Path, environment: dict[str, str], *arguments: object) -> Command:
-    """Run a command in a folder and wait for its end."""
-    command = scene_in(scene, folder, environment, *arguments)
-    command.end()
-    return command
-
-
-def scene_in(scene: Scene, folder: Path, environment: dict[str, str], *arguments: object) -> Command:
-    """Start ``python -m rlexp ARGUMENTS`` in a folder."""
-    script = str(Path(sys.executable).with_name("rlexp"))
-    return started(scene, folder, environment, (script, *map(str, arguments)))
-
-
-def started(scene: Scene, folder: Path, environment: dict[str, str], words: tuple[str, ...]) -> Command:
+def started(scene: Scene, folder: Path, environment: dict[str, str], *words: object) -> Command:
     """Start a program in a folder; strace watches what no hook of Python sees: programs, and libraries that connect."""
     if shutil.which("strace"):
-        log = f"{environment['RLEXP_AUDIT_LOG']}.{len(scene._commands)}.strace"
-        words = ("strace", *STRACE, "-o", log, *words)
-    return scene._started(("sh", "-c", 'cd "$0" && exec "$@"', str(folder), *words), environment)
+        words = ("strace", *STRACE, "-o", f"{environment['RLEXP_AUDIT_LOG']}.{uuid.uuid4().hex}.strace", *words)
+    return scene.start_in(folder, *words, **environment)
 
 
 def strange_calls(environment: dict[str, str]) -> list[str]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from tests.drills.scene import LINGER_S, Command, Scene, check, drill
+from tests.drills.scene import Command, Scene, check, drill
 
 SWEEP = """
 {name}:
@@ -31,7 +28,6 @@ SWEEP = """
     model: {{fcnet_hiddens: [8]}}
 """
 STEPS = 240
-INTERRUPTED = 130
 OVER = {"TERMINATED", "PRUNED", "ERROR"}
 LONGEST_S = 150.0
 """Bound of a sweep of eight trials, each with a process of its own, where others use the machine as well."""
@@ -59,20 +55,11 @@ def results(scene: Scene, trials: list[str]) -> dict[str, bytes]:
     return {trial: (scene.out / "drill" / trial / "result.json").read_bytes() for trial in trials}
 
 
-def killed(scene: Scene, command: Command) -> None:
-    """Kill a sweep with -9, and wait until none of its trials is left."""
-    command.process.kill()
-    command.process.wait()
-    _, alive = psutil.wait_procs(scene.processes("ray::"), timeout=LINGER_S)
-    check(not alive, f"still there: {alive}")
-
-
 def resumed(scene: Scene) -> list[str]:
     """Resume it to its end; return the trials that were begun."""
     command = scene.start("resume", scene.out / "drill", "--json")
-    code = command.end(LONGEST_S)
-    check(code == 0, f"exit {code}: {command.stderr[-300:]}")
-    return [event["trial"] for event in command.events if event["event"] == "trial_start"]
+    command.end_with(0, timeout_s=LONGEST_S)
+    return [event["trial"] for event in command.events_of("trial_start")]
 
 
 @drill(39, "sweep-one-bad")
@@ -102,7 +89,7 @@ def sweep_kill_resume(scene: Scene) -> str:
     search = "scheduler: asha, asha: {grace_period: 120, reduction_factor: 2}"
     command = started(scene, "drill", search, f"env_config: {{pay: {{grid_search: {pays}}}}}")
     ended = wait_for_ends(command, 3)
-    killed(scene, command)
+    scene.kill(command)
     before = results(scene, ended)
     begun = resumed(scene)
     check(not set(begun) & set(ended), f"began again: {set(begun) & set(ended)}")
@@ -123,8 +110,8 @@ def optuna_crash(scene: Scene) -> str:
     search = "searcher: optuna, num_samples: 6, optuna: {n_startup_trials: 3}"
     command = started(scene, "drill", search, "lr: {loguniform: [1e-4, 1e-2]}")
     ended = wait_for_ends(command, 2)
-    command.wait_for("start of a trial", lambda event: event["event"] == "trial_start")  # that one is being tried
-    killed(scene, command)
+    command.wait_for_start()  # that one is being tried
+    scene.kill(command)
     ended += [trial for trial in trials_begun(scene) if trial not in ended and has_last_row(scene, trial)]
     tried = [trial for trial in trials_begun(scene) if trial not in ended]
     count = len(trials_begun(scene))
@@ -150,9 +137,7 @@ def sweep_ctrl_c(scene: Scene) -> str:
     searched = "lr: {grid_search: [1e-3, 1e-4]}\n    horizon: {grid_search: [10, 2]}"
     command = started(scene, "drill", search, searched, "-o", "stop.timesteps_total=400")
     exploit = command.wait_for_note("copies")
-    command.process.send_signal(signal.SIGINT)
-    code = command.end()
-    check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")
+    command.stop()
     resumed(scene)
     configurations = content(scene.out / "drill/sweep.json")["configurations"]
     statuses = [each["status"] for each in configurations]

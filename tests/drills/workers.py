@@ -1,4 +1,7 @@
-"""Drills on what moves experience: rollout workers, replay shards, and the envs in them."""
+"""Drills on what moves experience: rollout workers, replay shards, and the envs in them.
+
+And on PPO: what moves a train batch, and the learners that share it.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,25 @@ import signal
 import time
 from typing import Any
 
-from tests.drills.experiments import apex, dqn
-from tests.drills.scene import Command, Scene, check, check_no_step_twice, drill
+from tests.drills.runs import PPO_BATCH, apex, check_no_step_twice, dqn, ppo, rows_of, trial_of
+from tests.drills.scene import Command, Scene, check, drill
 
-WORKER, SHARD = "ray::RolloutWorker", "ray::ReplayShard"
+WORKER, SHARD, LEARNER = "ray::RolloutWorker", "ray::ReplayShard", "ray::LearnerProcess"
 TRIAL = ("ray::ExperimentTrainable", "ray::ResourceTrainable")
 """Ray names a trial's process after its class between two calls, and after Tune's wrapper of it within one."""
 FAILING_ENV = "tests.lab.failing_env:FailsOnceEnv"
 LONGEST_REPLACEMENT_S = 10.0
 """Beyond the time it takes to see that a worker hangs; on a machine that others use as well."""
-INTERRUPTED = 130
+LONGEST_NOTICE_S = 10.0
+"""From a learner's death to the restart of its trial; on a machine that others use as well."""
 
 
 def steps_only_grow(command: Command) -> None:
     """Check that no count went back in the results so far."""
-    rows = [event["result"] for event in command.events if event["event"] == "result"]
     for count in ("training_iteration", "timesteps_total", "time_total_s"):
-        counts = [row[count] for row in rows]
+        counts = [row[count] for row in command.rows]
         check(counts == sorted(counts), f"{count} went back: {counts}")
-    iterations = [row["training_iteration"] for row in rows]
+    iterations = [row["training_iteration"] for row in command.rows]
     check(iterations == sorted(set(iterations)), f"iterations twice: {iterations}")
 
 
@@ -34,9 +37,7 @@ def goes_on_and_stops(command: Command, after: dict[str, Any], updates: int = 50
     """Check that ``command`` samples and learns on after a row of results, and that Ctrl-C ends it well."""
     wanted = after["info"]["num_updates"] + updates, after["timesteps_total"] + 500
     command.wait_for_result(lambda row: row["info"]["num_updates"] > wanted[0] and row["timesteps_total"] > wanted[1])
-    command.process.send_signal(signal.SIGINT)
-    code = command.end()
-    check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")
+    command.stop()
     steps_only_grow(command)
 
 
@@ -49,27 +50,27 @@ def replaced_in(note: str) -> float:
 
 def lose_worker(scene: Scene, number: int) -> str:
     """Send a signal to a worker of a run that learns; check that it is replaced and all goes on."""
-    command = scene.start("run", scene.write("drill.yaml", apex()), "--out", scene.out, "--json")
-    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    command = scene.start_run(apex())
+    row = command.wait_until_it_learns()
     scene.one(WORKER).send_signal(number)
     note = command.wait_for_note(r"^worker \d (failed|delivered nothing).*replaced in")
     check(replaced_in(note) < LONGEST_REPLACEMENT_S, note)
     goes_on_and_stops(command, row)
-    restarts = [
-        event["result"]["info"]["num_worker_restarts"] for event in command.events if event["event"] == "result"
-    ]
-    check(restarts[-1] == 1, f"restarts {restarts[-1]}")
+    restarts = command.rows[-1]["info"]["num_worker_restarts"]
+    check(restarts == 1, f"restarts {restarts}")
     return note
+
+
+def failing(scene: Scene, how: str) -> str:
+    """Return the ``env_config`` of an env that fails as ``how`` says; it remembers in a file that it has."""
+    return f"{{failed: '{scene.folder / 'failed'}', how: {how}}}"
 
 
 def fail_once(scene: Scene, how: str, said: str) -> str:
     """Let an env fail once in one worker; check what is said and that all goes on."""
-    env_config = f"{{failed: '{scene.folder / 'failed'}', how: {how}}}"
-    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config))
-    command = scene.start("run", file, "--out", scene.out, "--json")
+    command = scene.start_run(apex(env=FAILING_ENV, env_config=failing(scene, how)))
     note = command.wait_for_note(said)
-    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
-    goes_on_and_stops(command, row)
+    goes_on_and_stops(command, command.wait_until_it_learns())
     return note
 
 
@@ -88,9 +89,8 @@ def sigstop(scene: Scene) -> str:
 @drill(9, "kill-shard")
 def kill_shard(scene: Scene) -> str:
     """A replay shard is killed with -9."""
-    file = scene.write("drill.yaml", apex(storage="actors"))
-    command = scene.start("run", file, "--out", scene.out, "--json")
-    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    command = scene.start_run(apex(storage="actors"))
+    row = command.wait_until_it_learns()
     scene.one(SHARD).kill()
     note = command.wait_for_note(r"^replay shard \d failed")
     check("transitions" in note, note)
@@ -108,16 +108,14 @@ def env_hang(scene: Scene) -> str:
 def env_raise(scene: Scene) -> str:
     """``env.step`` raises once, and in another run always."""
     note = fail_once(scene, "raise", r"^worker \d failed: .*RuntimeError: this env fails")
-    env_config = f"{{failed: '{scene.folder / 'failed'}', always: true}}"
-    file = scene.write("always.yaml", apex(env=FAILING_ENV, env_config=env_config))
     # So that the first fragment is never complete.
-    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "sample_batch_size=200")
-    code = command.end()
-    check(code == 1, f"exit {code}")
-    ends = [event["message"] for event in command.events if event["event"] == "trial_end"]
-    check(len(ends) == 1 and "RuntimeError: this env fails" in str(ends[0]), f"said {ends}")
-    check("Traceback" not in command.stderr, command.stderr[-300:])
-    return f"{note}; always: exit 1, {ends[0]}"
+    words = ("-o", "sample_batch_size=200")
+    command = scene.start_run(
+        apex(env=FAILING_ENV, env_config=failing(scene, "raise, always: true")), *words, name="always"
+    )
+    command.end_with(1)
+    check("RuntimeError: this env fails" in command.last_words, f"said {command.last_words}")
+    return f"{note}; always: exit 1, {command.last_words}"
 
 
 @drill(13, "env-segfault")
@@ -129,58 +127,45 @@ def env_segfault(scene: Scene) -> str:
 @drill(10, "kill-trial")
 def kill_trial(scene: Scene) -> str:
     """The process that learns is killed with -9; ``max_failures`` lets it begin again."""
-    file = scene.write("drill.yaml", apex())
-    command = scene.start("run", file, "--out", scene.out, "--json", "-o", "max_failures=1")
+    command = scene.start_run(apex(), "-o", "max_failures=1")
     command.wait_for_result(lambda row: row["info"]["num_updates"] > 10 and row["training_iteration"] >= 3)
-    trial = scene.one(TRIAL)
-    trial.kill()
+    scene.one(TRIAL).kill()
     killed_s = time.monotonic()
-    command.wait_for("second start", lambda event: event["event"] == "trial_start")
-    before = [event["result"]["training_iteration"] for event in command.events if event["event"] == "result"][-1]
+    command.wait_for_start()
+    before = command.rows[-1]["training_iteration"]
     again = command.wait_for_result()["training_iteration"]
     took_s = time.monotonic() - killed_s
     check(before <= again <= before + 2, f"was at iteration {before}, goes on with {again}")
-    goes_on_and_stops_after_restart(command)
+    command.wait_for_result()
+    command.stop()
     check_no_step_twice(scene.out / "drill")
     return f"killed at iteration {before}, went on with {again} after {took_s:.1f} s"
-
-
-def goes_on_and_stops_after_restart(command: Command) -> None:
-    """Check that Ctrl-C ends a run whose trial began again."""
-    command.wait_for_result()
-    command.process.send_signal(signal.SIGINT)
-    code = command.end()
-    check(code == INTERRUPTED, f"exit {code}: {command.stderr[-300:]}")
 
 
 @drill(14, "env-nan")
 def env_nan(scene: Scene) -> str:
     """An env pays a reward of NaN, once; then, in one process, always."""
     note = fail_once(scene, "nan", r"^worker \d failed: .*a reward of nan")
-    env_config = f"{{failed: '{scene.folder / 'failed'}', how: nan, always: true}}"
-    command = scene.run(
-        "run", scene.write("always.yaml", dqn(env=FAILING_ENV, env_config=env_config)), "--out", scene.out, "--json"
-    )
-    check(command.process.returncode == 1, f"exit {command.process.returncode}: {command.stderr[-300:]}")
+    scene.start_run(dqn(env=FAILING_ENV, env_config=failing(scene, "nan, always: true")), name="always").end_with(1)
     return note
 
 
 @drill(15, "nan-loss")
 def nan_loss(scene: Scene) -> str:
     """Training diverges: the trial fails with what to do, and its last checkpoint is from before."""
-    command = scene.run("run", scene.write("drill.yaml", dqn(lr="1e30")), "--out", scene.out, "--json")
-    check(command.process.returncode == 1, f"exit {command.process.returncode}: {command.stderr[-300:]}")
-    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
+    command = scene.start_run(dqn(lr="1e30"))
+    command.end_with(1)
+    message = command.last_words
     check("the loss is" in message and "lower lr" in message, message)
-    return str(message)
+    return message
 
 
 @drill(27, "starved-nested")
 def starved_nested(scene: Scene) -> str:
     """A trial that needs every CPU there is, with shards in processes of their own, gets what it needs."""
     text = apex(workers=1, storage="actors").replace("num_cpus_per_worker: 0", "num_cpus_per_worker: 1")
-    command = scene.start("run", scene.write("drill.yaml", text), "--out", scene.out, "--json", "--fit")
-    row = command.wait_for_result(lambda row: row["info"]["num_updates"] > 10)
+    command = scene.start_run(text, "--fit")
+    row = command.wait_until_it_learns()
     took_s = time.monotonic() - command.started_s
     goes_on_and_stops(command, row)
     return f"learned {took_s:.1f} s after the command"
@@ -188,12 +173,10 @@ def starved_nested(scene: Scene) -> str:
 
 def fail_always(scene: Scene, how: str, restarts: int) -> tuple[str, list[str]]:
     """Let the env of a run's only worker fail again and again; return the trial's last words and the notes."""
-    env_config = f"{{failed: '{scene.folder / 'failed'}', how: {how}, always: true}}"
-    file = scene.write("drill.yaml", apex(env=FAILING_ENV, env_config=env_config, workers=1))
-    command = scene.run("run", file, "--out", scene.out, "--json", "-o", f"max_num_worker_restarts={restarts}")
-    check(command.process.returncode == 1, f"exit {command.process.returncode}: {command.stderr[-300:]}")
-    (message,) = [event["message"] for event in command.events if event["event"] == "trial_end"]
-    return message, [event["text"] for event in command.events if event["event"] == "note"]
+    text = apex(workers=1, env=FAILING_ENV, env_config=failing(scene, f"{how}, always: true"))
+    command = scene.start_run(text, "-o", f"max_num_worker_restarts={restarts}")
+    command.end_with(1)
+    return command.last_words, command.notes
 
 
 @drill(29, "stall-watchdog")
@@ -219,7 +202,7 @@ def slow_worker(scene: Scene) -> str:
     for name, slow_s, workers in (("even", 0.002, 2), ("uneven", 0.04, 3)):
         env_config = f"{{claim: '{scene.folder / name}', step_s: 0.002, slow_s: {slow_s}}}"
         text = apex(env="tests.drills.envs:SlowOnce", env_config=env_config, workers=workers)
-        command = scene.start("run", scene.write(f"{name}.yaml", text), "--out", scene.out, "--json")
+        command = scene.start_run(text, name=name)
         rows = [command.wait_for_result() for _ in range(8)]
         rates.append(sum(row["info"]["sample_throughput"] for row in rows[3:]) / len(rows[3:]))
         goes_on_and_stops(command, rows[-1])
@@ -235,9 +218,9 @@ def slow_learner(scene: Scene) -> str:
         .replace("fcnet_hiddens: [32]", "fcnet_hiddens: [1024, 1024]")
         .replace("batch_size: 32", "batch_size: 512")
     )
-    command = scene.start("run", scene.write("drill.yaml", text), "--out", scene.out, "--json")
-    first = command.wait_for_result(lambda row: row["info"]["num_updates"] >= 5)["info"]
-    last = command.wait_for_result(lambda row: row["info"]["num_updates"] >= 60)
+    command = scene.start_run(text)
+    first = command.wait_until_it_learns(updates=5)["info"]
+    last = command.wait_until_it_learns(updates=60)
     trained, sampled = (last["info"][key] - first[key] for key in ("num_steps_trained", "num_steps_sampled"))
     check(3.8 <= trained / sampled <= 4.2, f"{trained / sampled:.2f} steps trained for each sampled, not 4")
     goes_on_and_stops(command, last, updates=2)
@@ -251,14 +234,7 @@ def object_store_full(scene: Scene) -> str:
     text = apex(env="tests.lab.envs:PixelEnv", env_config="{size: 84}", storage="actors").replace(
         "    seed: 0\n", "    seed: 0\n    preprocessor_pref: null\n"
     )
-    command = scene.start(
-        "run",
-        scene.write("drill.yaml", text),
-        "--out",
-        scene.out,
-        "--json",
-        RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000",
-    )
+    command = scene.start_run(text, RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000")
     row = command.wait_for_result(lambda row: row["timesteps_total"] > 4000)
     goes_on_and_stops(command, row)
     return f"{row['timesteps_total']} steps of 21 kB each through 80 MB"
@@ -268,13 +244,61 @@ def object_store_full(scene: Scene) -> str:
 def orphans(scene: Scene) -> str:
     """After a run that ended by itself nothing of it is left but its directory."""
     shared = set(os.listdir("/dev/shm"))
-    text = apex(steps=1000, storage="shared_memory")
-    command = scene.run("run", scene.write("drill.yaml", text), "--out", scene.out, "--json")
-    check(command.process.returncode == 0, f"exit {command.process.returncode}: {command.stderr[-300:]}")
-    check(not scene.lingering(), f"still there: {scene.lingering()}")
+    scene.start_run(apex(steps=1000, storage="shared_memory")).end_with(0)
+    scene.check_nothing_lingers()
     left = {path.name for path in scene.folder.iterdir()} - {"out", "drill.yaml"}
     check(not left, f"in the temporary folder: {left}")
-    # Other programs use it as well: what has the name of one of Ray's or ours counts.
-    more = {name for name in set(os.listdir("/dev/shm")) - shared if "ray" in name or "rlexp" in name}
-    check(not more, f"in /dev/shm: {more}")
+    check_no_shared_memory(shared)
     return "no process, no temporary folder, no shared memory"
+
+
+def check_no_shared_memory(before: set[str]) -> None:
+    """Check that nothing of ours or Ray's was added to ``/dev/shm``; other programs use it as well."""
+    more = {name for name in set(os.listdir("/dev/shm")) - before if "ray" in name or "rlexp" in name}
+    check(not more, f"in /dev/shm: {more}")
+
+
+def check_batches(scene: Scene, command: Command, batches: int) -> None:
+    """Check that a run ends by itself, and that each of its iterations has the env steps of one train batch."""
+    command.end_with(0)
+    check_no_step_twice(scene.out / "drill")
+    rows = rows_of(scene.out / "drill")
+    steps = [row["timesteps_total"] for row in rows]
+    check(steps == [PPO_BATCH * (number + 1) for number in range(batches)], f"env steps {steps}")
+    trained = [row["info"]["num_steps_trained"] for row in rows]
+    check(trained == steps, f"trained {trained}")
+
+
+@drill(78, "kill-learner")
+def kill_learner(scene: Scene) -> str:
+    """One of several learners is killed with -9 while it learns; ``max_failures`` lets the trial begin again."""
+    batches = 3
+    command = scene.start_run(ppo(scene.folder / "claim", batches, learners=2, epochs=150))
+    command.wait_for_result()
+    time.sleep(0.5)  # it learns for longer than that
+    learners = scene.processes(LEARNER)
+    check(len(learners) == 2, f"{len(learners)} learners")
+    learners[1].kill()
+    killed_s = time.monotonic()
+    command.wait_for_start()
+    took_s = time.monotonic() - killed_s
+    check(took_s < LONGEST_NOTICE_S, f"started again after {took_s:.1f} s")
+    said = (trial_of(scene.out / "drill") / "error.txt").read_text(encoding="utf-8").splitlines()[0]
+    check(re.match(r"learner \d failed: its process died", said), said)
+    again = command.wait_for_result()["training_iteration"]
+    check(again == 2, f"was at iteration 1, goes on with {again}")
+    check_batches(scene, command, batches)
+    return f"{said.split(' (')[0]}; started again after {took_s:.1f} s, went on with iteration {again}"
+
+
+@drill(79, "kill-batch-worker")
+def kill_batch_worker(scene: Scene) -> str:
+    """A rollout worker of PPO is killed with -9 while a train batch is sampled: the others sample what it had not."""
+    batches = 4
+    command = scene.start_run(ppo(scene.folder / "claim", batches, step_s=0.02))
+    command.wait_for_result(lambda row: row["training_iteration"] == 1)
+    time.sleep(1.0)  # sampling a batch takes 2 s
+    scene.one(WORKER).kill()
+    note = command.wait_for_note(r"^worker \d failed: its process died; replaced in")
+    check_batches(scene, command, batches)
+    return note
