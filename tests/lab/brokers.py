@@ -3,11 +3,7 @@
 A server listens on loopback only, at a free port, keeps nothing on the disk, and ends with the process that started it.
 Where one cannot be had the test is skipped with the reason; with RLEXP_REQUIRE_BROKERS=1 it fails.
 
-Servers for tests, without root: what is installed, or else Debian's packages unpacked into a cache folder.
-
-A RabbitMQ and an MQTT server (mosquitto) for tests: on loopback, at free ports, without data that stays.
-
-They end with the process that started them, also where it is killed: RabbitMQ's epmd is started here for that reason.
+It ends with that process also where that is killed: RabbitMQ's epmd is started here for that reason.
 """
 
 import os
@@ -189,11 +185,10 @@ class RedisServer:
             return _ask(connection, *words)
 
     def _command(self, port: int) -> list[str]:
-        dies_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--daemonize", "no"]
         secret = ["--requirepass", self.password] if self.password else []
         kept = ["--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always"] if self._folder else []
-        return [*dies_with_us, str(self._program), *options, *kept, *secret]
+        return [*dies_with_us(), str(self._program), *options, *kept, *secret]
 
     def _has_started(self, port: int) -> bool:
         assert self._process is not None

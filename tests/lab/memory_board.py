@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -37,43 +38,19 @@ class MemoryQueue:
 
     def __init__(self) -> None:
         self.messages: deque[bytes] = deque()
-        self.changed = threading.Condition()
+        self._changed = threading.Condition()
 
     def add(self, messages: Sequence[bytes]) -> None:
         """Append ``messages`` and wake who waits for them."""
-        with self.changed:
+        with self._changed:
             self.messages.extend(messages)
-            self.changed.notify_all()
+            self._changed.notify_all()
 
-    def clear(self) -> None:
-        """Lose all messages."""
-        with self.changed:
-            self.messages.clear()
-
-
-class MemoryCarrier:
-    """An end of a MemoryQueue."""
-
-    def __init__(self, queue: MemoryQueue, max_bytes: int = MAX_BYTES) -> None:
-        self._queue = queue
-        self._max_bytes = max_bytes
-
-    @property
-    def max_bytes(self) -> int:
-        return self._max_bytes
-
-    def send(self, messages: Sequence[bytes]) -> None:
-        check_sizes(messages, self._max_bytes)
-        self._queue.add(messages)
-
-    def receive(self, limit: int, timeout_s: float) -> list[bytes]:
-        queue = self._queue
-        with queue.changed:
-            queue.changed.wait_for(lambda: bool(queue.messages), timeout_s)
-            return [queue.messages.popleft() for _ in range(min(limit, len(queue.messages)))]
-
-    def close(self) -> None:
-        """There is nothing to give up."""
+    def take(self, limit: int, timeout_s: float) -> list[bytes]:
+        """Remove the oldest messages and return them, as soon as there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self.messages), timeout_s)
+            return [self.messages.popleft() for _ in range(min(limit, len(self.messages)))]
 
 
 @dataclass
@@ -177,8 +154,7 @@ class MemoryBoard:
             return [entry.summary(now) for entry in entries]
 
     def describe(self, task_id: str) -> Task | None:
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
+        with self._entry(task_id) as entry:
             return entry.task if entry else None
 
     @property
@@ -197,14 +173,11 @@ class MemoryBoard:
             self._server.entries[task.id] = MemoryTask(task, now, now + KEPT_S, TaskStatus.QUEUED)
 
     def cancel(self, task_id: str, reason: str) -> bool:
-        now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
-            return entry is not None and entry.end(TaskStatus.CANCELLED, reason, now)
+        with self._entry(task_id) as entry:
+            return entry is not None and entry.end(TaskStatus.CANCELLED, reason, self._server.clock())
 
     def rows(self, task_id: str, start: int) -> list[tuple[int, str]]:
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
+        with self._entry(task_id) as entry:
             if entry is None or not entry.rows:
                 return []
             lost = start > entry.rows[-1][0] + 1
@@ -212,8 +185,7 @@ class MemoryBoard:
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
         now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
+        with self._entry(task_id) as entry:
             if entry is None or entry.status is not TaskStatus.RUNNING:
                 return None
             if actor_of(member) in entry.banned:
@@ -232,8 +204,7 @@ class MemoryBoard:
         if messages:
             self.queue(seat.task_id).send(messages)
         now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(seat.task_id)
+        with self._entry(seat.task_id) as entry:
             if entry is None:
                 return Beat(None, -1, NOTHING_GOT)
             lease = entry.seats.get(seat.index)
@@ -247,22 +218,19 @@ class MemoryBoard:
             return Beat(entry.status, entry.news.weights_version, got, len(entry.queue.messages), is_led)
 
     def release(self, seat: Seat) -> None:
-        with self._server.lock:
-            entry = self._server.entries.get(seat.task_id)
+        with self._entry(seat.task_id) as entry:
             lease = entry.seats.get(seat.index) if entry else None
             if lease and (lease.epoch, lease.member) == (seat.epoch, seat.member):
                 lease.expires_s = 0.0
 
     def get_blob(self, task_id: str, name: str) -> bytes | None:
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
+        with self._entry(task_id) as entry:
             return entry.blobs.get(name) if entry else None
 
     def ban(self, lead: Lead, actor: str) -> None:
         now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
-            if entry is None or not entry.is_led_by(lead):
+        with self._led(lead) as entry:
+            if entry is None:
                 return
             entry.banned.add(actor)
             for index, lease in entry.seats.items():
@@ -284,8 +252,7 @@ class MemoryBoard:
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
         now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
+        with self._entry(task_id) as entry:
             if entry is None:
                 return None
             lease = entry.trainer
@@ -299,14 +266,12 @@ class MemoryBoard:
             return Lead(task_id, given, member, lease_s)
 
     def received(self, task_id: str) -> dict[tuple[int, int], int]:
-        with self._server.lock:
-            entry = self._server.entries.get(task_id)
+        with self._entry(task_id) as entry:
             return dict(entry.got) if entry else {}
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
+        with self._entry(lead.task_id) as entry:
             if entry is None or entry.trainer is None:
                 return TrainerBeat(None)
             if not entry.is_led_by(lead):
@@ -320,45 +285,50 @@ class MemoryBoard:
             return TrainerBeat(entry.status, entry.holders(now), len(entry.queue.messages))
 
     def put_blob(self, lead: Lead, name: str, content: bytes) -> bool:
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
-            if entry is None or not entry.is_led_by(lead):
-                return False
-            entry.blobs[check_name(name)] = bytes(content)
-            return True
+        with self._led(lead) as entry:
+            if entry is not None:
+                entry.blobs[check_name(name)] = bytes(content)
+            return entry is not None
 
     def drop_blob(self, lead: Lead, name: str) -> None:
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
-            if entry and entry.is_led_by(lead):
+        with self._led(lead) as entry:
+            if entry is not None:
                 entry.blobs.pop(name, None)
 
     def put_rows(self, lead: Lead, rows: Sequence[str]) -> bool:
         check_rows(rows)
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
-            if entry is None or not entry.is_led_by(lead):
+        with self._led(lead) as entry:
+            if entry is None:
                 return False
             following = entry.rows[-1][0] + 1 if entry.rows else 0
             entry.rows.extend(enumerate(rows, following))
             return True
 
     def give_up(self, lead: Lead) -> None:
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
-            if entry and entry.trainer and entry.is_led_by(lead):
+        with self._led(lead) as entry:
+            if entry and entry.trainer:
                 entry.trainer.expires_s = 0.0
 
     def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
-        now = self._server.clock()
-        with self._server.lock:
-            entry = self._server.entries.get(lead.task_id)
-            if entry and entry.trainer and entry.is_led_by(lead):
-                entry.end(status, reason, now)
+        with self._led(lead) as entry:
+            if entry and entry.trainer:
+                entry.end(status, reason, self._server.clock())
                 entry.trainer.expires_s = 0.0
 
     def close(self) -> None:
         """There is nothing to give up."""
+
+    @contextmanager
+    def _entry(self, task_id: str) -> Iterator[MemoryTask | None]:
+        """Hold the server's lock, and give its task of that id."""
+        with self._server.lock:
+            yield self._server.entries.get(task_id)
+
+    @contextmanager
+    def _led(self, lead: Lead) -> Iterator[MemoryTask | None]:
+        """The same of the task that ``lead`` is the right to train; None where another one has that."""
+        with self._entry(lead.task_id) as entry:
+            yield entry if entry is not None and entry.is_led_by(lead) else None
 
     def _forget_old(self, now: float) -> None:
         entries = self._server.entries
@@ -375,21 +345,22 @@ class _TaskQueue:
 
     @property
     def max_bytes(self) -> int:
-        return MemoryCarrier(MemoryQueue()).max_bytes
+        return MAX_BYTES
 
     def send(self, messages: Sequence[bytes]) -> None:
-        self._carrier().send(messages)
+        check_sizes(messages, MAX_BYTES)
+        self._queue().add(messages)
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
-        return self._carrier().receive(limit, timeout_s)
+        return self._queue().take(limit, timeout_s)
 
     def close(self) -> None:
         """There is nothing to give up."""
 
-    def _carrier(self) -> MemoryCarrier:
+    def _queue(self) -> MemoryQueue:
         with self._server.lock:
             entry = self._server.entries.get(self._task_id)
-            return MemoryCarrier(entry.queue if entry else MemoryQueue())
+            return entry.queue if entry else MemoryQueue()
 
 
 def _next_epoch(before: int, now_s: float) -> int:

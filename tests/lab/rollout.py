@@ -34,7 +34,7 @@ def spec_of(
     **rollout: Any,
 ) -> WorkerSpec:
     """Return worker 0 with seed 0; ``rollout`` differs from PLAIN, and a test may ``replace`` the rest."""
-    make_env = partial(make_vector_env, EnvConfig(env, env_config or {}, None), num_envs)
+    make_env = partial(make_vector_env, EnvConfig(env, env_config or {}), num_envs)
     return WorkerSpec(0, 0, make_env, make_policy, fold, replace(PLAIN, **rollout))
 
 

@@ -281,15 +281,12 @@ class Rehearsals:
         def cluster_for(*arguments: object) -> object:
             return Cluster.of(this_machine())
 
-        names = ("rlexp.tuning.run", "rlexp.tuning.resume")
-        with (
-            patch.multiple(
-                names[0], run_in_session=self._play, cluster_for=cluster_for, capacity=lambda *_: self._capacity
-            ),
-            patch.multiple(
-                names[1], run_in_session=self._play, cluster_for=cluster_for, capacity=lambda *_: self._capacity
-            ),
-        ):
+        doubles: dict[str, Any] = {
+            "run_in_session": self._play,
+            "cluster_for": cluster_for,
+            "capacity": lambda *_: self._capacity,
+        }
+        with patch.multiple("rlexp.tuning.run", **doubles), patch.multiple("rlexp.tuning.resume", **doubles):
             yield
 
     def _play(self, search: Search, trials: object, directory: RunDirectory, *others: object) -> int:
