@@ -63,7 +63,8 @@ MISSING: Final = "-"
 CUT: Final = "…"
 MOST_LINES: Final = 20
 """Of a list that may be very long; the rest is counted."""
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+"""Eight heights, the lowest first."""
 _MOST_DIGITS: Final = 6
 _SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _SMALLEST_DECIMAL: Final = 1e-3
@@ -157,15 +158,21 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     cells = min(width, len(values))
     edges = [len(values) * cell // cells for cell in range(cells + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    return levels([(mean - low) / (high - low) if high > low else 0.0 for mean in means])
+    return heights([sum(values[a:b]) / (b - a) for a, b in pairwise(edges)])
 
 
-def levels(shares: Sequence[float]) -> str:
-    """Return a block per share (0..1), empty lowest and full highest."""
-    top = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[min(max(round(share * top), 0), top)] if is_known(share) else " " for share in shares)
+def heights(values: Sequence[float], blocks: str = BLOCKS) -> str:
+    """Return a block per value, the lowest value lowest; a space where it is not finite."""
+    known = [value for value in values if is_known(value)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    spread = (high / 2 - low / 2) or 1.0  # halves, for their difference has to be finite too
+    return levels([(value / 2 - low / 2) / spread for value in values], blocks)
+
+
+def levels(shares: Sequence[float], blocks: str = BLOCKS) -> str:
+    """Return a block per share (0..1), empty lowest and full highest; a space where it is not finite."""
+    top = len(blocks) - 1
+    return "".join(blocks[min(max(round(share * top), 0), top)] if is_known(share) else " " for share in shares)
 
 
 def first_of(lines: Sequence[str], rest: str) -> list[str]:

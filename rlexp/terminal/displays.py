@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from rlexp.config.keys.trial import Trial
@@ -18,8 +17,8 @@ from rlexp.files import to_json
 from rlexp.runs.record import RunRecord, Status
 from rlexp.search.standings import Standings
 from rlexp.terminal.summary import standings_as_json, summary_lines
-from rlexp.terminal.trial_view import TrialView, goal_text, time_left
-from rlexp.text import columns_of, count, exact, one_line, percent, score
+from rlexp.terminal.trial_view import TrialView, progress_words, reward_goal
+from rlexp.text import columns_of, count, one_line, score
 
 if TYPE_CHECKING:
     from rlexp.board.servers.board import TaskSummary
@@ -91,9 +90,7 @@ class QuietDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave nothing to restore."""
 
 
@@ -263,7 +260,7 @@ def report(view: TrialView) -> str:
     parts = [
         f"iteration {count(row.get('training_iteration'))}",
         f"steps {count(row.get('timesteps_total'))}{_progress(view)}",
-        f"reward {score(row.get('episode_reward_mean'))}{_goal(view)}",
+        f"reward {score(row.get('episode_reward_mean'))}{reward_goal(view)}",
         f"sampled {count(row.get('info/sample_throughput'))}/s",
         f"trained {count(row.get('info/train_throughput'))}/s",
         f"bottleneck {row.get('info/bottleneck', '-')}",
@@ -276,15 +273,7 @@ def report(view: TrialView) -> str:
 
 def _progress(view: TrialView) -> str:
     progress = view.progress(time.monotonic())
-    if progress is None:
-        return ""
-    left = time_left(progress.seconds_left, bool(view.undecided))
-    return f" ({', '.join(filter(None, [f'{percent(progress.share)} of {goal_text(progress)}', left]))})"
-
-
-def _goal(view: TrialView) -> str:
-    goal = view.trial.experiment.stop.get("episode_reward_mean")
-    return "" if goal is None else f" of {exact(goal)}"
+    return "" if progress is None else f" ({', '.join(progress_words(progress, bool(view.undecided)))})"
 
 
 def choose_display(

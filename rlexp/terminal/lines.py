@@ -257,16 +257,21 @@ class StatusLine:
 
     def print_above(self, text: str) -> None:
         """Print an event with its time, which stays."""
-        if self._is_open:
-            self._is_open = False
-            self._stream.write(_CLEAR_LINE)
+        self.erase()
         self._print(visible(text))
+
+    def erase(self) -> None:
+        """Leave an empty line where it was; a second call does nothing."""
+        self._end_with(_CLEAR_LINE)
 
     def close(self) -> None:
         """Leave the cursor on a line of its own; a second call does nothing."""
+        self._end_with("\n")
+
+    def _end_with(self, text: str) -> None:
         if self._is_open:
             self._is_open = False
-            self._stream.write("\n")
+            self._stream.write(text)
             self._stream.flush()
 
     def _print(self, text: str) -> None:

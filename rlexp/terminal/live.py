@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, RLock, Thread
-from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.control import Control
@@ -183,12 +182,7 @@ class LiveDisplay(QuietDisplay):
         self._close()
         super().finish(run)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Give the terminal back: the cursor and the lines of the picture."""
         self._close()
 

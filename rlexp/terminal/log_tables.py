@@ -14,7 +14,7 @@ from typing import Final, TextIO
 from rlexp.compare.event_files import AtStep, Figures, LogRun, RunContents, Summary
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
-from rlexp.text import MISSING
+from rlexp.text import BLOCKS, CUT, MISSING, heights
 
 _NO_TERMINAL_WIDTH: Final = 200
 """Columns where there is no terminal: tags are not cut then, within reason."""
@@ -47,7 +47,7 @@ class Glyphs:
     """Stands for what was cut off."""
 
 
-_UNICODE: Final = Glyphs("▁▂▃▄▅▆▇█", "…")
+_UNICODE: Final = Glyphs(BLOCKS, CUT)
 _ASCII: Final = Glyphs("_.,-~+*#", "~")
 
 
@@ -156,7 +156,7 @@ def _table(figures: Mapping[str, Figures], means: Mapping[str, Callable[[int], l
     columns = _columns(list(figures.values()), width - least)
     tag_width, curve_width = _outer_widths(max(map(len, tags)), width - _width_of(columns))
     glyphs = glyphs_of(sys.stdout)
-    curves = ["curve", *(sparkline(means[tag](curve_width), glyphs) for tag in figures)]
+    curves = ["curve", *(heights(means[tag](curve_width), glyphs.blocks) for tag in figures)]
     if curve_width < len("curve"):
         curves = [""] * len(curves)
     cells = ([cut(tag, tag_width, glyphs).ljust(tag_width) for tag in tags], *map(_right, columns), curves)
@@ -238,15 +238,6 @@ def number(value: float | None) -> str:
 def slope(value: float | None) -> str:
     """Return by how much a value grows in 1000 steps, with its sign."""
     return MISSING if value is None else f"{1000 * value:+.3g}"
-
-
-def sparkline(means: Sequence[float], glyphs: Glyphs) -> str:
-    """Return a block for each of ``means``, the lowest lowest; a space where it is not finite."""
-    known = [mean for mean in means if math.isfinite(mean)]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    spread = high / 2 - low / 2  # halves, for their difference has to be finite too
-    scale = (len(glyphs.blocks) - 1) / spread if spread > 0 else 0.0
-    return "".join(glyphs.blocks[round((mean / 2 - low / 2) * scale)] if math.isfinite(mean) else " " for mean in means)
 
 
 def _compact(value: float, digits: int) -> str:

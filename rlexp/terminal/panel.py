@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -12,14 +11,14 @@ from rich.text import Text
 
 from rlexp.config.keys.common import FactLine
 from rlexp.runs.record import Status
-from rlexp.terminal.trial_view import Overall, TrialView, goal_text, open_ends, time_left
+from rlexp.terminal.summary import fitted, status_counts
+from rlexp.terminal.trial_view import Overall, TrialView, open_ends, progress_words, reward_goal, time_left
 from rlexp.text import (
     MISSING,
     bar,
     count,
     decimal,
     duration,
-    exact,
     is_known,
     levels,
     middle_cut,
@@ -71,10 +70,8 @@ def picture(
     block_width = min(width, _WIDEST_BLOCK)
     blocks = [line for view in running for line in trial_block(view, block_width, now_s)]
     body = blocks if len(blocks) <= room else _table(running, width, room, now_s)
-    lines = [Text(headline, style="bold"), *body, *([] if overall is None else [_together(views, overall)])]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return Text("\n").join(lines[:height])
+    foot = [] if overall is None else [_together(views, overall)]
+    return fitted([Text(headline, style="bold"), *body, *foot], width, height)
 
 
 def _table(views: Sequence[TrialView], width: int, room: int, now_s: float) -> list[Text]:
@@ -113,9 +110,7 @@ def _table_row(cells: tuple[str, ...], name_width: int) -> Text:
 
 def _together(views: Sequence[TrialView], overall: Overall) -> Text:
     """Return how many trials there are, what they do, and how much of all is done."""
-    numbers = Counter(view.status for view in views)
-    known = [f"{numbers[status]} {status.lower()}" for status in Status if numbers[status]]
-    counts = f"{len(views)} trials: {', '.join(known)}  "
+    counts = f"{len(views)} trials: {status_counts(view.status for view in views)}  "
     done = f"  {percent(overall.share)}  {time_left(overall.seconds_left, overall.is_bound)}"
     return Text.assemble((counts, "dim"), (bar(overall.share, _BAR_WIDTH), "green"), (done.rstrip(), "dim"))
 
@@ -153,12 +148,7 @@ def _progress(view: TrialView, room: int, now_s: float) -> Text:
     if progress is None:
         return Text(f"{steps}, {open_ends(view)}")
     beside = [] if progress.metric == "timesteps_total" else [steps]
-    parts = [
-        *beside,
-        f"{percent(progress.share)} of {goal_text(progress)}",
-        time_left(progress.seconds_left, bool(view.undecided)),
-    ]
-    text = _GAP.join(filter(None, parts))
+    text = _GAP.join([*beside, *progress_words(progress, bool(view.undecided))])
     bar_width = min(room - len(text) - len(_GAP), _WIDEST_BAR)
     if bar_width < _NARROWEST_BAR:
         return Text(text)
@@ -166,13 +156,13 @@ def _progress(view: TrialView, room: int, now_s: float) -> Text:
 
 
 def _reward(view: TrialView) -> Text:
-    goal = view.trial.experiment.stop.get("episode_reward_mean")
-    of_goal = "" if goal is None else f" of {exact(goal)}"
     reward = view.row.get("episode_reward_mean")
     if not is_known(reward):
         return Text("no episode has ended yet")
     line = sparkline(view.rewards, _SPARKLINE_WIDTH)
-    return Text.assemble((score(reward), "bold"), f"{of_goal}  best {score(view.best_reward)}{_GAP}", (line, "green"))
+    return Text.assemble(
+        (score(reward), "bold"), f"{reward_goal(view)}  best {score(view.best_reward)}{_GAP}", (line, "green")
+    )
 
 
 def _lines(view: TrialView) -> tuple[FactLine, ...]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from rlexp.compare.run_listing import DAMAGED, KILLED, Found
 from rlexp.files import to_json
 from rlexp.runs.record import Status
-from rlexp.terminal.lines import GREEN, RED, YELLOW, Table, tolerate_unknown_letters, visible
+from rlexp.terminal.lines import GREEN, RED, YELLOW, StatusLine, Table, tolerate_unknown_letters, visible
 from rlexp.text import MISSING, count, middle_cut, one_line, score, size
 
 if TYPE_CHECKING:
     from rlexp.agents.checkpoint import Evaluation
     from rlexp.agents.export.export import Export
-    from rlexp.agents.export.onnx import TensorForm, Verification
+    from rlexp.agents.export.onnx import Verification
     from rlexp.runs.checkpoints.kept import Superseded
 
 _LONGEST_ENV: Final = 24
@@ -114,30 +114,23 @@ def _age(started: datetime | None, now: datetime) -> str:
     return f"{int(seconds // span)} {unit}"
 
 
-_CLEAR_LINE: Final = "\r\x1b[K"
-
-
 class EvaluationProgress:
     """Shows on a terminal how far an evaluation is, on one line that is gone at its end."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_shown = False
+        self._line = StatusLine(stream) if stream.isatty() else None
 
     def __enter__(self) -> EvaluationProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._is_shown:
-            self._stream.write(_CLEAR_LINE)
-            self._stream.flush()
+        if self._line is not None:
+            self._line.erase()
 
     def report(self, num_ended: int, num_env_steps: int) -> None:
         """Show it."""
-        if self._stream.isatty():
-            self._is_shown = True
-            self._stream.write(f"{_CLEAR_LINE}{num_ended} episodes ended, {num_env_steps:,} env steps")
-            self._stream.flush()
+        if self._line is not None:
+            self._line.show(f"{num_ended} episodes ended, {num_env_steps:,} env steps")
 
 
 def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) -> None:
@@ -229,13 +222,9 @@ def _export_as_json(export: Export) -> dict[str, object]:
         "bytes": export.num_bytes,
         "checkpoint": str(export.checkpoint),
         "metadata": export.metadata,
-        "inputs": [_form(form) for form in verification.inputs],
-        "outputs": [_form(form) for form in verification.outputs],
+        "inputs": list(map(vars, verification.inputs)),
+        "outputs": list(map(vars, verification.outputs)),
         "observations": sum(verification.num_observations.values()),
         "largest_difference": verification.largest_difference,
         "other_actions": verification.num_other_actions,
     }
-
-
-def _form(form: TensorForm) -> dict[str, object]:
-    return {"name": form.name, "dtype": form.dtype, "shape": list(form.shape)}

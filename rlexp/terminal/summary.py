@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -213,21 +213,30 @@ def leaderboard(standings: Standings, headline: str, width: int, height: int) ->
     """Return at most ``height`` lines of at most ``width`` cells: what there is so far, the best first."""
     standings = standings.confirmation or standings
     ranked = standings.ranked()
-    counts = Counter(trial.status for trial in standings.trials())
-    said = [f"{counts[status]} {status.lower()}" for status in Status if counts[status]]
+    counts = status_counts(trial.status for trial in standings.trials()) or "none"
     begun = f"{len(ranked)} of {standings.number_of_configurations} configurations started"
     metric = f"{standings.search.metric}, {standings.search.mode}"
-    foot = Text(f"{begun}; trials: {', '.join(said) or 'none'}; by {metric}", "dim")
+    foot = Text(f"{begun}; trials: {counts}; by {metric}", "dim")
     room = max(height - 3, 0)
     shown = list(enumerate(ranked, start=1)) if len(ranked) <= room else _with_running(ranked, room - 1)
     rows = [_live_cells(standing, rank, standings) for rank, standing in shown]
     table = _styled_table(_LIVE_HEADER, rows, [standing.status for _, standing in shown], width)
     if len(shown) < len(ranked):
         table.append(Text(f"… and {len(ranked) - len(shown)} more", "dim"))
-    lines = [Text(headline, style="bold"), *table, foot]
+    return fitted([Text(headline, style="bold"), *table, foot], width, height)
+
+
+def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
+    """Return the first ``height`` lines, each cut to ``width`` cells."""
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines[:height])
+
+
+def status_counts(statuses: Iterable[Status]) -> str:
+    """Return how many trials have each status: ``2 pending, 1 running``; those that none has are left out."""
+    counts = Counter(statuses)
+    return ", ".join(f"{counts[status]} {status.lower()}" for status in Status if counts[status])
 
 
 def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from rlexp.config.keys.metrics import GROWING_METRICS, METRICS
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import Status
 from rlexp.runs.rows import ITERATION, flatten
-from rlexp.text import duration, exact, is_known
+from rlexp.text import duration, exact, is_known, percent
 
 _REWARDS_KEPT: Final = 400
 _BUDGET: Final = "time_budget_s"
@@ -124,6 +124,18 @@ class TrialView:
 def _when(progress: GoalProgress) -> tuple[float, float]:
     """Return a key that is lower the sooner the goal is reached."""
     return (float("inf") if progress.seconds_left is None else progress.seconds_left, -progress.share)
+
+
+def progress_words(progress: GoalProgress, is_bound: bool) -> list[str]:
+    """Return ``50 % of 500,000 env steps``, and where it is known how long it takes: see ``time_left``."""
+    words = (f"{percent(progress.share)} of {goal_text(progress)}", time_left(progress.seconds_left, is_bound))
+    return list(filter(None, words))
+
+
+def reward_goal(view: TrialView) -> str:
+    """Return `` of 475`` where a mean reward ends the trial, else nothing."""
+    goal = view.trial.experiment.stop.get("episode_reward_mean")
+    return "" if goal is None else f" of {exact(goal)}"
 
 
 def goal_text(progress: GoalProgress) -> str:

@@ -11,7 +11,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +26,16 @@ from rlexp.terminal.displays import JsonDisplay, PlainDisplay, QuietDisplay, cho
 from rlexp.terminal.live import LiveDisplay
 from rlexp.terminal.summary import summary_lines
 from tests.lab.terminals import Terminal
+from tests.unit.conftest import MakeRow, MakeTrial
 
-MakeTrial = Callable[..., Trial]
-MakeRow = Callable[..., dict[str, Any]]
+
+def live_on(terminal: io.StringIO, stdout: io.StringIO | None = None, width: int = 80) -> LiveDisplay:
+    console = Console(file=terminal, force_terminal=True, width=width, height=24, highlight=False, _environ={})
+    return LiveDisplay(stdout or io.StringIO(), console)
+
+
+def check_cursor_is_shown(terminal: io.StringIO) -> None:
+    assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")
 
 
 def play(display: Display, trial: Trial, row: dict[str, Any], run: RunRecord) -> None:
@@ -103,23 +109,21 @@ def test_live_draws_on_stderr_and_gives_the_terminal_back(
     make_trial: MakeTrial, make_row: MakeRow, finished_run: RunRecord
 ) -> None:
     stdout, terminal = io.StringIO(), Terminal()
-    console = Console(file=terminal, force_terminal=True, width=80, height=24, highlight=False, _environ={})
-    play(LiveDisplay(stdout, console), make_trial(), make_row(), finished_run)
+    play(live_on(terminal, stdout), make_trial(), make_row(), finished_run)
     drawn = terminal.getvalue()
     assert "learner queue 3/16" in drawn
     assert "ERROR" in drawn
     assert "\x1b[2J" not in drawn
-    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
+    check_cursor_is_shown(terminal)
     assert stdout.getvalue().startswith("results/cartpole: ")
 
 
 def test_what_happens_to_a_trial_is_told_by_all_but_the_quiet_display(make_trial: MakeTrial) -> None:
     streams = [io.StringIO() for _ in range(4)]
-    console = Console(file=streams[2], force_terminal=True, width=200, height=24, highlight=False, _environ={})
     displays: list[Display] = [
         PlainDisplay(io.StringIO(), streams[0]),
         JsonDisplay(streams[1]),
-        LiveDisplay(io.StringIO(), console),
+        live_on(streams[2], width=200),
         QuietDisplay(streams[3]),
     ]
     for display in displays:
@@ -138,11 +142,10 @@ def test_what_happens_to_a_trial_is_told_by_all_but_the_quiet_display(make_trial
 def test_a_stop_request_writes_nothing_itself_but_with_the_next_tick(make_trial: MakeTrial) -> None:
     """It comes from a signal handler, which may stand in the middle of a write to the same stream."""
     streams = [io.StringIO() for _ in range(3)]
-    console = Console(file=streams[2], force_terminal=True, width=80, height=24, _environ={})
     displays: list[Display] = [
         PlainDisplay(io.StringIO(), streams[0]),
         JsonDisplay(streams[1]),
-        LiveDisplay(io.StringIO(), console),
+        live_on(streams[2]),
     ]
     for display, stream in zip(displays, streams, strict=True):
         with display:
@@ -158,10 +161,9 @@ def test_a_stop_request_writes_nothing_itself_but_with_the_next_tick(make_trial:
 
 def test_the_clock_moves_while_the_command_itself_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    console = Console(file=terminal, force_terminal=True, width=80, height=24, highlight=False, _environ={})
     seconds = itertools.count()
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    with LiveDisplay(io.StringIO(), console) as display:
+    with live_on(terminal) as display:
         display.start(Path("results/cartpole"), [])
         display.on_phase(None, "starting Ray")
         give_up_s = time.monotonic() + 20
@@ -180,8 +182,7 @@ def test_a_resumed_trial_shows_its_earlier_rewards(tmp_path: Path, make_trial: M
     text = "".join(json.dumps(row) + "\n" for row in rows) + '{"training_iteration": 4, "cut'
     (tmp_path / trial.name / "result.json").write_text(text)
     terminal = Terminal()
-    console = Console(file=terminal, force_terminal=True, width=80, height=24, highlight=False, _environ={})
-    with LiveDisplay(io.StringIO(), console) as display:
+    with live_on(terminal) as display:
         display.start(tmp_path, [trial])
         display.on_result(trial, make_row(4, 50.0))
         display.tick()
@@ -189,19 +190,12 @@ def test_a_resumed_trial_shows_its_earlier_rewards(tmp_path: Path, make_trial: M
     assert "▁█▅" in terminal.getvalue()
 
 
-def interrupt_after(act: Callable[[], None]) -> None:
-    act()
-    raise KeyboardInterrupt
-
-
 def test_live_gives_the_terminal_back_when_the_run_raises(make_trial: MakeTrial) -> None:
     terminal = Terminal()
-    console = Console(file=terminal, force_terminal=True, width=80, height=24, _environ={})
-    display = LiveDisplay(io.StringIO(), console)
-    with pytest.raises(KeyboardInterrupt), display:
-        interrupt_after(lambda: display.start(Path("results/cartpole"), [make_trial()]))
-    drawn = terminal.getvalue()
-    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
+    with pytest.raises(KeyboardInterrupt), live_on(terminal) as display:  # noqa: PT012
+        display.start(Path("results/cartpole"), [make_trial()])
+        raise KeyboardInterrupt
+    check_cursor_is_shown(terminal)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,12 @@ from rlexp.terminal.lines import (
     print_notice_list,
     visible,
 )
-from tests.unit.conftest import MakeRow, MakeTrial, make_row, make_trial  # noqa: F401 - fixtures
+from tests.unit.conftest import MakeRow, MakeTrial
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
 SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))
+METRICS = [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *KNOWN_METRICS]
+VALUES = [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS]
 
 
 def explained(name: str | None, capsys: pytest.CaptureFixture[str]) -> str:
@@ -48,14 +50,14 @@ def explained(name: str | None, capsys: pytest.CaptureFixture[str]) -> str:
     return printed
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *KNOWN_METRICS])
+@pytest.mark.parametrize("name", METRICS)
 def test_every_column_of_a_result_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(name, capsys).splitlines()
     assert lines[0] == f"{name} (metric)"
     assert len(lines) > 1
 
 
-@pytest.mark.parametrize("name", [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS])
+@pytest.mark.parametrize("name", VALUES)
 def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     first, *rest = explained(name, capsys).splitlines()
     assert first.startswith(f"{name} (")
@@ -63,18 +65,7 @@ def test_every_sampler_searcher_and_scheduler_is_explained(name: str, capsys: py
 
 
 def test_explained_names_exist() -> None:
-    known = {
-        *COLUMNS,
-        *DQNConfig.AGENT_COLUMNS,
-        *PPOConfig.AGENT_COLUMNS,
-        *KNOWN_METRICS,
-        GRID,
-        PYTHON_KEYS[0],
-        *SAMPLERS,
-        *SEARCHERS,
-        *SCHEDULERS,
-    }
-    assert {each.name for each in named_values()} == known
+    assert {each.name for each in named_values()} == {*METRICS, *VALUES}
 
 
 @pytest.mark.parametrize(
@@ -199,10 +190,7 @@ def test_command_that_trains_outlives_lost_stderr(lose: Lose) -> None:
 
 @pytest.mark.parametrize("kind", [JsonDisplay, PlainDisplay])
 def test_displays_are_silent_after_stdout_is_lost(
-    kind: type[JsonDisplay | PlainDisplay],
-    lose: Lose,
-    make_trial: MakeTrial,  # noqa: F811
-    make_row: MakeRow,  # noqa: F811
+    kind: type[JsonDisplay | PlainDisplay], lose: Lose, make_trial: MakeTrial, make_row: MakeRow
 ) -> None:
     stdout, stderr = lose("stdout"), lose("stderr")
     outlive_readers()

@@ -5,9 +5,7 @@ What is drawn again and again leaves nothing behind, whatever the window does me
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,12 +13,12 @@ from rich.text import Text
 
 from rlexp import text
 from rlexp.config.keys.ppo import PPOExperiment
-from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import Status
 from rlexp.terminal.live import Canvas
 from rlexp.terminal.panel import picture
 from rlexp.terminal.trial_view import OverallProgress, TrialView
 from tests.lab.terminals import Window
+from tests.unit.conftest import MakeRow, MakeTrial
 
 
 class RememberingWindow(Window):
@@ -93,9 +91,6 @@ def test_a_canvas_that_was_never_opened_keeps_the_cursor_and_erases_its_line() -
     assert window.shown == [""]
     assert "\x1b[?25l" not in "".join(window.written)
 
-
-MakeTrial = Callable[..., Trial]
-MakeRow = Callable[..., dict[str, Any]]
 
 NOW_S = 1_000.0
 """On the monotonic clock."""
