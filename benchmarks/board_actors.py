@@ -38,7 +38,8 @@ from rlexp.board.trainer.source import BoardSource
 from rlexp.cluster.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs import env_config_of, spaces_of
+from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.sample_batch import SampleBatch
 from tests.lab.brokers import running_redis
 

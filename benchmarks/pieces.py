@@ -17,7 +17,8 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs import env_config_of, make_vector_env
+from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import env_config_of
 from rlexp.models import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.rollout.folds import NStep

@@ -28,7 +28,8 @@ from rlexp.agents.workers import (
 from rlexp.cluster.pool import ActorLostError, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
-from rlexp.envs import env_config_of, spaces_of
+from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Weights
 from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop, ignore_progress, never

@@ -15,7 +15,8 @@ from gymnasium.vector import VectorEnv
 from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.config.keys.metrics import OWN_METRICS
-from rlexp.envs import EnvConfig, make_filmed_env, make_vector_env
+from rlexp.envs.make import make_filmed_env, make_vector_env
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import TrialError
 from rlexp.metrics import summarised
 from rlexp.rollout.episodes import make_episode_hooks

@@ -14,7 +14,8 @@ from rlexp.cluster.room import Machine
 from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
-from rlexp.envs import EnvConfig, make_vector_env, spaces_of
+from rlexp.envs.make import make_vector_env, spaces_of
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import ResourceError, UsageError
 from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import STORAGES

@@ -11,7 +11,9 @@ import numpy as np
 
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import policies_of
-from rlexp.envs import Env, EnvConfig, OwnSpaces, make_env, playable_config
+from rlexp.envs.make import Env, make_env
+from rlexp.envs.own_spaces import OwnSpaces, playable_config
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import CheckpointError, NotFiniteError, UsageError
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.runs.checkpoints.kept import find_checkpoint

@@ -9,7 +9,7 @@ import difflib
 import importlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -84,9 +84,9 @@ class EnvConfig:
     env: str
     """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), ``package.module:Class``, an env or vector
     env, the id of a package's entry point, or EnvPool's task ``envpool:Pong-v5``."""
-    env_config: Mapping[str, Any]
+    env_config: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env."""
-    horizon: int | None
+    horizon: int | None = None
     """Steps after which an episode is cut (a truncation); never longer than the env's own limit."""
     modules: UserModules = NO_MODULES
     """The user's own modules: which to import first, and where they and the env's class are looked for."""

@@ -20,26 +20,16 @@ from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_abo
 from rlexp.cluster.room import Machine
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
+from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs import (
-    EPISODES,
-    Env,
-    EnvCheck,
-    EnvConfig,
-    check_first_steps,
-    check_spaces,
-    env_config_of,
-    given_env,
-    is_atari,
-    is_image,
-    make_env,
-    make_filmed_env,
-    observation_bytes,
-    observation_shape,
-    spaces_of,
-)
+from rlexp.envs.checked_env import given_env
+from rlexp.envs.env_check import EPISODES, EnvCheck, check_first_steps
+from rlexp.envs.make import Env, make_env, make_filmed_env, spaces_of
+from rlexp.envs.registry import EnvConfig, env_config_of
+from rlexp.envs.spaces import check_spaces, observation_bytes, observation_shape
+from rlexp.envs.wrappers import is_image
 from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.processes.child import Message, Send, answer
 from rlexp.terminal.checking import EnvReport

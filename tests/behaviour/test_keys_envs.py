@@ -204,7 +204,7 @@ def test_modules_are_imported_before_an_env_is_made(registering_module: str) -> 
 
 def test_a_module_that_cannot_be_imported_is_named() -> None:
     with pytest.raises(UsageError, match="--import no_such_module") as caught:
-        make_env(EnvConfig("CartPole-v1", {}, None, modules=UserModules(("no_such_module",))))
+        make_env(EnvConfig("CartPole-v1", modules=UserModules(("no_such_module",))))
     assert caught.value.exit_code == 2
 
 
@@ -343,6 +343,6 @@ class BrokenScreenEnv(UnrenderedEnv):
 )
 def test_env_without_pictures_is_refused_with_what_its_class_needs(env: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        make_filmed_env(EnvConfig(f"tests.behaviour.test_keys_envs:{env}", {}, None))
+        make_filmed_env(EnvConfig(f"tests.behaviour.test_keys_envs:{env}"))
     assert hint in (caught.value.hint or "")
     assert str(caught.value).count("tests.behaviour") == 1

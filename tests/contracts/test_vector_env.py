@@ -12,31 +12,29 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.config.keys.user_code import UserClass
-from rlexp.envs import EnvConfig, make_vector_env
-from rlexp.envs.registry import FrameConfig
+from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig, FrameConfig
 from tests.lab.envs import COUNTING_ENV, COUNTING_VECTOR_ENV, episode_length, episode_terminates
 
 NUM_ENVS = 3
 REGISTERED = "CountingVectors-v0"
 ONLY_VECTORS = "OnlyVectors-v0"
 COUNTING = {
-    "class": EnvConfig(COUNTING_ENV, {}, None),
-    "wrapped class": EnvConfig(COUNTING_ENV, {}, None, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)),
-    "vector class": EnvConfig(COUNTING_VECTOR_ENV, {}, None),
+    "class": EnvConfig(COUNTING_ENV),
+    "wrapped class": EnvConfig(COUNTING_ENV, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)),
+    "vector class": EnvConfig(COUNTING_VECTOR_ENV),
     "vector class, cut": EnvConfig(COUNTING_VECTOR_ENV, {}, 1000),
-    "wrapped vector class": EnvConfig(
-        COUNTING_VECTOR_ENV, {}, None, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)
-    ),
-    "vector class that is reset by hand, as envs": EnvConfig(REGISTERED, {"autoreset": "Disabled"}, None),
-    "registered vectors": EnvConfig(REGISTERED, {}, None),
-    "registered vectors only": EnvConfig(ONLY_VECTORS, {}, None),
+    "wrapped vector class": EnvConfig(COUNTING_VECTOR_ENV, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)),
+    "vector class that is reset by hand, as envs": EnvConfig(REGISTERED, {"autoreset": "Disabled"}),
+    "registered vectors": EnvConfig(REGISTERED),
+    "registered vectors only": EnvConfig(ONLY_VECTORS),
     "registered vectors only, cut": EnvConfig(ONLY_VECTORS, {}, 1000),
 }
 DEEPMIND = FrameConfig("deepmind", 42, grayscale=False, framestack=True)
 OTHERS = {
     "Gymnasium's": EnvConfig("CartPole-v1", {}, 9),
     "Atari's": EnvConfig("PongNoFrameskip-v4", {}, 9, frames=DEEPMIND),
-    "EnvPool's": EnvConfig("envpool:CartPole-v1", {}, None),
+    "EnvPool's": EnvConfig("envpool:CartPole-v1"),
     "EnvPool's, cut": EnvConfig("envpool:CartPole-v1", {}, 9),
     "EnvPool's games": EnvConfig("envpool:Pong-v5", {}, 9),
     "wrapped EnvPool's": EnvConfig("envpool:CartPole-v1", {}, 9, wrappers=(UserClass("tests.lab.wrappers:Unchanged"),)),

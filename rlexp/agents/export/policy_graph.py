@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from rlexp.agents.checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
 from rlexp.agents.policies import Exportable
 from rlexp.agents.registry import policies_of
-from rlexp.envs import ActionBounds, EnvConfig, action_grid, is_continuous
+from rlexp.envs.make import action_grid
+from rlexp.envs.registry import EnvConfig
+from rlexp.envs.spaces import ActionBounds, is_continuous
 from rlexp.rollout.filters import LARGEST_DEVIATION, SMALLEST_SCALE, Moments
 from rlexp.sample_batch import Array
 

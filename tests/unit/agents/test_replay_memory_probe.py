@@ -10,13 +10,13 @@ from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_p
 from rlexp.cluster.room import Machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
-from rlexp.envs import EnvConfig
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import ResourceError, UsageError
 from tests.lab.envs import COUNTING_ENV, PIXEL_ENV
 
 SIZE = 32
 IMAGE = SIZE * SIZE * 3
-PIXELS = EnvConfig(PIXEL_ENV, {"size": SIZE}, None)
+PIXELS = EnvConfig(PIXEL_ENV, {"size": SIZE})
 MEMORY = 2**30
 
 
@@ -61,7 +61,7 @@ def test_shared_memory_takes_whole_observations() -> None:
 
 
 def test_small_observations_take_their_bytes() -> None:
-    each = measured_in(EnvConfig(COUNTING_ENV, {}, None), experiment())
+    each = measured_in(EnvConfig(COUNTING_ENV), experiment())
     assert 40 < each < 200
 
 
@@ -80,13 +80,13 @@ def test_replay_that_no_memory_could_hold_is_refused_with_what_it_could() -> Non
 
 
 def test_an_env_is_not_played_for_replay_that_fits_in_any_case() -> None:
-    not_there = EnvConfig("NoSuchEnv-v0", {}, None)
+    not_there = EnvConfig("NoSuchEnv-v0")
     check_replay_fits(experiment(buffer_size=100_000), not_there, IMAGE, Machine(2, 0, MEMORY, MEMORY))
 
 
 def test_frames_on_a_gpu_take_none_of_this_machines_memory() -> None:
     keys = {"buffer_size": 1_000_000, "replay_storage": "device"}
-    not_there, machine = EnvConfig("NoSuchEnv-v0", {}, None), Machine(2, 1, MEMORY, MEMORY)
+    not_there, machine = EnvConfig("NoSuchEnv-v0"), Machine(2, 1, MEMORY, MEMORY)
     check_replay_fits(experiment("APEX", num_gpus=1, **keys), not_there, IMAGE, machine)
     with pytest.raises(ResourceError, match="for replay"):
         check_replay_fits(experiment("APEX", **keys), PIXELS, IMAGE, machine)

@@ -27,7 +27,8 @@ from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.envs import env_config_of, spaces_of
+from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.memory_board import MemoryBoard, MemoryServer

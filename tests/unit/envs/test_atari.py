@@ -14,20 +14,22 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs import (
+from rlexp.envs.atari import (
+    FRAME_SKIP,
     GAME_OVER,
     GAME_SCORE,
     GAME_STEPS,
-    EnvConfig,
-    FrameConfig,
-    env_config_of,
-    is_atari,
-    make_env,
-    make_vector_env,
+    MAX_NOOPS,
+    AtariRules,
+    NoopStarts,
+    SkippedFrames,
+    atari_rules,
+    deepmind_env,
 )
-from rlexp.envs.atari import FRAME_SKIP, MAX_NOOPS, AtariRules, NoopStarts, SkippedFrames, atari_rules, deepmind_env
-from rlexp.envs.registry import find_spec
+from rlexp.envs.make import make_env, make_vector_env
+from rlexp.envs.registry import EnvConfig, FrameConfig, env_config_of, find_spec
 from rlexp.errors import UsageError
 
 FRAMES = FrameConfig("deepmind", 84, grayscale=False, framestack=True)
@@ -227,7 +229,7 @@ def test_atari_vector_env_reports_games_per_env() -> None:
 
 @pytest.mark.parametrize("env", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])
 def test_atari_observations_are_four_grey_frames(env: str) -> None:
-    vector = make_vector_env(EnvConfig(env, {}, None, frames=FRAMES), 2)
+    vector = make_vector_env(EnvConfig(env, frames=FRAMES), 2)
     obs, _ = vector.reset(seed=0)
     assert obs.shape == (2, 84, 84, 4)
     assert obs.dtype == np.uint8
@@ -243,7 +245,7 @@ def test_atari_observations_are_four_grey_frames(env: str) -> None:
 
 
 def test_atari_breakout_life_is_an_episode() -> None:
-    env = make_env(EnvConfig("BreakoutNoFrameskip-v4", {}, None, frames=FRAMES))
+    env = make_env(EnvConfig("BreakoutNoFrameskip-v4", frames=FRAMES))
     env.reset(seed=0)
     returns, infos = play(env, action=NOOP)
     assert len(returns) == 5
@@ -252,7 +254,7 @@ def test_atari_breakout_life_is_an_episode() -> None:
 
 def test_atari_games_are_seeded() -> None:
     def stream(seed: int) -> list[bytes]:
-        env = make_env(EnvConfig("PongNoFrameskip-v4", {}, None, frames=FRAMES))
+        env = make_env(EnvConfig("PongNoFrameskip-v4", frames=FRAMES))
         obs, _ = env.reset(seed=seed)
         return [obs.tobytes(), *(env.step(step % 6)[0].tobytes() for step in range(60))]
 
@@ -260,7 +262,7 @@ def test_atari_games_are_seeded() -> None:
 
 
 def test_atari_renders_videos() -> None:
-    env = make_env(EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES), render_mode="rgb_array")
+    env = make_env(EnvConfig("ALE/Pong-v5", frames=FRAMES), render_mode="rgb_array")
     env.reset(seed=0)
     picture = env.render()
     assert isinstance(picture, np.ndarray)
@@ -268,7 +270,7 @@ def test_atari_renders_videos() -> None:
 
 
 def test_atari_ram_is_a_vector() -> None:
-    vector = make_vector_env(EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES), 1)
+    vector = make_vector_env(EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, frames=FRAMES), 1)
     assert vector.single_observation_space.shape == (128,)
 
 
@@ -279,17 +281,17 @@ def test_memory_of_a_game_is_neither_frames_nor_clipped() -> None:
 
 
 def test_atari_refuses_continuous_actions() -> None:
-    config = EnvConfig("ALE/Pong-v5", {"continuous": True}, None, frames=FRAMES)
+    config = EnvConfig("ALE/Pong-v5", {"continuous": True}, frames=FRAMES)
     with pytest.raises(UsageError, match="continuous actions") as caught:
         make_env(config)
     assert caught.value.hint == "preprocessor_pref: null"
 
 
 def test_is_deepmind_atari() -> None:
-    assert EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES).is_deepmind_atari
-    assert not EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, None, frames=FRAMES).is_deepmind_atari
-    assert not EnvConfig("ALE/Pong-v5", {}, None, frames=None).is_deepmind_atari
-    assert not EnvConfig("CartPole-v1", {}, None, frames=FRAMES).is_deepmind_atari
+    assert EnvConfig("ALE/Pong-v5", frames=FRAMES).is_deepmind_atari
+    assert not EnvConfig("ALE/Pong-v5", {"obs_type": "ram"}, frames=FRAMES).is_deepmind_atari
+    assert not EnvConfig("ALE/Pong-v5", frames=None).is_deepmind_atari
+    assert not EnvConfig("CartPole-v1", frames=FRAMES).is_deepmind_atari
 
 
 def test_atari_drops_flags_of_the_old_registry() -> None:
@@ -311,5 +313,5 @@ def test_missing_emulator_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(gym.envs.registration, "registry", {})
     monkeypatch.setattr(gym, "registry", {})
     with pytest.raises(UsageError, match=r"ALE/Pong-v5 needs the Arcade Learning Environment") as caught:
-        make_env(EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES))
+        make_env(EnvConfig("ALE/Pong-v5", frames=FRAMES))
     assert caught.value.hint == "pip install 'rlexp[atari]'"

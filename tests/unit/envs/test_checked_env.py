@@ -21,7 +21,7 @@ from rlexp.processes.signals import DrainRequest
 from tests.lab.envs import COUNTING_VECTOR_ENV, CountingEnv, CountingVectorEnv
 
 NAME = "tests.unit.envs.test_checked_env:FaultyEnv"
-WILD = EnvConfig("tests.unit.envs.test_checked_env:WildEnv", {}, None)
+WILD = EnvConfig("tests.unit.envs.test_checked_env:WildEnv")
 
 ARRAYS: dict[str, tuple[Any, Any]] = {
     "array reward": (np.zeros(1, np.float32), False),
@@ -94,7 +94,7 @@ class PartsEnv(CountingEnv):
 
 
 def faulty(fault: str, **arguments: Any) -> EnvConfig:
-    return EnvConfig(NAME, {"fault": fault, **arguments}, None)
+    return EnvConfig(NAME, {"fault": fault, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ class ConfiguredEnv(CountingEnv):
 )
 def test_hint_says_how_a_class_gets_its_arguments(arguments: dict[str, Any], hint: str) -> None:
     with pytest.raises(UsageError, match="argument") as caught:
-        make_env(EnvConfig(NAME.replace("FaultyEnv", "ConfiguredEnv"), arguments, None))
+        make_env(EnvConfig(NAME.replace("FaultyEnv", "ConfiguredEnv"), arguments))
     assert caught.value.hint == hint
 
 
@@ -244,12 +244,12 @@ def test_close_that_raises_is_located() -> None:
 
 def test_reset_of_older_gym_is_told_its_arguments() -> None:
     with pytest.raises(EnvError) as caught:
-        make_env(EnvConfig("tests.unit.envs.test_checked_env:OldResetEnv", {}, None)).reset(seed=0)
+        make_env(EnvConfig("tests.unit.envs.test_checked_env:OldResetEnv")).reset(seed=0)
     assert caught.value.hint == "reset must accept the keyword arguments seed and options"
 
 
 def test_missing_part_of_an_observation_is_named() -> None:
-    vector = make_vector_env(EnvConfig("tests.unit.envs.test_checked_env:PartsEnv", {}, None), 1)
+    vector = make_vector_env(EnvConfig("tests.unit.envs.test_checked_env:PartsEnv"), 1)
     vector.reset(seed=0)
     with pytest.raises(EnvError, match="step returned an observation without 'b', which is in its observation_space"):
         vector.step(np.zeros(1, np.int64))
@@ -322,7 +322,7 @@ class TakesNoNumber(VectorEnv[Any, Any, Any]):
 
 
 def config(fault: str) -> EnvConfig:
-    return EnvConfig(VECTOR_NAME, {"fault": fault}, None)
+    return EnvConfig(VECTOR_NAME, {"fault": fault})
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_vector_env_that_cannot_be_played_is_refused(fault: str, message: str, h
 
 def test_class_of_vector_envs_that_takes_no_number_is_told_so() -> None:
     with pytest.raises(UsageError) as caught:
-        make_vector_env(EnvConfig("tests.unit.envs.test_checked_env:TakesNoNumber", {}, None), 2)
+        make_vector_env(EnvConfig("tests.unit.envs.test_checked_env:TakesNoNumber"), 2)
     assert "write def __init__(self, num_envs)" in str(caught.value.hint)
 
 
@@ -383,4 +383,4 @@ def test_vector_env_is_also_a_single_env() -> None:
 
 def test_vector_env_without_pictures_cannot_be_recorded() -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
-        make_filmed_env(EnvConfig(COUNTING_VECTOR_ENV, {}, None))
+        make_filmed_env(EnvConfig(COUNTING_VECTOR_ENV))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.envs import EnvCheck, check_first_steps, make_env
 from rlexp.envs.checked_env import CheckedEnv
-from rlexp.envs.env_check import Limit
+from rlexp.envs.env_check import EnvCheck, Limit, check_first_steps
+from rlexp.envs.make import make_env
 from rlexp.errors import EnvError
 from tests.lab.envs import CountingEnv
 from tests.unit.envs.test_checked_env import NAME, faulty

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import gymnasium
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -77,29 +76,25 @@ def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     gym.registry.pop("labyrinths/Large-v0", None)
 
 
-def config(env: str) -> EnvConfig:
-    return EnvConfig(env, {}, None)
-
-
 @pytest.mark.usefixtures("site_packages")
 def test_entry_point_of_a_class_makes_an_env_by_its_name() -> None:
     assert is_known("Labyrinth-v0")
     assert "labyrinth_code" not in sys.modules, "asking whether an id is known imports nothing"
-    assert isinstance(make_env(config("Labyrinth-v0")).unwrapped, CountingEnv)
+    assert isinstance(make_env(EnvConfig("Labyrinth-v0")).unwrapped, CountingEnv)
 
 
 @pytest.mark.usefixtures("site_packages")
 def test_entry_point_of_a_function_is_called_once_and_registers_its_namespace() -> None:
     for _ in range(2):
-        assert make_vector_env(config("labyrinths/Large-v0"), 2).num_envs == 2
+        assert make_vector_env(EnvConfig("labyrinths/Large-v0"), 2).num_envs == 2
     assert sys.modules["labyrinth_code"].calls == ["register"]
     with pytest.raises(UsageError, match="labyrinths/Small-v0 is not a Gymnasium environment"):
-        make_env(config("labyrinths/Small-v0"))
+        make_env(EnvConfig("labyrinths/Small-v0"))
 
 
 @pytest.mark.usefixtures("site_packages")
 def test_entry_point_takes_the_place_of_no_known_env() -> None:
-    assert not isinstance(make_env(config("CartPole-v1")).unwrapped, CountingEnv)
+    assert not isinstance(make_env(EnvConfig("CartPole-v1")).unwrapped, CountingEnv)
     assert brought_by("CartPole-v1") is None
     assert brought_by("labyrinth_code:Env") is None
 
@@ -116,7 +111,7 @@ def test_entry_point_takes_the_place_of_no_known_env() -> None:
 )
 def test_faulty_entry_point_names_its_package(env: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_env(config(env))
+        make_env(EnvConfig(env))
     assert message in caught.value.message
     assert "package labyrinth" in caught.value.message
 
@@ -124,7 +119,7 @@ def test_faulty_entry_point_names_its_package(env: str, message: str) -> None:
 def test_two_packages_with_the_same_name_are_refused(site_packages: Path) -> None:
     install(site_packages, "another", "[rlexp.envs]\nLabyrinth-v0 = another:Env\n")
     with pytest.raises(UsageError, match="both bring envs as Labyrinth-v0") as caught:
-        make_env(config("Labyrinth-v0"))
+        make_env(EnvConfig("Labyrinth-v0"))
     assert "another" in caught.value.message
     assert "labyrinth" in caught.value.message
 
@@ -148,7 +143,7 @@ def test_entry_points_in_folders_of_experiments_are_not_seen(tmp_path: Path, mon
     (tmp_path / "labyrinth_code.py").write_text(CODE, encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(UsageError, match="Labyrinth-v0 is not a Gymnasium environment"):
-        make_env(EnvConfig("Labyrinth-v0", {}, None, modules=UserModules(("json",), (str(tmp_path),))))
+        make_env(EnvConfig("Labyrinth-v0", modules=UserModules(("json",), (str(tmp_path),))))
     assert str(tmp_path) in sys.path
 
 
@@ -164,10 +159,6 @@ NATIVE_ENV = "CartPole-v1"
 SYNC_ENV = "Acrobot-v1"
 
 
-def plain_config(env: str, horizon: int | None = None, env_config: Mapping[str, Any] | None = None) -> EnvConfig:
-    return EnvConfig(env, env_config or {}, horizon)
-
-
 def refused(wrong: EnvConfig) -> UsageError:
     """Return the error with which both ways of making an env answer."""
     with pytest.raises(UsageError) as single:
@@ -180,7 +171,7 @@ def refused(wrong: EnvConfig) -> UsageError:
 
 def endings(env: str, horizon: int | None, steps: int) -> list[tuple[list[bool], list[bool]]]:
     """Step two envs; return who terminated and who was truncated, step by step."""
-    vector = make_vector_env(plain_config(env, horizon), 2)
+    vector = make_vector_env(EnvConfig(env, horizon=horizon), 2)
     vector.reset(seed=1)
     flags = []
     for step in range(steps):
@@ -191,12 +182,12 @@ def endings(env: str, horizon: int | None, steps: int) -> list[tuple[list[bool],
 
 
 def test_makes_an_env_by_its_gymnasium_id_with_its_arguments() -> None:
-    env = make_env(plain_config("FrozenLake-v1", env_config={"map_name": "8x8"}))
+    env = make_env(EnvConfig("FrozenLake-v1", env_config={"map_name": "8x8"}))
     assert env.observation_space == gym.spaces.Discrete(64)
 
 
 def test_make_env_makes_a_users_class() -> None:
-    assert isinstance(make_env(plain_config(COUNTING_ENV)).unwrapped, CountingEnv)
+    assert isinstance(make_env(EnvConfig(COUNTING_ENV)).unwrapped, CountingEnv)
 
 
 @pytest.mark.parametrize(
@@ -210,49 +201,49 @@ def test_make_env_does_not_call_other_objects(name: str, tmp_path: Path) -> None
         "builtins:open": {"file": str(tmp_path / "file"), "mode": "w"},
         "io:FileIO": {"file": str(tmp_path / "file"), "mode": "w"},
     }
-    error = refused(plain_config(name, env_config=arguments.get(name)))
+    error = refused(EnvConfig(name, arguments.get(name, {})))
     assert "is not a gymnasium.Env" in error.message
     assert not (tmp_path / "file").exists()
 
 
 def test_renders_where_asked_to() -> None:
-    env = make_env(plain_config("FrozenLake-v1"), render_mode="ansi")
+    env = make_env(EnvConfig("FrozenLake-v1"), render_mode="ansi")
     assert env.render_mode == "ansi"
 
 
 def test_a_misspelled_id_gets_a_suggestion() -> None:
-    error = refused(plain_config("CartPoel-v1"))
+    error = refused(EnvConfig("CartPoel-v1"))
     assert "CartPoel-v1" in error.message
     assert error.hint == "did you mean CartPole-v1?"
 
 
 def test_unknown_id_has_hint() -> None:
-    hint = refused(plain_config("Qwxyz-v0")).hint
+    hint = refused(EnvConfig("Qwxyz-v0")).hint
     assert hint == "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV])
 def test_limit_of_gymnasiums_is_refused_with_the_key_for_it(env: str) -> None:
-    error = refused(plain_config(env, env_config={"max_episode_steps": 7}))
+    error = refused(EnvConfig(env, env_config={"max_episode_steps": 7}))
     assert error.message == f"env {env}: max_episode_steps is no argument of the env's own"
     assert error.hint == "write horizon: 7 beside env_config instead"
 
 
 def test_a_misspelled_class_gets_a_suggestion() -> None:
-    error = refused(plain_config("tests.lab.envs:CountignEnv"))
+    error = refused(EnvConfig("tests.lab.envs:CountignEnv"))
     assert "tests.lab.envs has no CountignEnv" in error.message
     assert error.hint == "did you mean CountingEnv?"
 
 
 def test_missing_module_is_named() -> None:
-    error = refused(plain_config("tests.no_such_module:Env"))
+    error = refused(EnvConfig("tests.no_such_module:Env"))
     assert "tests.no_such_module cannot be imported" in error.message
     assert error.hint is not None
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])
 def test_unknown_argument_points_to_env_config(env: str) -> None:
-    error = refused(plain_config(env, env_config={"no_such_argument": 1}))
+    error = refused(EnvConfig(env, env_config={"no_such_argument": 1}))
     assert "no_such_argument" in error.message
     assert error.hint is not None
     assert "env_config" in error.hint
@@ -260,32 +251,32 @@ def test_unknown_argument_points_to_env_config(env: str) -> None:
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])
 def test_every_vector_env_resets_on_the_step_after_the_end(env: str) -> None:
-    vector = make_vector_env(plain_config(env), 2)
+    vector = make_vector_env(EnvConfig(env), 2)
     assert vector.num_envs == 2
     assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
 
 
 def test_the_stream_of_observations_holds_the_true_last_one_and_the_next_first() -> None:
-    vector = make_vector_env(plain_config(COUNTING_ENV), 1)
+    vector = make_vector_env(EnvConfig(COUNTING_ENV), 1)
     vector.reset(seed=5)
     stream = [vector.step(np.zeros(1, np.int64))[0][0].tolist() for _ in range(4)]
     assert stream == [[5, 0, 1], [5, 0, 2], [5, 0, 3], [5, 1, 0]]
 
 
 def test_the_copies_have_consecutive_seeds() -> None:
-    obs, _ = make_vector_env(plain_config(COUNTING_ENV), 3).reset(seed=7)
+    obs, _ = make_vector_env(EnvConfig(COUNTING_ENV), 3).reset(seed=7)
     assert obs[:, 0].tolist() == [7, 8, 9]
 
 
 def test_a_native_vector_env_is_used_where_there_is_one() -> None:
-    assert not isinstance(make_vector_env(plain_config(NATIVE_ENV), 2).unwrapped, SyncVectorEnv)
-    assert isinstance(make_vector_env(plain_config(SYNC_ENV), 2).unwrapped, SyncVectorEnv)
+    assert not isinstance(make_vector_env(EnvConfig(NATIVE_ENV), 2).unwrapped, SyncVectorEnv)
+    assert isinstance(make_vector_env(EnvConfig(SYNC_ENV), 2).unwrapped, SyncVectorEnv)
 
 
 @pytest.mark.parametrize("env_config", [{}, {"sutton_barto_reward": True}])
 @pytest.mark.parametrize("horizon", [None, 7])
 def test_one_env_by_itself_plays_as_the_native_vector_env_does(env_config: dict[str, Any], horizon: int | None) -> None:
-    vector = make_vector_env(plain_config(NATIVE_ENV, horizon=horizon, env_config=env_config), 1)
+    vector = make_vector_env(EnvConfig(NATIVE_ENV, horizon=horizon, env_config=env_config), 1)
     kwargs = env_config | ({} if horizon is None else {"max_episode_steps": horizon})
     native = gym.make_vec(NATIVE_ENV, 1, vectorization_mode="vector_entry_point", **kwargs)
     assert isinstance(vector.unwrapped, SyncVectorEnv)
@@ -319,16 +310,14 @@ def test_the_horizon_cuts_a_class_of_the_users_own() -> None:
 def test_a_horizon_beyond_the_envs_own_limit_changes_nothing() -> None:
     limit = gym.spec("MountainCar-v0").max_episode_steps
     assert limit == 200
-    assert (
-        make_env(plain_config("MountainCar-v0", horizon=10_000)).spec == make_env(plain_config("MountainCar-v0")).spec
-    )
+    assert make_env(EnvConfig("MountainCar-v0", horizon=10_000)).spec == make_env(EnvConfig("MountainCar-v0")).spec
     truncations = [
         step for step, (_, truncated) in enumerate(endings("MountainCar-v0", 10_000, 201), 1) if truncated[0]
     ]
     assert truncations == [200]
 
 
-BREAKOUT = EnvConfig("MinAtar/Breakout-v1", {}, None)
+BREAKOUT = EnvConfig("MinAtar/Breakout-v1")
 GAME = """
 import logging
 
@@ -359,8 +348,8 @@ def minatar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("minatar", "minatar.gym"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
     importlib.invalidate_caches()
 
 
@@ -377,7 +366,7 @@ def test_only_games_that_minatar_has_are_known() -> None:
 def test_minatar_registers_its_games_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     env = make_env(BREAKOUT)
     assert env.observation_space.shape == (10, 10, 4)
-    assert env.action_space == gymnasium.spaces.Discrete(3)
+    assert env.action_space == gym.spaces.Discrete(3)
     assert not caplog.records
 
 
@@ -396,7 +385,7 @@ def foreign_class(name: str, module: str, *bases: type) -> type:
 
 def refused_env(env: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        make_env(EnvConfig(env, {}, None))
+        make_env(EnvConfig(env))
     assert caught.value.hint == ONE_AGENT
     return caught.value
 
@@ -432,9 +421,7 @@ def test_class_derived_from_an_env_of_several_agents_is_refused(base: type, monk
 
 
 def test_class_of_ones_own_with_such_a_name_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.lab.envs import CountingEnv
-
     module = ModuleType("lonely")
     module.ParallelEnv = type("ParallelEnv", (CountingEnv,), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lonely", module)
-    make_env(EnvConfig("lonely:ParallelEnv", {}, None)).close()
+    make_env(EnvConfig("lonely:ParallelEnv")).close()

@@ -17,18 +17,10 @@ from numpy.typing import NDArray
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs import (
-    GAME_OVER,
-    GAME_SCORE,
-    GAME_STEPS,
-    EnvConfig,
-    FrameConfig,
-    env_config_of,
-    make_env,
-    make_vector_env,
-)
-from rlexp.envs.atari import AtariRules, NoopStarts, deepmind_env
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, AtariRules, NoopStarts, deepmind_env
+from rlexp.envs.make import make_env, make_vector_env
 from rlexp.envs.native_vectors import NativeGames
+from rlexp.envs.registry import EnvConfig, FrameConfig, env_config_of
 from rlexp.errors import UsageError
 
 Array = NDArray[Any]
@@ -253,13 +245,13 @@ def test_native_atari_falls_back_to_wrappers(
 
 def test_unknown_argument_of_a_game_is_refused() -> None:
     with pytest.raises(UsageError, match="no_such_argument"):
-        make_vector_env(EnvConfig("ALE/Pong-v5", {"no_such_argument": 1}, None, frames=FRAMES), 1)
+        make_vector_env(EnvConfig("ALE/Pong-v5", {"no_such_argument": 1}, frames=FRAMES), 1)
 
 
 @pytest.mark.parametrize("framestack", [True, False])
 def test_native_atari_observations_do_not_change(framestack: bool) -> None:
     frames = FrameConfig("deepmind", 84, grayscale=False, framestack=framestack)
-    games = make_vector_env(EnvConfig("ALE/Pong-v5", {}, None, frames=frames), 2)
+    games = make_vector_env(EnvConfig("ALE/Pong-v5", frames=frames), 2)
     obs, _ = games.reset(seed=0)
     handed_out = [obs, *(games.step(np.array([2, 3]))[0] for _ in range(5))]
     before = [each.copy() for each in handed_out]
@@ -271,7 +263,7 @@ def test_native_atari_observations_do_not_change(framestack: bool) -> None:
 
 def test_native_atari_games_are_seeded_per_copy() -> None:
     def play(seed: int, num_threads: int) -> Array:
-        config = EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES, num_threads=num_threads)
+        config = EnvConfig("ALE/Pong-v5", frames=FRAMES, num_threads=num_threads)
         games = make_vector_env(config, 2)
         games.reset(seed=seed)
         stream = [games.step(np.array([step % 6, step % 6]))[0] for step in range(40)]
@@ -301,7 +293,7 @@ def test_native_atari_close_ends_threads() -> None:
         return len(list(Path("/proc/self/task").iterdir()))
 
     before = running()
-    games = make_vector_env(EnvConfig("ALE/Pong-v5", {}, None, frames=FRAMES, num_threads=2), 2)
+    games = make_vector_env(EnvConfig("ALE/Pong-v5", frames=FRAMES, num_threads=2), 2)
     games.reset(seed=0)
     assert running() > before
     games.close()

@@ -10,7 +10,8 @@ import pytest
 from gymnasium.spaces import Box
 
 from rlexp.config.keys.env_ids import BOX2D_TASKS, GYMNASIUM_IDS, MUJOCO_TASKS, current_env
-from rlexp.envs import EnvConfig, make_env, make_filmed_env, make_vector_env
+from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
+from rlexp.envs.registry import EnvConfig
 from rlexp.errors import UsageError
 
 pytest.importorskip("Box2D")
@@ -19,14 +20,14 @@ mujoco_env = pytest.importorskip("gymnasium.envs.mujoco.mujoco_env")
 
 OLD_MUJOCO_IDS = [f"{task}-v2" for task in sorted(MUJOCO_TASKS)]
 BOX2D_IDS = [env for env in sorted(GYMNASIUM_IDS) if env.rpartition("-")[0] in BOX2D_TASKS - {"CarRacing"}]
-CHEETAH = EnvConfig("HalfCheetah-v5", {}, None)
+CHEETAH = EnvConfig("HalfCheetah-v5")
 
 
 @pytest.mark.parametrize("env", [*OLD_MUJOCO_IDS, "HalfCheetah-v5", "Humanoid-v5", *BOX2D_IDS])
 def test_envs_of_engines_play(env: str) -> None:
     """None of them warns: Gymnasium would advise a later version for most ids of MuJoCo."""
     current, _ = current_env(env) or (env, {})
-    vector = make_vector_env(EnvConfig(current, {}, None, continuous_actions="normalized"), 2)
+    vector = make_vector_env(EnvConfig(current, continuous_actions="normalized"), 2)
     obs, _ = vector.reset(seed=0)
     actions = np.zeros(vector.action_space.shape or (), vector.action_space.dtype)
     later, *_ = vector.step(actions)
@@ -37,7 +38,7 @@ def test_envs_of_engines_play(env: str) -> None:
 
 def test_normalized_actions_reach_the_bounds_of_humanoid() -> None:
     """They are -0.4 to 0.4, where a policy that acts between -1 and 1 would be cut off."""
-    vector = make_vector_env(EnvConfig("Humanoid-v5", {}, None, continuous_actions="normalized"), 1)
+    vector = make_vector_env(EnvConfig("Humanoid-v5", continuous_actions="normalized"), 1)
     assert isinstance(vector.single_action_space, Box)
     vector.reset(seed=0)
     vector.step(np.full((1, 17), 0.5, np.float32))
@@ -57,7 +58,7 @@ def test_missing_part_of_mujoco_has_install_hint(missing: str, monkeypatch: pyte
 def test_missing_pygame_of_lunar_lander_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.raises(UsageError, match="pygame is not installed") as caught:
-        make_filmed_env(EnvConfig("LunarLander-v3", {}, None))
+        make_filmed_env(EnvConfig("LunarLander-v3"))
     assert caught.value.hint == "pip install 'rlexp[box2d]'"
 
 

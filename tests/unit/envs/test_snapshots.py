@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rlexp.envs import EnvConfig, FrameConfig, make_vector_env
+from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig, FrameConfig
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.states import join_state, split_state
 from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, PIXEL_ENV
@@ -26,13 +27,13 @@ Vector = VectorEnv[Any, Any, Any]
 GRID_ENV = "tests.unit.envs.test_snapshots:GridEnv"
 FRAMES = FrameConfig("deepmind", dim=20, grayscale=False, framestack=True)
 CONFIGS = {
-    "native": EnvConfig("CartPole-v1", {}, None),
+    "native": EnvConfig("CartPole-v1"),
     "native, cut": EnvConfig("CartPole-v1", {}, 7),
     "sync": EnvConfig("Acrobot-v1", {}, 15),
     "tuples": EnvConfig("MountainCar-v0", {}, 11),
     "flattened": EnvConfig("FrozenLake-v1", {}, 6),
-    "user's own": EnvConfig(COUNTING_ENV, {}, None),
-    "scaled": EnvConfig(PIXEL_ENV, {"size": 40}, None, frames=FRAMES),
+    "user's own": EnvConfig(COUNTING_ENV),
+    "scaled": EnvConfig(PIXEL_ENV, {"size": 40}, frames=FRAMES),
     "numbered actions": EnvConfig("Pendulum-v1", {}, 9, discretize_actions=5),
     "scaled actions": EnvConfig("Pendulum-v1", {}, 9, continuous_actions="normalized"),
     "clipped actions": EnvConfig("MountainCarContinuous-v0", {}, 9, continuous_actions="clipped"),
@@ -257,7 +258,7 @@ def test_no_snapshot_of_other_objects(held: Mapping[str, Any]) -> None:
 
 def test_no_snapshot_of_slots_or_engines() -> None:
     assert take_snapshot(SlottedEnv()) is None
-    env = make_vector_env(EnvConfig(OPAQUE_ENV, {}, None), 2)
+    env = make_vector_env(EnvConfig(OPAQUE_ENV), 2)
     env.reset(seed=0)
     assert take_snapshot(env) is None
 
@@ -265,7 +266,7 @@ def test_no_snapshot_of_slots_or_engines() -> None:
 def test_no_snapshot_of_an_emulator() -> None:
     pytest.importorskip("ale_py")
     for frames in (FrameConfig("deepmind", dim=84, grayscale=False, framestack=True), None):
-        env = make_vector_env(EnvConfig("ALE/Pong-v5", {}, None, frames=frames), 1)
+        env = make_vector_env(EnvConfig("ALE/Pong-v5", frames=frames), 1)
         env.reset(seed=0)
         assert take_snapshot(env) is None
         env.close()
@@ -274,7 +275,7 @@ def test_no_snapshot_of_an_emulator() -> None:
 @pytest.mark.parametrize(("env_id", "module"), [("HalfCheetah-v5", "mujoco"), ("LunarLanderContinuous-v3", "Box2D")])
 def test_no_snapshot_of_a_physics_engine(env_id: str, module: str) -> None:
     pytest.importorskip(module)
-    env = make_vector_env(EnvConfig(env_id, {}, None, continuous_actions="clipped"), 2)
+    env = make_vector_env(EnvConfig(env_id, continuous_actions="clipped"), 2)
     env.reset(seed=0)
     assert take_snapshot(env) is None
     env.close()

@@ -112,8 +112,8 @@ def test_stacked_frames_hold_last_four() -> None:
 def test_images_of_other_envs_are_scaled_only_where_dim_gives_a_size(
     config: FrameConfig | None, shape: tuple[int, ...]
 ) -> None:
-    single = make_env(EnvConfig(PIXEL_ENV, {}, None, frames=config))
-    vector = make_vector_env(EnvConfig(PIXEL_ENV, {}, None, frames=config), 2)
+    single = make_env(EnvConfig(PIXEL_ENV, frames=config))
+    vector = make_vector_env(EnvConfig(PIXEL_ENV, frames=config), 2)
     obs, _ = vector.reset(seed=0)
     assert single.observation_space.shape == vector.single_observation_space.shape == shape
     assert obs.shape == (2, *shape)
@@ -134,18 +134,18 @@ class AtariLikeEnv(PixelEnv):
 @pytest.mark.parametrize("preprocessing", ["deepmind", "rllib"])
 def test_atari_frames_of_an_env_of_another_name_are_scaled(preprocessing: str) -> None:
     name = "tests.unit.envs.test_wrappers:AtariLikeEnv"
-    env = make_env(EnvConfig(name, {}, None, frames=frames(preprocessing, dim=None)))
+    env = make_env(EnvConfig(name, frames=frames(preprocessing, dim=None)))
     assert env.observation_space.shape == (84, 84, 3)
     assert env.reset(seed=0)[0].shape == (84, 84, 3)
 
 
 def test_vectors_are_not_scaled() -> None:
-    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None, frames=frames("rllib")), 1)
+    vector = make_vector_env(EnvConfig(COUNTING_ENV, frames=frames("rllib")), 1)
     assert vector.single_observation_space.shape == (3,)
 
 
 def test_image_of_right_size_is_unchanged() -> None:
-    vector = make_vector_env(EnvConfig(IMAGE_ENV, {}, None, frames=frames("rllib", dim=84)), 1)
+    vector = make_vector_env(EnvConfig(IMAGE_ENV, frames=frames("rllib", dim=84)), 1)
     assert vector.single_observation_space == Box(0, 255, (84, 84, 3), np.uint8)
 
 
@@ -184,7 +184,7 @@ def foresee(stack: Array) -> int:
 
 
 def mean_return(play: object) -> float:
-    vector = make_vector_env(EnvConfig(CATCH, {}, None), 1)
+    vector = make_vector_env(EnvConfig(CATCH), 1)
     obs, _ = vector.reset(seed=0)
     total, episodes = 0.0, 0
     while episodes < EPISODES:
@@ -251,7 +251,7 @@ def test_images_are_prepared_behind_the_wrappers() -> None:
     frames = FrameConfig("deepmind", 24, grayscale=False, framestack=True)
     wrapped = config(named("Cropped", side=6), env=PIXEL_ENV)
     assert make_env(wrapped).observation_space.shape == (6, 6, 3)
-    env = make_env(EnvConfig(PIXEL_ENV, {}, None, frames=frames, wrappers=wrapped.wrappers))
+    env = make_env(EnvConfig(PIXEL_ENV, frames=frames, wrappers=wrapped.wrappers))
     assert env.reset(seed=0)[0].shape == env.observation_space.shape == (24, 24, 3)
 
 

@@ -14,8 +14,9 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rlexp.callbacks import Callbacks, EpisodeEnd
 from rlexp.config.keys.user_code import UserPart
-from rlexp.envs import GAME_OVER, GAME_SCORE, GAME_STEPS, EnvConfig, make_vector_env
-from rlexp.envs.registry import FrameConfig
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig, FrameConfig
 from rlexp.errors import CallbackError, UsageError
 from rlexp.rollout import episodes as episode_hooks
 from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep, info_of, make_episode_hooks
@@ -182,7 +183,7 @@ def test_a_hook_that_is_not_written_is_not_called(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_hooks_for_episodes_nothing_calls_any() -> None:
-    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 1)
+    vector = make_vector_env(EnvConfig(COUNTING_ENV), 1)
     idle = CallbackClasses((UserPart("config.callbacks", "rlexp.callbacks:Callbacks"),)).make("here")
     assert make_episode_hooks(idle, vector, 0) is None
     assert make_episode_hooks(classes_of("Ends").make("here"), vector, 0) is not None
@@ -203,7 +204,7 @@ def test_hooks_of_several_classes_are_called_in_order() -> None:
 
 @pytest.mark.parametrize("num_episodes", [1, 5, 8])
 def test_evaluations_call_hooks_for_the_episodes_that_count(num_episodes: int) -> None:
-    vector = make_vector_env(EnvConfig(UNEVEN_ENV, {}, None), NUM_ENVS)
+    vector = make_vector_env(EnvConfig(UNEVEN_ENV), NUM_ENVS)
     hooks = make_episode_hooks(classes_of("Recorder").make("here"), vector, worker_index=None)
     limits = EvaluationLimits(1000, None)
     played = played_to_end(play_episodes(ScriptedPolicy(), vector, num_episodes, 0, limits, hooks))

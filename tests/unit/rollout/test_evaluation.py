@@ -63,7 +63,7 @@ class RightPolicy(ScriptedPolicy):
 
 
 def play(env: str, num_envs: int, num_episodes: int) -> tuple[list[float], list[int]]:
-    vector = make_vector_env(EnvConfig(env, {}, None), num_envs)
+    vector = make_vector_env(EnvConfig(env), num_envs)
     played = played_to_end(play_episodes(ScriptedPolicy(), vector, num_episodes, SEED, LIMITS))
     assert played.is_complete
     return played.returns.tolist(), played.lengths.tolist()
@@ -90,7 +90,7 @@ def test_short_episodes_are_not_preferred(num_episodes: int, num_short: int, num
 
 
 def test_acts_on_what_the_policy_sees() -> None:
-    vector = make_vector_env(EnvConfig(IDENTITY_ENV, {}, None), 3)
+    vector = make_vector_env(EnvConfig(IDENTITY_ENV), 3)
     assert played_to_end(play_episodes(RightPolicy(), vector, 30, SEED, LIMITS)).returns.tolist() == [1.0] * 30
     blind = played_to_end(play_episodes(ScriptedPolicy(), vector, 30, SEED, LIMITS))
     assert 0 < blind.returns.sum() < 30, f"one of {IdentityEnv.NUM_ACTIONS} actions is right"
@@ -102,7 +102,7 @@ def test_the_same_seed_plays_the_same_episodes() -> None:
 
 def limited(env: str, limits: EvaluationLimits, num_episodes: int = 3) -> PlayedEpisodes:
     return played_to_end(
-        play_episodes(ScriptedPolicy(), make_vector_env(EnvConfig(env, {}, None), 2), num_episodes, SEED, limits)
+        play_episodes(ScriptedPolicy(), make_vector_env(EnvConfig(env), 2), num_episodes, SEED, limits)
     )
 
 
@@ -121,14 +121,14 @@ def test_evaluation_ends_at_its_time_limit_in_an_env_without_an_end() -> None:
 
 def test_evaluation_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "REPORT_PERIOD_S", 0.0)
-    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 2)
+    vector = make_vector_env(EnvConfig(COUNTING_ENV), 2)
     seen: list[tuple[int, int]] = []
     played_to_end(play_episodes(ScriptedPolicy(), vector, 2, SEED, LIMITS), lambda *progress: seen.append(progress))
     assert seen == [(0, 2), (0, 4), (2, 6)]
 
 
 def test_episodes_that_the_env_had_begun_before_do_not_count() -> None:
-    vector = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 1)
+    vector = make_vector_env(EnvConfig(COUNTING_ENV), 1)
     vector.reset(seed=1)
     for _ in range(5):
         vector.step(np.zeros(1, np.int64))

@@ -386,7 +386,7 @@ def test_video_at_a_place_that_is_no_folder_is_a_usage_error(folder: str, tmp_pa
 
 
 def test_video_extra_films_cartpole(capfd: pytest.CaptureFixture[str]) -> None:
-    vector = make_filmed_env(EnvConfig("CartPole-v1", {}, None))
+    vector = make_filmed_env(EnvConfig("CartPole-v1"))
     (picture,) = vector.render() or ()
     vector.close()
     assert isinstance(picture, np.ndarray)
@@ -397,7 +397,7 @@ def test_video_extra_films_cartpole(capfd: pytest.CaptureFixture[str]) -> None:
 def test_package_that_renders_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.raises(UsageError, match="CartPole-v1 cannot be recorded: pygame is not installed") as caught:
-        make_filmed_env(EnvConfig("CartPole-v1", {}, None))
+        make_filmed_env(EnvConfig("CartPole-v1"))
     assert caught.value.hint == "pip install 'rlexp[video]'"
 
 
@@ -458,7 +458,7 @@ def test_a_game_is_shown_at_its_own_speed(
 
 
 def test_the_film_of_a_game_shows_all_its_lives_in_colour() -> None:
-    vector = make_filmed_env(EnvConfig("BreakoutNoFrameskip-v4", {}, None, frames=FRAMES))
+    vector = make_filmed_env(EnvConfig("BreakoutNoFrameskip-v4", frames=FRAMES))
     pictures = list(film_episode(ScriptedPolicy(), vector, seed=0, max_frames=2000))
     assert len(pictures) < 2000
     vector.reset(seed=0)

@@ -14,7 +14,7 @@ import torch
 from rlexp.agents.export.export import LARGEST_DRAWN, drawn_observations, played_observations
 from rlexp.agents.export.onnx import ExportError, refuse_unplayed_actions
 from rlexp.agents.export.policy_graph import EnvActions, GreedyPolicy
-from rlexp.envs import make_vector_env
+from rlexp.envs.make import make_vector_env
 from rlexp.policy import Policy
 from rlexp.sample_batch import Array
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV

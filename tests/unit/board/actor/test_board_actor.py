@@ -223,7 +223,8 @@ sys.modules["torch"] = sys.modules["ray"] = None
 from rlexp.board.task import SeatSpecs, describe_trial, read_description, PlayedTrial
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import NO_MODULES
-from rlexp.envs import env_config_of, spaces_of
+from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.board.servers.board import Seat, Task

@@ -193,7 +193,7 @@ class TestFragmentLength:
 
 
 class TestFingerprint:
-    ENV = EnvConfig("CartPole-v1", {}, None)
+    ENV = EnvConfig("CartPole-v1")
 
     def test_auto_has_the_fragment_length_in_it(self) -> None:
         def of(**keys: Any) -> dict[str, Any]:
