@@ -136,11 +136,6 @@ def print_notice_list(notices: Sequence[Notice], rest: str) -> None:
         _print("notice:", YELLOW, line)
 
 
-def print_notice(notice: Notice) -> None:
-    """Print a notice to stderr."""
-    print_notice_list([notice], "")
-
-
 def _print(label: str, colour: str, text: str) -> None:
     """Print a label and a text to stderr; on a terminal, lines are broken between words and continue below the text."""
     margin = len(label) + 1
