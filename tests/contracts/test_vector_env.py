@@ -33,6 +33,7 @@ COUNTING = {
 DEEPMIND = FrameConfig("deepmind", 42, grayscale=False, framestack=True)
 OTHERS = {
     "Gymnasium's": EnvConfig("CartPole-v1", {}, 9),
+    "Gymnasium's, one by one": EnvConfig("Acrobot-v1", {}, 9),
     "Atari's": EnvConfig("PongNoFrameskip-v4", {}, 9, frames=DEEPMIND),
     "EnvPool's": EnvConfig("envpool:CartPole-v1"),
     "EnvPool's, cut": EnvConfig("envpool:CartPole-v1", {}, 9),

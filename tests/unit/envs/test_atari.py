@@ -14,7 +14,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.atari import (
     FRAME_SKIP,
@@ -299,13 +298,6 @@ def test_atari_drops_flags_of_the_old_registry() -> None:
     assert env_config_of("ALE/Pong-v5", config, UserModules()).env_config == {"frameskip": 3}
     assert env_config_of("tests.lab.envs:ImageEnv", config, UserModules()).env_config == config.env_config
     make_env(env_config_of("ALE/Pong-v5", config, UserModules())).close()
-
-
-def test_is_atari_by_id() -> None:
-    assert is_atari("ALE/Pong-v5")
-    assert is_atari("BreakoutNoFrameskip-v4")
-    assert not is_atari("CartPole-v1")
-    assert not is_atari("tests.lab.envs:ImageEnv")
 
 
 def test_missing_emulator_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:

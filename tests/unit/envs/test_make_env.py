@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from rlexp.config.keys import env_ids as entry_points
 from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, is_known, package_of, why_unknown
@@ -186,10 +186,6 @@ def test_makes_an_env_by_its_gymnasium_id_with_its_arguments() -> None:
     assert env.observation_space == gym.spaces.Discrete(64)
 
 
-def test_make_env_makes_a_users_class() -> None:
-    assert isinstance(make_env(EnvConfig(COUNTING_ENV)).unwrapped, CountingEnv)
-
-
 @pytest.mark.parametrize(
     "name", ["os:system", "subprocess:run", "builtins:open", "io:FileIO", "tests.lab.envs:COUNTING_ENV"]
 )
@@ -247,25 +243,6 @@ def test_unknown_argument_points_to_env_config(env: str) -> None:
     assert "no_such_argument" in error.message
     assert error.hint is not None
     assert "env_config" in error.hint
-
-
-@pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])
-def test_every_vector_env_resets_on_the_step_after_the_end(env: str) -> None:
-    vector = make_vector_env(EnvConfig(env), 2)
-    assert vector.num_envs == 2
-    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-
-
-def test_the_stream_of_observations_holds_the_true_last_one_and_the_next_first() -> None:
-    vector = make_vector_env(EnvConfig(COUNTING_ENV), 1)
-    vector.reset(seed=5)
-    stream = [vector.step(np.zeros(1, np.int64))[0][0].tolist() for _ in range(4)]
-    assert stream == [[5, 0, 1], [5, 0, 2], [5, 0, 3], [5, 1, 0]]
-
-
-def test_the_copies_have_consecutive_seeds() -> None:
-    obs, _ = make_vector_env(EnvConfig(COUNTING_ENV), 3).reset(seed=7)
-    assert obs[:, 0].tolist() == [7, 8, 9]
 
 
 def test_a_native_vector_env_is_used_where_there_is_one() -> None:
