@@ -21,7 +21,7 @@ from tests.drills.board_scene import (
 )
 from tests.drills.endurance import follow
 from tests.drills.runs import rows_of
-from tests.drills.scene import Command, Scene, check, drill
+from tests.drills.scene import Command, Scene, check, drill, own_bytes
 
 SEED = 12
 CHURN_S, EVERY_S = 600.0, 6.0
@@ -79,17 +79,10 @@ class Churn:
         pids = {actor.process.pid for actor in (*self.actors, *self.gone, *(each for _, each in self.frozen))}
         trainer = [process for process in self.board.scene.processes() if process.pid not in pids]
         self.memory[at_s] = {
-            "trainer": sum(map(_own_bytes, trainer)),
-            "broker": _own_bytes(psutil.Process(self.board.server.pid)),
-            "actor": _own_bytes(psutil.Process(self.actors[0].process.pid)),
+            "trainer": sum(map(own_bytes, trainer)),
+            "broker": own_bytes(psutil.Process(self.board.server.pid)),
+            "actor": own_bytes(psutil.Process(self.actors[0].process.pid)),
         }
-
-
-def _own_bytes(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().uss)
-    except psutil.NoSuchProcess:
-        return 0
 
 
 @drill(119, "board-churn", pace="long")

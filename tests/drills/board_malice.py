@@ -30,7 +30,7 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from tests.drills.board_scene import BoardScene, board_scene, check_exact, finish, grown, leave
-from tests.drills.scene import Command, Scene, check, drill
+from tests.drills.scene import Command, Scene, check, drill, own_bytes
 from tests.drills.workers import TRIAL
 from tests.lab.brokers import LOGIN, Mosquitto, running_queue
 
@@ -120,7 +120,7 @@ def evil(scene: Scene) -> str:
         alice = board.join("--token", f"@{keys / 'alice.token'}")
         row = grown(run, run.wait_until_it_learns())
         eve = Eve(board, (keys / "eve.token").read_text().strip())
-        before = trial_bytes(scene)
+        before = own_bytes(scene.one(TRIAL))
         stranger = SharedKeys.of(PASSWORD, eve.task)
         fragment = eve.sealed(1, eve.rows, eve.keys)
         wrong = [
@@ -138,7 +138,7 @@ def evil(scene: Scene) -> str:
         eve.push(*(eve.sealed(number, eve.rows, eve.keys) for number in range(STRIKES, STRIKES + AFTER_BAN)))
         refused = forged_weights_refused(run, alice, eve)
         row = grown(run, row, steps=800)
-        info, growth = row["info"]["board"], trial_bytes(scene) - before
+        info, growth = row["info"]["board"], own_bytes(scene.one(TRIAL)) - before
         told = check_exact(finish(board, run, alice))
     refused_count = len(wrong) + STRIKES
     check(info["num_refused"] == refused_count and info["banned"] == ["eve"], f"{info}")
@@ -158,11 +158,6 @@ def forged_weights_refused(run: Command, alice: Command, eve: Eve) -> str:
         if refused := [note for note in alice.notes if "weights on the board are refused" in note]:
             return refused[0]
     raise AssertionError("the actor did not refuse them")
-
-
-def trial_bytes(scene: Scene) -> int:
-    """Return what the process that learns holds for itself alone."""
-    return int(scene.one(TRIAL).memory_full_info().uss)
 
 
 @drill(121, "board-versions")

@@ -107,12 +107,8 @@ class BoardScene:
 
     def task(self) -> str:
         """Return the id of the only task on the board."""
-        (task,) = self.members("SMEMBERS", "rlexp:tasks")
+        (task,) = self.server.members("SMEMBERS", "rlexp:tasks")
         return task
-
-    def members(self, *command: str) -> list[str]:
-        """Return the elements of a list, a set or a hash on the server."""
-        return [part.decode() for part in self.server.command(*command).split(b"\r\n")[2::2]]
 
 
 @contextmanager

@@ -78,7 +78,7 @@ class Tenants:
 
     def bad(self, role: str, seconds: float) -> subprocess.Popen[str]:
         """Start one who has a role's password, and means harm to all keys that are there."""
-        keys = [*members(self.server, "KEYS", "rlexp:*"), "rlexp:{new}:task", "rlexp:{new}:seats", "rlexp:{new}:in:0"]
+        keys = [*self.server.members("KEYS", "rlexp:*"), "rlexp:{new}:task", "rlexp:{new}:seats", "rlexp:{new}:in:0"]
         words = (sys.executable, "-m", "tests.drills.bad_tenant", self.url(role), role, SEED, seconds, *keys)
         environment = self.scene.environment()
         return subprocess.Popen(
@@ -114,7 +114,7 @@ def invaded(scene: Scene, seconds: float) -> str:
         tenants = Tenants(scene, stack.enter_context(running_redis()))
         run, actors = tenants.run(), [tenants.join(), tenants.join()]
         first = run.wait_for_result(lambda row: row["info"]["num_updates"] >= 10)
-        task = members(tenants.server, "SMEMBERS", "rlexp:tasks")[0]
+        task = tenants.server.members("SMEMBERS", "rlexp:tasks")[0]
         bad = {role.name: tenants.bad(role.name, seconds) for role in BAD_ROLES}
         for process in bad.values():
             stack.callback(process.kill)
@@ -173,8 +173,3 @@ def told(written: dict[str, Any], row: dict[str, Any], first: dict[str, Any], nu
         f" {first['timesteps_total']:,} before; listed {num_listed} of {num_listed} times; {info['num_unreadable']:,}"
         f" values mended, {len(notes)} keys named, once each; {info['num_lost_leases']} leases lost"
     )
-
-
-def members(server: RedisServer, *command: str) -> list[str]:
-    """Return the elements of a set or a list on the server."""
-    return [part.decode(errors="replace") for part in server.command(*command).split(b"\r\n")[2::2]]

@@ -23,7 +23,7 @@ from tests.drills.runs import (
     rows_of,
     trial_of,
 )
-from tests.drills.scene import Command, Scene, check, drill
+from tests.drills.scene import Command, Scene, check, drill, own_bytes
 from tests.drills.workers import SHARD, TRIAL, WORKER, check_no_shared_memory, replaced_in
 
 SEED = 11
@@ -51,17 +51,6 @@ def follow(command: Command, until_s: float) -> None:
     """Take in what a run says until a moment has passed."""
     while time.monotonic() < until_s:
         command.wait_for("event", lambda event: True)
-
-
-def memory_of(scene: Scene) -> int:
-    """Return the bytes that all processes of a drill hold for themselves alone."""
-    total = 0
-    for process in scene.processes():
-        try:
-            total += process.memory_full_info().uss
-        except psutil.NoSuchProcess:
-            continue
-    return total
 
 
 def throughput_of(run: Path, seconds: float, since_steps: int) -> float:
@@ -190,7 +179,7 @@ def soak_chaos(scene: Scene) -> str:
     memory = []
     for count in range(1, int(SOAK_S / EVERY_S) + 1):
         follow(soak.command, started_s + count * EVERY_S)
-        memory.append(memory_of(scene))
+        memory.append(sum(map(own_bytes, scene.processes())))
         soak.kill(*rng.choice(soak.victims()))
     follow(soak.command, started_s + SOAK_S + EVERY_S)
     rate = throughput_of(soak.run, time.monotonic() - started_s, first)

@@ -296,6 +296,14 @@ class Scene:
                 continue
 
 
+def own_bytes(process: psutil.Process) -> int:
+    """Return the bytes that a process holds for itself alone; none where it has ended."""
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
 def _parsed(line: str) -> dict[str, Any]:
     try:
         event: dict[str, Any] = json.loads(line)

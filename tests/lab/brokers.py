@@ -184,6 +184,10 @@ class RedisServer:
                 _ask(connection, "AUTH", self.password)
             return _ask(connection, *words)
 
+    def members(self, *words: str) -> list[str]:
+        """Return the elements of a list, a set or a hash, which is the answer to a command."""
+        return [part.decode(errors="replace") for part in self.command(*words).split(b"\r\n")[2::2]]
+
     def _command(self, port: int) -> list[str]:
         options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--daemonize", "no"]
         secret = ["--requirepass", self.password] if self.password else []
