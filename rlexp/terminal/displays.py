@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
@@ -16,6 +15,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
 from rlexp.runs.record import RunRecord, Status
 from rlexp.search.standings import Standings
+from rlexp.terminal.lines import StatusLine
 from rlexp.terminal.summary import standings_as_json, summary_lines
 from rlexp.terminal.trial_view import TrialView, progress_words, reward_goal
 from rlexp.text import columns_of, count, one_line, score
@@ -184,7 +184,7 @@ class PlainDisplay(QuietDisplay):
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
         super().__init__(stdout)
-        self._stderr = stderr
+        self._line = StatusLine(stderr)
         self._views: dict[str, TrialView] = {}
         self._phases_said: set[tuple[str, str]] = set()
         self._stop_told = False
@@ -210,7 +210,7 @@ class PlainDisplay(QuietDisplay):
         said = f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'}"
         if self._standings is not None:
             said = f"up to {self._standings.number_of_configurations} configurations"
-        self._say(f"{said} in {run_directory}")
+        self._line.print_above(f"{said} in {run_directory}")
 
     def on_trial_start(self, trial: Trial) -> None:
         """Print that the trial starts."""
@@ -221,7 +221,7 @@ class PlainDisplay(QuietDisplay):
         """Print the row's main figures."""
         view = self._views[trial.name]
         view.add(row)
-        self._say(f"{trial.name}  {report(view)}")
+        self._line.print_above(f"{trial.name}  {report(view)}")
 
     def on_note(self, trial: Trial | None, text: str) -> None:
         """Print it, unless it was printed as the phase of its trial."""
@@ -233,25 +233,22 @@ class PlainDisplay(QuietDisplay):
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
         """Print how the trial ended."""
         self._started.discard(trial.name)
-        self._say(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
+        self._line.print_above(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
 
     def tick(self) -> None:
         """Print once that the run was asked to end."""
         if self._stop_requested and not self._stop_told:
             self._stop_told = True
-            self._say(STOPPING)
+            self._line.print_above(STOPPING)
 
     def _say_of(self, trial: Trial | None, text: str) -> None:
-        self._say(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
+        self._line.print_above(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
 
     def _say_start(self, trial: Trial) -> None:
         """Print once that a trial starts: its process may report what it does before Tune reports that it started."""
         if trial.name not in self._started:
             self._started.add(trial.name)
-            self._say(f"{trial.name} starts")
-
-    def _say(self, text: str) -> None:
-        print(f"{datetime.now():%H:%M:%S} {text}", file=self._stderr, flush=True)
+            self._line.print_above(f"{trial.name} starts")
 
 
 def report(view: TrialView) -> str:
