@@ -7,7 +7,6 @@ waited for: by the command, and by each of its processes on every node, which en
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 import socket
@@ -15,17 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 from rlexp.cluster.environment import beside_submitted
 from rlexp.cluster.quick_start.raylet import job_without_folders
 from rlexp.cluster.room.machine import Cluster
-from rlexp.cluster.session import RayStartError, RayStoppedError, within
+from rlexp.cluster.session import RayStartError, RayStoppedError, Session, within
 from rlexp.errors import ResourceError
 from rlexp.processes.family import TemporaryFolder
-from rlexp.processes.threads import Function, RayThread
 
 LOOPBACK = "127.0.0.1"
 INTERVAL_S = 2.0
@@ -174,11 +170,9 @@ def _watch(
 
 CONNECT_TIMEOUT_S = 60.0
 """How long it may take to connect; that it works at all is known from the probe."""
-SHUTDOWN_TIMEOUT_S = 10.0
-"""How long Ray may take to disconnect."""
 
 
-class JoinedRay:
+class JoinedRay(Session):
     """Owns the connection to a cluster between ``__enter__`` and ``__exit__``, and a folder for Tune's files.
 
     It ends no process: the cluster's head ends the actors of a command that has disconnected or died, and where the
@@ -186,55 +180,28 @@ class JoinedRay:
     """
 
     is_joined = True
-    is_abandoned = False
 
     def __init__(self, address: str, cluster: Cluster, runtime_env: Mapping[str, Any], debug: bool) -> None:
         """``runtime_env`` says what the processes of trials get on each node, as Ray wants it."""
-        self.cluster = cluster
+        super().__init__(cluster, debug)
         self._address = address
         self._runtime_env = dict(runtime_env)
-        self._debug = debug
-        self._folder: TemporaryFolder | None = None
         self._servers: dict[str, Reachability] = {}
-        self._thread = RayThread()
 
-    @property
-    def folder(self) -> Path:
-        assert self._folder is not None
-        return self._folder.path
+    def _make_folder(self) -> TemporaryFolder:
+        return TemporaryFolder()
 
-    def call(self, function: Function, *checks: Callable[[], None]) -> None:
-        self._thread.call(function, self._check, *checks)
-
-    def leave(self) -> None:
-        self.is_abandoned = self.is_abandoned or not self._thread.is_free()
-
-    def __enter__(self) -> Self:
-        self._folder = TemporaryFolder()
-        try:
-            self._connect()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop()
-
-    def _connect(self) -> None:
-        level = logging.INFO if self._debug else logging.CRITICAL
-        logging.getLogger("ray").setLevel(level)
+    def _begin(self) -> None:
+        logging_options = self._logging()
 
         def connect() -> None:
             import ray
 
             ray.init(
                 address=self._address,
-                configure_logging=True,
-                logging_level=level,
-                log_to_driver=self._debug,
                 runtime_env=beside_submitted({SETUP_HOOK: END_WITH_HEAD, **self._runtime_env}, os.environ),
                 job_config=job_without_folders(),
+                **logging_options,
             )
             self._servers = _watched_servers()
 
@@ -252,23 +219,14 @@ class JoinedRay:
                 self.is_abandoned = True  # Ray's calls would wait for it, and after a minute end this process
                 raise RayStoppedError(f"Ray stopped: {name} cannot be reached any more")
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
+        assert self._folder is not None
         self.leave()
-        if not self.is_abandoned:
-            self._disconnect()
+        self._disconnect()
         for server in self._servers.values():
             server.close()
-        if self._folder is not None:
-            self._folder.remove()
+        self._folder.remove()
         self._thread.close()
-
-    def _disconnect(self) -> None:
-        import ray
-
-        self.is_abandoned = True  # unless the call ends: it may also be interrupted
-        with suppress(TimeoutError):
-            self._thread.call(ray.shutdown, within(SHUTDOWN_TIMEOUT_S, TimeoutError()))
-            self.is_abandoned = False
 
 
 def _watched_servers() -> dict[str, Reachability]:

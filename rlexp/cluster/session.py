@@ -1,23 +1,26 @@
 """Which Ray a command trains in, as an option or the environment says, and Session: that Ray for the command's time.
 
-``OwnRay`` and ``JoinedRay`` are the two kinds of a session; what both raise and share is here.
+``OwnRay`` and ``JoinedRay`` are the two kinds of a session; what both do and raise is here.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from rlexp.cluster.environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS
 from rlexp.errors import RlexpError, UsageError
-from rlexp.processes.family import SESSION
-from rlexp.processes.threads import Function
+from rlexp.processes.family import SESSION, SessionFolder, TemporaryFolder
+from rlexp.processes.threads import Function, RayThread
 from rlexp.text import masked
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 LONGEST_S: Final = 10 * 365 * 86400.0
 """Timers of the operating system take no much longer waits."""
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+SHUTDOWN_TIMEOUT_S: Final = 10.0
+"""How long Ray may take to shut down, or to disconnect from a cluster."""
 
 
 @dataclass(frozen=True)
@@ -120,43 +125,86 @@ class RayStoppedError(RlexpError):
     exit_code = 5
 
 
-class Session(Protocol):
-    """A Ray between ``__enter__`` and ``__exit__``, called in one thread; :class:`OwnRay` and :class:`JoinedRay`."""
+class Session(ABC):
+    """Owns a Ray between ``__enter__`` and ``__exit__``, and the thread in which all of it is called."""
 
-    @property
-    def cluster(self) -> Cluster:
-        """The nodes that trials may use; known before it is entered."""
-        ...
+    is_joined: ClassVar[bool]
+    """Whether it is somebody's cluster, which goes on without this command."""
+    is_abandoned = False
+    """Whether the rest of Ray is left without a call to it: where a server is gone, one would wait a minute for it, and
+    may crash while the thread is in another one."""
 
-    @property
-    def is_joined(self) -> bool:
-        """Whether it is somebody's cluster, which goes on without this command."""
-        ...
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the rest of Ray is left without a call to it, which might wait for a minute or crash."""
-        ...
+    def __init__(self, cluster: Cluster, debug: bool) -> None:
+        """``debug``: what Ray and its processes say is shown."""
+        self.cluster = cluster
+        """The nodes that trials may use."""
+        self._debug = debug
+        self._folder: SessionFolder | TemporaryFolder | None = None
+        self._thread = RayThread()
 
     @property
     def folder(self) -> Path:
         """Where its temporary files are, on this machine; only while it is entered."""
-        ...
+        assert self._folder is not None
+        return self._folder.path
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
         """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
 
         Raises RayStoppedError where a part without which Ray cannot work is lost.
         """
-        ...
+        self._thread.call(function, self._check, *checks)
 
     def leave(self) -> None:
         """Abandon Ray where the function that was called last has not ended, nor ends soon."""
-        ...
+        self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        self._folder = self._make_folder()
+        try:
+            self._begin()
+        except BaseException:
+            self._end()
+            raise
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    @abstractmethod
+    def _make_folder(self) -> SessionFolder | TemporaryFolder: ...
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Let Ray be there, by a call in the thread; raises RayStartError."""
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Abandon Ray and raise RayStoppedError where a part without which it cannot work is lost; never waits."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Leave Ray, and end and remove what is the command's own, also where it has begun in part."""
+
+    def _logging(self) -> dict[str, Any]:
+        """Return how ``ray.init`` is to log, and let Ray do so before it looks at its arguments.
+
+        A failed trial is reported by us, in a line; Tune would log its whole traceback.
+        """
+        level = logging.INFO if self._debug else logging.CRITICAL
+        logging.getLogger("ray").setLevel(level)
+        return {"configure_logging": True, "logging_level": level, "log_to_driver": self._debug}
+
+    def _disconnect(self, *checks: Callable[[], None]) -> None:
+        """Let Ray shut down unless it is abandoned; ``checks`` are called meanwhile."""
+        if self.is_abandoned:
+            return
+        import ray
+
+        self.is_abandoned = True  # unless the call ends: it may also be interrupted
+        with suppress(TimeoutError):
+            self._thread.call(ray.shutdown, within(SHUTDOWN_TIMEOUT_S, TimeoutError()), *checks)
+            self.is_abandoned = False
 
 
 def within(seconds: float, error: Exception) -> Callable[[], None]:
