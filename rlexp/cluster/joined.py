@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rlexp.cluster.environment import beside_submitted
 from rlexp.cluster.quick_start.raylet import job_without_folders
@@ -149,15 +149,8 @@ def head() -> Reachability:
     return Reachability(host.strip("[]"), int(port))
 
 
-class HeadServer(Protocol):
-    """A server that is tried again and again."""
-
-    def is_lost(self) -> bool:
-        """Return whether it has not been reached for long; never waits."""
-
-
 def _watch(
-    find: Callable[[], HeadServer],
+    find: Callable[[], Reachability],
     pause: Callable[[float], object] = time.sleep,
     end: Callable[[int], object] = os._exit,
 ) -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rlexp.cluster.shortcuts import NODE_TABLES
 
@@ -34,31 +34,6 @@ class RayNode:
     """Whether Ray has not declared it dead, which takes up to half a minute."""
 
 
-class ClusterNodes(Protocol):
-    """What is asked about the nodes of a cluster."""
-
-    def nodes(self) -> Sequence[RayNode]:
-        """Return all, also those that are dead."""
-
-    def of_actor(self, actor: Any) -> RayNode | None:
-        """Return the node of an actor that has started, None where it is not known."""
-
-    def answers(self, node: RayNode) -> bool:
-        """Return whether a node's manager accepts connections now; takes up to two seconds."""
-
-    def draining(self) -> frozenset[str]:
-        """Return the ids of the nodes that are about to be taken away."""
-
-    def available(self) -> Mapping[str, Bundle]:
-        """Return what is free on each node that takes new work, by the node's id."""
-
-    def placed(self) -> Sequence[Sequence[tuple[str, Bundle]]]:
-        """Return each placement group that has its room: the id of the node and the resources of each bundle."""
-
-    def unplaced(self) -> Sequence[Sequence[Bundle]]:
-        """Return the bundles of each placement group that waits for room; also those of other commands."""
-
-
 class RayTables:
     """Asks the Ray that this process is connected to; may be asked in any thread.
 
@@ -75,7 +50,8 @@ class RayTables:
 
         return sum(node.is_alive for node in self.nodes()) if self._is_known and ray.is_initialized() else 0
 
-    def nodes(self) -> list[RayNode]:
+    def nodes(self) -> Sequence[RayNode]:
+        """Return all, also those that are dead."""
         import ray
 
         return [
@@ -83,7 +59,7 @@ class RayTables:
             for row in ray.nodes()  # type: ignore[no-untyped-call]
         ]
 
-    def nodes_of(self, actors: Sequence[Any]) -> list[str | None]:
+    def nodes_of(self, actors: Sequence[Any]) -> Sequence[str | None]:
         """Return the node's id of each actor, None where it has been given no room yet."""
         import ray
 
@@ -100,20 +76,24 @@ class RayTables:
         return [node if node.strip("f") else None for node in nodes]  # Ray's id of no node is all f
 
     def of_actor(self, actor: Any) -> RayNode | None:
+        """Return the node of an actor that has started, None where it is not known."""
         (where,) = self.nodes_of([actor])
         return next((node for node in self.nodes() if node.id == where), None)
 
     def answers(self, node: RayNode) -> bool:
+        """Return whether a node's manager accepts connections now; takes up to two seconds."""
         return accepts_connections(node.address, node.port, _ANSWER_TIMEOUT_S)
 
     def draining(self) -> frozenset[str]:
+        """Return the ids of the nodes that are about to be taken away."""
         if not self._is_known:
             return frozenset()
         from ray._private.state import state
 
         return frozenset(state.get_draining_nodes())
 
-    def available(self) -> dict[str, Bundle]:
+    def available(self) -> Mapping[str, Bundle]:
+        """Return what is free on each node that takes new work, by the node's id."""
         if not self._is_known:
             return {}
         from ray._private.state import state
@@ -122,14 +102,16 @@ class RayTables:
         free_of = state.available_resources_per_node()  # type: ignore[no-untyped-call]
         return {node: free for node, free in free_of.items() if node not in draining}
 
-    def placed(self) -> list[list[tuple[str, Bundle]]]:
+    def placed(self) -> Sequence[Sequence[tuple[str, Bundle]]]:
+        """Return each placement group that has its room: the id of the node and the resources of each bundle."""
         groups = [group for group in _placement_groups() if group["state"] == "CREATED"]
         return [
             [(group["bundles_to_node_id"][index], bundle) for index, bundle in sorted(group["bundles"].items())]
             for group in groups
         ]
 
-    def unplaced(self) -> list[list[Bundle]]:
+    def unplaced(self) -> Sequence[Sequence[Bundle]]:
+        """Return the bundles of each placement group that waits for room; also those of other commands."""
         groups = _placement_groups()
         return [list(group["bundles"].values()) for group in groups if group["state"] in ("PENDING", "RESCHEDULING")]
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.cluster.nodes import ClusterNodes, RayNode
+from rlexp.cluster.nodes import RayNode, RayTables
 from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.runs.checkpoints.trial import list_checkpoints
 from rlexp.runs.record import RecordedError
@@ -50,7 +50,7 @@ class ClusterTrials:
 
     def __init__(
         self,
-        nodes: ClusterNodes,
+        nodes: RayTables,
         directory: RunDirectory,
         display: Display,
         clock: Callable[[], float] = time.monotonic,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from ray.exceptions import RayError
 
 from rlexp.cluster.joined import Reachability
-from rlexp.cluster.nodes import Bundle, ClusterNodes, RayNode
+from rlexp.cluster.nodes import Bundle, RayNode, RayTables
 
 SECONDS_BETWEEN_LOOKS = 5.0
 INTERVAL_S = 1.0
@@ -28,7 +28,7 @@ _UNITS = {"CPU": ("CPU", "CPUs"), "GPU": ("GPU", "GPUs")}
 class NodeLosses:
     """Owns where each trial's process is, and the failures of the trials that count."""
 
-    def __init__(self, nodes: ClusterNodes, wait: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, nodes: RayTables, wait: Callable[[float], None] = time.sleep) -> None:
         self._nodes = nodes
         self._wait = wait
         self._node_of: dict[str, RayNode] = {}
@@ -86,7 +86,7 @@ class NodeLosses:
 class DrainWatch:
     """Owns which nodes are drained, as of the last look, and which trials were asked to move."""
 
-    def __init__(self, nodes: ClusterNodes, losses: NodeLosses, clock: Callable[[], float]) -> None:
+    def __init__(self, nodes: RayTables, losses: NodeLosses, clock: Callable[[], float]) -> None:
         self._nodes = nodes
         self._losses = losses
         self._clock = clock
@@ -120,26 +120,16 @@ class DrainWatch:
         self._asked.discard(name)
 
 
-class NodeServer(Protocol):
-    """A server that is tried again and again."""
-
-    def silent_s(self) -> float:
-        """Return for how long it has not answered; never waits."""
-
-    def close(self) -> None:
-        """Give up the try in progress."""
-
-
-def _server_of(node: RayNode) -> NodeServer:
+def _server_of(node: RayNode) -> Reachability:
     return Reachability(node.address, node.port, interval_s=INTERVAL_S)
 
 
 class SilentNodes:
     """Owns the tries to reach the nodes on which trials run, until ``close``; nothing here waits."""
 
-    def __init__(self, server_of: Callable[[RayNode], NodeServer] = _server_of) -> None:
+    def __init__(self, server_of: Callable[[RayNode], Reachability] = _server_of) -> None:
         self._server_of = server_of
-        self._servers: dict[str, NodeServer] = {}
+        self._servers: dict[str, Reachability] = {}
 
     def look(self, running: Mapping[str, RayNode]) -> dict[str, float]:
         """Return for how many seconds the node of each running trial has not answered; often 0 for all."""
@@ -161,7 +151,7 @@ class SilentNodes:
 class RoomWatch:
     """Owns since when each trial waits, and what was shown of it."""
 
-    def __init__(self, nodes: ClusterNodes, clock: Callable[[], float]) -> None:
+    def __init__(self, nodes: RayTables, clock: Callable[[], float]) -> None:
         self._nodes = nodes
         self._clock = clock
         self._since_s: dict[str, float] = {}
@@ -197,7 +187,7 @@ class RoomWatch:
         self._said.pop(name, None)
 
 
-def missing_elsewhere(bundles: Sequence[Bundle], is_on_one: bool, node_id: str, nodes: ClusterNodes) -> str | None:
+def missing_elsewhere(bundles: Sequence[Bundle], is_on_one: bool, node_id: str, nodes: RayTables) -> str | None:
     """Return what a trial that is on a node would lack on the other nodes if its process ended; None if nothing.
 
     Its own bundles there count as free: they are when its process has ended. ``is_on_one``: it needs all on one node.

@@ -11,7 +11,8 @@ from typing import Any
 from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.cluster.nodes import Bundle, RayNode
+from rlexp.cluster.joined import Reachability
+from rlexp.cluster.nodes import Bundle, RayNode, RayTables
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
@@ -19,28 +20,34 @@ from rlexp.tuning.assignment import ASSIGNMENT, Assignment
 
 
 @dataclass
-class FakeNodes:
-    """Nodes ``a`` and ``b``; an actor is the id of the node that it is on."""
+class FakeNodes(RayTables):
+    """Nodes ``a`` and ``b``; an actor is the id of the node that it is on, or ``places`` says where it is."""
 
     rows: list[RayNode] = field(
         default_factory=lambda: [RayNode("a", "10.0.0.1", 1, True), RayNode("b", "10.0.0.2", 1, True)]
     )
+    places: dict[str, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     free: dict[str, Bundle] = field(default_factory=dict)
     groups: list[list[Bundle]] = field(default_factory=list)
     """Those that wait for room."""
     held: list[list[tuple[str, Bundle]]] = field(default_factory=list)
-
     head_is_lost: bool = False
+    num_counted: int = 0
+
+    def num_alive(self) -> int:
+        self.num_counted += 1
+        return sum(node.is_alive for node in self.rows)
 
     def nodes(self) -> Sequence[RayNode]:
         if self.head_is_lost:
             raise RayError("no head")
         return self.rows
 
-    def of_actor(self, actor: Any) -> RayNode | None:
-        return next((node for node in self.nodes() if node.id == actor), None)
+    def nodes_of(self, actors: Sequence[str]) -> Sequence[str | None]:
+        ids = {node.id for node in self.nodes()}
+        return [node if node in ids else None for node in (self.places.get(actor, actor) for actor in actors)]
 
     def answers(self, node: RayNode) -> bool:
         return node.id not in self.silent
@@ -63,7 +70,7 @@ class FakeNodes:
 
 
 @dataclass
-class FakeServer:
+class FakeServer(Reachability):
     """A node's manager, which has not answered for as long as the test says."""
 
     silences_s: dict[str, float]

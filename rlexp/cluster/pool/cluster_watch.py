@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
-from typing import Any, Protocol
+from typing import Any
 
-from rlexp.cluster.nodes import RayNode
+from rlexp.cluster.nodes import RayNode, RayTables
 from rlexp.cluster.pool.pool import ONE_NODE, Actor, ClusterState
 
 LOOK_S, LOOK_SOON_S = 2.0, 1.0
@@ -19,22 +19,11 @@ STOP_TIMEOUT_S = 5.0
 """Bound of the wait for a look in progress."""
 
 
-class Nodes(Protocol):
-    """What a watch asks a cluster, in its own thread too; see ``RayTables``."""
-
-    def num_alive(self) -> int: ...
-
-    def nodes(self) -> Sequence[RayNode]: ...
-
-    def draining(self) -> Set[str]: ...
-
-    def nodes_of(self, actors: Sequence[Any]) -> Sequence[str | None]: ...
-
-
 class ClusterWatch:
     """Owns a thread that looks at the nodes every few seconds, once there are several; ends with ``stop``."""
 
-    def __init__(self, nodes: Nodes, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, nodes: RayTables, clock: Callable[[], float] = time.monotonic) -> None:
+        """``nodes`` are asked in the thread too."""
         self.state = ONE_NODE
         """What the newest look has shown; a new object where something has changed."""
         self.sees_several_nodes = False

@@ -5,61 +5,45 @@ What a watch shows of actors whose nodes come, end and are lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rlexp.cluster.nodes import RayNode
 from rlexp.cluster.pool.cluster_watch import KEPT_S, ClusterWatch
-from rlexp.cluster.pool.pool import ONE_NODE, Actor, Completed, InlineTaskPool, Lane, Ref
+from rlexp.cluster.pool.pool import ONE_NODE, Actor, ClusterState, Completed, InlineTaskPool, Lane, Ref
 from rlexp.cluster.pool.ray_calls import MANY_CALLS, RayCalls
-
-
-class FakeNodes:
-    """Nodes and the actors on them, as a test says."""
-
-    def __init__(self, *alive: str) -> None:
-        self.alive = set(alive)
-        self.dead: set[str] = set()
-        self.ending: set[str] = set()
-        self.node_of: dict[str, str] = {}
-        self.num_counted = 0
-
-    def num_alive(self) -> int:
-        self.num_counted += 1
-        return len(self.alive)
-
-    def nodes(self) -> list[RayNode]:
-        return [RayNode(node, f"10.0.0.{node}", 1, node in self.alive) for node in self.alive | self.dead]
-
-    def draining(self) -> set[str]:
-        return self.ending
-
-    def nodes_of(self, actors: Sequence[str]) -> list[str | None]:
-        return [self.node_of.get(actor) for actor in actors]
+from tests.lab.cluster import FakeNodes
 
 
 class Bench:
-    """A watch of two actors on two nodes, which looks when a test says so."""
+    """A watch of two actors, to which the test gives places on two nodes; it looks when the test says so."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.nodes = FakeNodes("1", "2")
+        self.nodes = FakeNodes()
         self.watch = ClusterWatch(self.nodes, lambda: self.now_s)
-        self.actors = [Actor[Any](name, name) for name in ("a", "b")]
+        self.actors = [Actor[Any](name, name) for name in ("first", "second")]
         for actor in self.actors:
             self.watch.add(actor)
         self.watch.stop()  # its thread; the test looks instead
 
-    def look(self) -> None:
+    def look(self, **places: str) -> ClusterState:
+        self.nodes.places |= places
         self.watch.look()
+        return self.watch.state
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
 
 
 def test_one_node_is_not_watched() -> None:
-    nodes = FakeNodes("1")
+    nodes = FakeNodes([RayNode("a", "10.0.0.1", 1, True)])
     watch = ClusterWatch(nodes, lambda: 0.0)
-    for name in ("a", "b", "c"):
+    for name in ("first", "second", "third"):
         watch.add(Actor[Any](name, None))
     assert watch.state is ONE_NODE
     assert not watch.sees_several_nodes
@@ -67,60 +51,43 @@ def test_one_node_is_not_watched() -> None:
     watch.stop()
 
 
-def test_actor_has_room_once_it_has_a_node() -> None:
-    bench = Bench()
-    first, second = bench.actors
+def test_actor_has_room_once_it_has_a_node(bench: Bench) -> None:
     assert bench.watch.sees_several_nodes
-    assert not bench.watch.state.has_room(first)
-    bench.nodes.node_of["a"] = "1"
-    bench.look()
-    assert bench.watch.state.has_room(first)
-    assert not bench.watch.state.has_room(second)
+    assert [bench.watch.state.has_room(actor) for actor in bench.actors] == [False, False]
+    assert [bench.look(first="a").has_room(actor) for actor in bench.actors] == [True, False]
 
 
-def test_state_is_the_same_object_while_nothing_changes() -> None:
-    bench = Bench()
-    bench.nodes.node_of = {"a": "1", "b": "2"}
-    bench.look()
-    state = bench.watch.state
-    bench.look()
-    assert bench.watch.state is state
+def test_state_is_the_same_object_while_nothing_changes(bench: Bench) -> None:
+    state = bench.look(first="a", second="b")
+    assert bench.look() is state
 
 
-def test_actors_of_dead_and_ending_nodes_are_shown_with_the_nodes_name() -> None:
-    bench = Bench()
+def test_actors_of_dead_and_ending_nodes_are_shown_with_the_nodes_name(bench: Bench) -> None:
     first, second = bench.actors
-    bench.nodes.node_of = {"a": "1", "b": "2"}
-    bench.look()
-    bench.nodes.alive.remove("2")
-    bench.nodes.dead.add("2")
-    bench.nodes.ending.add("1")
-    bench.look()
-    assert bench.watch.state.lost == {second: "10.0.0.2"}
-    assert bench.watch.state.draining == {first: "10.0.0.1"}
-    assert not bench.watch.state.has_room(second)
+    bench.look(first="a", second="b")
+    bench.nodes.declare_dead("b")
+    bench.nodes.drained.add("a")
+    state = bench.look()
+    assert (state.lost, state.draining) == ({second: "10.0.0.2"}, {first: "10.0.0.1"})
+    assert not state.has_room(second)
 
 
-def test_node_of_a_removed_actor_is_remembered_for_a_while() -> None:
-    bench = Bench()
-    second = bench.actors[1]
-    bench.nodes.node_of = {"a": "1", "b": "2"}
-    bench.look()
-    bench.watch.remove(second)
-    bench.nodes.alive.remove("2")
-    bench.nodes.dead.add("2")
+def test_node_of_a_removed_actor_is_remembered_for_a_while(bench: Bench) -> None:
+    bench.look(first="a", second="b")
+    bench.watch.remove(bench.actors[1])
+    bench.nodes.declare_dead("b")
     bench.now_s = 30.0
-    bench.look()
-    assert bench.watch.state.lost == {second: "10.0.0.2"}
+    assert bench.look().lost == {bench.actors[1]: "10.0.0.2"}
     bench.now_s = KEPT_S + 1.0
-    bench.look()
-    assert bench.watch.state.lost == {}
+    assert bench.look().lost == {}
 
 
-def test_stops_twice() -> None:
-    bench = Bench()
+def test_stops_twice(bench: Bench) -> None:
     bench.watch.stop()
     bench.watch.stop()
+
+
+WORKER, OTHER = Actor[Any]("worker", None), Actor[Any]("other", None)
 
 
 class FakeRef:
@@ -177,8 +144,8 @@ def is_large(request: pytest.FixtureRequest) -> bool:
 
 @pytest.mark.parametrize("fetches", [False, True])
 def test_calls_of_an_actor_complete_in_the_order_made(is_large: bool, fetches: bool) -> None:
-    bench, worker, other = CallsBench(fetches, is_large), Actor[Any]("worker", None), Actor[Any]("next", None)
-    first, second, third = bench.start(worker), bench.start(worker), bench.start(other)
+    bench = CallsBench(fetches, is_large)
+    first, second, third = bench.start(WORKER), bench.start(WORKER), bench.start(OTHER)
     for ref in (*second, *third):
         ref.end()
     assert bench.done() == [third[0]]
@@ -189,8 +156,8 @@ def test_calls_of_an_actor_complete_in_the_order_made(is_large: bool, fetches: b
 
 
 def test_call_completes_when_its_rows_are_on_this_node(is_large: bool) -> None:
-    bench, worker = CallsBench(fetches=True, is_large=is_large), Actor[Any]("worker", None)
-    rows, report = bench.start(worker)
+    bench = CallsBench(fetches=True, is_large=is_large)
+    rows, report = bench.start(WORKER)
     report.end()
     assert bench.done() == []
     rows.end()
@@ -199,41 +166,37 @@ def test_call_completes_when_its_rows_are_on_this_node(is_large: bool) -> None:
 
 
 def test_call_on_one_node_waits_for_no_fetch(is_large: bool) -> None:
-    bench, worker = CallsBench(is_large=is_large), Actor[Any]("worker", None)
-    rows, report = bench.start(worker)
+    bench = CallsBench(is_large=is_large)
+    rows, report = bench.start(WORKER)
     report.end()
     assert bench.done() == [rows]
     assert not any(bench.fetched)
 
 
 def test_rows_that_do_not_come_hold_no_other_actor_up(is_large: bool) -> None:
-    bench, lost, worker = (
-        CallsBench(fetches=True, is_large=is_large),
-        Actor[Any]("lost", None),
-        Actor[Any]("worker", None),
-    )
-    _, report = bench.start(lost)
+    bench = CallsBench(fetches=True, is_large=is_large)
+    _, report = bench.start(OTHER)
     report.end()
     for _ in range(3):
-        refs = bench.start(worker)
+        refs = bench.start(WORKER)
         for ref in refs:
             ref.end()
         assert bench.done() == [refs[0]]
 
 
 def test_forgotten_calls_do_not_complete(is_large: bool) -> None:
-    bench, worker = CallsBench(is_large=is_large), Actor[Any]("worker", None)
-    refs = bench.start(worker)
-    bench.calls.forget(worker)
+    bench = CallsBench(is_large=is_large)
+    refs = bench.start(WORKER)
+    bench.calls.forget(WORKER)
     for ref in refs:
         ref.end()
     assert bench.done() == []
 
 
 def test_wait_returns_at_once_where_nothing_is_in_flight() -> None:
-    bench, worker = CallsBench(), Actor[Any]("worker", None)
+    bench = CallsBench()
     assert not bench.calls.wait(60.0)
-    bench.start(worker)
+    bench.start(WORKER)
     assert bench.calls.wait(0.0)
     bench.calls.clear()
     assert not bench.calls.wait(60.0)
