@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,25 +57,6 @@ class TemporaryFolder:
         """Delete it and give up the lock; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
-
-
-def is_abandoned(path: Path) -> bool:
-    """Return whether ``path`` is a folder that a :class:`TemporaryFolder` of this user has made and left behind.
-
-    A marker that was copied, linked or moved to another folder does not count, since it names the one that it is of.
-    """
-    try:
-        about = path.lstat()
-        is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-        return is_own and _has_own_marker(path) and (path / LOCK_FILE).is_file() and not is_in_use(path)
-    except (OSError, ValueError):
-        return False
-
-
-def _has_own_marker(path: Path) -> bool:
-    about = (path / MARKER).lstat()
-    is_own = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
-    return is_own and bool(read_json(path / MARKER) == _marker(path))
 
 
 def _marker(path: Path) -> dict[str, Any]:
@@ -207,7 +188,23 @@ def find_leftovers() -> list[Leftover]:
 
 
 def _is_leftover(path: Path) -> bool:
-    return is_abandoned(path) and not any(RUN_FILE in names for _, _, names in os.walk(path))
+    """Return whether ``path`` is a folder that a :class:`TemporaryFolder` of this user has made and left behind.
+
+    A marker that was copied, linked or moved to another folder does not count, since it names the one that it is of;
+    nor does a folder into which somebody has put a run.
+    """
+    try:
+        is_own = _is_own(path, stat.S_ISDIR) and _is_own(path / MARKER, stat.S_ISREG)
+        is_marked = is_own and bool(read_json(path / MARKER) == _marker(path)) and (path / LOCK_FILE).is_file()
+    except (OSError, ValueError):
+        return False
+    return is_marked and not is_in_use(path) and not any(RUN_FILE in names for _, _, names in os.walk(path))
+
+
+def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    """Return whether a file of a kind, which no link is, is this user's; raises OSError where there is none."""
+    about = path.lstat()
+    return is_kind(about.st_mode) and about.st_uid == os.geteuid()
 
 
 class SessionFolder:
