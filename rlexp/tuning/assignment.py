@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 import ray
@@ -35,9 +35,6 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import SharedFiles, TrialFiles, end_phases
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
-
-if TYPE_CHECKING:
-    from rlexp.cluster.session import Session
 
 ASSIGNMENT = "assignment"
 """What Tune's config of a trial has: its Assignment."""
@@ -133,21 +130,11 @@ def files_of(assignment: Assignment) -> TrialFiles:
 
 
 @contextmanager
-def keeper_of(run: Path, session: Session) -> Iterator[str | None]:
-    """Start a Keeper for a run where not every node has its directory; provide its name, and end it afterwards.
+def started_keeper(run: Path) -> Iterator[str]:
+    """Start a Keeper on this node, which has the run's directory; provide its name, and end it afterwards.
 
     Called in the thread that calls Ray.
     """
-    if session.cluster.shares_out:
-        yield None
-        return
-    with started_keeper(run) as name:
-        yield name
-
-
-@contextmanager
-def started_keeper(run: Path) -> Iterator[str]:
-    """Start a Keeper on this node, which has the run's directory; provide its name, and end it afterwards."""
     name = f"rlexp-keeper-{uuid4().hex}"
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = (

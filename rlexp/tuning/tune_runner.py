@@ -27,7 +27,7 @@ from rlexp.runs.trial_files import STOP_FILE
 from rlexp.search.display import Display
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
-from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of, keeper_of
+from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of, started_keeper
 from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.trainable import ExperimentTrainable
 from rlexp.tuning.trial_watch import our_trial
@@ -67,7 +67,7 @@ def run_trials(
     def run_tune() -> None:
         with ExitStack() as stack:
             stack.enter_context(callbacks_not_counted())
-            keeper = stack.enter_context(keeper_of(directory.path, session))
+            keeper = None if session.cluster.shares_out else stack.enter_context(started_keeper(directory.path))
             if not session.is_joined:
                 stack.enter_context(actors_of_idle_processes())
             make_tuner(source, directory, events, session, keeper).fit()
