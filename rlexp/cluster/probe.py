@@ -216,17 +216,16 @@ def probe_cluster(address: str, question: Question = Question()) -> ClusterRepor
     Raises ResourceError where there is no cluster, or none that this machine and its token may use.
     """
     with _marker(question.out) as marker:
-        request = {
+        asked = {
             "modules": question.modules,
             "packages": question.packages,
             "folders": question.folders,
             "marker": None if marker is None else str(marker),
             "servers": dict(question.servers),
             "files": question.files,
-            "runtime_env": dict(question.runtime_env or runtime_env((), NO_MODULES, os.environ)),
-            "bundles": None,
         }
-        connected, answered = _asked(address, request)
+        given = dict(question.runtime_env or runtime_env((), NO_MODULES, os.environ))
+        connected, answered = _asked(address, {"asked": asked, "runtime_env": given})
     answers, mode = answered["nodes"], connected["auth_mode"]
     return report_of(connected["address"], answers, versions_here(), mode, question.hints)
 

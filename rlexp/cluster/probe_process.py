@@ -128,29 +128,31 @@ def serve(request: Message, send: Send) -> None:
         send("failed", error="\n".join(map(str, causes)))
         return
     send("connected", address=ray.get_runtime_context().gcs_address)
-    if request["bundles"] is not None:
+    if "bundles" in request:
         from ray.autoscaler.sdk import request_resources
 
         request_resources(bundles=request["bundles"])
         send("asked")
     else:
-        send("nodes", nodes=_reports(request, send))
+        send("nodes", nodes=_reports(request["asked"], send))
     ray.shutdown()
 
 
-def _reports(request: Message, send: Send) -> list[dict[str, Any]]:
-    """Return what Ray knows of each node, and what the node says of itself or why it does not."""
+def _reports(asked: Message, send: Send) -> list[dict[str, Any]]:
+    """Return what Ray knows of each node, and what the node says of itself or why it does not.
+
+    ``asked``: the arguments of ``measured``.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     for function in (measured, is_installed, unreachable):
         function.__module__ = "__main__"  # so Ray sends the function itself, not where to import it from
-    task = ray.remote(num_cpus=0, max_retries=0)(measured)
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(measured)
     known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = [node for node in known if node["Alive"]]
-    words = tuple(request[name] for name in ("modules", "packages", "folders", "marker", "servers", "files"))
     refs = [
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*words)
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(**asked)
         for node in nodes
     ]
 
