@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from rlexp.cluster.joined import JoinedRay
 from rlexp.cluster.own import OwnRay
 from rlexp.cluster.probe import ClusterReport, Question, ask_for_bundles, probe_cluster
 from rlexp.cluster.room import Cluster, check_fits
-from rlexp.cluster.room.fit import wait_for_room
+from rlexp.cluster.room.fit import all_fit, wait_for_room
 from rlexp.cluster.session import Session
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan
-from rlexp.errors import ResourceError
 from rlexp.processes.signals import StopRequest
 from rlexp.search.display import Display
 from rlexp.tuning.request import TrainingRequest
@@ -33,8 +33,10 @@ def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, 
     question = _question(plan, trials, request)
     with signals_leave_nothing():
         cluster = _examined(address, question, display)
-        if request.joining.wait_s is not None and not _fit(trials, cluster):
-            _wait(address, trials, cluster, display, request.joining.wait_s)
+        timeout_s = request.joining.wait_s
+        if timeout_s is not None and not all_fit(trials, cluster):
+            ask, report = partial(ask_for_bundles, address), partial(display.on_phase, None)
+            wait_for_room(trials, cluster, lambda: probe_cluster(address).cluster, ask, timeout_s, report)
             cluster = _examined(address, question, display)
     check_fits(trials, cluster)
     for notice in loopback_notices(request.board, cluster):
@@ -65,30 +67,6 @@ def _examined(address: str, question: Question, display: Display) -> Cluster:
     for notice in _notices(report):
         display.on_note(None, notice)
     return report.cluster
-
-
-def _fit(trials: Sequence[Trial], cluster: Cluster) -> bool:
-    try:
-        check_fits(trials, cluster)
-    except ResourceError:
-        return False
-    return True
-
-
-def _wait(address: str, trials: Sequence[Trial], seen: Cluster, display: Display, timeout_s: float) -> None:
-    """Wait until the cluster has room; ``seen``: what it has now. Raises ResourceError after ``timeout_s``."""
-    first = iter([seen])
-
-    def look() -> Cluster:
-        return next(first, None) or probe_cluster(address).cluster
-
-    def ask(bundles: list[dict[str, float]]) -> None:
-        ask_for_bundles(address, bundles)
-
-    def report(missing: str) -> None:
-        display.on_phase(None, missing)
-
-    wait_for_room(trials, look, ask, timeout_s, report)
 
 
 def make_session(cluster: Cluster, plan: Plan, request: TrainingRequest) -> Session:

@@ -11,6 +11,7 @@ from ray.exceptions import RayError
 
 from rlexp.cluster.joined import Reachability
 from rlexp.cluster.nodes import Bundle, RayNode, RayTables
+from rlexp.cluster.room.packing import amounts_in_words, together
 
 SECONDS_BETWEEN_LOOKS = 5.0
 INTERVAL_S = 1.0
@@ -22,7 +23,6 @@ PATIENCE_S = 3.0
 """How long a trial may wait before that is shown: where there is room, Ray needs a moment too."""
 _ROUNDING = 1e-4
 """Ray counts resources in these parts."""
-_UNITS = {"CPU": ("CPU", "CPUs"), "GPU": ("GPU", "GPUs")}
 
 
 class NodeLosses:
@@ -200,7 +200,7 @@ def missing_elsewhere(bundles: Sequence[Bundle], is_on_one: bool, node_id: str, 
                 for name, amount in bundle.items() if where in free else ():
                     free[where][name] = free[where].get(name, 0.0) + amount
             break
-    return missing_room([_sum(bundles)] if is_on_one else bundles, list(free.values()))
+    return missing_room([together(bundles)] if is_on_one else bundles, list(free.values()))
 
 
 def missing_room(bundles: Sequence[Bundle], available: Sequence[Bundle]) -> str | None:
@@ -211,25 +211,12 @@ def missing_room(bundles: Sequence[Bundle], available: Sequence[Bundle]) -> str 
     free = [dict(node) for node in available]
     driver, others = bundles[0], sorted(bundles[1:], key=lambda bundle: sorted(bundle.values()), reverse=True)
     if not _place(driver, free):
-        return f"a node with {amounts(driver)}{' for the driver' if others else ''}"
+        return f"a node with {amounts_in_words(driver)}{' for the driver' if others else ''}"
     unplaced = [bundle for bundle in others if not _place(bundle, free)]
     if not unplaced:
         return None
     what = "process" if len(others) == 1 else "processes"
-    return f"{len(unplaced)} of its {len(others)} other {what} ({amounts(unplaced[0])} each)"
-
-
-def amounts(bundle: Bundle) -> str:
-    """Return a bundle in words: ``4 CPUs and 1 GPU``."""
-    texts = []
-    for name, amount in bundle.items():
-        one, several = _UNITS.get(name, (name, name))
-        texts.append(f"{amount:g} {one if amount == 1 else several}")
-    return " and ".join(texts) or "no resources"
-
-
-def _sum(bundles: Sequence[Bundle]) -> Bundle:
-    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for bundle in bundles for name in bundle}
+    return f"{len(unplaced)} of its {len(others)} other {what} ({amounts_in_words(unplaced[0])} each)"
 
 
 def _place(bundle: Bundle, free: list[dict[str, float]]) -> bool:

@@ -14,7 +14,7 @@ from rlexp.cluster.room.machine import Cluster, Machine
 from rlexp.cluster.room.shortfalls import SHARD_CPUS, Changes, at, bytes_per_transition, changed, rounded, shortfalls
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.trial import Trial, bundles_of, cpus_of_learners, required_cpus, required_gpus
+from rlexp.config.keys.trial import Trial, cpus_of_learners, required_cpus, required_gpus
 from rlexp.errors import Problem, ResourceError
 
 _FEWEST_WORKERS = 2
@@ -168,6 +168,11 @@ def check_fits(trials: Sequence[Trial], cluster: Cluster) -> None:
         raise ResourceError(first.message, first.hint, more)
 
 
+def all_fit(trials: Sequence[Trial], cluster: Cluster) -> bool:
+    """Return whether each of the trials alone fits."""
+    return not any(True for trial in trials for _ in _shortfalls(trial.experiment, cluster))
+
+
 def _shortfalls(experiment: Experiment, cluster: Cluster) -> Iterator[Problem]:
     if cluster.is_joined:
         from rlexp.cluster.room.packing import cluster_shortfalls  # with the packing, only of clusters
@@ -182,14 +187,12 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
     most = min((math.floor(available / needed) for available, needed in shares if needed), default=cluster.cpus)
     if not cluster.is_joined:
         return most
-    from rlexp.cluster.room.packing import node_amounts, packs, together
+    from rlexp.cluster.room.packing import node_amounts, packs, whole_parts
 
-    bundles, nodes = bundles_of(experiment.config), node_amounts(cluster)
-    listed = [together(bundles.listed)] if bundles.strategy == "STRICT_PACK" else bundles.listed
-    least = 0
+    parts, nodes, least = whole_parts(experiment), node_amounts(cluster), 0
     while least < most:
         middle = (least + most + 1) // 2
-        least, most = (middle, most) if packs(listed * middle, nodes) else (least, middle - 1)
+        least, most = (middle, most) if packs(parts * middle, nodes) else (least, middle - 1)
     return least
 
 
@@ -204,6 +207,7 @@ Ask = Callable[[list[dict[str, float]]], None]
 
 def wait_for_room(
     trials: Sequence[Trial],
+    cluster: Cluster,
     look: Look,
     ask: Ask,
     timeout_s: float,
@@ -211,14 +215,14 @@ def wait_for_room(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Cluster:
-    """Return the cluster once each of ``trials`` fits it; ``report`` gets what is missing, each time that it changes.
+    """Return the cluster once each of ``trials`` fits it, or ``cluster``, as it was seen last, where they do now.
 
-    Raises ResourceError after ``timeout_s`` seconds and the look that is under way then. The first look counts.
+    ``report`` gets what is missing, each time that it changes. Raises ResourceError after ``timeout_s`` seconds and the
+    look that is under way then.
     """
     begun, shown = clock(), ""
     try:
         while True:
-            cluster = look()
             try:
                 check_fits(trials, cluster)
                 return cluster
@@ -233,6 +237,7 @@ def wait_for_room(
                 shown = missing
                 report(missing)
             pause(max(min(PAUSE_S, begun + timeout_s - clock()), 0))
+            cluster = look()
     finally:
         if shown:
             ask([])  # else the autoscaler would keep the nodes after the run
@@ -244,24 +249,14 @@ def _timed_out(error: ResourceError, waited_s: float) -> ResourceError:
 
 def _largest(trials: Sequence[Trial], cluster: Cluster) -> Experiment:
     """Return which of the trials that do not fit needs most."""
-    unfit = [trial.experiment for trial in trials if not _fits(trial, cluster)]
+    unfit = [trial.experiment for trial in trials if not all_fit([trial], cluster)]
     return max(unfit, key=lambda experiment: (required_cpus(experiment), required_gpus(experiment)))
 
 
-def _fits(trial: Trial, cluster: Cluster) -> bool:
-    try:
-        check_fits([trial], cluster)
-    except ResourceError:
-        return False
-    return True
-
-
 def _asked(trials: Sequence[Trial], cluster: Cluster) -> list[dict[str, float]]:
-    from rlexp.cluster.room.packing import together
+    from rlexp.cluster.room.packing import whole_parts
 
-    bundles = bundles_of(_largest(trials, cluster).config)
-    listed = [together(bundles.listed)] if bundles.strategy == "STRICT_PACK" else bundles.listed
-    return [dict(bundle) for bundle in listed if bundle]
+    return [dict(part) for part in whole_parts(_largest(trials, cluster)) if part]
 
 
 def _missing(trials: Sequence[Trial], cluster: Cluster, error: ResourceError) -> str:

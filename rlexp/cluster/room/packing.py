@@ -37,13 +37,11 @@ _Counts = tuple[int, ...]
 """How many bundles of each kind; or how many parts of each resource."""
 
 
-def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts], *, on_one_node: bool = False) -> bool | None:
+def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool | None:
     """Return whether all ``bundles`` fit on ``nodes``, each as a whole on one of them.
 
-    ``on_one_node``: all of them together. None: the search was given up, but first-fit-decreasing found no way.
+    None: the search was given up, but first-fit-decreasing found no way.
     """
-    if on_one_node:
-        bundles = [together(bundles)]
     names = sorted({name for bundle in bundles for name, amount in bundle.items() if amount > 0})
     kinds = _kinds([_parts(bundle, names) for bundle in bundles])
     rooms = sorted((_parts(node, names) for node in nodes), reverse=True)
@@ -58,7 +56,7 @@ def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts], *, on_one_node: 
 
 def together(bundles: Sequence[Amounts]) -> dict[str, float]:
     """Return one bundle that needs what all ``bundles`` need."""
-    names = {name for bundle in bundles for name in bundle}
+    names = dict.fromkeys(name for bundle in bundles for name in bundle)
     return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
 
 
@@ -190,7 +188,7 @@ def cluster_shortfalls(experiment: Experiment, cluster: Cluster) -> Iterator[Pro
         return
     found = [*_too_large_parts(experiment, bundles, cluster), *_too_much_in_all(experiment, bundles, cluster)]
     yield from found
-    if not found and packs(_with_replay(experiment, bundles), node_amounts(cluster)) is False:
+    if not found and packs(whole_parts(experiment, with_replay=True), node_amounts(cluster)) is False:
         nodes = ", ".join(f"{node.machine.cpus}" for node in cluster.nodes)
         message = (
             f"{experiment.name} needs {_needs(bundles)}, which the nodes have no room for together (CPUs: {nodes})"
@@ -223,17 +221,19 @@ def most_workers(experiment: Experiment, cluster: Cluster) -> int | None:
 
 
 def _fits(experiment: Experiment, cluster: Cluster, num_workers: int) -> bool:
-    config = experiment.config
-    fewer = changed(experiment, {workers_key(config): num_workers})
-    bundles = bundles_of(fewer.config)
-    on_one_node = bundles_of(config).strategy == "STRICT_PACK"
-    return packs(_with_replay(fewer, bundles), node_amounts(cluster), on_one_node=on_one_node) is True
+    fewer = changed(experiment, {workers_key(experiment.config): num_workers})
+    return packs(whole_parts(fewer, with_replay=True), node_amounts(cluster)) is True
 
 
-def _with_replay(experiment: Experiment, bundles: Bundles) -> list[Amounts]:
-    """Return the bundles, that of the driver with the memory of replay, which is all on one node."""
+def whole_parts(experiment: Experiment, *, with_replay: bool = False) -> list[Amounts]:
+    """Return what of a trial has to be on one node each: its bundles, or all of them where none may be elsewhere.
+
+    ``with_replay``: the driver's needs the memory of replay too, which is all on one node.
+    """
+    bundles = bundles_of(experiment.config)
     driver, *others = bundles.listed
-    return [{**driver, _REPLAY: float(replay_bytes(experiment))}, *others]
+    listed = [{**driver, _REPLAY: float(replay_bytes(experiment))} if with_replay else driver, *others]
+    return [together(listed)] if bundles.strategy == "STRICT_PACK" else listed
 
 
 def _too_large_parts(experiment: Experiment, bundles: Bundles, cluster: Cluster) -> Iterator[Problem]:
@@ -261,9 +261,8 @@ def _too_large(experiment: Experiment, bundle: Amounts, users: dict[str, str], c
             message = f"{experiment.name} needs a node with {_amount(name, amount)} for {users[name]}; {seen}"
             yield Problem("", message, _smaller_part(experiment, users[name], name, has))
     if not alone and packs([bundle], node_amounts(cluster)) is False:
-        parts = " and ".join(_amount(name, amount) for name, amount in bundle.items())
-        user = next(iter(users.values()))
-        message = f"{experiment.name} needs a node with {parts} for {user}; nodes have them, but not the same node"
+        message = f"{experiment.name} needs a node with {amounts_in_words(bundle)} for {next(iter(users.values()))}; "
+        message += "nodes have them, but not the same node"
         yield Problem("", message, "lower one of them, or --fit")
 
 
@@ -295,12 +294,11 @@ def _too_much_in_all(experiment: Experiment, bundles: Bundles, cluster: Cluster)
 def _beyond_one_node(experiment: Experiment, bundles: Bundles, cluster: Cluster) -> Iterator[Problem]:
     """Yield what a trial needs beyond the largest node, where all of it must be on one node."""
     found = [*_too_much_replay(experiment, cluster)]
-    together = {name: bundles.total(name) for name in {**bundles.driver, **bundles.worker}}
-    if found or packs([{**together, _REPLAY: float(replay_bytes(experiment))}], node_amounts(cluster)):
+    if found or packs(whole_parts(experiment, with_replay=True), node_amounts(cluster)):
         yield from found
         return
     largest = max(cluster.nodes, key=lambda node: node.machine.cpus)
-    needs = " and ".join(_amount(name, amount) for name, amount in together.items())
+    needs = amounts_in_words(together(bundles.listed))
     message = f"{experiment.name} needs one node with {needs}, because replay_storage is shared_memory; "
     message += f"the largest node {largest.name} has {count(largest.machine.cpus, 'CPU')}"
     yield Problem("", message, f"-o config.replay_storage=actors, or {_fewer_workers(experiment, cluster)}")
@@ -336,16 +334,17 @@ def _fewer_workers(experiment: Experiment, cluster: Cluster) -> str:
 
 def _needs(bundles: Bundles) -> str:
     """Return the bundles in words: ``4 CPUs for its driver, 3 x 2 CPUs for workers``."""
-    texts = [f"{_together(bundles.driver)} for its driver"] if bundles.driver else []
+    texts = [f"{amounts_in_words(bundles.driver)} for its driver"] if bundles.driver else []
     if bundles.num_learners:
-        texts.append(f"{bundles.num_learners} x {_together(bundles.learner)} for learners")
+        texts.append(f"{bundles.num_learners} x {amounts_in_words(bundles.learner)} for learners")
     if bundles.num_workers:
-        texts.append(f"{bundles.num_workers} x {_together(bundles.worker)} for workers")
+        texts.append(f"{bundles.num_workers} x {amounts_in_words(bundles.worker)} for workers")
     return ", ".join(texts)
 
 
-def _together(bundle: Amounts) -> str:
-    return " and ".join(_amount(name, amount) for name, amount in bundle.items())
+def amounts_in_words(bundle: Amounts) -> str:
+    """Return a bundle in words: ``4 CPUs and 1 GPU``."""
+    return " and ".join(_amount(name, amount) for name, amount in bundle.items()) or "no resources"
 
 
 def _amount(name: str, amount: float) -> str:

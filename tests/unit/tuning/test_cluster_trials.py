@@ -34,7 +34,6 @@ from rlexp.tuning.node_watch import (
     NodeLosses,
     RoomWatch,
     SilentNodes,
-    amounts,
     missing_elsewhere,
     missing_room,
 )
@@ -439,12 +438,6 @@ def test_missing_elsewhere_of_a_trial_that_needs_one_node() -> None:
     nodes = FakeNodes(free={"b": {"CPU": 5.0}, "c": {"CPU": 1.0}})
     assert missing_elsewhere([DRIVER, WORKER, WORKER], False, "a", nodes) is None
     assert missing_elsewhere([DRIVER, WORKER, WORKER], True, "a", nodes) == "a node with 6 CPUs"
-
-
-def test_amounts_in_words() -> None:
-    assert amounts({"CPU": 1.0, "GPU": 2.0}) == "1 CPU and 2 GPUs"
-    assert amounts({"CPU": 0.5, "fast_disk": 2.0}) == "0.5 CPUs and 2 fast_disk"
-    assert amounts({}) == "no resources"
 
 
 def test_waiting_is_shown_after_a_while_and_when_it_changes() -> None:

@@ -325,11 +325,10 @@ class World:
         self.pauses.append(seconds)
         self.now_s += seconds
 
-    def wait(self, timeout_s: float, *num_workers: int) -> Cluster:
-        trials = [trial(num_workers=number) for number in num_workers]
-        return wait_for_room(
-            trials, self.look, self.asked.append, timeout_s, self.reported.append, lambda: self.now_s, self.pause
-        )
+    def wait(self, timeout_s: float, *num_workers: int, **config: Any) -> Cluster:
+        trials = [trial(num_workers=number) for number in num_workers] or [trial(**config)]
+        given = (self.look(), self.look, self.asked.append, timeout_s, self.reported.append)
+        return wait_for_room(trials, *given, lambda: self.now_s, self.pause)
 
 
 def test_no_wait_where_there_is_room() -> None:
@@ -349,8 +348,7 @@ def test_waits_for_nodes_and_withdraws_what_it_asked_for() -> None:
 
 def test_what_is_missing_is_not_only_cpus() -> None:
     world = World(cluster(4, 4), cluster(8))
-    trials = [trial(num_workers=0, num_cpus_for_driver=6)]
-    wait_for_room(trials, world.look, world.asked.append, 9.0, world.reported.append, lambda: 0.0, world.pause)
+    world.wait(9.0, num_workers=0, num_cpus_for_driver=6)
     assert world.reported == [
         "waiting for room: a needs a node with 6 CPUs for its driver; the largest node 10.0.0.1 has 4"
     ]
@@ -359,12 +357,12 @@ def test_what_is_missing_is_not_only_cpus() -> None:
 def test_time_is_over() -> None:
     world = World(cluster(4), look_s=2.0)
     with pytest.raises(ResourceError) as caught:
-        world.wait(12.0, 7)
+        world.wait(11.0, 7)
     assert caught.value.message == (
-        "a needs 8 CPUs (1 driver + 7 workers x 1), the cluster has 4 on 1 node, after waiting for 14 s"
+        "a needs 8 CPUs (1 driver + 7 workers x 1), the cluster has 4 on 1 node, after waiting for 13 s"
     )
     assert caught.value.exit_code == 4
-    assert world.pauses == [5.0, 3.0]
+    assert world.pauses == [5.0, 4.0]
     assert world.asked[-1] == []
 
 

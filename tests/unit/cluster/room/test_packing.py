@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rlexp.cluster.room import packing
-from rlexp.cluster.room.packing import packs
+from rlexp.cluster.room.packing import amounts_in_words, packs, together
 from rlexp.cluster.room.shortfalls import bytes_per_transition
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
@@ -87,18 +87,15 @@ def test_exact_search_finds_what_first_fit_decreasing_misses(monkeypatch: pytest
         (cpus(*[0.1] * 30), cpus(1, 1, 1), True),
         (cpus(*[0.1] * 31), cpus(1, 1, 1), False),
         (cpus(3, 3, 3), cpus(4, 5), False),
+        (cpus(1, 2, 3), cpus(5, 5), True),
+        ([together(cpus(1, 2, 3))], cpus(5, 5), False),
+        ([together(cpus(1, 2, 3))], cpus(5, 6), True),
         ([{"CPU": 1.0, "rack": 1.0}], [{"CPU": 4.0}, {"rack": 1.0}], False),
         ([{"CPU": 1.0, "rack": 1.0}], [{"CPU": 4.0}, {"CPU": 1.0, "rack": 1.0}], True),
     ],
 )
 def test_packing(bundles: list[Amounts], nodes: list[Amounts], expected: bool) -> None:
     assert packs(bundles, nodes) is expected
-
-
-def test_packing_on_one_node() -> None:
-    assert packs(cpus(1, 2, 3), cpus(5, 5)) is True
-    assert packs(cpus(1, 2, 3), cpus(5, 5), on_one_node=True) is False
-    assert packs(cpus(1, 2, 3), cpus(5, 6), on_one_node=True) is True
 
 
 def test_a_thousand_workers_and_nodes_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +108,12 @@ def test_a_search_without_an_end_is_given_up() -> None:
     bundles = cpus(*(rng.randint(200, 500) for _ in range(20)))
     room = sum(bundle["CPU"] for bundle in bundles) / 6
     assert packs(bundles, cpus(*[int(room) + 1] * 6)) in (True, None)
+
+
+def test_amounts_in_words() -> None:
+    assert amounts_in_words({"CPU": 1.0, "GPU": 2.0}) == "1 CPU and 2 GPUs"
+    assert amounts_in_words({"CPU": 0.5, "fast_disk": 2.0}) == "0.5 CPUs and 2 fast_disk"
+    assert amounts_in_words({}) == "no resources"
 
 
 N_STEP, STACKED, DIM, FRAGMENT = 3, 4, 84, 50
