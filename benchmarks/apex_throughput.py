@@ -29,7 +29,7 @@ from benchmarks.comparison import Column, Table, Work, conditions, in_turns, opt
 from benchmarks.pauses import PiecesInPauses
 from benchmarks.pieces import Pieces, learning, sampling
 from benchmarks.processes import run_experiment, unwind_on_sigterm
-from rlexp.cluster.room import available_cpus
+from rlexp.cluster.room.machine import available_cpus
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.load import load_plan
 

@@ -35,7 +35,7 @@ from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.seats import board_source
 from rlexp.board.trainer.source import BoardSource
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.make import spaces_of

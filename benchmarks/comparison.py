@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlexp.cluster.room import available_cpus
+from rlexp.cluster.room.machine import available_cpus
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

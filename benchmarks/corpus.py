@@ -10,8 +10,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from rlexp.cluster.room import Cluster, check_fits, this_machine
-from rlexp.cluster.room.fit import fitted
+from rlexp.cluster.room.fit import check_fits, fitted
+from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import RlexpError

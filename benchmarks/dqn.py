@@ -28,7 +28,7 @@ from benchmarks.ppo_programs import USERS_ENVIRONMENT, experiment_of
 from benchmarks.processes import in_own_process, run_command, unwind_on_sigterm
 from benchmarks.sb3_dqn import TASKS as SB3_TASKS
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 
 PEERS = Path(__file__).with_name("dqn_peers.py")

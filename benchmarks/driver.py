@@ -30,7 +30,8 @@ from benchmarks.canned_parts import (
 )
 from benchmarks.comparison import Column, Line, Table, conditions, options
 from rlexp.agents.apex.gatherers import renewed
-from rlexp.cluster.pool import Actor, RayTaskPool, Resources
+from rlexp.cluster.pool.pool import Actor, Resources
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing

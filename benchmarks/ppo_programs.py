@@ -15,7 +15,7 @@ from benchmarks.cpu_meter import CpuMeter
 from benchmarks.ppo_tasks import Settings, Task
 from benchmarks.processes import in_own_process, run_command, run_experiment
 from rlexp.agents.registry import agent_class
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import load_plan
 from rlexp.tuning.stop_condition import iteration_bounds, reached

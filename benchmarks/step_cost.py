@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.canned_parts import BATCH_SIZE, CannedLearner, CannedShard, Load, canned_info
 from benchmarks.comparison import Column, Table, conditions, options
-from rlexp.cluster.pool import Actor, Completed, InlineTaskPool, Lane, Ref
+from rlexp.cluster.pool.pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing

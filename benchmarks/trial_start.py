@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.comparison import Column, Table, conditions, options
 from benchmarks.processes import Event, run_experiment, unwind_on_sigterm
-from rlexp.cluster.room import available_cpus
+from rlexp.cluster.room.machine import available_cpus
 from rlexp.config.yaml.reader import to_yaml
 
 NUM_WORKERS = {"DQN": 0, "APEX": 2}

@@ -25,7 +25,7 @@ from rlexp.agents.workers import (
     rollout_fingerprint,
     worker_spec,
 )
-from rlexp.cluster.pool import ActorLostError, TaskPool
+from rlexp.cluster.pool.pool import ActorLostError, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.make import spaces_of

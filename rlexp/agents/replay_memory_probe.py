@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rlexp.cluster.room import Machine
+from rlexp.cluster.room.machine import Machine
 from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from rlexp.cluster.quick_start.raylet import job_without_folders, only_needed_services
-from rlexp.cluster.room import this_machine
-from rlexp.cluster.room.machine import Cluster
+from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.cluster.session import RayStartError, RayStoppedError, Session, within
 from rlexp.processes.family import SESSION, SessionFolder, family_of, has_ended, kill
 

@@ -13,7 +13,7 @@ import typer
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.tokens import client_token
 from rlexp.board.servers.board import TaskStatus
-from rlexp.cluster.room import check_requirements
+from rlexp.cluster.room.machine import check_requirements
 from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole
 from rlexp.commands.board_keys import Insecure, TokenOption, required_board, take_token
 from rlexp.commands.completion import complete_file

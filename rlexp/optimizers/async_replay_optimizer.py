@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.cluster.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
 from rlexp.optimizers.pacing import DataPathConfig, Pacing, WeightPublisher

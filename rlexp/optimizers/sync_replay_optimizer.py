@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from rlexp.cluster.pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 from rlexp.errors import CheckpointError
 from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.pacing import Pacing

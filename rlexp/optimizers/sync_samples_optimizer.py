@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.cluster.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
 from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.policy_optimizer import Counters, source_figures
 from rlexp.policy import InterruptedLearningError, Learner, LearnResult

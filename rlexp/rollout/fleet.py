@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from rlexp.cluster.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
+from rlexp.cluster.pool.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
 from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.fleet_member import (
     FAILURES_IN_A_ROW,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlexp.cluster.pool import Ref, TaskPool
+from rlexp.cluster.pool.pool import Ref, TaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo

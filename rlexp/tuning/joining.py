@@ -14,8 +14,8 @@ from rlexp.cluster.environment import AUTH_MODE, named_modules, named_packages, 
 from rlexp.cluster.joined import JoinedRay
 from rlexp.cluster.own import OwnRay
 from rlexp.cluster.probe import ClusterReport, Question, ask_for_bundles, probe_cluster
-from rlexp.cluster.room import Cluster, check_fits
-from rlexp.cluster.room.fit import all_fit, wait_for_room
+from rlexp.cluster.room.fit import all_fit, check_fits, wait_for_room
+from rlexp.cluster.room.machine import Cluster
 from rlexp.cluster.session import Session
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from rlexp.cluster.room import Machine
+from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, UsageError

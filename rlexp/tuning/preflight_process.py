@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
-from rlexp.cluster.room import Machine
+from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
 from rlexp.config.keys.env_ids import is_atari

@@ -19,7 +19,7 @@ from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.trainer.link import RECOVERY, RESULT
 from rlexp.board.trainer.trial import AssignedTask
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.trial import iteration_of_packed, unpack_checkpoint
 from rlexp.runs.trial_files import STOP_FILE

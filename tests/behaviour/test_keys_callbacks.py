@@ -12,7 +12,7 @@ import pytest
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import UserModules

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.cluster.room import available_cpus
+from rlexp.cluster.room.machine import available_cpus
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResumeError
 from rlexp.runs.checkpoints.contents import read_checkpoint

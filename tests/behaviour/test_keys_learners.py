@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.cluster.pool import Actor, Resources
+from rlexp.cluster.pool.pool import Actor, Resources
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.policy import Weights
 from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.cluster.room import Cluster, this_machine
+from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.config.keys.trial import Trial
 from rlexp.metrics import interquartile_mean
 from rlexp.runs.checkpoints.contents import read_checkpoint

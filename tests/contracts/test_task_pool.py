@@ -14,20 +14,20 @@ from typing import Any
 import psutil
 import pytest
 
-from rlexp.cluster.pool import (
+from rlexp.cluster.pool import ray_calls
+from rlexp.cluster.pool.pool import (
     Actor,
     ActorLostError,
     ArgumentLostError,
     Completed,
     InlineTaskPool,
     Lane,
-    RayTaskPool,
     Ref,
     Resources,
     TaskPool,
-    ray_calls,
 )
 from rlexp.cluster.pool.ray_calls import MANY_CALLS, OwnNode, Process, kill, kill_here
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.errors import TrialError
 from tests.lab.process_pool import ProcessTaskPool
 

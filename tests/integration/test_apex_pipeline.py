@@ -18,7 +18,8 @@ import pytest
 
 from rlexp.agents.apex.gatherers import renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
-from rlexp.cluster.pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
+from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources, TaskPool
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.cluster.pool import Actor, RayTaskPool, Resources
+from rlexp.cluster.pool.pool import Actor, Resources
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.errors import CallbackError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fleet import Fleet, FleetLimits

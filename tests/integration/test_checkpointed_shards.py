@@ -10,7 +10,8 @@ import pytest
 
 from rlexp import states
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
-from rlexp.cluster.pool import Actor, RayTaskPool, Resources
+from rlexp.cluster.pool.pool import Actor, Resources
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayConfig, ReplayShard

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlexp.cluster.pool import Actor, InlineTaskPool, RayTaskPool, Resources, TaskPool
+from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources, TaskPool
+from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never

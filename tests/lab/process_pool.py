@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rlexp.cluster.pool import ONE_NODE, Actor, ActorLostError, ClusterState, Completed, Lane, Ref, Resources
+from rlexp.cluster.pool.pool import ONE_NODE, Actor, ActorLostError, ClusterState, Completed, Lane, Ref, Resources
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy, actor_critic_config
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
 from rlexp.agents.workers import WorkerLinks, WorkerParts
-from rlexp.cluster.pool import Resources
+from rlexp.cluster.pool.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.models import ActorCriticConfig

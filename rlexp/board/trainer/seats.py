@@ -18,7 +18,7 @@ from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.source import BoardSource, BoardSourceConfig, SourceGroup
 from rlexp.board.trainer.thread import BoardThread
-from rlexp.cluster.pool import TaskPool
+from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.errors import UsageError
 from rlexp.rollout.source import SampleSource

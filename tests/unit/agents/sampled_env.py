@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from rlexp.agents.registry import agent_class
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.agents import AGENTS
 from rlexp.runs.checkpoints.contents import read_arrays
 from rlexp.sample_batch import Array

@@ -15,7 +15,7 @@ from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.client.run import task_on_board
 from rlexp.board.messages.tasks import Task
 from rlexp.board.task import joinable_trial
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.commands import completion
 from rlexp.config.keys import agents, env_ids
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent

@@ -13,7 +13,7 @@ from rlexp.agents import evaluation_process
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.cluster.pool import Actor, InlineTaskPool, TaskPool
+from rlexp.cluster.pool.pool import Actor, InlineTaskPool, TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.errors import EnvError, TrialError

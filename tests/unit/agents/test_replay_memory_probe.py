@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlexp.agents.replay_memory_probe import check_replay_fits, measured_bytes_per_transition
-from rlexp.cluster.room import Machine
+from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.envs.registry import EnvConfig

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.cluster.room import Cluster, Machine
 from rlexp.cluster.room.fit import fitted
+from rlexp.cluster.room.machine import Cluster, Machine
 from rlexp.config.load import LoadOptions, converted_file, load_plan, resolved_yaml
 from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError

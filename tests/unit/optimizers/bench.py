@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlexp.cluster.pool import Actor, TaskPool
+from rlexp.cluster.pool.pool import Actor, TaskPool
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlexp.cluster.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, Completed, Lane, Ref
+from rlexp.cluster.pool.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, Completed, Lane, Ref
 from rlexp.errors import TrialError
 from rlexp.optimizers.replay_shards import MAX_REPLACEMENTS, SILENT_S, ReplayShards
 from rlexp.replay.shard import ReplayShard

@@ -12,7 +12,7 @@ import pytest
 
 from rlexp.agents.apex.gatherers import groups_of, renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
-from rlexp.cluster.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
+from rlexp.cluster.pool.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
 from rlexp.errors import TrialError
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords

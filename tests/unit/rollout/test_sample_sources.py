@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from rlexp.cluster.pool import Actor, Completed, InlineTaskPool, Lane, Ref
+from rlexp.cluster.pool.pool import Actor, Completed, InlineTaskPool, Lane, Ref
 from rlexp.errors import TrialError
 from rlexp.policy import Weights
 from rlexp.rollout.remote_workers import RemoteWorkers

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.cluster.pool import Actor
+from rlexp.cluster.pool.pool import Actor
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import NStep

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from rlexp.cluster.pool import InlineTaskPool
+from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.errors import EnvError
 from rlexp.runs.checkpoints.contents import read_checkpoint, verify_checkpoint
 from rlexp.runs.checkpoints.trial import list_checkpoints, newest_checkpoint

@@ -15,7 +15,7 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.exploration import epsilon_ladder
 from rlexp.agents.dqn.learner import DQNLearner
-from rlexp.cluster.pool import Actor, InlineTaskPool, Resources
+from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources
 from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import LearnResult, Weights

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlexp.cluster.room import Cluster, Machine
 from rlexp.cluster.room.fit import fitted
+from rlexp.cluster.room.machine import Cluster, Machine
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import converted_file, resolved_yaml
