@@ -107,6 +107,14 @@ def pool(request: pytest.FixtureRequest) -> Iterator[TaskPool]:
     pool.stop()
 
 
+@pytest.fixture
+def rays(ray_session: None) -> Iterator[RayTaskPool]:
+    """A pool of Ray's alone, for what only processes do."""
+    pool = ray_pool()
+    yield pool
+    pool.stop()
+
+
 def place(pool: TaskPool, first: int = 10) -> Actor[Ledger]:
     return pool.place("ledger", SHARED, Ledger, first)
 
@@ -205,128 +213,107 @@ def test_inline_the_error_of_a_call_surfaces_in_its_caller() -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_the_error_of_a_remote_call_surfaces_where_its_result_is_wanted() -> None:
-    pool = ray_pool()
-    ledger, lane = place(pool), Lane(pool, num_returns=2)
+def test_the_error_of_a_remote_call_surfaces_where_its_result_is_wanted(rays: RayTaskPool) -> None:
+    ledger, lane = place(rays), Lane(rays, num_returns=2)
     lane.submit(ledger, Ledger.divided, 0)
-    (call,) = await_calls(pool, lane, 1)
+    (call,) = await_calls(rays, lane, 1)
     with pytest.raises(ZeroDivisionError):
-        pool.get(call.refs[1], DEADLINE_S)
-    pool.stop()
+        rays.get(call.refs[1], DEADLINE_S)
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_a_wait_for_a_remote_value_is_bounded() -> None:
-    pool = ray_pool()
-    ref: Ref[None] = pool.call(place(pool), Ledger.wait_for_ever)
+def test_a_wait_for_a_remote_value_is_bounded(rays: RayTaskPool) -> None:
+    ref: Ref[None] = rays.call(place(rays), Ledger.wait_for_ever)
     with pytest.raises(TimeoutError):
-        pool.get(ref, 0.1)
-    pool.stop()
+        rays.get(ref, 0.1)
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_a_stopped_pool_has_ended_its_actors() -> None:
-    pool = ray_pool()
-    ledger = place(pool)
-    assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10]
-    pool.stop()
+def test_a_stopped_pool_has_ended_its_actors(rays: RayTaskPool) -> None:
+    ledger = place(rays)
+    assert rays.get(rays.call(ledger, Ledger.entries), DEADLINE_S) == [10]
+    rays.stop()
     deadline = time.monotonic() + DEADLINE_S
 
     def ask_until_it_is_dead() -> None:  # an actor may answer once more before it dies
         while time.monotonic() < deadline:
-            pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S)
+            rays.get(rays.call(ledger, Ledger.entries), DEADLINE_S)
 
     with pytest.raises(ActorLostError):
         ask_until_it_is_dead()
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["hangs", "stopped by a signal"])
-def test_a_removed_actor_is_killed_whatever_it_does_and_its_calls_are_forgotten(is_stopped: bool) -> None:
-    pool = ray_pool()
-    gone, other = place(pool), place(pool)
-    process = psutil.Process(pool.get(pool.call(gone, Ledger.process), DEADLINE_S))
-    lane = Lane(pool)
+def test_a_removed_actor_is_killed_whatever_it_does_and_its_calls_are_forgotten(
+    rays: RayTaskPool, is_stopped: bool
+) -> None:
+    gone, other = place(rays), place(rays)
+    process = psutil.Process(rays.get(rays.call(gone, Ledger.process), DEADLINE_S))
+    lane = Lane(rays)
     lane.submit(gone, Ledger.wait_for_ever)
     if is_stopped:
         process.suspend()
-    pool.remove(gone)
+    rays.remove(gone)
     lane.forget(gone)
     process.wait(DEADLINE_S)
     assert lane.in_flight(gone) == 0
-    assert not pool.wait(0.1)  # nothing is in flight any more
-    pool.remove(gone)
+    assert not rays.wait(0.1)  # nothing is in flight any more
+    rays.remove(gone)
     lane.submit(other, Ledger.add, 1)
-    (call,) = await_calls(pool, lane, 1)
+    (call,) = await_calls(rays, lane, 1)
     assert call.actor is other
-    pool.stop()
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_failed_constructor_is_reported_in_a_line() -> None:
-    pool = ray_pool()
-    cannot_be_made: Actor[Ledger] = pool.place("ledger", SHARED, Ledger, -1)
+def test_failed_constructor_is_reported_in_a_line(rays: RayTaskPool) -> None:
+    cannot_be_made: Actor[Ledger] = rays.place("ledger", SHARED, Ledger, -1)
     with pytest.raises(TrialError) as failure:
-        pool.get(pool.call(cannot_be_made, Ledger.entries), DEADLINE_S)
+        rays.get(rays.call(cannot_be_made, Ledger.entries), DEADLINE_S)
     assert failure.value.message == "ValueError: a ledger begins with money"
-    pool.stop()
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_an_object_here_is_given_what_calls_elsewhere_returned() -> None:
-    pool = ray_pool()
-    there, here = place(pool, 1), pool.place("ledger", None, Ledger, 2)
-    total = pool.call(there, Ledger.add, 10)
-    assert pool.get(pool.call(here, Ledger.add, total), DEADLINE_S) == 13
+def test_an_object_here_is_given_what_calls_elsewhere_returned(rays: RayTaskPool) -> None:
+    there, here = place(rays, 1), rays.place("ledger", None, Ledger, 2)
+    total = rays.call(there, Ledger.add, 10)
+    assert rays.get(rays.call(here, Ledger.add, total), DEADLINE_S) == 13
     assert (there.is_here, here.is_here) == (False, True)
-    pool.stop()
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_a_lost_argument_is_not_the_loss_of_the_callee() -> None:
-    pool = ray_pool()
-    ledger, here, lane = place(pool), pool.place("ledger", None, Ledger, 20), Lane(pool)
-    lender = pool.place("lender", SHARED, Lender)
+def test_a_lost_argument_is_not_the_loss_of_the_callee(rays: RayTaskPool) -> None:
+    ledger, here, lane = place(rays), rays.place("ledger", None, Ledger, 20), Lane(rays)
+    lender = rays.place("lender", SHARED, Lender)
     lane.submit(lender, Lender.lend)
-    (lending,) = await_calls(pool, lane, 1)
+    (lending,) = await_calls(rays, lane, 1)
     with pytest.raises(ActorLostError):
-        pool.get(pool.call(lender, Lender.die), DEADLINE_S)
+        rays.get(rays.call(lender, Lender.die), DEADLINE_S)
     result: Ref[Any] = lending.ref
-    (handle,) = pool.get(result, DEADLINE_S)  # from now on Ray asks its owner, which is dead
+    (handle,) = rays.get(result, DEADLINE_S)  # from now on Ray asks its owner, which is dead
     lent: Ref[int] = Ref(handle)
     lane.submit(ledger, Ledger.add, lent)
     lane.submit(here, Ledger.add, lent)
-    for call in await_calls(pool, lane, 2):
+    for call in await_calls(rays, lane, 2):
         with pytest.raises(ArgumentLostError):
-            pool.get(call.ref, DEADLINE_S)
-    assert pool.get(pool.call(ledger, Ledger.entries), DEADLINE_S) == [10]
-    assert pool.get(pool.call(here, Ledger.entries), DEADLINE_S) == [20]
-    pool.stop()
+            rays.get(call.ref, DEADLINE_S)
+    assert rays.get(rays.call(ledger, Ledger.entries), DEADLINE_S) == [10]
+    assert rays.get(rays.call(here, Ledger.entries), DEADLINE_S) == [20]
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("fetches", [False, True], ids=["one node", "several nodes"])
-def test_many_calls_come_back_in_the_order_of_each_actor(fetches: bool) -> None:
-    pool = ray_pool()
-    ledgers, lane = [place(pool, 0), place(pool, 0)], Lane(pool)
-    pool._calls.fetches = fetches
+def test_many_calls_come_back_in_the_order_of_each_actor(rays: RayTaskPool, fetches: bool) -> None:
+    ledgers, lane = [place(rays, 0), place(rays, 0)], Lane(rays)
+    rays._calls.fetches = fetches
     for _ in range(MANY_CALLS):
         for ledger in ledgers:
             lane.submit(ledger, Ledger.add, 1)
-    done = await_calls(pool, lane, 2 * MANY_CALLS)
+    done = await_calls(rays, lane, 2 * MANY_CALLS)
     for ledger in ledgers:
-        sums = [pool.get(call.ref, DEADLINE_S) for call in done if call.actor is ledger]
+        sums = [rays.get(call.ref, DEADLINE_S) for call in done if call.actor is ledger]
         assert sums == list(range(1, MANY_CALLS + 1))
-    assert not pool.wait(0.1)
-    pool.stop()
+    assert not rays.wait(0.1)
 
 
 def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
