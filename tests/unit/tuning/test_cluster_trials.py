@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +72,18 @@ class Scene:
         self.trial.temporary_state.ray_actor, self.trial.status = node, TuneTrial.RUNNING
         self.events.on_trial_start(0, [self.trial], self.trial)
 
-    def fail(self) -> None:
-        """Let the process die: Tune starts the trial again."""
+    def fail(self) -> bool:
+        """Let the process die: Tune starts the trial again; return whether it is to end instead."""
         self.trial.status = TuneTrial.PENDING
         self.events.on_trial_recover(0, [self.trial], self.trial)
+        return self.ends()
+
+    def ends(self) -> bool:
+        return self.events.to_end([self.trial]) == [self.trial]
+
+    def complete(self) -> None:
+        """Let Tune end the trial."""
+        self.events.on_trial_complete(0, [self.trial], self.trial)
 
     def look(self) -> None:
         self.now_s += 10
@@ -86,19 +93,24 @@ class Scene:
         return self._lines.getvalue()
 
 
-def killed_processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the actors that are killed from now on."""
-    killed: list[Any] = []
-    monkeypatch.setattr("rlexp.tuning.trial_watch.ray.kill", lambda actor, no_restart: killed.append(actor))
-    return killed
-
-
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path)
+def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """With the arguments that a test has as its parameter."""
+    scene = Scene(tmp_path, **getattr(request, "param", {}))
     yield scene
     scene.events.close()
     scene.directory.finish(Status.STOPPED)
+
+
+patient = pytest.mark.parametrize("scene", [{"max_failures": 1}], indirect=True, ids=["patient"])
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The actors that are killed."""
+    killed: list[Any] = []
+    monkeypatch.setattr("rlexp.tuning.trial_watch.ray.kill", lambda actor, no_restart: killed.append(actor))
+    return killed
 
 
 def test_lost_node_does_not_count(scene: Scene) -> None:
@@ -106,15 +118,13 @@ def test_lost_node_does_not_count(scene: Scene) -> None:
         scene.start(node)
         (scene.folder / f"checkpoint_00000{ord(node) - 96}").mkdir()
         scene.nodes.silent.add(node)
-        scene.fail()
-        assert scene.events.to_end([scene.trial]) == []
+        assert not scene.fail()
         address, checkpoint = ("10.0.0.1", "1") if node == "a" else ("10.0.0.2", "2")
         expected = f"its node {address} is lost; it starts again from checkpoint_00000{checkpoint} (not counted"
         assert expected in scene.said()
 
 
-def test_trial_whose_node_is_silent_is_given_up_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = killed_processes(monkeypatch)
+def test_trial_whose_node_is_silent_is_given_up_once(scene: Scene, killed: list[Any]) -> None:
     scene.nodes.free = {"b": {"CPU": 6.0}}
     scene.silences_s["a"] = 3.0
     scene.look()
@@ -125,15 +135,13 @@ def test_trial_whose_node_is_silent_is_given_up_once(scene: Scene, monkeypatch: 
     assert killed == ["a"]
     assert scene.said().count("does not answer") == 1
     scene.nodes.silent.add("a")
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == []
+    assert not scene.fail()
     scene.start("b")
     scene.look()
     assert killed == ["a"]
 
 
-def test_trial_stays_on_a_silent_node_while_no_other_has_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = killed_processes(monkeypatch)
+def test_trial_stays_on_a_silent_node_while_no_other_has_room(scene: Scene, killed: list[Any]) -> None:
     scene.nodes.free = {"b": {"CPU": 5.0}}
     scene.silences_s["a"] = 9.0
     scene.look()
@@ -152,13 +160,10 @@ def test_trial_stays_on_a_silent_node_while_no_other_has_room(scene: Scene, monk
     assert killed == ["a"], "another node has room now"
 
 
-def test_elastic_trial_does_not_stay_on_a_silent_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = killed_processes(monkeypatch)
-    scene = Scene(tmp_path, config={"num_workers": 6, "min_num_workers": 2})
-    with closing(scene.events):
-        scene.silences_s["a"] = 9.0
-        scene.look()
-        scene.directory.finish(Status.STOPPED)
+@pytest.mark.parametrize("scene", [{"config": {"num_workers": 6, "min_num_workers": 2}}], indirect=True)
+def test_elastic_trial_does_not_stay_on_a_silent_node(scene: Scene, killed: list[Any]) -> None:
+    scene.silences_s["a"] = 9.0
+    scene.look()
     assert killed == ["a"]
 
 
@@ -167,12 +172,10 @@ def test_process_that_dies_soon_after_its_node_answers_again_does_not_count(scen
     scene.look()
     scene.silences_s["a"] = 0.0
     scene.look()
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == []
+    assert not scene.fail()
     assert "its process on node 10.0.0.1 was cut off; it starts again from its beginning (not counted" in scene.said()
     scene.start("a")
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == [scene.trial], "it was not silent since"
+    assert scene.fail(), "it was not silent since"
 
 
 def test_process_that_dies_long_after_its_node_answers_again_counts(scene: Scene) -> None:
@@ -181,57 +184,44 @@ def test_process_that_dies_long_after_its_node_answers_again_counts(scene: Scene
     scene.silences_s["a"] = 0.0
     scene.now_s += 100
     scene.look()
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == [scene.trial]
+    assert scene.fail()
 
 
 def test_process_that_dies_before_it_begins_counts_where_no_other_node_is_lost(scene: Scene) -> None:
     scene.nodes.silent.add("a")
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == []
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == [scene.trial]
+    assert not scene.fail()
+    assert scene.fail()
 
 
 def test_process_that_died_alone_counts_and_its_node_is_named(scene: Scene) -> None:
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == [scene.trial]
-    scene.events.on_trial_complete(0, [scene.trial], scene.trial)
+    assert scene.fail()
+    scene.complete()
     assert scene.status is Status.ERROR
     assert "the trial's process died on node 10.0.0.1 (killed, out of memory, or ended by its env)" in scene.said()
 
 
-def test_max_failures_is_kept(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "patient", max_failures=1)
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == []
+@patient
+def test_max_failures_is_kept(scene: Scene) -> None:
+    assert not scene.fail()
     scene.start("b")
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == [scene.trial]
-    scene.events.close()
-    scene.directory.finish(Status.STOPPED)
+    assert scene.fail()
 
 
-def test_error_of_an_earlier_process_is_not_reported(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "patient", max_failures=1)
+@patient
+def test_error_of_an_earlier_process_is_not_reported(scene: Scene) -> None:
     (scene.folder / ERROR_FILE).write_text("ValueError: the track is broken\n\ntrace")
     scene.fail()
     scene.start("a")
-    scene.fail()
-    (ending,) = scene.events.to_end([scene.trial])
-    scene.events.on_trial_complete(0, [ending], ending)
-    said = scene.said()
-    assert "the trial's process died" in said
-    assert "the track is broken" not in said
-    scene.events.close()
-    scene.directory.finish(Status.STOPPED)
+    assert scene.fail()
+    scene.complete()
+    assert "the trial's process died" in scene.said()
+    assert "the track is broken" not in scene.said()
 
 
 def test_error_of_the_process_is_reported(scene: Scene) -> None:
     (scene.folder / ERROR_FILE).write_text("ValueError: the track is broken\n\ntrace")
-    scene.fail()
-    (ending,) = scene.events.to_end([scene.trial])
-    scene.events.on_trial_complete(0, [ending], ending)
+    assert scene.fail()
+    scene.complete()
     assert "ValueError: the track is broken" in scene.said()
 
 
@@ -240,8 +230,7 @@ def test_trial_on_a_drained_node_is_asked_to_move(scene: Scene) -> None:
     scene.look()
     assert (scene.folder / MOVE_FILE).exists()
     assert "its node 10.0.0.1 is about to be taken away" in scene.said()
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == []
+    assert not scene.fail()
     scene.start("b")
     assert not (scene.folder / MOVE_FILE).exists()
 
@@ -266,8 +255,8 @@ def test_trial_without_a_process_cannot_save(scene: Scene) -> None:
 
 def test_trial_waits_no_longer_than_its_time(scene: Scene) -> None:
     scene.trial = tune_trial(scene.ours, "a", TuneTrial.PENDING, deadline_s=1.0)
-    assert scene.events.to_end([scene.trial]) == [scene.trial]
-    scene.events.on_trial_complete(0, [scene.trial], scene.trial)
+    assert scene.ends()
+    scene.complete()
     assert scene.status is Status.ERROR
     assert "its time_budget_s was over before there was room for it" in scene.said()
 
@@ -275,48 +264,16 @@ def test_trial_waits_no_longer_than_its_time(scene: Scene) -> None:
 def test_trial_with_results_ends_well_when_its_time_is_over(scene: Scene) -> None:
     scene.directory.record.trial(scene.ours.name).iterations = 3
     scene.trial = tune_trial(scene.ours, "a", TuneTrial.PENDING, deadline_s=1.0)
-    (ending,) = scene.events.to_end([scene.trial])
-    scene.events.on_trial_complete(0, [ending], ending)
+    assert scene.ends()
+    scene.complete()
     assert scene.status is Status.TERMINATED
 
 
 def test_lost_head_is_no_failure_of_a_trial(scene: Scene) -> None:
     scene.nodes.head_is_lost = True
     scene.look()
-    scene.fail()
-    assert scene.events.to_end([scene.trial]) == []
+    assert not scene.fail()
     scene.start("b")
-
-
-def test_trials_of_drained_nodes_are_asked_once() -> None:
-    nodes, now_s = FakeNodes(), [100.0]
-    losses = NodeLosses(nodes, wait=lambda seconds: None)
-    watch = DrainWatch(nodes, losses, lambda: now_s[0])
-    losses.begin("one", "a")
-    losses.begin("two", "b")
-    assert not watch.to_move(["one", "two"])
-    nodes.drained.add("a")
-    assert not watch.to_move(["one", "two"]), "it looked again too early"
-    now_s[0] += 6
-    assert [(name, node.address) for name, node in watch.to_move(["one", "two"]).items()] == [("one", "10.0.0.1")]
-    assert watch.is_asked("one")
-    now_s[0] += 6
-    assert not watch.to_move(["one", "two"])
-    watch.forget("one")
-    losses.begin("one", "b")
-    now_s[0] += 6
-    assert not watch.to_move(["one", "two"])
-
-
-def test_trial_that_starts_on_a_drained_node_again_is_asked_again() -> None:
-    nodes, now_s = FakeNodes(drained={"a"}), [100.0]
-    losses = NodeLosses(nodes, wait=lambda seconds: None)
-    watch = DrainWatch(nodes, losses, lambda: now_s[0])
-    losses.begin("one", "a")
-    assert watch.to_move(["one"])
-    watch.forget("one")
-    now_s[0] += 6
-    assert watch.to_move(["one"])
 
 
 NAME = "00000-small"
@@ -334,19 +291,29 @@ def losses(nodes: FakeNodes) -> NodeLosses:
     return losses
 
 
-def test_node_that_lives_is_not_lost(losses: NodeLosses) -> None:
-    assert losses.lost_node(NAME) is None
-    node = losses.node_of(NAME)
-    assert node is not None
-    assert node.address == "10.0.0.1"
+def test_trials_of_drained_nodes_are_asked_once_in_each_process(losses: NodeLosses, nodes: FakeNodes) -> None:
+    now_s = [100.0]
+    watch = DrainWatch(nodes, losses, lambda: now_s[0])
+    losses.begin("other", "b")
+
+    def asked(after_s: float) -> dict[str, str]:
+        now_s[0] += after_s
+        return {name: node.address for name, node in watch.to_move([NAME, "other"]).items()}
+
+    assert not asked(0)
+    nodes.drained.add("a")
+    assert not asked(0), "it looked again too early"
+    assert asked(6) == {NAME: "10.0.0.1"}
+    assert (watch.is_asked(NAME), asked(6)) == (True, {})
+    watch.forget(NAME)
+    assert asked(6) == {NAME: "10.0.0.1"}, "it has begun on the node again"
+    watch.forget(NAME)
+    losses.begin(NAME, "b")
+    assert not asked(6)
 
 
-@pytest.mark.parametrize("how", ["silent", "drained", "dead"])
-def test_dead_silent_and_drained_nodes_are_lost(how: str, losses: NodeLosses, nodes: FakeNodes) -> None:
-    if how == "dead":
-        nodes.declare_dead("a")
-    else:
-        (nodes.silent if how == "silent" else nodes.drained).add("a")
+def test_dead_node_is_lost(losses: NodeLosses, nodes: FakeNodes) -> None:
+    nodes.declare_dead("a")
     assert losses.lost_node(NAME) is not None
 
 
@@ -363,8 +330,7 @@ def test_node_whose_manager_dies_a_moment_after_the_process_is_lost(nodes: FakeN
     assert len(waits) == 1
 
 
-def test_trial_whose_node_is_not_known_has_lost_none(nodes: FakeNodes) -> None:
-    losses = NodeLosses(nodes, wait=lambda seconds: None)
+def test_trial_whose_node_is_not_known_has_lost_none(losses: NodeLosses) -> None:
     losses.begin(NAME, "strange")
     assert losses.lost_node(NAME) is None
     assert losses.count(NAME) == 1
@@ -387,12 +353,6 @@ def test_process_that_dies_before_it_begins_is_lost_with_a_node_that_was_lost_si
     lost = losses.lost_node(NAME)
     assert lost is not None
     assert lost.address == "10.0.0.2"
-
-
-def test_one_lost_node_excuses_one_process(losses: NodeLosses, nodes: FakeNodes) -> None:
-    nodes.silent.add("a")
-    assert losses.lost_node(NAME) is not None
-    assert losses.lost_node(NAME) is None
 
 
 DRIVER, WORKER = {"CPU": 4.0}, {"CPU": 1.0}
@@ -443,24 +403,17 @@ def test_missing_elsewhere_of_a_trial_that_needs_one_node() -> None:
 def test_waiting_is_shown_after_a_while_and_when_it_changes() -> None:
     nodes, now_s = FakeNodes(free={"a": {"CPU": 2.0}}, groups=[[DRIVER, WORKER]]), [100.0]
     watch = RoomWatch(nodes, lambda: now_s[0])
-    waiting = {"one": [DRIVER, WORKER]}
-    assert not watch.news(waiting)
-    now_s[0] += PATIENCE_S
-    assert watch.news(waiting) == {"one": "waiting for room: a node with 4 CPUs for the driver"}
-    now_s[0] += 10
-    assert not watch.news(waiting)
+
+    def news(after_s: float, *waiting: str) -> dict[str, str]:
+        now_s[0] += after_s
+        return watch.news({name: [DRIVER, WORKER] for name in waiting})
+
+    assert not news(0, "one")
+    assert news(PATIENCE_S, "one") == {"one": "waiting for room: a node with 4 CPUs for the driver"}
+    assert not news(10, "one")
     nodes.free = {"a": {"CPU": 4.0}}
-    now_s[0] += 10
-    assert watch.news(waiting) == {"one": "waiting for room: 1 of its 1 other process (1 CPU each)"}
-    assert not watch.news({})
-    now_s[0] += 10
-    assert not watch.news(waiting), "it waits anew"
-
-
-def test_placed_trial_does_not_wait_for_room() -> None:
-    nodes, now_s = FakeNodes(groups=[[DRIVER]]), [100.0]
-    watch = RoomWatch(nodes, lambda: now_s[0])
-    waiting = {"one": [DRIVER, WORKER]}
-    watch.news(waiting)
-    now_s[0] += PATIENCE_S
-    assert not watch.news(waiting)
+    assert news(10, "one") == {"one": "waiting for room: 1 of its 1 other process (1 CPU each)"}
+    assert not news(0)
+    assert not news(10, "one"), "it waits anew"
+    nodes.groups = [[DRIVER]]
+    assert not news(PATIENCE_S + 10, "one"), "it is placed, and waits for its process"
