@@ -24,7 +24,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from rlexp.cluster.room.machine import Machine
-from rlexp.config.load import load_plan
+from rlexp.config.load import Plan, load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.processes.child import Message
@@ -38,6 +38,31 @@ from rlexp.tuning.request import TrainingRequest
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
 
 OPTIONS = TrainingRequest("run")
+ROOMY = Machine(cpus=8, gpus=0, memory_total=2**36, memory_available=2**36)
+
+
+def plan_of(folder: Path, *entries: dict[str, Any], **config: Any) -> Plan:
+    """Return the plan of ``wild.yaml`` with an experiment for each entry, DQN if it does not say, and ``config``."""
+    experiments = {
+        f"e{number}": {"run": "DQN", **entry, "config": {**config, **entry.get("config", {})}}
+        for number, entry in enumerate(entries)
+    }
+    file = folder / "wild.yaml"
+    file.write_text(to_yaml(experiments), encoding="utf-8")
+    return load_plan([file])
+
+
+def tried(
+    folder: Path,
+    *entries: dict[str, Any],
+    machine: Machine = ROOMY,
+    copies_trials: bool = False,
+    plays_episodes: bool = False,
+    **config: Any,
+) -> list[EnvReport]:
+    """Try the envs of such a plan."""
+    plan = plan_of(folder, *entries, **config)
+    return try_envs(plan.trials, plan.modules, machine, plan.env_places, copies_trials, plays_episodes)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +71,7 @@ OPTIONS = TrainingRequest("run")
 def test_cluster_for_says_what_it_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, phase: str
 ) -> None:
-    file = tmp_path / "cartpole.yaml"
-    file.write_text(f"cartpole: {{run: {agent}, env: CartPole-v1, config: {{num_workers: 0}}}}")
-    plan = load_plan([file])
+    plan = plan_of(tmp_path, {"run": agent, "env": "CartPole-v1"}, num_workers=0)
     monkeypatch.setattr(run, "try_envs", lambda *arguments: [])
     shown = StringIO()
     run.cluster_for(plan, plan.trials, PlainDisplay(shown, shown), OPTIONS)
@@ -79,23 +102,19 @@ def test_signal_ends_the_command_after_the_end_of_the_body(number: signal.Signal
     ("num_workers", "num_cpus", "expected"), [(0, 4, 1), (2, 2, 3), (2, 16, 3), (3, 1, 2), (400, 8, 16)]
 )
 def test_ray_starts_few_processes_ahead(tmp_path: Path, num_workers: int, num_cpus: int, expected: int) -> None:
-    file = tmp_path / "cartpole.yaml"
-    file.write_text(f"cartpole: {{run: APEX, env: CartPole-v1, config: {{num_workers: {num_workers}}}}}")
-    assert first_processes(load_plan([file]).everything, num_cpus) == expected
+    plan = plan_of(tmp_path, {"run": "APEX", "env": "CartPole-v1"}, num_workers=num_workers)
+    assert first_processes(plan.everything, num_cpus) == expected
 
 
 def test_ray_starts_a_process_for_each_cpu_where_as_many_trials_need_one(tmp_path: Path) -> None:
-    file = tmp_path / "cartpole.yaml"
-    lr = "{grid_search: [1.0e-3, 1.0e-4, 1.0e-5, 1.0e-6]}"
-    file.write_text(f"cartpole: {{run: DQN, env: CartPole-v1, config: {{num_workers: 0, lr: {lr}}}}}")
-    trials = load_plan([file]).everything
+    lr = {"grid_search": [1e-3, 1e-4, 1e-5, 1e-6]}
+    trials = plan_of(tmp_path, {"env": "CartPole-v1"}, num_workers=0, lr=lr).everything
     assert [first_processes(trials, num_cpus) for num_cpus in (1, 3, 16)] == [1, 3, 4]
 
 
 TIMEOUT_S = 20.0
-
+GRID = {"grid_search": [1e-3, 1e-4]}
 WILD_ENV = "tests.unit.tuning.test_preflight:WildEnv"
-ROOMY = Machine(cpus=8, gpus=0, memory_total=2**36, memory_available=2**36)
 
 
 class WildEnv(CountingEnv):
@@ -147,20 +166,6 @@ class LargeImageEnv(CountingEnv):
         return np.zeros((240, 320, 3), np.uint8)
 
 
-def tried(
-    folder: Path, *entries: dict[str, Any], machine: Machine = ROOMY, **config: Any
-) -> tuple[list[EnvReport], Path]:
-    """Try the envs of a file with an experiment for each entry."""
-    experiments = {
-        f"e{number}": {"run": "DQN", **entry, "config": {**config, **entry.get("config", {})}}
-        for number, entry in enumerate(entries)
-    }
-    file = folder / "wild.yaml"
-    file.write_text(to_yaml(experiments), encoding="utf-8")
-    plan = load_plan([file])
-    return try_envs(plan.trials, plan.modules, machine, plan.env_places), file
-
-
 @pytest.mark.parametrize(
     ("config", "copies_trials", "is_noticed"),
     [
@@ -173,11 +178,8 @@ def tried(
 def test_replay_too_large_for_checkpoints_has_a_notice_where_trials_copy_them(
     config: dict[str, Any], copies_trials: bool, is_noticed: bool, tmp_path: Path
 ) -> None:
-    file = tmp_path / "large.yaml"
     keys = {"buffer_size": 200_000, "compress_observations": False, "env_config": {"size": 32}, **config}
-    file.write_text(to_yaml({"large": {"run": "DQN", "env": PIXEL_ENV, "config": keys}}), encoding="utf-8")
-    plan = load_plan([file])
-    (report,) = try_envs(plan.trials, plan.modules, ROOMY, plan.env_places, copies_trials)
+    (report,) = tried(tmp_path, {"env": PIXEL_ENV, "config": keys}, copies_trials=copies_trials)
     found = [notice for notice in report.notices if "starts with an empty replay" in notice]
     assert len(found) == is_noticed
     assert all("set config.checkpoint_replay: true, or a smaller config.buffer_size" in notice for notice in found)
@@ -208,31 +210,23 @@ def test_env_that_ends_or_blocks_its_process_is_an_error_with_its_place(
 
 
 def test_check_plays_episodes_and_reports_all_that_is_wrong(tmp_path: Path) -> None:
-    file = tmp_path / "late.yaml"
-    late = "tests.unit.envs.test_env_check:LateFaultsEnv"
-    lr = {"grid_search": [1e-3, 1e-4]}
-    keys = {"config": {"lr": lr, "n_step": {"grid_search": [1, 3]}}}
-    file.write_text(to_yaml({"e": {"run": "DQN", "env": late, **keys}}), encoding="utf-8")
-    plan = load_plan([file])
-    (report,) = try_envs(plan.trials, plan.modules, ROOMY, plan.env_places, plays_episodes=True)
-    assert [problem.where for problem in report.errors] == [f"{file}:3:8"] * 3
+    late = {"env": "tests.unit.envs.test_env_check:LateFaultsEnv"}
+    (report,) = tried(tmp_path, late, plays_episodes=True, lr=GRID, n_step={"grid_search": [1, 3]})
+    assert [problem.where for problem in report.errors] == [f"{tmp_path / 'wild.yaml'}:3:8"] * 3
     assert [problem.message.rpartition("(")[2] for problem in report.errors][-1] == "step 20 of episode 1)"
     assert len(report.warnings) == 1
 
 
 def test_check_names_the_key_that_cuts_episodes_where_none_ends(tmp_path: Path) -> None:
-    file = tmp_path / "endless.yaml"
-    entry = {"run": "DQN", "env": "tests.unit.tuning.test_preflight:EndlessEnv"}
-    for config, is_said in (({}, True), ({"horizon": 10**6}, False)):
-        file.write_text(to_yaml({"e": {**entry, "config": config}}), encoding="utf-8")
-        plan = load_plan([file])
-        (report,) = try_envs(plan.trials, plan.modules, ROOMY, plan.env_places, plays_episodes=True)
+    entry = {"env": "tests.unit.tuning.test_preflight:EndlessEnv"}
+    for horizon, is_said in ((None, True), (10**6, False)):
+        (report,) = tried(tmp_path, entry, plays_episodes=True, horizon=horizon)
         assert [("config.horizon cuts episodes" in each) for each in report.warnings] == [True] * is_said
 
 
 def test_what_an_env_changes_stays_in_its_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = (os.getcwd(), dict(os.environ), list(sys.path), signal.getsignal(signal.SIGTERM))
-    reports, _ = tried(tmp_path, wild("changes its process"), wild("prints"))
+    reports = tried(tmp_path, wild("changes its process"), wild("prints"))
     assert len(reports) == 2
     assert (os.getcwd(), dict(os.environ), list(sys.path), signal.getsignal(signal.SIGTERM)) == before
     assert capfd.readouterr() == ("", "")
@@ -250,13 +244,12 @@ def test_processes_started_by_an_env_are_ended(tmp_path: Path) -> None:
 
 
 def test_preflight_process_ends_with_its_command(tmp_path: Path) -> None:
-    file, pids = tmp_path / "wild.yaml", tmp_path / "pids"
-    entry = wild("hangs", file=str(pids)) | {"run": "DQN"}
-    file.write_text(to_yaml({"e": entry}), encoding="utf-8")
+    pids = tmp_path / "pids"
+    plan_of(tmp_path, wild("hangs", file=str(pids)))
     program = (
         "from rlexp.config.load import load_plan\n"
         "from tests.unit.tuning.test_preflight import ROOMY, try_envs\n"
-        f"plan = load_plan([{str(file)!r}])\n"
+        f"plan = load_plan([{str(tmp_path / 'wild.yaml')!r}])\n"
         "try_envs(plan.trials, plan.modules, ROOMY, {})\n"
     )
     command = subprocess.Popen([sys.executable, "-c", program])
@@ -273,8 +266,8 @@ def test_preflight_process_ends_with_its_command(tmp_path: Path) -> None:
 
 
 def test_equal_envs_are_tried_once(tmp_path: Path) -> None:
-    grid = {"env": COUNTING_ENV, "config": {"lr": {"grid_search": [1e-3, 1e-4]}, "n_step": {"grid_search": [1, 3]}}}
-    reports, _ = tried(tmp_path, grid, {"env": "CartPole-v1"})
+    grid = {"env": COUNTING_ENV, "config": {"lr": GRID, "n_step": {"grid_search": [1, 3]}}}
+    reports = tried(tmp_path, grid, {"env": "CartPole-v1"})
     assert [(report.env, report.observation_shape) for report in reports] == [
         (COUNTING_ENV, (3,)),
         ("CartPole-v1", (4,)),
@@ -298,7 +291,7 @@ def test_equal_envs_are_tried_once(tmp_path: Path) -> None:
 def test_image_envs_have_notices_about_scaling_and_size(
     env: str, model: dict[str, Any], notices: list[str], tmp_path: Path
 ) -> None:
-    ((report,), _) = tried(tmp_path, {"env": env, "config": {"model": model}}, buffer_size=1000)
+    (report,) = tried(tmp_path, {"env": env, "config": {"model": model}}, buffer_size=1000)
     assert list(report.notices) == notices
 
 
@@ -326,12 +319,9 @@ def test_replay_is_named_and_measured_only_where_there_is_one(tmp_path: Path, mo
 
 @pytest.mark.parametrize(("how", "message"), [("raises", "shapes do not fit"), ("nan", "returns NaN")])
 def test_torso_of_the_users_own_is_tried_in_every_variant(tmp_path: Path, how: str, message: str) -> None:
-    file = tmp_path / "own.yaml"
     good, bad = ({"tests.lab.user_torsos:Bad": {"how": each}} for each in ("good", how))
     model = {"custom_model": {"grid_search": [good, bad]}}
-    entry = {"run": "PPO", "env": COUNTING_ENV, "stop": {"timesteps_total": 5}, "config": {"model": model}}
-    file.write_text(to_yaml({"e": entry}), encoding="utf-8")
-    plan = load_plan([file])
+    plan = plan_of(tmp_path, {"run": "PPO", "env": COUNTING_ENV}, model=model)
     assert len(plan.trials) == 2
     with pytest.raises(ConfigError, match=message):
         try_envs(plan.trials, plan.modules, ROOMY, plan.env_places)

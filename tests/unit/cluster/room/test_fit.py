@@ -221,10 +221,6 @@ def machine(cpus: int = 2, gpus: int = 0, memory: int = 8 * GIB) -> Cluster:
     return Cluster.of(Machine(cpus, gpus, memory, memory))
 
 
-def experiment(env: str = "CartPole-v1", run: str = "APEX", **config: Any) -> Any:
-    return AGENTS[run].model_validate({"name": "a", "run": run, "env": env, "config": config})
-
-
 def buffer_size_of(experiment: Experiment) -> int:
     assert isinstance(experiment.config, DQNConfig)
     return experiment.config.buffer_size
@@ -244,7 +240,7 @@ def buffer_size_of(experiment: Experiment) -> int:
 )
 @pytest.mark.parametrize("gpus", [0, 1, 4])
 def test_fitted_experiment_fits_and_is_valid(cpus: int, gpus: int, config: dict[str, Any]) -> None:
-    before = experiment(**config)
+    before = trial(**config).experiment
     after, changes = fitted(before, machine(cpus, gpus))
     assert required_cpus(after) <= cpus
     assert required_gpus(after) <= gpus
@@ -269,7 +265,7 @@ def test_fitted_experiment_fits_and_is_valid(cpus: int, gpus: int, config: dict[
     ],
 )
 def test_fitted_learners_fit_and_are_valid(cpus: int, gpus: int, config: dict[str, Any]) -> None:
-    before = experiment(run="PPO", **config)
+    before = trial("PPO", **config).experiment
     after, _ = fitted(before, machine(cpus, gpus))
     assert required_cpus(after) <= cpus
     assert required_gpus(after) <= gpus
@@ -281,12 +277,12 @@ def test_fitted_learners_fit_and_are_valid(cpus: int, gpus: int, config: dict[st
 
 
 def test_fitted_keeps_what_fits() -> None:
-    before = experiment(num_workers=3, num_gpus=1)
+    before = trial(num_workers=3, num_gpus=1).experiment
     assert fitted(before, machine(cpus=4, gpus=1)) == (before, ())
 
 
 def test_fitted_reports_changes() -> None:
-    _, changes = fitted(experiment(num_workers=8, num_gpus=1), machine())
+    _, changes = fitted(trial(num_workers=8, num_gpus=1).experiment, machine())
     assert changes == (
         "num_gpus: 0 instead of 1 (--fit)",
         "num_workers: 2 instead of 8 (--fit)",
@@ -296,13 +292,16 @@ def test_fitted_reports_changes() -> None:
 
 
 def test_fitted_cuts_replay_to_memory() -> None:
-    keys = {"buffer_size": 1_000_000, "learning_starts": 900_000}  # counts rows added, so it may be more than fit
-    game = experiment("PongNoFrameskip-v4", run="DQN", compress_observations=False, **keys)
+    keys: dict[str, Any] = {
+        "buffer_size": 1_000_000,
+        "learning_starts": 900_000,
+    }  # counts rows added, so it may be more than fit
+    game = trial("DQN", "PongNoFrameskip-v4", compress_observations=False, **keys).experiment
     after, changes = fitted(game, machine(memory=4 * GIB))
     assert 1.8 * GIB < buffer_size_of(after) * 84 * 84 < 2 * GIB
     assert [change.split(":")[0] for change in changes] == ["buffer_size"]
     assert buffer_size_of(fitted(game, machine(memory=64 * GIB))[0]) == 1_000_000
-    compressed = experiment("PongNoFrameskip-v4", run="DQN", **keys)
+    compressed = trial("DQN", "PongNoFrameskip-v4", **keys).experiment
     assert buffer_size_of(fitted(compressed, machine(memory=4 * GIB))[0]) == 1_000_000
 
 

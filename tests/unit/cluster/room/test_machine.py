@@ -24,16 +24,13 @@ from rlexp.cluster.room.machine import (
 )
 from rlexp.config.command_line import LoadOptions
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
-from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
-from rlexp.errors import ConfigError, ResourceError
+from rlexp.errors import ConfigError, Problem, ResourceError
 from rlexp.user_code.finding import find_module
 
 ALL_CPUS = len(os.sched_getaffinity(0))
-TWO_CPUS = Cluster.of(Machine(cpus=2, gpus=0, memory_total=2**33, memory_available=2**32))
 
 
 def put(root: Path, name: str, text: str) -> None:
@@ -78,97 +75,93 @@ def test_this_machine_has_cpus_and_memory() -> None:
     assert 0 < machine.memory_available <= machine.memory_total
 
 
-def trial(**config: Any) -> Trial:
-    data = {"name": "cartpole-apex", "run": "APEX", "env": "CartPole-v1", "config": config}
-    return Trial(0, "00000-APEX-CartPole-v1", AGENTS["APEX"].model_validate(data), {}, 0)
+def trial(run: str = "APEX", env: str = "CartPole-v1", **config: Any) -> Trial:
+    data = {"name": "a", "run": run, "env": env, "config": config}
+    return Trial(0, "0", AGENTS[run].model_validate(data), {}, 0)
+
+
+def on_cpus(cpus: int) -> Cluster:
+    return Cluster.of(Machine(cpus, gpus=0, memory_total=2**33, memory_available=2**32))
+
+
+def refusal(cluster: Cluster, *trials: Trial) -> ResourceError:
+    with pytest.raises(ResourceError) as caught:
+        check_fits(trials, cluster)
+    assert caught.value.exit_code == 4
+    return caught.value
 
 
 @pytest.mark.parametrize(
-    ("config", "message", "hint"),
+    ("run", "cpus", "config", "message", "hint"),
     [
         (
-            {"num_workers": 16},
-            "cartpole-apex needs 17 CPUs (1 driver + 16 workers x 1), this machine has 2",
+            *("APEX", 2, {"num_workers": 16}),
+            "a needs 17 CPUs (1 driver + 16 workers x 1), this machine has 2",
             "-o config.num_workers=1, or -o config.num_cpus_per_worker=0.06",
         ),
         (
-            {"num_workers": 3, "num_cpus_per_worker": 0.5},
-            "cartpole-apex needs 2.5 CPUs (1 driver + 3 workers x 0.5), this machine has 2",
+            *("APEX", 2, {"num_workers": 3, "num_cpus_per_worker": 0.5}),
+            "a needs 2.5 CPUs (1 driver + 3 workers x 0.5), this machine has 2",
             "-o config.num_workers=2, or -o config.num_cpus_per_worker=0.33",
         ),
         (
-            {"num_workers": 200},
-            "cartpole-apex needs 201 CPUs (1 driver + 200 workers x 1), this machine has 2",
+            *("APEX", 2, {"num_workers": 200}),
+            "a needs 201 CPUs (1 driver + 200 workers x 1), this machine has 2",
             "-o config.num_workers=1",
         ),
         (
-            {"num_workers": 1, "num_cpus_for_driver": 3},
-            "cartpole-apex needs 4 CPUs (3 driver + 1 workers x 1), this machine has 2",
+            *("APEX", 2, {"num_workers": 1, "num_cpus_for_driver": 3}),
+            "a needs 4 CPUs (3 driver + 1 workers x 1), this machine has 2",
             "-o config.num_cpus_for_driver=2 -o config.num_workers=0",
         ),
         (
-            {"num_workers": 0, "num_gpus": 1},
-            "cartpole-apex needs 1 GPU (1 learner + 0 workers x 0), this machine has none",
+            *("APEX", 2, {"num_workers": 0, "num_gpus": 1}),
+            "a needs 1 GPU (1 learner + 0 workers x 0), this machine has none",
+            "-o config.num_gpus=0",
+        ),
+        (
+            *("PPO", 4, {"num_workers": 4, "num_learners": 2}),
+            "a needs 7 CPUs (1 driver + 4 workers x 1 + 2 learners x 1), this machine has 4",
+            "-o config.num_workers=1, or -o config.num_cpus_per_worker=0.25",
+        ),
+        (
+            *("PPO", 4, {"num_workers": 0, "num_learners": 4}),
+            "a needs 5 CPUs (1 driver + 0 workers x 1 + 4 learners x 1), this machine has 4",
+            "-o config.num_learners=1",
+        ),
+        (
+            *("PPO", 4, {"num_workers": 4, "num_learners": 4}),
+            "a needs 9 CPUs (1 driver + 4 workers x 1 + 4 learners x 1), this machine has 4",
+            "-o config.num_learners=1 -o config.num_workers=3, or "
+            "-o config.num_learners=1 -o config.num_cpus_per_worker=0.75",
+        ),
+        (
+            *("PPO", 4, {"num_workers": 0, "num_learners": 2, "num_cpus_for_driver": 5}),
+            "a needs 7 CPUs (5 driver + 0 workers x 1 + 2 learners x 1), this machine has 4",
+            "-o config.num_learners=1 -o config.num_cpus_for_driver=4 -o config.num_workers=0",
+        ),
+        (
+            *("PPO", 4, {"num_workers": 0, "num_learners": 2, "num_gpus": 2}),
+            "a needs 2 GPUs (2 learners + 0 workers x 0), this machine has none",
             "-o config.num_gpus=0",
         ),
     ],
 )
-def test_check_fits_reports_need_and_override(config: dict[str, Any], message: str, hint: str) -> None:
-    with pytest.raises(ResourceError) as caught:
-        check_fits([trial(**config), trial(**config)], TWO_CPUS)
-    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, f"{hint}, or --fit")]
-    assert caught.value.exit_code == 4
-
-
-@pytest.mark.parametrize(
-    ("config", "message", "hint"),
-    [
-        (
-            {"num_workers": 4, "num_learners": 2},
-            "a needs 7 CPUs (1 driver + 4 workers x 1 + 2 learners x 1), this machine has 4",
-            "-o config.num_workers=1, or -o config.num_cpus_per_worker=0.25, or --fit",
-        ),
-        (
-            {"num_workers": 0, "num_learners": 4},
-            "a needs 5 CPUs (1 driver + 0 workers x 1 + 4 learners x 1), this machine has 4",
-            "-o config.num_learners=1, or --fit",
-        ),
-        (
-            {"num_workers": 4, "num_learners": 4},
-            "a needs 9 CPUs (1 driver + 4 workers x 1 + 4 learners x 1), this machine has 4",
-            "-o config.num_learners=1 -o config.num_workers=3, or "
-            "-o config.num_learners=1 -o config.num_cpus_per_worker=0.75, or --fit",
-        ),
-        (
-            {"num_workers": 0, "num_learners": 2, "num_cpus_for_driver": 5},
-            "a needs 7 CPUs (5 driver + 0 workers x 1 + 2 learners x 1), this machine has 4",
-            "-o config.num_learners=1 -o config.num_cpus_for_driver=4 -o config.num_workers=0, or --fit",
-        ),
-        (
-            {"num_workers": 0, "num_learners": 2, "num_gpus": 2},
-            "a needs 2 GPUs (2 learners + 0 workers x 0), this machine has none",
-            "-o config.num_gpus=0, or --fit",
-        ),
-    ],
-)
-def test_check_fits_counts_learners(config: dict[str, Any], message: str, hint: str) -> None:
-    keys = {"name": "a", "run": "PPO", "env": "CartPole-v1", "config": config}
-    machine = Cluster.of(Machine(cpus=4, gpus=0, memory_total=2**40, memory_available=2**40))
-    with pytest.raises(ResourceError) as caught:
-        check_fits([Trial(0, "0", PPOExperiment.model_validate(keys), {}, 0)], machine)
-    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [(message, hint)]
+def test_check_fits_reports_need_and_override(
+    run: str, cpus: int, config: dict[str, Any], message: str, hint: str
+) -> None:
+    error = refusal(on_cpus(cpus), trial(run, **config), trial(run, **config))
+    assert [(problem.message, problem.hint) for problem in error.problems] == [(message, f"{hint}, or --fit")]
 
 
 def test_check_fits_reports_all_shortfalls() -> None:
-    with pytest.raises(ResourceError) as caught:
-        check_fits(
-            [trial(num_workers=2), trial(num_workers=1), trial(num_workers=3, num_gpus_per_worker=0.5)], TWO_CPUS
-        )
-    assert len(caught.value.problems) == 3
+    trials = trial(num_workers=2), trial(num_workers=1), trial(num_workers=3, num_gpus_per_worker=0.5)
+    assert len(refusal(on_cpus(2), *trials).problems) == 3
 
 
 def test_check_fits_accepts() -> None:
-    check_fits([trial(num_workers=1), trial(num_workers=4, num_cpus_per_worker=0.25), trial(num_workers=0)], TWO_CPUS)
+    trials = trial(num_workers=1), trial(num_workers=4, num_cpus_per_worker=0.25), trial(num_workers=0)
+    check_fits(trials, on_cpus(2))
 
 
 @pytest.mark.parametrize(
@@ -176,26 +169,13 @@ def test_check_fits_accepts() -> None:
     [("DQN", {"compress_observations": False}, "13.8"), ("APEX", {"replay_storage": "shared_memory"}, "105.4")],
 )
 def test_check_fits_refuses_replay_larger_than_memory(run: str, config: dict[str, Any], needed: str) -> None:
-    game = AGENTS[run].model_validate(
-        {
-            "name": "pong",
-            "run": run,
-            "env": "PongNoFrameskip-v4",
-            "config": {"buffer_size": 2_000_000, "num_workers": 1, **config},
-        }
-    )
-    with pytest.raises(ResourceError) as caught:
-        check_fits([Trial(0, "0", game, {}, 0)], TWO_CPUS)
-    assert caught.value.message == f"pong may need {needed} GiB for replay, this machine has 8.0 GiB"
+    game = trial(run, "PongNoFrameskip-v4", buffer_size=2_000_000, num_workers=1, **config)
+    assert refusal(on_cpus(2), game).message == f"a may need {needed} GiB for replay, this machine has 8.0 GiB"
 
 
 def test_check_fits_refuses_custom_resources() -> None:
-    config = DQNConfig(num_workers=1, custom_resources_per_worker={"rack": 2.0})
-    experiment = DQNExperiment(name="racked", run="DQN", env="CartPole-v1", config=config)
-    trial = Trial(0, "00000", experiment, {}, 0)
-    machine = Cluster.of(Machine(cpus=8, gpus=0, memory_total=2**40, memory_available=2**40))
-    with pytest.raises(ResourceError, match="racked needs 2 rack for each worker"):
-        check_fits([trial], machine)
+    racked = trial("DQN", num_workers=1, custom_resources_per_worker={"rack": 2.0})
+    assert refusal(on_cpus(8), racked).message.startswith("a needs 2 rack for each worker")
 
 
 MODULE = """
@@ -224,15 +204,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def problems(folder: Path, env: str, imports: tuple[str, ...] = (), **keys: Any) -> list[tuple[str, str]]:
-    """Return place and message of what is missing for an experiment in ``folder``."""
+def faults(folder: Path, env: str, imports: tuple[str, ...] = (), **keys: Any) -> list[Problem]:
+    """Return what is wrong with an experiment in ``folder``, or missing here."""
     file = folder / "maze.yaml"
     file.write_text(to_yaml({"maze": {"run": "DQN", "env": env, **keys}}), encoding="utf-8")
     try:
         check_requirements(load_plan([file], options=LoadOptions(imports=imports)))
     except ConfigError as error:
-        return [(problem.where.replace(str(folder), ""), problem.message) for problem in error.problems]
+        return list(error.problems)
     return []
+
+
+def problems(folder: Path, env: str, imports: tuple[str, ...] = (), **keys: Any) -> list[tuple[str, str]]:
+    """Return the place and message of each."""
+    found = faults(folder, env, imports, **keys)
+    return [(problem.where.replace(str(folder), ""), problem.message) for problem in found]
 
 
 @pytest.mark.parametrize(
@@ -333,11 +319,7 @@ def test_package_that_an_id_needs_is_named(
 )
 def test_extra_that_an_id_needs_is_in_hint(folder: Path, env: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    file = folder / "maze.yaml"
-    file.write_text(to_yaml({"maze": {"run": "PPO", "env": env, "stop": {"time_total_s": 1}}}), encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        check_requirements(load_plan([file]))
-    (problem,) = caught.value.problems
+    (problem,) = faults(folder, env, run="PPO")
     assert problem.hint == f"pip install 'rlexp[{extra}]'"
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert extra in project["optional-dependencies"]
@@ -363,16 +345,11 @@ def test_modules_of_folders_come_after_installed_ones(folder: Path) -> None:
     ],
 )
 def test_continuous_actions_are_refused_for_q_learning(folder: Path, env: str, env_config: dict[str, Any]) -> None:
-    file = folder / "maze.yaml"
-    entry = {"run": "APEX", "env": env, "config": {"env_config": env_config}}
-    file.write_text(to_yaml({"maze": entry}), encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        load_plan([file])
-    (problem,) = caught.value.problems
-    assert problem.where == f"{file}:3:3"
+    (problem,) = faults(folder, env, run="APEX", config={"env_config": env_config})
+    assert problem.where == f"{folder / 'maze.yaml'}:3:3"
     assert problem.message == f"env {env} has continuous actions; DQN and APEX need discrete ones"
     assert "discretize_actions" in str(problem.hint)
-    load_plan([file], ["config.discretize_actions=3"])
+    load_plan([folder / "maze.yaml"], ["config.discretize_actions=3"])
 
 
 @pytest.mark.parametrize(
