@@ -81,6 +81,12 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, ke
     )
 
 
+def assigned(trial: TuneTrial) -> Assignment:
+    """Return what the process of one of Tune's trials needs to know."""
+    assignment: Assignment = trial.config[ASSIGNMENT]
+    return assignment
+
+
 _VARIABLES: Final = (PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, MASTER_VARIABLE)
 
 
@@ -99,8 +105,7 @@ def hand_over_secrets(trial: TuneTrial, is_successor: bool, environment: Mapping
 
     Called before Tune lets the process train: calls of an actor are done in the order in which one caller makes them.
     """
-    assignment: Assignment = trial.config[ASSIGNMENT]
-    if assignment.task is not None:
+    if assigned(trial).task is not None:
         variables = {name: environment[name] for name in _VARIABLES if name in environment}
         process: Any = trial.temporary_state.ray_actor
         process.take_secrets.remote(BoardSecrets(variables, is_successor))
@@ -164,8 +169,7 @@ def _wait_for(keeper: Any) -> None:
 
 def keeper_error(trial: TuneTrial) -> RecordedError | None:
     """Return the error of a trial that has lost its Keeper, and so could keep no error itself; None for any other."""
-    assignment: Assignment = trial.config[ASSIGNMENT]
-    if assignment.keeper is None:
+    if assigned(trial).keeper is None:
         return None
     found = _LOST.findall(str(trial.get_error()))
     return RecordedError(found[-1]) if found else None

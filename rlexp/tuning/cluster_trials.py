@@ -17,11 +17,10 @@ from ray.tune.experiment import Trial as TuneTrial
 from rlexp.cluster.nodes import RayNode, RayTables
 from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.runs.checkpoints.trial import list_checkpoints
-from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import MOVE_FILE
 from rlexp.search.display import Display
-from rlexp.tuning.assignment import hand_over_secrets
+from rlexp.tuning.assignment import assigned, hand_over_secrets
 from rlexp.tuning.node_watch import (
     SECONDS_BETWEEN_LOOKS,
     DrainWatch,
@@ -30,7 +29,7 @@ from rlexp.tuning.node_watch import (
     SilentNodes,
     missing_elsewhere,
 )
-from rlexp.tuning.trial_watch import deadline_s_of, kill_process, our_trial
+from rlexp.tuning.trial_watch import kill_process, our_trial
 
 NOTED_AFTER_S = 2.5
 """How long a node has not answered when that is shown."""
@@ -200,7 +199,7 @@ class ClusterTrials:
         """Return which of the trials that wait for room have waited to the end of their time, each of them once."""
         found = []
         for trial in waiting:
-            name, deadline_s = our_trial(trial).name, deadline_s_of(trial)
+            name, deadline_s = our_trial(trial).name, assigned(trial).deadline_s
             if deadline_s is not None and now_s >= deadline_s and name not in self._over_time:
                 self._over_time.add(name)
                 found.append(trial)
@@ -232,8 +231,3 @@ def _bundles(trial: TuneTrial) -> Sequence[Mapping[str, float]]:
     assert factory is not None  # every trial of ours has one
     bundles: Sequence[Mapping[str, float]] = factory.bundles
     return [{}, *bundles] if factory.head_bundle_is_empty else bundles
-
-
-def failure_over_time() -> RecordedError:
-    """Return the error of a trial that has no result, as it has waited for room to the end of its time."""
-    return RecordedError("its time_budget_s was over before there was room for it")

@@ -16,7 +16,7 @@ from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import ERROR_FILE, TRAINING, PhaseWatch
 from rlexp.search.display import Display
-from rlexp.tuning.assignment import ASSIGNMENT, Assignment
+from rlexp.tuning.assignment import assigned
 
 LOST_AFTER_S = 1.0
 """How long a trial's directory must be missing before the trial is ended."""
@@ -152,11 +152,4 @@ def kill_process(trial: TuneTrial) -> bool:
 
 def our_trial(trial: TuneTrial) -> Trial:
     """Return rlexp's trial for one of Tune's."""
-    assignment: Assignment = trial.config[ASSIGNMENT]
-    return assignment.trial
-
-
-def deadline_s_of(trial: TuneTrial) -> float | None:
-    """Return the time of day (``time.time``) at which a trial ends, None where it may take as long as it needs."""
-    assignment: Assignment = trial.config[ASSIGNMENT]
-    return assignment.deadline_s
+    return assigned(trial).trial

@@ -19,7 +19,7 @@ from rlexp.search.display import Display
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.assignment import keeper_error
-from rlexp.tuning.cluster_trials import ClusterTrials, failure_over_time
+from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.trial_watch import TrialWatch, kill_process, our_trial
 
 
@@ -209,7 +209,9 @@ class TrialEvents(tune.Callback):
                 self._reasons[ours.name] = "its time_budget_s is over"
                 self.training.add(ours.name)  # it has reached its end
             else:
-                self._watch.failures[ours.name] = failure_over_time()
+                self._watch.failures[ours.name] = RecordedError(
+                    "its time_budget_s was over before there was room for it"
+                )
         return [*failed, *late]
 
     def conclude(self) -> Status:
