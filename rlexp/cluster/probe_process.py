@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from rlexp.cluster.nodes import accepts_connections
+from rlexp.cluster.pool.nodes import accepts_connections
 from rlexp.cluster.quick_start.raylet import job_without_folders
 from rlexp.processes.child import Message, Send, answer
 

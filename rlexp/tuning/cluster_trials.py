@@ -14,7 +14,7 @@ from contextlib import suppress
 from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.cluster.nodes import RayNode, RayTables
+from rlexp.cluster.pool.nodes import RayNode, RayTables
 from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.runs.checkpoints.trial import list_checkpoints
 from rlexp.runs.run_directory import RunDirectory

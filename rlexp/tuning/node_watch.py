@@ -10,7 +10,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from rlexp.cluster.joined import Reachability
-from rlexp.cluster.nodes import Bundle, RayNode, RayTables
+from rlexp.cluster.pool.nodes import Bundle, RayNode, RayTables
 from rlexp.cluster.room.packing import amounts_in_words, together
 
 SECONDS_BETWEEN_LOOKS = 5.0

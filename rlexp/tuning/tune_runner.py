@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from rlexp.cluster.nodes import RayTables
+from rlexp.cluster.pool.nodes import RayTables
 from rlexp.cluster.quick_start.raylet import actors_of_idle_processes, callbacks_not_counted
 from rlexp.cluster.session import Session
 from rlexp.cluster.shortcuts import notes

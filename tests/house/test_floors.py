@@ -69,7 +69,7 @@ FLOORS_WITHIN = {
     "agents": {"ppo": 4, "apex": 4, "dqn": 3, "export": 2, OTHERS: 1, "torch": 0},
     "replay": {"shared": 2, OTHERS: 1, "storage": 0},
     "compare": {"report": 2, OTHERS: 1, "event_files": 0},
-    "cluster": {OTHERS: 3, "pool": 2, "nodes": 1, "shortcuts": 0, "room": 0},
+    "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }
 """The same within a room, by the first name below it."""
 STILL_UP = {

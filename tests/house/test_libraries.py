@@ -41,7 +41,7 @@ PRIVATE_NAMES = re.compile(r"\b(ray(\.\w+)*|torch|tune)\.(_[a-z]\w*)|_fused_adam
 """Of Ray, Tune and torch, which do not promise to keep them: ``cluster/shortcuts`` looks each up before it is used."""
 FILES_WITH_PRIVATE_NAMES = {
     "agents/torch/flat_adam.py",
-    "cluster/nodes.py",
+    "cluster/pool/nodes.py",
     "cluster/quick_start/fork_server.py",
     "cluster/quick_start/fork_server_process.py",
     "cluster/quick_start/raylet.py",

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.cluster.joined import Reachability
-from rlexp.cluster.nodes import Bundle, RayNode, RayTables
+from rlexp.cluster.pool.nodes import Bundle, RayNode, RayTables
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rlexp.cluster.nodes import RayTables
-from rlexp.cluster.pool.cluster_watch import ClusterWatch
+from rlexp.cluster.pool.nodes import ClusterWatch, RayTables
 from rlexp.cluster.pool.pool import (
     Actor,
     ArgumentLostError,

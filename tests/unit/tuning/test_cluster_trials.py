@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from ray.tune.experiment import Trial as TuneTrial
 
-from rlexp.cluster.nodes import Bundle
+from rlexp.cluster.pool.nodes import Bundle
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.processes.signals import StopRequest

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.cluster.nodes import RayNode
-from rlexp.cluster.pool.cluster_watch import KEPT_S, ClusterWatch
+from rlexp.cluster.pool.nodes import KEPT_S, ClusterWatch, RayNode
 from rlexp.cluster.pool.pool import ONE_NODE, Actor, ClusterState, Completed, InlineTaskPool, Lane, Ref
 from rlexp.cluster.pool.ray_calls import MANY_CALLS, RayCalls
 from tests.lab.cluster import FakeNodes
