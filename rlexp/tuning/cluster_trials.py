@@ -23,7 +23,6 @@ from rlexp.search.display import Display
 from rlexp.tuning.assignment import assigned, hand_over_secrets
 from rlexp.tuning.node_watch import (
     SECONDS_BETWEEN_LOOKS,
-    DrainWatch,
     NodeLosses,
     RoomWatch,
     SilentNodes,
@@ -61,7 +60,6 @@ class ClusterTrials:
         self._nodes = nodes
         self._clock = clock
         self._losses = NodeLosses(nodes, wait)
-        self._draining = DrainWatch(nodes, self._losses, clock)
         self._room = RoomWatch(nodes, clock)
         self._silent = silent or SilentNodes()
         self._silent_noted: set[str] = set()
@@ -71,6 +69,10 @@ class ClusterTrials:
         """Trials whose process was ended as its node does not answer."""
         self._kept: dict[str, float] = {}
         """Trials that stay on a node that does not answer, as no other has room, and when that is looked at again."""
+        self._next_look_s = 0.0
+        """When it is looked again which nodes are about to be taken away."""
+        self._asked: set[str] = set()
+        """Trials that were asked to move since their process began."""
         self._moving: set[str] = set()
         """Trials whose process was ended after its checkpoint, to start elsewhere."""
         self._ran: set[str] = set()
@@ -129,7 +131,7 @@ class ClusterTrials:
 
     def leaves(self, ours: Trial, has_saved: bool) -> bool:
         """Return whether the process of a trial ends now, which has saved a checkpoint because it was asked to move."""
-        if not has_saved or not self._draining.is_asked(ours.name):
+        if not has_saved or ours.name not in self._asked:
             return False
         self._moving.add(ours.name)
         return True
@@ -187,13 +189,23 @@ class ClusterTrials:
         return True
 
     def _look(self, trials: Sequence[TuneTrial]) -> None:
-        running = {our_trial(trial).name: our_trial(trial) for trial in trials if trial.status == TuneTrial.RUNNING}
-        for name, node in self._draining.to_move(running).items():
-            with suppress(OSError):  # the directory is missing, which TrialWatch reports
-                (self._directory.trial_directory(running[name]) / MOVE_FILE).touch()
-            what = "is about to be taken away; the trial saves a checkpoint and starts again elsewhere"
-            self._display.on_note(running[name], f"its node {node.address} {what}")
+        if self._clock() >= self._next_look_s:
+            self._next_look_s = self._clock() + SECONDS_BETWEEN_LOOKS
+            self._ask_to_move([our_trial(trial) for trial in trials if trial.status == TuneTrial.RUNNING])
         self._show_waiting({our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PENDING})
+
+    def _ask_to_move(self, running: Iterable[Trial]) -> None:
+        """Ask the trials whose node is about to be taken away, each process once."""
+        draining = self._nodes.draining()
+        for ours in running:
+            node = self._losses.node_of(ours.name)
+            if node is None or node.id not in draining or ours.name in self._asked:
+                continue
+            self._asked.add(ours.name)
+            with suppress(OSError):  # the directory is missing, which TrialWatch reports
+                (self._directory.trial_directory(ours) / MOVE_FILE).touch()
+            what = "is about to be taken away; the trial saves a checkpoint and starts again elsewhere"
+            self._display.on_note(ours, f"its node {node.address} {what}")
 
     def over_time(self, waiting: Sequence[TuneTrial], now_s: float) -> list[TuneTrial]:
         """Return which of the trials that wait for room have waited to the end of their time, each of them once."""
@@ -215,7 +227,7 @@ class ClusterTrials:
 
     def _forget_move(self, ours: Trial) -> None:
         self._moving.discard(ours.name)
-        self._draining.forget(ours.name)
+        self._asked.discard(ours.name)
         with suppress(OSError):
             (self._directory.trial_directory(ours) / MOVE_FILE).unlink(missing_ok=True)
 

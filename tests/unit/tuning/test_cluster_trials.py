@@ -1,7 +1,5 @@
 """Trials on a joined cluster, from Tune's callbacks on: what counts as a failure, what moves, what ends.
 
-Trials on nodes that are taken away are asked to move, once each.
-
 Which failures of a trial on a cluster count, and which are those of its node.
 
 What a trial that waits lacks, in words, and when that is shown.
@@ -29,7 +27,6 @@ from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning.cluster_trials import ClusterTrials
 from rlexp.tuning.node_watch import (
     PATIENCE_S,
-    DrainWatch,
     NodeLosses,
     RoomWatch,
     SilentNodes,
@@ -225,13 +222,21 @@ def test_error_of_the_process_is_reported(scene: Scene) -> None:
     assert "ValueError: the track is broken" in scene.said()
 
 
-def test_trial_on_a_drained_node_is_asked_to_move(scene: Scene) -> None:
-    scene.nodes.drained.add("a")
+def test_trial_on_a_drained_node_is_asked_to_move_once_in_each_process(scene: Scene) -> None:
     scene.look()
-    assert (scene.folder / MOVE_FILE).exists()
-    assert "its node 10.0.0.1 is about to be taken away" in scene.said()
-    assert not scene.fail()
+    scene.nodes.drained.add("a")
+    scene.events.on_step_end(0, [scene.trial])
+    assert not (scene.folder / MOVE_FILE).exists(), "it looked again too early"
+    for times in (1, 2):
+        scene.look()
+        scene.look()
+        assert (scene.folder / MOVE_FILE).exists()
+        assert scene.said().count("its node 10.0.0.1 is about to be taken away") == times
+        assert not scene.fail()
+        scene.start("a")
+        assert not (scene.folder / MOVE_FILE).exists()
     scene.start("b")
+    scene.look()
     assert not (scene.folder / MOVE_FILE).exists()
 
 
@@ -289,27 +294,6 @@ def losses(nodes: FakeNodes) -> NodeLosses:
     losses = NodeLosses(nodes, wait=lambda seconds: None)
     losses.begin(NAME, "a")
     return losses
-
-
-def test_trials_of_drained_nodes_are_asked_once_in_each_process(losses: NodeLosses, nodes: FakeNodes) -> None:
-    now_s = [100.0]
-    watch = DrainWatch(nodes, losses, lambda: now_s[0])
-    losses.begin("other", "b")
-
-    def asked(after_s: float) -> dict[str, str]:
-        now_s[0] += after_s
-        return {name: node.address for name, node in watch.to_move([NAME, "other"]).items()}
-
-    assert not asked(0)
-    nodes.drained.add("a")
-    assert not asked(0), "it looked again too early"
-    assert asked(6) == {NAME: "10.0.0.1"}
-    assert (watch.is_asked(NAME), asked(6)) == (True, {})
-    watch.forget(NAME)
-    assert asked(6) == {NAME: "10.0.0.1"}, "it has begun on the node again"
-    watch.forget(NAME)
-    losses.begin(NAME, "b")
-    assert not asked(6)
 
 
 def test_dead_node_is_lost(losses: NodeLosses, nodes: FakeNodes) -> None:
