@@ -15,15 +15,17 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.cluster import TestCluster
 
-class LocalNodes:
+
+class LocalNodes(TestCluster):
     """Nodes on 127.0.0.1 with their own raylets and object stores."""
 
     has_own_disks = False
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, cpus: float, environment: Mapping[str, str]) -> None:
+        super().__init__(folder, cpus, environment)
         self.address = ""
-        self.disk = folder / "disk"
         self.disk.mkdir(exist_ok=True)
         self._number = 0
         with (folder / "nodes.log").open("wb") as log:
@@ -40,9 +42,7 @@ class LocalNodes:
         self._number += 1
         return self._number
 
-    def start(self, node: int, cpus: float | None, arguments: Sequence[str]) -> None:
-        if arguments:
-            pytest.skip("ray.cluster_utils.Cluster does not take arguments of ray start")
+    def start(self, node: int, cpus: float) -> None:
         self.address = self._ask("start", node, cpus)
 
     def wait_for_all(self) -> None:
@@ -51,7 +51,7 @@ class LocalNodes:
     def wrapped(self, node: int, command: Sequence[str], folder: Path) -> list[str]:
         return list(command)
 
-    def kill(self, node: int) -> None:
+    def kill_node(self, node: int) -> None:
         self._ask("kill", node)
 
     def ip(self, node: int) -> str:
@@ -60,16 +60,13 @@ class LocalNodes:
     def path(self, node: int, path: Path) -> Path:
         return path
 
-    def link(self, node: int, state: str) -> None:
+    def cut_link(self, node: int, cut_s: float) -> None:
         pytest.skip("without namespaces a node has no link of its own")
-
-    def bytes(self, node: int) -> tuple[int, int]:
-        pytest.skip("without namespaces the bytes of a node cannot be counted")
 
     def processes(self, node: int) -> list[psutil.Process]:
         return psutil.Process(self._process.pid).children(recursive=True)
 
-    def close(self) -> None:
+    def end_nodes(self) -> None:
         left = psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []
         assert self._process.stdin is not None
         self._process.stdin.close()

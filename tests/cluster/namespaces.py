@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from tests.cluster.waiting import wait_until
+from tests.cluster.cluster import TestCluster, wait_until
 
 PORT = 6379
 START_TIMEOUT_S = 240.0
@@ -97,16 +98,14 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-class NamespaceNodes:
+class NamespaceNodes(TestCluster):
     """Nodes 10.77.0.1, 10.77.0.2, … on a bridge; node 1 has the head of Ray."""
 
     has_own_disks = True
     address = f"10.77.0.1:{PORT}"
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self.disk = folder / "disk"
-        self._folder = folder
-        self._environment = environment
+    def __init__(self, folder: Path, cpus: float, environment: Mapping[str, str]) -> None:
+        super().__init__(folder, cpus, environment)
         self._bridge = _held([*_OWN, "bash", "-c", _BRIDGE], is_forked=False)
         self._nodes: list[_Namespaces] = []
 
@@ -122,7 +121,7 @@ class NamespaceNodes:
         _run(*node.enter("--net"), "sh", "-c", own)
         return number
 
-    def start(self, node: int, cpus: float | None, arguments: Sequence[str]) -> None:
+    def start(self, node: int, cpus: float) -> None:
         if node > 1:
             # A node that comes before the head is whole waits ten seconds before it tries again.
             self._wait_for_ray(self._nodes[0])
@@ -130,13 +129,12 @@ class NamespaceNodes:
             ["--head", f"--port={PORT}", "--include-dashboard=false"] if node == 1 else [f"--address={self.address}"]
         )
         options = [f"--node-ip-address={self.ip(node)}", "--object-store-memory=300000000", "--disable-usage-stats"]
-        if cpus is not None:
-            options.append(f"--num-cpus={cpus:g}")
+        options.append(f"--num-cpus={cpus:g}")
         namespaces = self._nodes[node - 1]
         namespaces.log = self._folder / f"ray-{node}.log"
         with namespaces.log.open("wb") as log:
             namespaces.ray = subprocess.Popen(
-                self.wrapped(node, ["ray", "start", *place, *options, *arguments, "--block"], self._folder),
+                self.wrapped(node, ["ray", "start", *place, *options, "--block"], self._folder),
                 env=dict(self._environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -144,7 +142,6 @@ class NamespaceNodes:
             )
 
     def wait_for_all(self) -> None:
-        """Return when every Ray that was started is ready; raises AssertionError with its log where one is not."""
         for node in self._nodes:
             if node.ray is not None and node.ray.poll() is None:
                 self._wait_for_ray(node)
@@ -154,12 +151,14 @@ class NamespaceNodes:
         inside = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
         return [*self._nodes[node - 1].enter("--net", "--mount", "--uts", "--pid"), *inside]
 
-    def link(self, node: int, state: str) -> None:
-        _run(*self._bridge.enter("--net"), "ip", "link", "set", f"ve{node}", state)
-
-    def kill(self, node: int) -> None:
-        self.link(node, "down")
+    def kill_node(self, node: int) -> None:
+        self._set_link(node, "down")
         self._nodes[node - 1].end()
+
+    def cut_link(self, node: int, cut_s: float) -> None:
+        self._set_link(node, "down")
+        time.sleep(cut_s)
+        self._set_link(node, "up")
 
     def ip(self, node: int) -> str:
         return f"10.77.0.{node}"
@@ -167,19 +166,17 @@ class NamespaceNodes:
     def path(self, node: int, path: Path) -> Path:
         return Path(f"/proc/{self._nodes[node - 1].first.pid}/root") / path.relative_to("/")
 
-    def bytes(self, node: int) -> tuple[int, int]:
-        lines = Path(f"/proc/{self._nodes[node - 1].first.pid}/net/dev").read_text().splitlines()
-        figures = next(line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:"))
-        return int(figures[0]), int(figures[8])
-
     def processes(self, node: int) -> list[psutil.Process]:
         own = _pid_namespace(self._nodes[node - 1].first.pid)
         return [process for process in psutil.process_iter() if own and _pid_namespace(process.pid) == own]
 
-    def close(self) -> None:
+    def end_nodes(self) -> None:
         for node in self._nodes:
             node.end()
         self._bridge.end()
+
+    def _set_link(self, node: int, state: str) -> None:
+        _run(*self._bridge.enter("--net"), "ip", "link", "set", f"ve{node}", state)
 
     def _wait_for_ray(self, node: _Namespaces) -> None:
         def is_started() -> bool:

@@ -10,8 +10,7 @@ from typing import Any
 import psutil
 
 from rlexp.runs.checkpoints.contents import read_checkpoint
-from tests.cluster.nodes import Command, TestCluster
-from tests.cluster.waiting import wait_until
+from tests.cluster.cluster import Command, TestCluster, wait_until
 
 BOUND_S = 240.0
 """How long anything may take on a machine with other work."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.nodes import Command, TestCluster, nodes
+from tests.cluster.cluster import Command, TestCluster
+from tests.cluster.nodes import nodes
 from tests.cluster.scene import (
     BOUND_S,
     apex,

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.nodes import TestCluster, nodes
+from tests.cluster.cluster import TestCluster, wait_until
+from tests.cluster.nodes import nodes
 from tests.cluster.scene import (
     BOUND_S,
     apex,
@@ -29,7 +30,6 @@ from tests.cluster.scene import (
     wait_for_checkpoint,
     wait_for_rows,
 )
-from tests.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 

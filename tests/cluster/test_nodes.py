@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.cluster import wait_until
 from tests.cluster.nodes import nodes
-from tests.cluster.waiting import wait_until
 
 pytestmark = pytest.mark.cluster_slow
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nodes import REPOSITORY, Command, TestCluster, nodes
+from tests.cluster.cluster import Command, TestCluster, wait_until
+from tests.cluster.nodes import REPOSITORY, nodes
 from tests.cluster.scene import (
     BOUND_S,
     apex,
@@ -23,7 +24,6 @@ from tests.cluster.scene import (
     wait_for_rows,
 )
 from tests.cluster.test_lost_nodes import longest_gap
-from tests.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nodes import TestCluster, nodes
+from tests.cluster.cluster import TestCluster
+from tests.cluster.nodes import nodes
 from tests.cluster.scene import apex, open_rlexp
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(600)]
