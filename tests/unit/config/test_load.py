@@ -505,6 +505,11 @@ class TestOverrides:
         else:
             assert [found[:2] for found in problems(path, override)] == [(f"-o {override}", message)]
 
+    def test_they_set_nothing_inside_a_grid(self, write: Write) -> None:
+        path = write(MINIMAL + "  config: {model: {grid_search: [{}]}}\n")
+        expected = ("-o model.dim=42", "config.model is not a mapping here, so dim cannot be set in it", None)
+        assert problems(path, "model.dim=42") == [expected]
+
     def test_seed(self, write: Write) -> None:
         path = write(MINIMAL + "  config: {seed: {grid_search: [1, 2]}}\n")
         plan = load_plan([path], seed=7)

@@ -319,6 +319,13 @@ def test_sampler_problems_have_places(sweep: Load, value: str, where: str, text:
     assert message.startswith(text)
 
 
+def test_old_key_that_sets_another_one_is_searched_at_its_own_place(sweep: Load) -> None:
+    plan = sweep("gpu: {choice: [true, false]}", beside="  search: {num_samples: 2}\n")
+    assert plan.sweeps[0].space.keys == ("num_gpus",)
+    assert sorted(trial.varied["num_gpus"] for trial in plan.trials) == [0, 1]
+    assert all(trial.experiment.config.num_gpus == trial.varied["num_gpus"] for trial in plan.trials)
+
+
 def test_conflicting_range_ends_are_refused(sweep: Load) -> None:
     lines = "train_batch_size: {randint: [8, 2000]}, buffer_size: {quniform: [500, 5000, 500]}"
     assert "more than buffer_size, which is 500" in problems(sweep, lines)[0][1]
