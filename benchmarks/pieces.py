@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from benchmarks.comparison import Work
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.players import q_network_config
+from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.apex import ApexConfig
@@ -45,7 +45,7 @@ class Pieces:
         """Return the network's shape."""
         vector = self.vector_env()
         vector.close()
-        return q_network_config(self.config, vector.single_observation_space, vector.single_action_space)
+        return DQNPolicies(self.config, vector.single_observation_space, vector.single_action_space).network
 
     def policy(self) -> DQNPolicy:
         """Return a worker's policy with the weights of an untrained network, which explores with every act."""

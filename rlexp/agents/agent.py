@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rlexp.agents.evaluation_process import AgentEvaluation, EvaluationProcess, EvaluatorParts
+from rlexp.agents.evaluation_process import AgentEvaluation, EvaluationPlayerSpec, EvaluationProcess
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds, IterationReport, Progress, StallWatch
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import (
@@ -85,6 +85,7 @@ class Agent(ABC, Generic[ConfigT]):
         self._progress = Progress(config.metrics_smoothing_episodes, self.callbacks.episode_metrics)
         self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
+        self.policies = self.POLICIES(config, self.observation_space, self.action_space, modules)
         arrays = checkpoint.arrays if checkpoint else {}
         self.filters = ObservationFilters(config, self.observation_space, arrays, self.num_players)
         self._evaluation = self._make_evaluation()
@@ -213,11 +214,11 @@ class Agent(ABC, Generic[ConfigT]):
         self._events.append(event)
 
     def _make_evaluation(self) -> AgentEvaluation:
-        parts = EvaluatorParts(self.POLICIES, self.config, self.env_config)
-        spaces = self.observation_space, self.action_space
-        process = EvaluationProcess(self.pool, parts) if self.config.num_workers else None
+        process = None
+        if self.config.num_workers:
+            process = EvaluationProcess(self.pool, EvaluationPlayerSpec(self.POLICIES, self.config, self.env_config))
         given = self.filters, self.callbacks, self.seed, self._weights, self.add_event
-        return AgentEvaluation(parts, spaces, *given, process)
+        return AgentEvaluation(self.policies, self.env_config, *given, process)
 
     def _weights(self) -> Weights:
         """Return the learner's weights as they are now."""

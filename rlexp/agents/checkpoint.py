@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from rlexp.agents.evaluation import MAX_STEPS, Evaluator
+from rlexp.agents.policies import Policies
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import FILTERS, ObservationFilters
 from rlexp.config.keys.agents import experiment_class, find_agent
@@ -46,13 +45,11 @@ WEIGHTS = "weights"
 class RestoredPolicy:
     """The policy of a checkpoint, and what it was trained to see and to do."""
 
+    policies: Policies[Any]
+    """They have the spaces of what the policy sees and chooses."""
     policy: Policy
     filters: ObservationFilters
     """How observations are standardised before the policy sees them."""
-    observation_space: gym.Space[Any]
-    """Of what the policy sees: one of its env's observations, prepared."""
-    action_space: gym.Space[Any]
-    """Of what the policy chooses."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +89,16 @@ class LoadedCheckpoint:
     def policy(self) -> RestoredPolicy:
         """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
-        observation_space, action_space = spaces_of(self.env_config)
-        policy = policies_of(self.experiment).make_policy(
-            self.experiment.config, observation_space, action_space, self.env_config.modules
-        )
+        config, env_config = self.experiment.config, self.env_config
+        policies = policies_of(self.experiment)(config, *spaces_of(env_config), env_config.modules)
+        policy = policies.make_policy()
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 policy.set_weights(self.checkpoint.arrays[WEIGHTS])
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{self.checkpoint.path} holds no weights of its own network: {error}") from error
-        filters = ObservationFilters(self.experiment.config, observation_space, self.checkpoint.arrays)
-        return RestoredPolicy(policy, filters, observation_space, action_space)
+        filters = ObservationFilters(config, policies.observation_space, self.checkpoint.arrays)
+        return RestoredPolicy(policies, policy, filters)
 
     @contextmanager
     def errors_of_weights(self) -> Iterator[None]:
@@ -211,7 +207,8 @@ def evaluate_checkpoint(
         num_episodes = config.evaluation_num_episodes if config.evaluation_interval else DEFAULT_EPISODES
     limits = EvaluationLimits(MAX_STEPS, request.timeout_s)
     with loaded.errors_of_weights():
-        played = _evaluator(loaded).play(num_episodes, loaded.seed("evaluation", request.seed), limits, report)
+        evaluator = _evaluator(loaded)
+        played = evaluator.play(num_episodes, loaded.seed("evaluation", request.seed), limits, report)
     if not len(played.returns):
         raise TrialError(str(played), "-o config.evaluation_config.horizon=1000 in the next run ends episodes")
     return Evaluation(
@@ -220,7 +217,7 @@ def evaluate_checkpoint(
         env=loaded.experiment.env,
         iteration=loaded.checkpoint.sequence,
         explores=config.evaluation_config.explore,
-        exploration=policies_of(loaded.experiment).evaluation_exploration(config),
+        exploration=evaluator.policies.evaluation_exploration(),
         played=played,
         interval=bootstrap_interval(played.returns, np.random.default_rng(request.seed or 0)),
     )
@@ -265,6 +262,5 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationReq
 
 def _evaluator(loaded: LoadedCheckpoint) -> Evaluator:
     """Return what plays with the checkpoint's policy as ``evaluation_config`` says."""
-    config, restored = loaded.experiment.config, loaded.policy()
-    explore = partial(policies_of(loaded.experiment).exploring_player, config, restored.policy, restored.action_space)
-    return Evaluator(loaded.env_config, config.evaluation_config, restored.filters, restored.policy, explore)
+    restored = loaded.policy()
+    return Evaluator(loaded.env_config, restored.policies, restored.policy, restored.filters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.agents.policies import Policies
 from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.config.keys.metrics import OWN_METRICS
@@ -19,6 +20,7 @@ from rlexp.envs.make import make_filmed_env, make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import TrialError
 from rlexp.metrics import summarised
+from rlexp.policy import Policy, Weights
 from rlexp.rollout.episodes import make_episode_hooks
 from rlexp.rollout.evaluation import (
     ActingPolicy,
@@ -52,11 +54,10 @@ class Evaluator:
     """Plays and films episodes with the policies of an agent; makes envs of its own each time."""
 
     training_env: EnvConfig
-    config: EvaluationConfig
+    policies: Policies[Any]
+    policy: Policy
+    """One of theirs, with the weights to be evaluated."""
     filters: ObservationFilters
-    policy: ActingPolicy
-    explore: Callable[[int, int], ActingPolicy]
-    """Returns ``policy`` as it explores in a number of envs, seeded by the second argument."""
     callbacks: UserCallbacks = NO_CALLBACKS
     """Whose hooks are called for the episodes."""
 
@@ -99,10 +100,25 @@ class Evaluator:
     @property
     def env_config(self) -> EnvConfig:
         """How the env of the evaluation is made."""
-        return evaluation_env(self.training_env, self.config)
+        return evaluation_env(self.training_env, self.policies.config.evaluation_config)
 
     def _player(self, num_envs: int, seed: int) -> ActingPolicy:
-        return self.filters.applied_to(self.explore(num_envs, seed) if self.config.explore else self.policy)
+        explores = self.policies.config.evaluation_config.explore
+        player = self.policies.exploring_player(self.policy, num_envs, seed) if explores else self.policy
+        return self.filters.applied_to(player)
+
+
+def evaluator_of(
+    policies: Policies[Any],
+    training_env: EnvConfig,
+    weights: Weights,
+    filters: ObservationFilters,
+    callbacks: UserCallbacks = NO_CALLBACKS,
+) -> Evaluator:
+    """Return what plays with ``weights``."""
+    policy = policies.make_policy()
+    policy.set_weights(weights)
+    return Evaluator(training_env, policies, policy, filters, callbacks)
 
 
 def _close(env: VectorEnv[Any, Any, Any]) -> None:

@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Concatenate, Final, TypeVar
 
-import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed
+from rlexp.agents.evaluation import MAX_STEPS, Evaluator, evaluation_figures, evaluation_seed, evaluator_of
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import ObservationFilters
 from rlexp.cluster.pool.pool import Actor, ActorLostError, Ref, Resources, TaskPool
@@ -39,36 +37,27 @@ LOOK_S: Final = 0.1
 
 R = TypeVar("R")
 
-Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 Answer = tuple[int, int] | PlayedEpisodes
 """How far an evaluation has come, in ended episodes and env steps, or its end."""
 
 
 @dataclass(frozen=True)
-class EvaluatorParts:
-    """What evaluates the weights of a trial, as plain data that any process can play by."""
+class EvaluationPlayerSpec:
+    """What plays the evaluations of a trial, as plain data that any process can play by."""
 
     policies: type[Policies[Any]]
     config: CommonConfig
     env_config: EnvConfig
 
-    def evaluator(
-        self, spaces: Spaces, weights: Weights, filters: ObservationFilters, callbacks: UserCallbacks
-    ) -> Evaluator:
-        """Return what plays with ``weights``; ``spaces`` are of what the policy sees and chooses."""
-        policy = self.policies.make_policy(self.config, *spaces, self.env_config.modules)
-        policy.set_weights(weights)
-        explore = partial(self.policies.exploring_player, self.config, policy, spaces[1])
-        return Evaluator(self.env_config, self.config.evaluation_config, filters, policy, explore, callbacks)
-
 
 class EvaluationPlayer:
     """Plays one evaluation after the other, each in parts of a second; a task pool places it."""
 
-    def __init__(self, parts: EvaluatorParts) -> None:
-        self._parts = parts
-        self._spaces = spaces_of(parts.env_config)
-        classes = callback_classes(parts.config.callback_parts, parts.env_config.modules)
+    def __init__(self, spec: EvaluationPlayerSpec) -> None:
+        self._config, self._env_config = spec.config, spec.env_config
+        modules = spec.env_config.modules
+        self._policies = spec.policies(spec.config, *spaces_of(spec.env_config), modules)
+        classes = callback_classes(spec.config.callback_parts, modules)
         self._callbacks = NO_CALLBACKS if classes is None else classes.make("the process of evaluations")
         self._playing: Playing | None = None
 
@@ -80,12 +69,11 @@ class EvaluationPlayer:
         """Play the first part of an evaluation; the one before is ended, if it was cut off."""
         if self._playing is not None:
             self._playing.close()
-        evaluator = self._parts.evaluator(self._spaces, weights, filters, self._callbacks)
-        config = self._parts.config
+        evaluator = evaluator_of(self._policies, self._env_config, weights, filters, self._callbacks)
         torch = sys.modules.get("torch")
         if torch is not None:  # as in the process of the trial, so that a forward pass has the same bits
-            torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        limits = EvaluationLimits(MAX_STEPS, config.evaluation_timeout_s)
+            torch.set_num_threads(max(int(self._config.num_cpus_for_driver), 1))
+        limits = EvaluationLimits(MAX_STEPS, self._config.evaluation_timeout_s)
         self._playing = evaluator.playing(num_episodes, seed, limits)
         return self.play_on()
 
@@ -105,9 +93,9 @@ class EvaluationProcess:
     One thing is asked of it at a time. A player that dies, fails or answers too late is removed.
     """
 
-    def __init__(self, pool: TaskPool, parts: EvaluatorParts) -> None:
+    def __init__(self, pool: TaskPool, spec: EvaluationPlayerSpec) -> None:
         self._pool = pool
-        self._parts = parts
+        self._spec = spec
         self._player: Actor[EvaluationPlayer] | None = None
         self._asked: Ref[Any] | None = None
         """What is not answered yet, also of an evaluation that was cut off."""
@@ -117,9 +105,9 @@ class EvaluationProcess:
     def prepare(self, should_stop: ShouldStop) -> None:
         """Start the process, if there is none: so the time that this takes is not that of an evaluation."""
         if self._player is None:
-            resources = Resources(cpus=0, gpus=0, bundle=bundles_of(self._parts.config).of_driver)
+            resources = Resources(cpus=0, gpus=0, bundle=bundles_of(self._spec.config).of_driver)
             with self._removed_on_error():
-                self._player = self._pool.place("evaluation", resources, EvaluationPlayer, self._parts)
+                self._player = self._pool.place("evaluation", resources, EvaluationPlayer, self._spec)
             self._ask(should_stop, START_S, EvaluationPlayer.is_ready)
 
     def play(
@@ -157,7 +145,7 @@ class EvaluationProcess:
     ) -> R | None:
         """Return what ``method`` of the player returns; None if ``should_stop`` says so before it has answered."""
         assert self._player is not None
-        self._timeout_s = self._parts.config.sample_timeout_s + extra_s
+        self._timeout_s = self._spec.config.sample_timeout_s + extra_s
         self._asked_s = time.monotonic()
         with self._removed_on_error():
             self._asked = self._pool.call(self._player, method, *args)
@@ -202,8 +190,8 @@ class EvaluationProcess:
 class AgentEvaluation:
     """Owned by one agent."""
 
-    parts: EvaluatorParts
-    spaces: Spaces
+    policies: Policies[Any]
+    env_config: EnvConfig
     filters: ObservationFilters
     callbacks: UserCallbacks
     seed: int
@@ -233,7 +221,7 @@ class AgentEvaluation:
         self, iteration: int, num_episodes: int, should_stop: ShouldStop, report: ReportProgress
     ) -> PlayedEpisodes:
         """Return the episodes of an evaluation after ``iteration``; see :meth:`Agent.evaluate`."""
-        limits = EvaluationLimits(MAX_STEPS, self.parts.config.evaluation_timeout_s, should_stop)
+        limits = EvaluationLimits(MAX_STEPS, self.policies.config.evaluation_timeout_s, should_stop)
         return self._evaluator().play(num_episodes, evaluation_seed(self.seed, iteration), limits, report)
 
     def film(self, iteration: int) -> tuple[Iterator[Array], float]:
@@ -245,7 +233,7 @@ class AgentEvaluation:
 
         A stop that is requested cannot wait for it, and the episodes that end before are the short ones: no figures.
         """
-        config = self.parts.config
+        config = self.policies.config
         interval = config.evaluation_interval
         if not interval or iteration % interval or should_stop():
             return {}
@@ -258,4 +246,4 @@ class AgentEvaluation:
 
     def _evaluator(self) -> Evaluator:
         """Return what evaluates the learner's weights as they are now."""
-        return self.parts.evaluator(self.spaces, self.get_weights(), self.filters, self.callbacks)
+        return evaluator_of(self.policies, self.env_config, self.get_weights(), self.filters, self.callbacks)

@@ -60,55 +60,37 @@ class SeatPlayers(Protocol):
 PlayedConfigT = TypeVar("PlayedConfigT", bound=CommonConfig)
 
 
+@dataclass(frozen=True)
 class Policies(ABC, Generic[PlayedConfigT]):
-    """Has no state and is never made; an algorithm derives from it. Importing one loads neither torch nor Ray."""
+    """How one experiment is played; an algorithm derives from it. Importing that class loads neither torch nor Ray."""
 
-    @classmethod
+    config: PlayedConfigT
+    observation_space: gym.Space[Any]
+    """Of what a policy sees: one of the env's observations, prepared."""
+    action_space: gym.Space[Any]
+    """Of what a policy chooses."""
+    modules: UserModules = NO_MODULES
+    """The user's, which may be imported."""
+
     @abstractmethod
-    def make_policy(
-        cls,
-        config: PlayedConfigT,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Policy:
-        """Return a new policy that acts in this process without exploration; it may import the user's ``modules``."""
+    def make_policy(self) -> Policy:
+        """Return a new policy that acts in this process without exploration."""
 
-    @classmethod
-    def exploring_player(
-        cls, config: PlayedConfigT, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
+    def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
         """Return ``policy`` as it acts in evaluations that explore, in ``num_envs`` envs; by default, greedily."""
         return policy
 
-    @classmethod
-    def evaluation_exploration(cls, config: PlayedConfigT) -> Mapping[str, float]:
+    def evaluation_exploration(self) -> Mapping[str, float]:
         """Return the figures of ``exploring_player``, such as ε, by name."""
         return {}
 
-    @classmethod
-    def seat_players(
-        cls,
-        config: PlayedConfigT,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> SeatPlayers:
+    def seat_players(self) -> SeatPlayers:
         """Return who plays a trial that actors join, where ``config.board_obstacle`` is None."""
-        raise UsageError(f"{cls.__name__} does not say how joined actors play", "implement Policies.seat_players")
+        raise self._unsaid("how joined actors play", "seat_players")
 
-    @classmethod
-    def exportable(
-        cls,
-        config: PlayedConfigT,
-        policy: Policy,
-        weights: Weights,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Exportable:
-        """Return what ``policy``, which has ``weights``, is exported as; raises UsageError where an algorithm cannot.
+    def exportable(self, policy: Policy, weights: Weights) -> Exportable:
+        """Return what ``policy``, which has ``weights``, is exported as; raises UsageError where it cannot be."""
+        raise self._unsaid("how it is exported", "exportable")
 
-        The spaces are those of what the policy sees and chooses.
-        """
-        raise UsageError(f"{cls.__name__} does not say how it is exported", "implement Policies.exportable")
+    def _unsaid(self, what: str, method: str) -> UsageError:
+        return UsageError(f"{type(self).__name__} does not say {what}", f"implement Policies.{method}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Final
 
 from rlexp.agents.policies import Policies
@@ -66,7 +67,7 @@ def _checked_policies(experiment: Experiment, name: str, found: object) -> type[
 
 def _refuse_methods_of_policies(experiment: Experiment, agent: type[Agent[Any]]) -> None:
     """Raise UsageError for methods of ``Policies`` in a class of agents, where nobody would call them."""
-    methods = [name for name, value in vars(Policies).items() if isinstance(value, classmethod)]
+    methods = [name for name, value in vars(Policies).items() if isfunction(value) and not name.startswith("_")]
     misplaced = [name for name in methods if hasattr(agent, name)]
     if misplaced:
         raise UsageError(

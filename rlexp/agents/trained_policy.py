@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 
 from rlexp.agents.checkpoint import LoadedCheckpoint
-from rlexp.agents.registry import policies_of
 from rlexp.envs.make import Env, make_env
 from rlexp.envs.own_spaces import OwnSpaces, playable_config
 from rlexp.envs.registry import EnvConfig
@@ -59,11 +58,10 @@ class TrainedPolicy:
         )
         self._env_config: EnvConfig = loaded.env_config
         self._spaces = OwnSpaces.of(loaded.env_config)
-        self._experiment, self._policy, self._filters = experiment, restored.policy, restored.filters
-        self._policy_action_space = restored.action_space
+        self._restored = restored
         self._seed = seed
         self._divergence = loaded.divergence(NotFiniteError("the network's outputs are NaN or infinite"))
-        self._greedy = self._filters.applied_to(self._policy)
+        self._greedy = restored.filters.applied_to(restored.policy)
         self._exploring: dict[int, ActingPolicy] = {}
         """By the number of observations: each explores with a random stream of its own."""
 
@@ -80,7 +78,7 @@ class TrainedPolicy:
     @property
     def env_id(self) -> str:
         """The env that it was trained in, as the experiment names it."""
-        return self._experiment.env
+        return self.metadata.env
 
     def act(self, observation: Any) -> Any:
         """Return the action for one observation of the env, to be given to ``env.step``.
@@ -128,10 +126,9 @@ class TrainedPolicy:
     def _player(self, num_observations: int) -> ActingPolicy:
         if num_observations not in self._exploring:
             seed = derive_seed(self._seed, "explore", num_observations)
-            exploring = policies_of(self._experiment).exploring_player(
-                self._experiment.config, self._policy, self._policy_action_space, num_observations, seed
-            )
-            self._exploring[num_observations] = self._filters.applied_to(exploring)
+            restored = self._restored
+            exploring = restored.policies.exploring_player(restored.policy, num_observations, seed)
+            self._exploring[num_observations] = restored.filters.applied_to(exploring)
         return self._exploring[num_observations]
 
 

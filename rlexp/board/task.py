@@ -172,7 +172,7 @@ class SeatSpecs:
         self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + description.board.actors)
         agent, env = description.agent, description.env
         experiment = AGENTS[agent].model_construct(name=agent, run=agent, env=env, config=config)
-        self._players = policies_of(experiment).seat_players(config, *spaces, modules)
+        self._players = policies_of(experiment)(config, *spaces, modules).seat_players()
         self.weights_shapes = _shapes_of(self._players)
         """Of the weights that its players act with."""
         row_bytes = sum(2 * bytes_of_space(space) for space in spaces)

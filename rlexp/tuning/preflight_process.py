@@ -122,7 +122,7 @@ def try_network(experiment: Experiment, env_config: EnvConfig) -> None:
     """Make what acts, with the torso of the user's own; raises UsageError where that is none."""
     from rlexp.agents.registry import policies_of  # and torch with the network: most experiments need neither here
 
-    policies_of(experiment).make_policy(experiment.config, *spaces_of(env_config), env_config.modules)
+    policies_of(experiment)(experiment.config, *spaces_of(env_config), env_config.modules).make_policy()
 
 
 def _replay_notices(experiment: Experiment, env_config: EnvConfig, size: int) -> Iterator[str]:

@@ -62,7 +62,7 @@ def observed(env: str, model: Mapping[str, Any] | None = None, **keys: Any) -> t
     agent = make_agent(env, {"conv_filters": SMALL_FILTERS, **(model or {})}, **keys)
     vector = make_vector_env(agent.env_config, 1)
     obs, _ = vector.reset(seed=0)
-    network: QNetworkConfig = agent.network_config()
+    network: QNetworkConfig = agent.policies.network
     agent.stop()
     vector.close()
     assert obs.shape[1:] == network.observation_shape
@@ -99,7 +99,7 @@ def test_memory_of_a_game_reaches_the_network_around_zero(observation_filter: st
     agent = make_agent(
         "Pong-v4", env_config={"obs_type": "ram"}, observation_filter=observation_filter, sample_batch_size=50
     )
-    network = QNetwork(agent.network_config())
+    network = QNetwork(agent.policies.network)
     saturated: list[float] = []
     first = next(layer for layer in network.torso.modules() if isinstance(layer, torch.nn.Tanh))
     first.register_forward_hook(
@@ -108,7 +108,7 @@ def test_memory_of_a_game_reaches_the_network_around_zero(observation_filter: st
     (sample,) = agent.source.poll(0)
     obs = torch.from_numpy(whole(agent.pool.get(sample.batch, 1.0))[OBS])
     network(obs)
-    assert agent.network_config().sees_byte_vectors is centered
+    assert agent.policies.network.sees_byte_vectors is centered
     assert obs.dtype == (torch.uint8 if centered else torch.float32)
     assert saturated[0] < 0.1, "97 % of the units would be saturated by bytes as they are"
 
@@ -134,7 +134,7 @@ def test_without_framestack_one_frame_is_seen(preference: str, channels: int) ->
 def test_pendulum_trains_with_its_torques_divided(bins: int) -> None:
     agent = make_agent("Pendulum-v1", discretize_actions=bins)
     row = agent.train()
-    assert agent.network_config().num_actions == bins
+    assert agent.policies.network.num_actions == bins
     assert row["info"]["num_steps_trained"] > 0
 
 
@@ -164,7 +164,7 @@ def test_wrappers_change_what_is_trained_and_evaluated() -> None:
         COUNTING_ENV, **DQNConfig.model_validate(config).model_dump(exclude={"model"}, exclude_unset=True)
     )
     row = agent.train()
-    assert agent.network_config().observation_shape == (2,)
+    assert agent.policies.network.observation_shape == (2,)
     assert row["episode_reward_mean"] == pytest.approx(3.0 * row["episode_len_mean"])
     assert row["evaluation"]["episode_reward_mean"] == pytest.approx(3.0 * row["evaluation"]["episode_len_mean"])
 
@@ -173,7 +173,7 @@ def test_wrappers_change_what_is_trained_and_evaluated() -> None:
 def test_custom_preprocessor_decides_what_the_network_sees() -> None:
     model = ModelConfig.model_validate({"custom_preprocessor": {"tests.lab.wrappers:Only": {"factor": 0.5}}})
     agent = make_agent(COUNTING_ENV, {"custom_preprocessor": model.custom_preprocessor})
-    assert agent.network_config().observation_shape == (1,)
+    assert agent.policies.network.observation_shape == (1,)
     (sample,) = agent.source.poll(0)
     seen = whole(agent.pool.get(sample.batch, 1.0))[OBS]
     assert set(seen[:, 0] * 2) <= {float(step) for step in range(13)}

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.dqn.players import q_network_config
+from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat
@@ -99,7 +99,7 @@ def test_its_policy_acts_with_the_weights_of_the_learner(run: str) -> None:
     agent = MAKERS[run](**custom(DENSE))
     (update,) = updates_of(agent, 1)
     weights = {name.removeprefix("network."): a for name, a in update.after.items() if name.startswith("network.")}
-    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
+    policy = agent.policies.make_policy()
     obs = observations(agent, 64)
     policy.set_weights(weights)
     before = policy.compute_actions(obs)
@@ -169,7 +169,7 @@ def test_statistics_of_batches_come_from_the_learner_to_target_and_workers() -> 
     weights = learner_of(agent).get_weights()
     np.testing.assert_array_equal(weights[name], last.after[f"network.{name}"])
     obs = observations(agent, 64)
-    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
+    policy = agent.policies.make_policy()
     chosen = []
     for mean in (-2.0, 2.0):
         moments = {name: np.full_like(weights[name], mean), variance: np.ones_like(weights[name])}
@@ -288,7 +288,7 @@ def network_for(env: str, preprocessor_pref: Literal["deepmind", "rllib"] | None
     config = DQNConfig(preprocessor_pref=preprocessor_pref, hiddens=(8,), model=ModelConfig(**model))
     vector = make_vector_env(env_config_of(env, config, UserModules()), 1)
     torch.manual_seed(0)
-    network = QNetwork(q_network_config(config, vector.single_observation_space, vector.single_action_space))
+    network = QNetwork(DQNPolicies(config, vector.single_observation_space, vector.single_action_space).network)
     vector.close()
     return network.eval()
 

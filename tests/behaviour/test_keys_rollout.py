@@ -114,7 +114,7 @@ def play(**changes: Any) -> tuple[Array, Array, Array]:
     """Return observations, actions and Q values of a few thousand steps of a worker that does not learn."""
     agent = make_agent(IDENTITY_ENV, num_envs_per_worker=8, sample_batch_size=800, **changes)
     weights = weights_of(agent)
-    network = QNetwork(agent.network_config()).eval()
+    network = QNetwork(agent.policies.network).eval()
     network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
     ((batch, _),) = poll(agent)
     agent.stop()

@@ -235,7 +235,7 @@ def updates_of(agent: Agent[Any], count: int, td_errors: TDErrors | None = None)
 
 def network_of(agent: DQNAgent[Any], state: Mapping[str, Array], prefix: str) -> QNetwork:
     """Return the network whose weights stand under ``prefix`` in a learner's state, without noise."""
-    network = QNetwork(agent.network_config()).eval()
+    network = QNetwork(agent.policies.network).eval()
     weights = {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}
     network.load_state_dict(weights)
     return network

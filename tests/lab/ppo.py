@@ -93,7 +93,7 @@ def sample_ppo(polls: int, env: str = ENDLESS_ENV, **changes: Any) -> list[tuple
 
 def network_of(agent: PPOAgent, state: Mapping[str, Array]) -> ActorCritic:
     """Return the network of a learner's state."""
-    network = ActorCritic(agent.network_config())
+    network = ActorCritic(agent.policies.network)
     prefix = "network."
     network.load_state_dict({k.removeprefix(prefix): torch.tensor(v) for k, v in state.items() if k.startswith(prefix)})
     return network

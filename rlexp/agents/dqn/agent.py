@@ -10,12 +10,11 @@ import torch
 
 from rlexp.agents.dqn.exploration import EpsilonSchedule
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts, q_network_config
+from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import emulation, learner_device
 from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.models import QNetworkConfig
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
@@ -35,6 +34,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     """DQN (Mnih et al. 2015) with one replay shard in the learner's process."""
 
     POLICIES = DQNPolicies
+    policies: DQNPolicies
     target_counts_trained = False
     """Whether the target network is copied by trained steps, or by sampled ones."""
 
@@ -58,7 +58,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         if emulated is not None:
             self.add_event(emulated)
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        return DQNLearner(self.network_config(), learner_config, derive_seed(self.seed, "learner"), self.add_event)
+        return DQNLearner(self.policies.network, learner_config, derive_seed(self.seed, "learner"), self.add_event)
 
     def make_source(self) -> SampleSource:
         # The workers overlap with the update, and get its weights with their next call.
@@ -71,11 +71,6 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         if self.board is not None:
             return self._make_board_optimizer(learner, source)
         return super().make_optimizer(learner, source)
-
-    def network_config(self) -> QNetworkConfig:
-        """Return the shape of the Q-network for this env."""
-        spaces = self.observation_space, self.action_space
-        return q_network_config(self.config, *spaces, self.env_config.modules)
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return the ε of the envs of worker ``worker_index``."""
@@ -101,9 +96,8 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     @cached_property
     def _players(self) -> DQNWorkerParts:
-        return DQNWorkerParts(
-            self.config, self.network_config(), None if self.board is None else self.config.board.actors
-        )
+        num_seats = None if self.board is None else self.config.board.actors
+        return DQNWorkerParts(self.config, self.policies.network, num_seats)
 
     def _make_board_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
         """Return the optimizer of Ape-X with one shard in this process: rounds would wait for the network."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
 
 import gymnasium as gym
 import numpy as np
@@ -24,10 +23,9 @@ from rlexp.agents.dqn.exploration import (
     epsilon_ladder,
 )
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.policies import Policies
+from rlexp.agents.policies import Exportable, Policies
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.models.dense import parameter_shapes
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
@@ -35,36 +33,6 @@ from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import NStep
 from rlexp.schedules import LinearSchedule
-
-if TYPE_CHECKING:
-    from rlexp.agents.policies import Exportable
-
-
-def q_network_config(
-    config: DQNConfig,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    modules: UserModules = NO_MODULES,
-) -> QNetworkConfig:
-    """Return the shape of the Q-network for an env's (checked) spaces; ``modules`` may be imported for it."""
-    assert observation_space.shape is not None
-    assert isinstance(action_space, gym.spaces.Discrete)
-    head = HeadConfig(
-        hiddens=config.hiddens,
-        dueling=config.dueling,
-        noisy=config.noisy,
-        sigma0=config.sigma0,
-        num_atoms=config.num_atoms,
-        v_min=config.v_min,
-        v_max=config.v_max,
-    )
-    return QNetworkConfig(
-        observation_shape=observation_space.shape,
-        num_actions=int(action_space.n),
-        torso=torso_config_of(config, observation_space, modules),
-        head=head,
-        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
-    )
 
 
 @dataclass(frozen=True)
@@ -201,51 +169,44 @@ def _reversed_bits(number: int, num_bits: int) -> int:
 class DQNPolicies(Policies[DQNConfig]):
     """The policies of DQN and APEX."""
 
-    @classmethod
-    def make_policy(
-        cls,
-        config: DQNConfig,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> DQNPolicy:
-        return DQNPolicy(q_network_config(config, observation_space, action_space, modules))
+    @cached_property
+    def network(self) -> QNetworkConfig:
+        """The shape of the Q-network for the (checked) spaces."""
+        config, observations, actions = self.config, self.observation_space, self.action_space
+        assert observations.shape is not None
+        assert isinstance(actions, gym.spaces.Discrete)
+        head = HeadConfig(
+            hiddens=config.hiddens,
+            dueling=config.dueling,
+            noisy=config.noisy,
+            sigma0=config.sigma0,
+            num_atoms=config.num_atoms,
+            v_min=config.v_min,
+            v_max=config.v_max,
+        )
+        return QNetworkConfig(
+            observation_shape=observations.shape,
+            num_actions=int(actions.n),
+            torso=torso_config_of(config, observations, self.modules),
+            head=head,
+            sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+        )
 
-    @classmethod
-    def exploring_player(
-        cls, config: DQNConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
-        assert isinstance(action_space, gym.spaces.Discrete)
-        epsilons = np.full(num_envs, config.evaluation_epsilon)
-        return EpsilonGreedyPolicy(policy, epsilons, int(action_space.n), seed)
+    def make_policy(self) -> DQNPolicy:
+        return DQNPolicy(self.network)
 
-    @classmethod
-    def seat_players(
-        cls,
-        config: DQNConfig,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> DQNWorkerParts:
-        network = q_network_config(config, observation_space, action_space, modules)
-        return DQNWorkerParts(config, network, config.board.actors)
+    def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
+        epsilons = np.full(num_envs, self.config.evaluation_epsilon)
+        return EpsilonGreedyPolicy(policy, epsilons, self.network.num_actions, seed)
 
-    @classmethod
-    def exportable(
-        cls,
-        config: DQNConfig,
-        policy: Policy,
-        weights: Weights,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Exportable:
+    def evaluation_exploration(self) -> Mapping[str, float]:
+        return {"epsilon": self.config.evaluation_epsilon}
+
+    def seat_players(self) -> DQNWorkerParts:
+        return DQNWorkerParts(self.config, self.network, self.config.board.actors)
+
+    def exportable(self, policy: Policy, weights: Weights) -> Exportable:
         from rlexp.agents.dqn.torch_policy import exportable_q_network  # it loads torch
 
         assert isinstance(policy, DQNPolicy)
-        network = q_network_config(config, observation_space, action_space, modules)
-        return exportable_q_network(network, policy, weights)
-
-    @classmethod
-    def evaluation_exploration(cls, config: DQNConfig) -> Mapping[str, float]:
-        return {"epsilon": config.evaluation_epsilon}
+        return exportable_q_network(self.network, policy, weights)

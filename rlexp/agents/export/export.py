@@ -67,7 +67,8 @@ def _verified(model: bytes, policy: GreedyPolicy, loaded: LoadedCheckpoint) -> V
     env_config = evaluation_env(loaded.env_config, loaded.experiment.config.evaluation_config)
     player = restored.filters.applied_to(restored.policy)
     played = played_observations(player, env_config, half, loaded.seed("evaluation", None))
-    drawn = drawn_observations(restored.observation_space, NUM_OBSERVATIONS - half, loaded.seed("export", None))
+    space = restored.policies.observation_space
+    drawn = drawn_observations(space, NUM_OBSERVATIONS - half, loaded.seed("export", None))
     observations = {"of its episodes": played, "drawn from the space": drawn}
     refuse_unplayed_actions(policy, observations)
     return Verifier(model, policy).verify(observations)
@@ -84,9 +85,9 @@ def _metadata(loaded: LoadedCheckpoint, policy: GreedyPolicy) -> dict[str, str]:
         "run": run_of(loaded.checkpoint.path).name,
         "checkpoint": loaded.checkpoint.path.resolve().name,
         "training_iteration": str(loaded.checkpoint.sequence),
-        "observation_space": str(restored.observation_space),
+        "observation_space": str(restored.policies.observation_space),
         "observations": "as the agent sees them: images [height, width, channels], anything else as one flat vector",
-        "action_space": str(restored.action_space),
+        "action_space": str(restored.policies.action_space),
     }
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rlexp.agents.checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
 from rlexp.agents.policies import Exportable
-from rlexp.agents.registry import policies_of
 from rlexp.envs.make import action_grid
 from rlexp.envs.registry import EnvConfig
 from rlexp.envs.spaces import ActionBounds, is_continuous
@@ -79,7 +78,7 @@ class EnvActions:
         """Return what the env of ``config`` takes."""
         if config.discretize_actions is not None:
             return EnvActions(grid=action_grid(config))
-        space = restored.action_space
+        space = restored.policies.action_space
         if config.continuous_actions is None or not is_continuous(space):
             return EnvActions()
         return EnvActions(bounds=ActionBounds.of(space, config.continuous_actions))
@@ -125,15 +124,8 @@ class GreedyPolicy:
     @staticmethod
     def of(loaded: LoadedCheckpoint) -> GreedyPolicy:
         """Return the policy of a checkpoint; raises CheckpointError, and UsageError where it cannot be exported."""
-        restored, experiment = loaded.policy(), loaded.experiment
-        exportable = policies_of(experiment).exportable(
-            experiment.config,
-            restored.policy,
-            loaded.checkpoint.arrays[WEIGHTS],
-            restored.observation_space,
-            restored.action_space,
-            loaded.env_config.modules,
-        )
+        restored = loaded.policy()
+        exportable = restored.policies.exportable(restored.policy, loaded.checkpoint.arrays[WEIGHTS])
         return GreedyPolicy(restored, exportable, EnvActions.of(loaded.env_config, restored))
 
     @property
@@ -144,7 +136,7 @@ class GreedyPolicy:
     @property
     def chooses_numbers(self) -> bool:
         """Whether actions are chosen among a finite number of them."""
-        return not is_continuous(self.restored.action_space)
+        return not is_continuous(self.restored.policies.action_space)
 
     def graph(self) -> PolicyGraph:
         """Return it as one module of torch."""
@@ -153,7 +145,7 @@ class GreedyPolicy:
 
     def example(self, num_rows: int) -> Array:
         """Return observations ``[num_rows, ...]`` of zeros, of the type that the env gives."""
-        space = self.restored.observation_space
+        space = self.restored.policies.observation_space
         return np.zeros((num_rows, *(space.shape or ())), space.dtype)
 
     def played_actions(self, obs: Array) -> Array:

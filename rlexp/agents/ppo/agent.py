@@ -9,15 +9,13 @@ import torch
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
-from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy, actor_critic_config
+from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
 from rlexp.agents.workers import WorkerLinks, WorkerParts
 from rlexp.cluster.pool.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
-from rlexp.models import ActorCriticConfig
-from rlexp.models.action_distributions import actions_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
 from rlexp.policy import Learner
@@ -35,11 +33,12 @@ class PPOAgent(Agent[PPOConfig]):
     """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
 
     POLICIES = PPOPolicies
+    policies: PPOPolicies
     optimizer: SyncSamplesOptimizer
     _has_noticed_targets = False
 
     def make_learner(self) -> Learner:
-        config, network, actions = self.config, self.network_config(), actions_of(self.action_space)
+        config, network, actions = self.config, self.policies.network, self.policies.actions
         seed, processes = derive_seed(self.seed, "learner"), config.learner_processes
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
         if processes is None:
@@ -71,9 +70,7 @@ class PPOAgent(Agent[PPOConfig]):
         config = self.config
         drawing_seed = derive_seed(seed, "worker", worker_index, "exploration") if config.explore else None
         return WorkerParts(
-            make_policy=partial(
-                PPOPolicy, self.network_config(), actions_of(self.action_space), drawing_seed, num_threads
-            ),
+            make_policy=partial(PPOPolicy, self.policies.network, self.policies.actions, drawing_seed, num_threads),
             fold=Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic),
         )
 
@@ -87,11 +84,6 @@ class PPOAgent(Agent[PPOConfig]):
             overlaps=config.sample_async and config.num_workers > 0,
         )
         return SyncSamplesOptimizer(self.pool, source, learner, batch_config)
-
-    def network_config(self) -> ActorCriticConfig:
-        """Return the shape of the network for this env."""
-        actions = actions_of(self.action_space)
-        return actor_critic_config(self.config, self.observation_space, actions, self.env_config.modules)
 
     def stats(self) -> Figures:
         """Return no figures of its own; note where ``vf_clip_param`` is far below what the value function learns."""

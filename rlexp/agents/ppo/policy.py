@@ -6,14 +6,14 @@ Checkpoints are played by ``PPOPolicies``. No torch is imported here, unless a n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 
-from rlexp.agents.policies import Policies
-from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.keys.user_code import NO_MODULES, UserModules
+from rlexp.agents.policies import Exportable, Policies
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.model import ActorCriticModelConfig
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
@@ -23,9 +23,6 @@ from rlexp.policy import Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
 from rlexp.sample_batch import ACTIONS, Array, SampleBatch
-
-if TYPE_CHECKING:
-    from rlexp.agents.policies import Exportable
 
 
 class ActingActorCritic(Protocol):
@@ -118,56 +115,39 @@ def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> A
     return TorchActingActorCritic(config, num_threads)
 
 
-class PPOPolicies(Policies[PPOConfig]):
-    """The policies of PPO."""
+class PPOPolicies(Policies[CommonConfig]):
+    """The policies of PPO, or of any agent with an actor-critic network."""
 
-    @classmethod
-    def make_policy(
-        cls,
-        config: PPOConfig,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> PPOPolicy:
-        actions = actions_of(action_space)
-        return PPOPolicy(actor_critic_config(config, observation_space, actions, modules), actions)
+    @cached_property
+    def actions(self) -> Actions:
+        """The distribution that actions are drawn from."""
+        return actions_of(self.action_space)
 
-    @classmethod
-    def exploring_player(
-        cls, config: PPOConfig, policy: Policy, action_space: gym.Space[Any], num_envs: int, seed: int
-    ) -> ActingPolicy:
+    @cached_property
+    def network(self) -> ActorCriticConfig:
+        """The shape of the network for the (checked) spaces."""
+        config, model, observations = self.config, self.config.model, self.observation_space
+        assert isinstance(model, ActorCriticModelConfig)
+        assert observations.shape is not None
+        is_free = model.free_log_std and isinstance(self.actions, GaussianActions)
+        return ActorCriticConfig(
+            observation_shape=observations.shape,
+            num_inputs=self.actions.num_inputs,
+            num_free_log_std=self.actions.num_inputs // 2 if is_free else 0,
+            torso=torso_config_of(config, observations, self.modules),
+            shares_torso=model.vf_share_layers,
+            sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+        )
+
+    def make_policy(self) -> PPOPolicy:
+        return PPOPolicy(self.network, self.actions)
+
+    def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
         assert isinstance(policy, PPOPolicy)
         return StochasticPlayer(policy, seed)
 
-    @classmethod
-    def exportable(
-        cls,
-        config: PPOConfig,
-        policy: Policy,
-        weights: Weights,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        modules: UserModules = NO_MODULES,
-    ) -> Exportable:
+    def exportable(self, policy: Policy, weights: Weights) -> Exportable:
         from rlexp.agents.ppo.torch_policy import exportable_actor_critic  # it loads torch
 
         assert isinstance(policy, PPOPolicy)
-        actions = actions_of(action_space)
-        network = actor_critic_config(config, observation_space, actions, modules)
-        return exportable_actor_critic(network, actions, policy, weights)
-
-
-def actor_critic_config(
-    config: PPOConfig, observation_space: gym.Space[Any], actions: Actions, modules: UserModules = NO_MODULES
-) -> ActorCriticConfig:
-    """Return the shape of the network for an env's (checked) spaces; ``modules`` may be imported for it."""
-    assert observation_space.shape is not None
-    is_free = config.model.free_log_std and isinstance(actions, GaussianActions)
-    return ActorCriticConfig(
-        observation_shape=observation_space.shape,
-        num_inputs=actions.num_inputs,
-        num_free_log_std=actions.num_inputs // 2 if is_free else 0,
-        torso=torso_config_of(config, observation_space, modules),
-        shares_torso=config.model.vf_share_layers,
-        sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observation_space),
-    )
+        return exportable_actor_critic(self.network, self.actions, policy, weights)

@@ -23,7 +23,7 @@ from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.errors import NotFiniteError, RlexpError, TrialError
-from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ShouldStop
+from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ShouldStop
 from rlexp.rollout.filters import Moments
 from rlexp.sample_batch import Array
 
@@ -41,9 +41,8 @@ class BoardEvaluator:
         """Make the env once, to see its spaces; raises EnvError where that fails."""
         config = self._config = experiment.config
         self._env_config = env_config_of(experiment.env, config, modules)
-        self._observation_space, self._action_space = spaces_of(self._env_config)
-        self._policies = policies_of(experiment)
-        self._policy = self._policies.make_policy(config, self._observation_space, self._action_space, modules)
+        self._policies = policies_of(experiment)(config, *spaces_of(self._env_config), modules)
+        self._policy = self._policies.make_policy()
 
     def play(self, newer: Newer, num_episodes: int, should_stop: ShouldStop) -> PlayedEpisodes:
         """Return whole episodes as ``evaluation_config`` has them: fewer where ``should_stop`` or TIMEOUT_S end them.
@@ -62,11 +61,8 @@ class BoardEvaluator:
     def _evaluator(self, moments: Moments | None) -> Evaluator:
         """Return what plays; observations are standardised by ``moments``, where the experiment has them."""
         arrays = {} if moments is None else {FILTERS: _of_one_filter(moments)}
-        filters = ObservationFilters(self._config, self._observation_space, arrays, num_players=1)
-        return Evaluator(self._env_config, self._config.evaluation_config, filters, self._policy, self._exploring)
-
-    def _exploring(self, num_envs: int, seed: int) -> ActingPolicy:
-        return self._policies.exploring_player(self._config, self._policy, self._action_space, num_envs, seed)
+        filters = ObservationFilters(self._config, self._policies.observation_space, arrays, num_players=1)
+        return Evaluator(self._env_config, self._policies, self._policy, filters)
 
 
 def _of_one_filter(moments: Moments) -> dict[str, Array]:

@@ -205,7 +205,7 @@ def test_free_deviations_are_learned_but_do_not_depend_on_the_observation() -> N
 
 def outputs(agent: PPOAgent, weights: Mapping[str, Array], obs: Array) -> Mapping[str, Array]:
     """Return what a policy of the agent computes with ``weights``."""
-    policy = agent.POLICIES.make_policy(agent.config, agent.observation_space, agent.action_space)
+    policy = agent.policies.make_policy()
     policy.set_weights(weights)
     return policy.act(obs, np.zeros(len(obs), bool), 0)[1]
 

@@ -183,7 +183,7 @@ def test_a_checkpoint_goes_on_with_weights_counters_and_iterations(tmp_path: Pat
 def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
     agent = make_agent()
     space = gym.spaces.Box(0.0, 1.0, (4,), np.float32)
-    policy = DQNPolicies.make_policy(agent.config, space, gym.spaces.Discrete(4))
+    policy = DQNPolicies(agent.config, space, gym.spaces.Discrete(4)).make_policy()
     with agent.optimizer.paused() as learner:
         policy.set_weights(learner.get_weights())
     assert policy.compute_actions(np.eye(4, dtype=np.float32)).shape == (4,)

@@ -50,7 +50,7 @@ def model(policy: GreedyPolicy) -> bytes:
 
 
 def observations(policy: GreedyPolicy, number: int = 300) -> dict[str, Any]:
-    return {"drawn": drawn_observations(policy.restored.observation_space, number, seed=5)}
+    return {"drawn": drawn_observations(policy.restored.policies.observation_space, number, seed=5)}
 
 
 def test_command_writes_a_checked_file_once(checkpoint: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_graph_equals_evaluation(case: str, tmp_path: Path) -> None:
     restored = policy.restored
     player = restored.filters.applied_to(restored.policy)
     played = played_observations(player, loaded.env_config, 20, seed=1)
-    drawn = drawn_observations(restored.observation_space, 20, seed=2)
+    drawn = drawn_observations(restored.policies.observation_space, 20, seed=2)
     for obs in (played, drawn):
         actions, *outputs = computed(policy, obs)
         for array, expected in zip(outputs, policy.outputs(obs), strict=True):
@@ -64,7 +64,7 @@ def test_graph_equals_evaluation(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["grid", "filter", "clipped"])
 def test_a_policy_that_plays_other_actions_is_not_exported(case: str, tmp_path: Path) -> None:
     policy = GreedyPolicy.of(loaded_checkpoint(tmp_path, *CASES[case]))
-    drawn = drawn_observations(policy.restored.observation_space, 20, seed=2)
+    drawn = drawn_observations(policy.restored.policies.observation_space, 20, seed=2)
 
     class Masking:
         """Plays the opposite where an observation begins with a positive number."""
@@ -90,8 +90,8 @@ def test_actions_are_those_that_the_env_gets(case: str, tmp_path: Path) -> None:
     single = make_vector_env(space, 1)
     env_space = single.unwrapped.envs[0].unwrapped.action_space if hasattr(single.unwrapped, "envs") else None
     single.close()
-    actions, *_ = computed(policy, drawn_observations(policy.restored.observation_space, 30, seed=3))
-    assert actions.dtype == (policy.restored.action_space if env_space is None else env_space).dtype
+    actions, *_ = computed(policy, drawn_observations(policy.restored.policies.observation_space, 30, seed=3))
+    assert actions.dtype == (policy.restored.policies.action_space if env_space is None else env_space).dtype
     if env_space is not None:
         assert all(env_space.contains(action) for action in actions)
 
@@ -115,7 +115,7 @@ def test_filter_is_part_of_the_graph(tmp_path: Path) -> None:
     moments = policy.restored.filters.of_evaluations()
     assert moments is not None
     assert moments.count > 0
-    obs = drawn_observations(policy.restored.observation_space, 5, seed=0)
+    obs = drawn_observations(policy.restored.policies.observation_space, 5, seed=0)
     _, values = computed(policy, obs)
     unfiltered = policy.exportable.outputs(obs)[0]
     assert np.abs(values - unfiltered).max() > 1e-3
@@ -123,7 +123,7 @@ def test_filter_is_part_of_the_graph(tmp_path: Path) -> None:
 
 def test_drawn_observations_stay_where_float32_networks_do(tmp_path: Path) -> None:
     loaded = loaded_checkpoint(tmp_path, "DQN", COUNTING_ENV, {})
-    space = loaded.policy().observation_space
+    space = loaded.policy().policies.observation_space
     drawn = drawn_observations(space, 50, seed=0)
     assert drawn.dtype == space.dtype
     assert np.abs(drawn).max() <= LARGEST_DRAWN

@@ -16,7 +16,7 @@ import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.dqn.players import DQNWorkerParts, q_network_config
+from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor import outbox as outbox_module
 from rlexp.board.actor.actor import JoinedActor
@@ -79,7 +79,7 @@ def test_rows_of_every_kind_of_player_are_admitted(env: str, changes: dict[str, 
     config = config_of(**changes)
     specs = SeatSpecs(read_description(task_of(env, config)))
     worker, admission = RolloutWorker(specs.spec(seat_of())), Admission(admission_rules(config, trial_of(env, config)))
-    network = QNetwork(q_network_config(config, *spaces_of(env_config_of(env, config, NO_MODULES))))
+    network = QNetwork(DQNPolicies(config, *spaces_of(env_config_of(env, config, NO_MODULES))).network)
     worker.set_weights(0, {name: tensor.numpy() for name, tensor in network.state_dict().items()})
     for _ in range(3):
         rows, info = worker.sample(0)
@@ -95,7 +95,7 @@ def test_description_makes_the_same_config() -> None:
 
 def test_seats_and_workers_share_one_ladder() -> None:
     config = config_of(num_workers=2, board={"actors": 6})
-    network = q_network_config(config, *spaces_of(env_config_of("CartPole-v1", config, NO_MODULES)))
+    network = DQNPolicies(config, *spaces_of(env_config_of("CartPole-v1", config, NO_MODULES))).network
     players = DQNWorkerParts(config, network, num_seats=6)
     epsilons = [float(players.epsilon_schedule(index).epsilons(0)[0]) for index in range(players.number)]
     assert len(set(epsilons)) == 8
