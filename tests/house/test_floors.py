@@ -72,15 +72,8 @@ FLOORS_WITHIN = {
     "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }
 """The same within a room, by the first name below it."""
-STILL_UP = {
-    ("agents/torch/learners.py", "rlexp.agents.ppo.learner"): "the group of learners is bound to PPO's",
-}
-"""Imports within a room that go up, until somebody turns them."""
 ALGORITHMS = ("apex", "dqn", "ppo")
-KNOW_AN_ALGORITHM = {
-    "agents/torch/learners.py",
-    "config/keys/agents.py",
-}
+KNOW_AN_ALGORITHM = {"config/keys/agents.py"}
 """Files beside an algorithm's own that import parts or keys of it. None is to be added."""
 
 
@@ -114,7 +107,7 @@ def test_imports_within_a_room_go_down(room: str) -> None:
         if names[0] != room or names[1] == "__init__" or not each.module.startswith(f"rlexp.{room}."):
             continue
         here, there = (name if name in floors else OTHERS for name in (names[1], each.module.split(".")[2]))
-        if here != there and floors[there] >= floors[here] and (each.path, each.module) not in STILL_UP:
+        if here != there and floors[there] >= floors[here]:
             wrong.append(f"{each.where}: {here} must not import {there}")
     assert not wrong, "\n".join(wrong)
 

@@ -231,7 +231,6 @@ LEARNER = PPOLearnerConfig(
     vf_loss_coeff=0.5,
     kl_coeff=0.2,
     kl_target=0.01,
-    device="cpu",
 )
 
 

@@ -38,16 +38,15 @@ class PPOAgent(Agent[PPOConfig]):
     _has_noticed_targets = False
 
     def make_learner(self) -> Learner:
-        config, network, actions = self.config, self.policies.network, self.policies.actions
-        seed, processes = derive_seed(self.seed, "learner"), config.learner_processes
+        config, processes, own = self.config, self.config.learner_processes, learner_config(self.config)
+        seed = derive_seed(self.seed, "learner")
+        make = partial(PPOLearner, self.policies.network, self.policies.actions, own, seed)
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
         if processes is None:
-            return PPOLearner(network, actions, learner_config(config, learner_device(config.num_gpus)), seed)
+            return make(learner_device(config.num_gpus))
         spec = LearnerSpec(
-            network=network,
-            actions=actions,
-            config=learner_config(config, "cpu"),
-            seed=seed,
+            make=make,
+            most_updates=own.most_updates,
             num_learners=processes.number,
             num_threads=max(int(processes.cpus), 1),
             num_gpus=processes.gpus,
@@ -98,7 +97,7 @@ class PPOAgent(Agent[PPOConfig]):
         return {}
 
 
-def learner_config(config: PPOConfig, device: str) -> PPOLearnerConfig:
+def learner_config(config: PPOConfig) -> PPOLearnerConfig:
     """Return what the keys say about learning."""
     return PPOLearnerConfig(
         lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
@@ -112,5 +111,4 @@ def learner_config(config: PPOConfig, device: str) -> PPOLearnerConfig:
         vf_loss_coeff=config.vf_loss_coeff if config.use_critic else 0.0,
         kl_coeff=config.kl_coeff,
         kl_target=config.kl_target,
-        device=device,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlexp.agents.torch.device import BatchStaging, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.learners import ALONE, Shard
 from rlexp.agents.torch.process import keep_freed_memory
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import Actions
@@ -94,28 +95,10 @@ class PPOLearnerConfig:
     kl_coeff: float
     """Weight of the KL penalty at first."""
     kl_target: float
-    device: str
 
-
-@dataclass(frozen=True)
-class Shard:
-    """Which part of each minibatch one of several learners computes the gradient of."""
-
-    rank: int
-    num_learners: int
-    add_up: Callable[[Tensor], None]
-    """Replaces a tensor by the sum of those of all learners; each calls it at the same time."""
-
-    def part(self, indices: Tensor) -> Tensor:
-        """Return the part of a minibatch's ``indices [b]``."""
-        return indices if self.num_learners == 1 else indices.tensor_split(self.num_learners)[self.rank]
-
-
-def _keep(tensor: Tensor) -> None:
-    """Add up nothing: there is one learner."""
-
-
-ALONE = Shard(0, 1, _keep)
+    def most_updates(self, num_rows: int) -> int:
+        """Return how many SGD steps a train batch of so many rows takes at most."""
+        return self.num_sgd_iter * (num_rows // self.sgd_minibatch_size + 1)
 
 
 @dataclass(frozen=True)
@@ -150,12 +133,18 @@ class PPOLearner:
     """Owns the network and Adam; used by one thread at a time."""
 
     def __init__(
-        self, network: ActorCriticConfig, actions: Actions, config: PPOLearnerConfig, seed: int, shard: Shard = ALONE
+        self,
+        network: ActorCriticConfig,
+        actions: Actions,
+        config: PPOLearnerConfig,
+        seed: int,
+        device: str = "cpu",
+        shard: Shard = ALONE,
     ) -> None:
         self._config = config
         self._actions = actions
         self._shard = shard
-        self._device = torch.device(config.device)
+        self._device = torch.device(device)
         use_precision("float32", self._device)
         if self._device.type == "cpu":
             keep_freed_memory()

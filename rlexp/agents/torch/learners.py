@@ -1,4 +1,4 @@
-"""Several learners of PPO that act as one: each computes the gradient of a part of each minibatch.
+"""Several learners that act as one: each computes the gradient of a part of each minibatch.
 
 A ``LearnerProcess`` is one of them, in a process group of torch.distributed; ``LearnerGroup`` is what the agent has.
 """
@@ -19,14 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it, but does not say so
 
-from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig, Shard
 from rlexp.agents.torch.device import learner_device
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, Resources, TaskPool
 from rlexp.cluster.pool.ray_calls import own_node
 from rlexp.errors import TrialError
-from rlexp.models.action_distributions import Actions
-from rlexp.models.network_config import ActorCriticConfig
-from rlexp.policy import LearnResult, Weights
+from rlexp.policy import Learner, LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import Array, SampleBatch
 
@@ -46,14 +43,34 @@ class PeerUnreachedError(PeerLostError):
 
 
 @dataclass(frozen=True)
+class Shard:
+    """Which part of each minibatch one of several learners computes the gradient of."""
+
+    rank: int
+    num_learners: int
+    add_up: Callable[[Tensor], None]
+    """Replaces a tensor by the sum of those of all learners; each calls it at the same time."""
+
+    def part(self, indices: Tensor) -> Tensor:
+        """Return the part of a minibatch's ``indices [b]``."""
+        return indices if self.num_learners == 1 else indices.tensor_split(self.num_learners)[self.rank]
+
+
+def _keep(tensor: Tensor) -> None:
+    """Add up nothing: there is one learner."""
+
+
+ALONE = Shard(0, 1, _keep)
+
+
+@dataclass(frozen=True)
 class LearnerSpec:
     """Everything that one of several learners is built from; they differ in their rank only."""
 
-    network: ActorCriticConfig
-    actions: Actions
-    config: PPOLearnerConfig
-    """Its device is chosen in the learner's process, by ``num_gpus``."""
-    seed: int
+    make: Callable[[str, Shard], Learner]
+    """Returns a learner on a device, ``cpu`` or ``cuda``, which trains on its part of each minibatch."""
+    most_updates: Callable[[int], int]
+    """Returns how many SGD steps it does at most on a train batch of so many rows."""
     num_learners: int
     num_threads: int
     """Torch's threads in the process of each."""
@@ -63,7 +80,7 @@ class LearnerSpec:
 
 
 class LearnerProcess:
-    """Owns a PPOLearner and its place in the process group; a LearnerGroup places and calls it.
+    """Owns a learner and its place in the process group; a LearnerGroup places and calls it.
 
     It needs a process of its own, for the group and for torch's threads. First all of them ``join``.
     """
@@ -73,10 +90,7 @@ class LearnerProcess:
         self._rank = rank
         self._num_learners = spec.num_learners
         self._device = learner_device(spec.num_gpus)
-        shard = Shard(rank, spec.num_learners, add_up)
-        self._learner = PPOLearner(
-            spec.network, spec.actions, replace(spec.config, device=self._device), spec.seed, shard
-        )
+        self._learner = spec.make(self._device, Shard(rank, spec.num_learners, add_up))
         self._timeout = timedelta(seconds=spec.peer_timeout_s)
         self._store: TCPStore | None = None
 
@@ -132,11 +146,11 @@ class LearnerProcess:
         return self._learner.get_weights()
 
     def state_dict(self) -> Mapping[str, Array]:
-        """Return the state of a PPOLearner, that of every learner."""
+        """Return the state of the learner, that of every learner."""
         return self._learner.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> int:
-        """Continue from what ``state_dict`` of any PPOLearner returned; return its number of updates."""
+        """Continue from what ``state_dict`` of any such learner returned; return its number of updates."""
         self._learner.load_state_dict(state)
         return self._learner.num_updates
 
@@ -232,8 +246,7 @@ class LearnerGroup:
         self.num_updates = 0
         self._num_steps_sampled: int | None = None
         self._pool = pool
-        self._config = spec.config
-        self._peer_timeout_s = spec.peer_timeout_s
+        self._most_updates, self._peer_timeout_s = spec.most_updates, spec.peer_timeout_s
         self._lane = Lane(pool)
         self._failure: Exception | None = None
         self._learners = [
@@ -248,9 +261,9 @@ class LearnerGroup:
         self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
-        """Do all epochs over a train batch; see ``PPOLearner.learn_on_batch``. ``should_stop`` is not called."""
-        num_updates = self._config.num_sgd_iter * (batch.count // self._config.sgd_minibatch_size + 1)
-        timeout_s = (num_updates + 1) * self._peer_timeout_s  # one that is slower than the others fails earlier
+        """Learn on a train batch as one learner does; ``should_stop`` is not called."""
+        # One that is slower than the others fails earlier.
+        timeout_s = (self._most_updates(batch.count) + 1) * self._peer_timeout_s
         sent = self._pool.put(batch)
         answers = self._ask_all(timeout_s, LearnerProcess.learn_on_batch, sent, self._num_steps_sampled)
         result, self.num_updates = answers[0]
@@ -266,7 +279,7 @@ class LearnerGroup:
         return self._ask(self._learners[:1], ANSWER_TIMEOUT_S, LearnerProcess.state_dict)[0]
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Let every learner continue from what ``state_dict`` of a group or of a PPOLearner returned."""
+        """Let every learner continue from what ``state_dict`` of a group or of a single learner returned."""
         sent = self._pool.put(state)
         self.num_updates = self._ask_all(ANSWER_TIMEOUT_S, LearnerProcess.load_state_dict, sent)[0]
 

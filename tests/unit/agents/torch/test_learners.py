@@ -1,9 +1,4 @@
-"""A learner that dies, hangs or fails ends all of its group with the cause.
-
-Learner groups in plain processes, and their learners one by one.
-
-Several learners of PPO, each in a process: equal to each other and to one.
-"""
+"""Several learners of PPO, each in a plain process: equal to each other and to one, and ended together by a failure."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,15 +20,21 @@ import pytest
 from gymnasium.spaces import Space
 from torch import Tensor
 
-from rlexp.agents.ppo.learner import ALONE, PPOLearner, Shard
+from rlexp.agents.ppo.learner import PPOLearner
 from rlexp.agents.torch import learners
-from rlexp.agents.torch import learners as learner_process
-from rlexp.agents.torch.learners import LearnerGroup, LearnerProcess, LearnerSpec, PeerUnreachedError
+from rlexp.agents.torch.learners import (
+    ALONE,
+    LearnerGroup,
+    LearnerProcess,
+    LearnerSpec,
+    PeerUnreachedError,
+    Shard,
+)
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources
 from rlexp.cluster.pool.ray_calls import OwnNode
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import actions_of
-from rlexp.policy import LearnResult
+from rlexp.policy import Learner, LearnResult
 from rlexp.rollout.folds import ADVANTAGES
 from rlexp.sample_batch import ACTIONS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
@@ -47,12 +49,13 @@ SOON_S = 10.0
 def learner_spec(space: Space[Any] = CHOICES, num_learners: int = 2, **changes: Any) -> LearnerSpec:
     """Return what learners are built from; ``changes`` are those of the PPOLearnerConfig."""
     config = replace(LEARNER, **{"grad_norm_clipping": 0.5, **changes})
-    return LearnerSpec(network_config(space), actions_of(space), config, 7, num_learners, num_threads=1, num_gpus=0)
+    make = partial(PPOLearner, network_config(space), actions_of(space), config, 7)
+    return LearnerSpec(make, config.most_updates, num_learners, num_threads=1, num_gpus=0)
 
 
-def ppo_learner(spec: LearnerSpec, shard: Shard = ALONE) -> PPOLearner:
+def ppo_learner(spec: LearnerSpec, shard: Shard = ALONE) -> Learner:
     """Return a learner in this process."""
-    return PPOLearner(spec.network, spec.actions, spec.config, spec.seed, shard)
+    return spec.make("cpu", shard)
 
 
 class Group:
@@ -178,20 +181,20 @@ def test_address_of_the_learners_is_that_of_rays_nodes(monkeypatch: pytest.Monke
     interfaces = {"lo": ["127.0.0.1", "127.0.1.1"], "eth0": ["10.0.0.3"], "eth1": ["10.1.0.3"]}
     found = {name: [SimpleNamespace(address=each) for each in addresses] for name, addresses in interfaces.items()}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
-    monkeypatch.setattr(learner_process, "_outer_address", lambda: "10.0.0.3")
-    monkeypatch.setattr(learner_process, "own_node", lambda: OwnNode("a", "10.1.0.3"))
-    assert learner_process._address(are_together=False) == "10.1.0.3"
-    assert learner_process.interface_of("10.1.0.3") == "eth1"
-    monkeypatch.setattr(learner_process, "own_node", lambda: OwnNode("a", "203.0.113.7"))
-    assert learner_process._address(are_together=False) == "10.0.0.3", "its address is translated by a router"
-    assert learner_process._address(are_together=True) == "127.0.0.1"
+    monkeypatch.setattr(learners, "_outer_address", lambda: "10.0.0.3")
+    monkeypatch.setattr(learners, "own_node", lambda: OwnNode("a", "10.1.0.3"))
+    assert learners._address(are_together=False) == "10.1.0.3"
+    assert learners.interface_of("10.1.0.3") == "eth1"
+    monkeypatch.setattr(learners, "own_node", lambda: OwnNode("a", "203.0.113.7"))
+    assert learners._address(are_together=False) == "10.0.0.3", "its address is translated by a router"
+    assert learners._address(are_together=True) == "127.0.0.1"
 
 
 def test_interface_of_the_user_wins_between_nodes() -> None:
     environment = {"GLOO_SOCKET_IFNAME": "ib0"}
-    learner_process.use_interface("eth0", environment, is_only_choice=False)
+    learners.use_interface("eth0", environment, is_only_choice=False)
     assert environment == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "eth0"}
-    learner_process.use_interface("lo", environment, is_only_choice=True)
+    learners.use_interface("lo", environment, is_only_choice=True)
     assert environment == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
