@@ -2,70 +2,35 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-from rlexp.agents.agent import Agent, CheckpointArrays, ConfigT
-from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES, ReplayNeeds
+from rlexp.agents.agent import Agent, CheckpointArrays
+from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
+from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.policy_optimizer import ReplayOptimizer
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Learner
 from rlexp.replay import ReplayConfig, ReplayShard, split_evenly
-from rlexp.replay.samplers import WeightNormalization
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
 from rlexp.states import AnyArray, join_state, split_state
 
-
-class ReplayKeys(Protocol):
-    """The keys of an agent that learns from replay, whatever it learns; DQNKeys says what each of them means."""
-
-    @property
-    def train_batch_size(self) -> int: ...
-    @property
-    def training_intensity(self) -> float | None: ...
-    @property
-    def buffer_size(self) -> int: ...
-    @property
-    def learning_starts(self) -> int: ...
-    @property
-    def prioritized_replay(self) -> bool: ...
-    @property
-    def prioritized_replay_alpha(self) -> float: ...
-    @property
-    def prioritized_replay_beta(self) -> float: ...
-    @property
-    def resolved_final_prioritized_replay_beta(self) -> float: ...
-    @property
-    def resolved_beta_annealing_timesteps(self) -> int: ...
-    @property
-    def prioritized_replay_eps(self) -> float: ...
-    @property
-    def importance_weight_normalization(self) -> WeightNormalization: ...
-    @property
-    def checkpoint_replay(self) -> bool | None: ...
-    @property
-    def replay(self) -> ReplayNeeds: ...
+ReplayKeysT = TypeVar("ReplayKeysT", bound=ReplayKeys)
 
 
-class OffPolicyAgent(Agent[ConfigT]):
+class OffPolicyAgent(Agent[ReplayKeysT]):
     """An agent whose optimizer owns replay; by default one shard in the learner's process, which learns in turn."""
 
     optimizer: ReplayOptimizer
 
-    @property
-    @abstractmethod
-    def replay_keys(self) -> ReplayKeys:
-        """The keys of replay: those of ``config``, or what another spelling of them means."""
-
     def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
-        keys, shard = self.replay_keys, self.make_shard()
-        pacing = Pacing(keys.training_intensity, keys.train_batch_size)
-        round_size = max(self.config.num_workers, 1)
+        config, shard = self.config, self.make_shard()
+        pacing = Pacing(config.training_intensity, config.train_batch_size)
+        round_size = max(config.num_workers, 1)
         return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
 
     def make_shard(self) -> ReplayShard:
@@ -74,12 +39,12 @@ class OffPolicyAgent(Agent[ConfigT]):
 
     def stores_replay(self) -> bool:
         """Return whether checkpoints hold what replay holds, which may depend on how much that is."""
-        given = self.replay_keys.checkpoint_replay
+        given = self.config.checkpoint_replay
         return self.optimizer.replay_bytes() <= MOST_CHECKPOINTED_BYTES if given is None else given
 
     def beta_schedule(self) -> LinearSchedule:
         """Return the importance-sampling exponent over trained steps."""
-        keys = self.replay_keys
+        keys = self.config
         return LinearSchedule(
             keys.prioritized_replay_beta,
             keys.resolved_final_prioritized_replay_beta,
@@ -88,7 +53,7 @@ class OffPolicyAgent(Agent[ConfigT]):
 
     def replay_config(self, num_shards: int) -> ReplayConfig:
         """Return the config of one of ``num_shards`` shards."""
-        keys = self.replay_keys
+        keys = self.config
         return ReplayConfig(
             capacity=split_evenly(keys.buffer_size, num_shards),
             learning_starts=split_evenly(keys.learning_starts, num_shards),

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from rlexp.agents.apex.gatherers import groups_of, place_gatherers, worker_nodes
-from rlexp.agents.off_policy_agent import OffPolicyAgent, ReplayKeys
+from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.torch.process import LearnerThreads, trial_load
@@ -24,7 +24,7 @@ from rlexp.cluster.pool.ray_calls import trial_group
 from rlexp.cluster.room.machine import available_cpus
 from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.apex import AsyncReplayOptimizerConfig
-from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.config.keys.trial import bundles_of
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
@@ -50,8 +50,8 @@ fragments at once: a worker that shares its core takes 20 ms for 400 steps of Ca
 """
 
 
-class ApexKeys(ReplayKeys, Protocol):
-    """The keys of an agent of Ape-X, beside those of every agent."""
+class ApexKeys(Protocol):
+    """The keys of an agent of Ape-X, beside those of every agent with replay."""
 
     @property
     def replay_storage(self) -> str: ...
@@ -75,9 +75,9 @@ class ApexDataPath:
     def __init__(self, agent: OffPolicyAgent[Any], keys: ApexKeys, learner: ThreadedLearner) -> None:
         """``keys`` are the agent's own; raises ResourceError where replay does not fit into the memory of the GPU."""
         self._agent, self._keys, self._learner = agent, keys, learner
-        self._config: CommonConfig = agent.config
+        self._config: ReplayKeys = agent.config
         self._gathered: GatheredWorkers | None = None
-        if keys.replay.on_device:
+        if self._config.replay.on_device:
             self._check_device_memory()
         self._threads = self._make_learner_threads()
 
@@ -116,14 +116,14 @@ class ApexDataPath:
             ReplayShards(agent.pool, self._place_shard, settings.num_replay_buffer_shards),
             self._make_learner_runner(),
             config,
-            Pacing(self._keys.training_intensity, self._keys.train_batch_size),
+            Pacing(self._config.training_intensity, self._config.train_batch_size),
             np.random.default_rng(derive_seed(agent.stream_seed, "routing")),
         )
 
     def observe(self, row: Mapping[str, Any], infos: Sequence[SampleInfo]) -> None:
         """Let the learner have as many threads as the load of the iteration of ``row`` leaves it."""
         if self._threads is not None:
-            self._threads.observe(trial_load(row, infos, self._keys.train_batch_size))
+            self._threads.observe(trial_load(row, infos, self._config.train_batch_size))
             self._learner.num_threads = self._threads.number
 
     def stats(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class ApexDataPath:
         With an intensity workers wait for the learner, and what they have sampled in advance gets old meanwhile. A
         ring has room for single fragments.
         """
-        is_waited_for = self._keys.training_intensity is not None or self._shared is not None
+        is_waited_for = self._config.training_intensity is not None or self._shared is not None
         return EACH_ALONE if is_waited_for else MESSAGE_LIMITS
 
     def _place_gatherers(self) -> GatheredWorkers | None:
@@ -237,14 +237,14 @@ class ApexDataPath:
         """Return where shard ``index`` keeps its rows; None: in memory of its own."""
         if self._shared is not None:
             return self._shared.rows(index)
-        if not self._keys.replay.on_device:
+        if not self._config.replay.on_device:
             return None
-        capacity = self._agent.replay_config(self._keys.replay.num_shards).capacity
+        capacity = self._agent.replay_config(self._config.replay.num_shards).capacity
         device = learner_device(self._config.num_gpus)
         return device_rows(capacity, device, math.ceil(capacity * self._frames_per_row()))
 
     def _check_device_memory(self) -> None:
-        space, num_gpus, num_rows = self._agent.observation_space, self._config.num_gpus, self._keys.buffer_size
+        space, num_gpus, num_rows = self._agent.observation_space, self._config.num_gpus, self._config.buffer_size
         assert space.shape is not None
         assert space.dtype is not None
         frame_bytes = math.prod(space.shape) * space.dtype.itemsize / num_frames(space.shape)
@@ -254,4 +254,4 @@ class ApexDataPath:
     def _frames_per_row(self) -> float:
         space = self._agent.observation_space
         assert space.shape is not None
-        return frames_per_transition(self._keys.replay, self._config.fragment_length, num_frames(space.shape))
+        return frames_per_transition(self._config.replay, self._config.fragment_length, num_frames(space.shape))

@@ -38,10 +38,6 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     target_counts_trained = False
     """Whether the target network is copied by trained steps, or by sampled ones."""
 
-    @property
-    def replay_keys(self) -> DQNConfig:
-        return self.config
-
     def make_learner(self) -> DQNLearner:
         config = self.config
         learner_config = DQNLearnerConfig(

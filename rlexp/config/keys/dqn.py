@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import Caution, CommonConfig, FactLine, NetworkNeeds, PlayableActions, ReplayNeeds
+from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, PlayableActions, ReplayNeeds
 from rlexp.config.keys.dqn_keys import DQNKeys
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment
@@ -20,19 +21,6 @@ _EPSILON = (
     "epsilon_timesteps",
     "exploration_warmup_timesteps",
 )
-_BETA = (
-    "prioritized_replay_beta",
-    "final_prioritized_replay_beta",
-    "beta_annealing_fraction",
-    "prioritized_replay_beta_annealing_timesteps",
-)
-_PRIORITIES = (
-    *("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization"),
-    *("importance_weight_normalization", *_BETA),
-)
-
-_LEAST_EPS = 1e-3
-_MOST_ADAM_EPSILON = 1e-5
 
 
 class DQNConfig(DQNKeys):
@@ -98,18 +86,8 @@ class DQNConfig(DQNKeys):
 
     @property
     def replay(self) -> ReplayNeeds:
-        """All in one shard."""
-        return ReplayNeeds(
-            capacity=self.buffer_size,
-            capacity_key="buffer_size",
-            least_capacity=self.train_batch_size,
-            num_shards=1,
-            n_step=self.n_step,
-            storage="compressed_frames" if self.compress_observations else "frames",
-            keeps_whole_observations=False,
-            in_checkpoints=self.checkpoint_replay,
-            workers_send_td_errors=self.worker_side_prioritization,
-        )
+        """All in one shard, of transitions over ``n_step`` steps."""
+        return replace(super().replay, n_step=self.n_step)
 
     @property
     def network_needs(self) -> NetworkNeeds:
@@ -155,31 +133,9 @@ class DQNConfig(DQNKeys):
         return self.discretize_actions
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those of exploration, priorities and network."""
+        """Yield the parent's, then those of exploration and network."""
         yield from super().ineffective_keys()
         yield from _keys_without_effect(self)
-
-    def cautions(self) -> Iterator[Caution]:
-        """Yield the parent's, then importance-sampling weights that correct less and less, or shrink the steps."""
-        yield from super().cautions()
-        first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
-        if self.prioritized_replay and last < first:
-            message = f"decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
-            constant = "For a constant beta, write final_prioritized_replay_beta: null"
-            yield Caution("prioritized_replay_beta", f"{message}. {constant}")
-        if self._shrinks_steps:
-            yield Caution(
-                "adam_epsilon",
-                f"is {self.adam_epsilon:g}, and importance weights are small beside those of rows with "
-                f"prioritized_replay_eps: {self.prioritized_replay_eps:g}. Steps may be a tenth of lr: see "
-                "info/adam_step_share in the results. importance_weight_normalization: batch makes them larger",
-            )
-
-    @property
-    def _shrinks_steps(self) -> bool:
-        """Whether gradients are likely to be small beside ``adam_epsilon``: seen on MinAtar and Pong with 1.5e-4."""
-        has_small_weights = self.prioritized_replay and self.importance_weight_normalization == "buffer"
-        return has_small_weights and self.prioritized_replay_eps < _LEAST_EPS and self.adam_epsilon > _MOST_ADAM_EPSILON
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""
@@ -188,12 +144,8 @@ class DQNConfig(DQNKeys):
             yield Conflict(("env",), message, "discretize_actions: 5 chooses among 5 values per dimension")
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then batches larger than replay, and two explorations at once."""
+        """Yield the parent's conflicts, then two explorations at once, and atoms in the wrong order."""
         yield from super().conflicts()
-        if self.train_batch_size > self.buffer_size:
-            message = f"{self.stated('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
-            hint = "lower train_batch_size or raise buffer_size"
-            yield Conflict(("train_batch_size", "buffer_size"), message, hint)
         for key in ("noisy", "soft_q"):
             if self.parameter_noise and getattr(self, key):
                 message = f"parameter_noise and {key} are both true, but only one of them can explore"
@@ -211,12 +163,6 @@ def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
         (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
         (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
         (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
-        (not config.prioritized_replay, _PRIORITIES, "prioritized_replay is false"),
-        (
-            config.prioritized_replay_beta_annealing_timesteps is not None,
-            ("beta_annealing_fraction",),
-            "prioritized_replay_beta_annealing_timesteps is given",
-        ),
         (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
         (not config.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
         (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),

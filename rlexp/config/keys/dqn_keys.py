@@ -16,11 +16,11 @@ from rlexp.config.keys.fields import (
     KeyGroup,
     LayerSizes,
     Positive,
-    PositiveFraction,
     PositiveOrZero,
     Whole,
     defaults_of,
 )
+from rlexp.config.keys.replay_keys import ReplayKeys
 
 EpsilonLadder = Literal["worker", "env"]
 
@@ -29,16 +29,8 @@ class OptimizerConfig(KeyGroup):
     """How experience moves. DQN samples, stores and learns in turn, and has no keys here."""
 
 
-class DQNKeys(CommonConfig):
-    """The keys of DQN, and what null stands for in them."""
-
-    num_workers: CountOrZero = 0
-    sample_batch_size: Count = 4
-    lr: Positive = 5e-4
-    train_batch_size: Count = 32
-    grad_norm_clipping: Positive | None = 40.0
-    timesteps_per_iteration: CountOrZero | None = 1000
-    min_iter_time_s: PositiveOrZero | None = 1.0
+class ExplorationKeys(CommonConfig):
+    """The keys by which an agent explores that values a finite number of actions."""
 
     per_worker_exploration: bool = False
     """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
@@ -64,8 +56,7 @@ class DQNKeys(CommonConfig):
     exploration_warmup_timesteps: Annotated[CountOrZero, RLEXP_ONLY] = 0
     """Sampled steps before epsilon starts to change."""
 
-    schedule_max_timesteps: Count = 100_000
-    """Steps of which ``exploration_fraction`` (of sampled ones) and ``beta_annealing_fraction`` (trained) are parts."""
+    schedule_max_timesteps: Count
 
     soft_q: bool = False
     """Draw actions with probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedy actions."""
@@ -77,55 +68,36 @@ class DQNKeys(CommonConfig):
     """For continuous actions: number of discrete values per dimension, evenly spaced, both bounds included. Null: the
     env must have discrete actions."""
 
-    learning_starts: CountOrZero = 1000
-    """Transitions that must have been added to replay before the learner starts, split evenly over the shards. May be
-    more than ``buffer_size``."""
+    @property
+    def resolved_epsilon_ladder(self) -> EpsilonLadder:
+        """``epsilon_ladder``, with null decided by the number of workers."""
+        if self.epsilon_ladder is not None:
+            return self.epsilon_ladder
+        return "worker" if self.num_workers > 1 else "env"
 
-    buffer_size: Count = 50_000
-    """Capacity of replay in transitions, all shards together. The oldest are overwritten first."""
+    @property
+    def evaluation_epsilon(self) -> float:
+        """Epsilon of evaluation episodes, where they explore."""
+        epsilon = self.evaluation_config.exploration_final_eps
+        return self.exploration_final_eps if epsilon is None else epsilon
 
-    prioritized_replay: bool = True
-    """Sample transitions in proportion to priority^alpha (Schaul et al. 2016). False: uniformly."""
+    @property
+    def resolved_epsilon_timesteps(self) -> int:
+        """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
+        given = self.epsilon_timesteps
+        return int(self.exploration_fraction * self.schedule_max_timesteps) if given is None else given
 
-    worker_side_prioritization: bool = False
-    """Let workers compute the first priority of transitions. False: new ones get the highest priority so far."""
 
-    prioritized_replay_alpha: Fraction = 0.6
-    """Exponent of the priorities. 0: uniform sampling. 1: in proportion to the TD error."""
+class DQNKeys(ReplayKeys, ExplorationKeys):
+    """The keys of DQN, and what null stands for in them."""
 
-    prioritized_replay_beta: PositiveFraction = 0.4
-    """Exponent of the importance-sampling weights at the start. 1 corrects the sampling bias in full."""
-
-    final_prioritized_replay_beta: PositiveFraction | None = 0.4
-    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant."""
-
-    beta_annealing_fraction: Fraction = 0.2
-    """Part of ``schedule_max_timesteps`` (trained steps) over which beta changes linearly to its final value."""
-
-    prioritized_replay_beta_annealing_timesteps: CountOrZero | None = None
-    """Trained steps over which beta changes. Null: ``beta_annealing_fraction`` of ``schedule_max_timesteps``."""
-
-    prioritized_replay_eps: Positive = 1e-6
-    """Added to each absolute TD error, so that no priority is 0."""
-
-    importance_weight_normalization: Annotated[Literal["buffer", "batch"], RLEXP_ONLY] = "buffer"
-    """Whose highest importance-sampling weight becomes 1. ``buffer``: that of all rows in replay, as in RLlib; a single
-    row of low priority makes the weights of all others small, and with them the steps. ``batch``: that of each batch,
-    as in Dopamine."""
-
-    compress_observations: bool = True
-    """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
-
-    checkpoint_replay: Annotated[bool | None, RLEXP_ONLY] = None
-    """Save the contents of replay in checkpoints, so that a resumed run does not have to fill it again.
-
-    With ``num_workers: 0`` a resumed run then computes the same as one without the interruption, bit by bit, if the
-    state of the environment is plain Python and NumPy values. Null: true if full replay takes at most 256 MB.
-    """
-
-    training_intensity: Positive | None = None
-    """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
-    DQN trains one batch after each round of fragments, or over a board for each fragment."""
+    num_workers: CountOrZero = 0
+    sample_batch_size: Count = 4
+    lr: Positive = 5e-4
+    train_batch_size: Count = 32
+    grad_norm_clipping: Positive | None = 40.0
+    timesteps_per_iteration: CountOrZero | None = 1000
+    min_iter_time_s: PositiveOrZero | None = 1.0
 
     learner_precision: Annotated[Literal["float32", "tf32", "bfloat16"], RLEXP_ONLY] = "float32"
     """Precision in which the learner computes products of matrices and convolutions; weights, losses and Adam stay in
@@ -182,34 +154,3 @@ class DQNKeys(CommonConfig):
 
     board: Annotated[BoardConfig, RLEXP_ONLY] = defaults_of(BoardConfig)
     """How actors join the trial over a board, with ``rlexp run --board URL``."""
-
-    @property
-    def resolved_epsilon_ladder(self) -> EpsilonLadder:
-        """``epsilon_ladder``, with null decided by the number of workers."""
-        if self.epsilon_ladder is not None:
-            return self.epsilon_ladder
-        return "worker" if self.num_workers > 1 else "env"
-
-    @property
-    def evaluation_epsilon(self) -> float:
-        """Epsilon of evaluation episodes, where they explore."""
-        epsilon = self.evaluation_config.exploration_final_eps
-        return self.exploration_final_eps if epsilon is None else epsilon
-
-    @property
-    def resolved_epsilon_timesteps(self) -> int:
-        """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
-        given = self.epsilon_timesteps
-        return int(self.exploration_fraction * self.schedule_max_timesteps) if given is None else given
-
-    @property
-    def resolved_beta_annealing_timesteps(self) -> int:
-        """``prioritized_replay_beta_annealing_timesteps``, with null decided by ``beta_annealing_fraction``."""
-        given = self.prioritized_replay_beta_annealing_timesteps
-        return int(self.beta_annealing_fraction * self.schedule_max_timesteps) if given is None else given
-
-    @property
-    def resolved_final_prioritized_replay_beta(self) -> float:
-        """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
-        final = self.final_prioritized_replay_beta
-        return self.prioritized_replay_beta if final is None else final

@@ -1,0 +1,156 @@
+"""The keys of replay, of every agent that learns from it: how much it keeps, and how transitions are drawn.
+
+Defaults are those of RLlib 0.5.3's DQN unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+from rlexp.config.keys.common import Caution, CommonConfig, ReplayNeeds
+from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
+    Conflict,
+    Count,
+    CountOrZero,
+    Fraction,
+    Positive,
+    PositiveFraction,
+)
+
+_BETA: Final = (
+    "prioritized_replay_beta",
+    "final_prioritized_replay_beta",
+    "beta_annealing_fraction",
+    "prioritized_replay_beta_annealing_timesteps",
+)
+_PRIORITIES: Final = (
+    *("prioritized_replay_alpha", "prioritized_replay_eps", "worker_side_prioritization"),
+    *("importance_weight_normalization", *_BETA),
+)
+
+_LEAST_EPS: Final = 1e-3
+_MOST_ADAM_EPSILON: Final = 1e-5
+
+
+class ReplayKeys(CommonConfig):
+    """The keys of replay, and what null stands for in them."""
+
+    schedule_max_timesteps: Count = 100_000
+    """Steps of which ``exploration_fraction`` (of sampled ones) and ``beta_annealing_fraction`` (trained) are parts."""
+
+    learning_starts: CountOrZero = 1000
+    """Transitions that must have been added to replay before the learner starts, split evenly over the shards. May be
+    more than ``buffer_size``."""
+
+    buffer_size: Count = 50_000
+    """Capacity of replay in transitions, all shards together. The oldest are overwritten first."""
+
+    prioritized_replay: bool = True
+    """Sample transitions in proportion to priority^alpha (Schaul et al. 2016). False: uniformly."""
+
+    worker_side_prioritization: bool = False
+    """Let workers compute the first priority of transitions. False: new ones get the highest priority so far."""
+
+    prioritized_replay_alpha: Fraction = 0.6
+    """Exponent of the priorities. 0: uniform sampling. 1: in proportion to the TD error."""
+
+    prioritized_replay_beta: PositiveFraction = 0.4
+    """Exponent of the importance-sampling weights at the start. 1 corrects the sampling bias in full."""
+
+    final_prioritized_replay_beta: PositiveFraction | None = 0.4
+    """Exponent of the importance-sampling weights at the end of its schedule. Null: constant."""
+
+    beta_annealing_fraction: Fraction = 0.2
+    """Part of ``schedule_max_timesteps`` (trained steps) over which beta changes linearly to its final value."""
+
+    prioritized_replay_beta_annealing_timesteps: CountOrZero | None = None
+    """Trained steps over which beta changes. Null: ``beta_annealing_fraction`` of ``schedule_max_timesteps``."""
+
+    prioritized_replay_eps: Positive = 1e-6
+    """Added to each absolute TD error, so that no priority is 0."""
+
+    importance_weight_normalization: Annotated[Literal["buffer", "batch"], RLEXP_ONLY] = "buffer"
+    """Whose highest importance-sampling weight becomes 1. ``buffer``: that of all rows in replay, as in RLlib; a single
+    row of low priority makes the weights of all others small, and with them the steps. ``batch``: that of each batch,
+    as in Dopamine."""
+
+    compress_observations: bool = True
+    """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
+
+    checkpoint_replay: Annotated[bool | None, RLEXP_ONLY] = None
+    """Save the contents of replay in checkpoints, so that a resumed run does not have to fill it again.
+
+    With ``num_workers: 0`` a resumed run then computes the same as one without the interruption, bit by bit, if the
+    state of the environment is plain Python and NumPy values. Null: true if full replay takes at most 256 MB.
+    """
+
+    training_intensity: Positive | None = None
+    """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
+    DQN trains one batch after each round of fragments, or over a board for each fragment."""
+
+    @property
+    def resolved_beta_annealing_timesteps(self) -> int:
+        """``prioritized_replay_beta_annealing_timesteps``, with null decided by ``beta_annealing_fraction``."""
+        given = self.prioritized_replay_beta_annealing_timesteps
+        return int(self.beta_annealing_fraction * self.schedule_max_timesteps) if given is None else given
+
+    @property
+    def resolved_final_prioritized_replay_beta(self) -> float:
+        """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
+        final = self.final_prioritized_replay_beta
+        return self.prioritized_replay_beta if final is None else final
+
+    @property
+    def replay(self) -> ReplayNeeds:
+        """All in one shard, of transitions over one step."""
+        return ReplayNeeds(
+            capacity=self.buffer_size,
+            capacity_key="buffer_size",
+            least_capacity=self.train_batch_size,
+            num_shards=1,
+            n_step=1,
+            storage="compressed_frames" if self.compress_observations else "frames",
+            keeps_whole_observations=False,
+            in_checkpoints=self.checkpoint_replay,
+            workers_send_td_errors=self.worker_side_prioritization,
+        )
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's, then those of priorities."""
+        yield from super().ineffective_keys()
+        if not self.prioritized_replay:
+            yield from ((key, "prioritized_replay is false") for key in _PRIORITIES)
+        if self.prioritized_replay_beta_annealing_timesteps is not None:
+            yield "beta_annealing_fraction", "prioritized_replay_beta_annealing_timesteps is given"
+
+    def cautions(self) -> Iterator[Caution]:
+        """Yield the parent's, then importance-sampling weights that correct less and less, or shrink the steps."""
+        yield from super().cautions()
+        first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
+        if self.prioritized_replay and last < first:
+            message = f"decreases from {first:g} to final_prioritized_replay_beta: {last:g}"
+            constant = "For a constant beta, write final_prioritized_replay_beta: null"
+            yield Caution("prioritized_replay_beta", f"{message}. {constant}")
+        if self._shrinks_steps:
+            yield Caution(
+                "adam_epsilon",
+                f"is {self.adam_epsilon:g}, and importance weights are small beside those of rows with "
+                f"prioritized_replay_eps: {self.prioritized_replay_eps:g}. Steps may be a tenth of lr: see "
+                "info/adam_step_share in the results. importance_weight_normalization: batch makes them larger",
+            )
+
+    @property
+    def _shrinks_steps(self) -> bool:
+        """Whether gradients are likely to be small beside ``adam_epsilon``: seen on MinAtar and Pong with 1.5e-4."""
+        has_small_weights = self.prioritized_replay and self.importance_weight_normalization == "buffer"
+        return has_small_weights and self.prioritized_replay_eps < _LEAST_EPS and self.adam_epsilon > _MOST_ADAM_EPSILON
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield the parent's conflicts, then batches larger than replay."""
+        yield from super().conflicts()
+        if self.train_batch_size > self.buffer_size:
+            message = f"{self.stated('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"
+            hint = "lower train_batch_size or raise buffer_size"
+            yield Conflict(("train_batch_size", "buffer_size"), message, hint)
