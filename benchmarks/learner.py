@@ -31,7 +31,7 @@ from rlexp.agents.torch.device import Precision
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models import HeadConfig, QNetworkConfig, torso_config_of
+from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.models.networks import QNetwork
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch

@@ -19,7 +19,7 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import env_config_of
-from rlexp.models import QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.rollout.folds import NStep
 from rlexp.rollout.worker import RolloutWorker

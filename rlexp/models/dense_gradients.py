@@ -62,76 +62,6 @@ class DenseLayers(Generic[Numbers]):
         return gradient
 
 
-MIN_WEIGHTS_FOR_TORCH: Final = 128 * 128
-"""Weights of a layer from which on torch multiplies: on one thread, 64 rows by 256 x 256 take it 235 µs forward and
-backward, NumPy 280 µs. On fewer weights, calling torch costs more than its products save."""
-
-
-class LayerProducts(Protocol):
-    """Multiplies by one layer's weights ``[fan_out, fan_in]``, which it reads where they are; all is float32."""
-
-    def outputs(self, x: Array) -> Array:
-        """Return ``x @ weight.T [B, fan_out]`` of ``x [B, fan_in]``, in memory of its own."""
-        ...
-
-    def write_weight_gradient(self, x: Array, gradient: Array) -> None:
-        """Write ``gradient.T @ x`` to the gradient of the weights; ``gradient [B, fan_out]`` is that of the outputs."""
-        ...
-
-    def input_gradient(self, gradient: Array) -> Array:
-        """Return ``gradient @ weight [B, fan_in]``, in memory of its own."""
-        ...
-
-
-class NumpyProducts:
-    """The LayerProducts of a small layer."""
-
-    def __init__(self, weight: Array, weight_gradient: Array) -> None:
-        """Read ``weight`` and write to ``weight_gradient``, both ``[fan_out, fan_in]``."""
-        self._weight, self._weight_gradient = weight, weight_gradient
-
-    def outputs(self, x: Array) -> Array:
-        outputs: Array = x @ self._weight.T
-        return outputs
-
-    def write_weight_gradient(self, x: Array, gradient: Array) -> None:
-        np.matmul(gradient.T, x, out=self._weight_gradient)
-
-    def input_gradient(self, gradient: Array) -> Array:
-        product: Array = gradient @ self._weight
-        return product
-
-
-class TorchProducts:
-    """The LayerProducts of a large layer."""
-
-    def __init__(self, weight: Array, weight_gradient: Array) -> None:
-        """Read ``weight`` and write to ``weight_gradient``, both ``[fan_out, fan_in]``."""
-        self._weight, self._weight_gradient = torch.from_numpy(weight), torch.from_numpy(weight_gradient)
-        self._transposed = self._weight.T
-
-    def outputs(self, x: Array) -> Array:
-        outputs: Array = torch.mm(_tensor_of(x), self._transposed).numpy()
-        return outputs
-
-    def write_weight_gradient(self, x: Array, gradient: Array) -> None:
-        torch.mm(_tensor_of(gradient).T, _tensor_of(x), out=self._weight_gradient)
-
-    def input_gradient(self, gradient: Array) -> Array:
-        product: Array = torch.mm(_tensor_of(gradient), self._weight).numpy()
-        return product
-
-
-def products_of(weight: Array, weight_gradient: Array) -> LayerProducts:
-    """Return the quickest products by ``weight``, which write to ``weight_gradient``, both ``[fan_out, fan_in]``."""
-    return (TorchProducts if weight.size >= MIN_WEIGHTS_FOR_TORCH else NumpyProducts)(weight, weight_gradient)
-
-
-def _tensor_of(array: Array) -> Tensor:
-    """Return a view, or a copy of what cannot be written to, as a batch that came through Ray: torch would warn."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
 Slope = Callable[[Array, Array], None]
 """Multiplies a gradient ``[B, N]`` in place by the derivative of an activation, of which ``[B, N]`` is the output."""
 
@@ -143,20 +73,66 @@ class ArrayLayer:
         self, weight: Array, bias: Array, weight_gradient: Array, bias_gradient: Array, activation: str
     ) -> None:
         """``weight`` is ``[fan_out, fan_in]``, ``bias [fan_out]``, ``activation`` a name in SLOPES."""
-        self._products = products_of(weight, weight_gradient)
+        self._weight, self._weight_gradient = weight, weight_gradient
         self._bias, self._bias_gradient = bias, bias_gradient
         self._activation, self._slope = ACTIVATIONS[activation], SLOPES[activation]
 
     def forward(self, x: Array) -> Array:
-        outputs = self._products.outputs(x)
+        outputs = self._weighted(x)
         outputs += self._bias
         return self._activation(outputs)
 
     def backward(self, x: Array, output: Array, gradient: Array, with_input: bool) -> Array:
         self._slope(gradient, output)
-        self._products.write_weight_gradient(x, gradient)
+        self._write_weight_gradient(x, gradient)
         np.add.reduce(gradient, axis=0, out=self._bias_gradient)
-        return self._products.input_gradient(gradient) if with_input else gradient
+        return self._input_gradient(gradient) if with_input else gradient
+
+    def _weighted(self, x: Array) -> Array:
+        """Return ``x @ weight.T [B, fan_out]``, in memory of its own."""
+        outputs: Array = x @ self._weight.T
+        return outputs
+
+    def _write_weight_gradient(self, x: Array, gradient: Array) -> None:
+        """Write ``gradient.T @ x`` to the gradient of the weights."""
+        np.matmul(gradient.T, x, out=self._weight_gradient)
+
+    def _input_gradient(self, gradient: Array) -> Array:
+        """Return ``gradient @ weight [B, fan_in]``, in memory of its own."""
+        product: Array = gradient @ self._weight
+        return product
+
+
+MIN_WEIGHTS_FOR_TORCH: Final = 128 * 128
+"""Weights of a layer from which on torch multiplies: on one thread, 64 rows by 256 x 256 take it 235 µs forward and
+backward, NumPy 280 µs. On fewer weights, calling torch costs more than its products save."""
+
+
+class LargeArrayLayer(ArrayLayer):
+    """An ArrayLayer whose products torch computes."""
+
+    def __init__(
+        self, weight: Array, bias: Array, weight_gradient: Array, bias_gradient: Array, activation: str
+    ) -> None:
+        super().__init__(weight, bias, weight_gradient, bias_gradient, activation)
+        self._tensor, self._tensor_gradient = torch.from_numpy(weight), torch.from_numpy(weight_gradient)
+        self._transposed = self._tensor.T
+
+    def _weighted(self, x: Array) -> Array:
+        outputs: Array = torch.mm(_tensor_of(x), self._transposed).numpy()
+        return outputs
+
+    def _write_weight_gradient(self, x: Array, gradient: Array) -> None:
+        torch.mm(_tensor_of(gradient).T, _tensor_of(x), out=self._tensor_gradient)
+
+    def _input_gradient(self, gradient: Array) -> Array:
+        product: Array = torch.mm(_tensor_of(gradient), self._tensor).numpy()
+        return product
+
+
+def _tensor_of(array: Array) -> Tensor:
+    """Return a view, or a copy of what cannot be written to, as a batch that came through Ray: torch would warn."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _relu(gradient: Array, output: Array) -> None:
@@ -309,6 +285,5 @@ class DenseNetwork:
             weight, bias, suffix = weights[f"{name}.weight"], weights[f"{name}.bias"], ""
         else:
             weight, bias, suffix = noisy.weight, noisy.bias, "_mu"
-        return ArrayLayer(
-            weight, bias, gradients[f"{name}.weight{suffix}"], gradients[f"{name}.bias{suffix}"], activation
-        )
+        kind = LargeArrayLayer if weight.size >= MIN_WEIGHTS_FOR_TORCH else ArrayLayer
+        return kind(weight, bias, gradients[f"{name}.weight{suffix}"], gradients[f"{name}.bias{suffix}"], activation)

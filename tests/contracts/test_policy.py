@@ -18,8 +18,8 @@ from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.replay_memory_probe import RandomPolicy
-from rlexp.models import QNetworkConfig
 from rlexp.models.action_distributions import actions_of
+from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import ActorCritic, QNetwork
 from rlexp.policy import Policy, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new

@@ -12,8 +12,8 @@ from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models import ActorCriticConfig, torso_config_of
 from rlexp.models.dense import ACTIVATIONS, NumpyActorCritic, has_numpy_form
+from rlexp.models.network_config import ActorCriticConfig, torso_config_of
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 

@@ -18,7 +18,7 @@ import torch
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.dense import ACTIVATIONS, NumpyQNetwork, has_numpy_form, parameter_shapes
-from rlexp.models.dense_gradients import MIN_WEIGHTS_FOR_TORCH, LayerProducts, NumpyProducts, TorchProducts, products_of
+from rlexp.models.dense_gradients import ArrayLayer, LargeArrayLayer
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, TorsoConfig, torso_config_of
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
@@ -26,71 +26,62 @@ from tests.lab.dqn import PLAIN_HEAD
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int, int]
-Kind = type[NumpyProducts] | type[TorchProducts]
 SHAPES = [(64, 256, 256), (32, 300, 60), (1, 128, 128), (5, 3, 2)]
 """Rows, inputs and outputs."""
+both_kinds = pytest.mark.parametrize("kind", [ArrayLayer, LargeArrayLayer])
 
 
-def layer_of(shape: Shape, kind: Kind) -> tuple[LayerProducts, Array, Array]:
-    """Return products with their weights, the same for both kinds, and where they write the gradient."""
-    _, fan_in, fan_out = shape
-    weight = np.random.default_rng(1).normal(size=(fan_out, fan_in)).astype(np.float32)
-    weight_gradient = np.full_like(weight, 7.0)  # nothing of it may be left
-    return kind(weight, weight_gradient), weight, weight_gradient
+class LayerBench:
+    """A layer with random weights, the same for both kinds, its input and the gradient of its outputs."""
+
+    def __init__(self, shape: Shape, kind: type[ArrayLayer]) -> None:
+        rng, (rows, fan_in, fan_out) = np.random.default_rng(1), shape
+        drawn = (
+            rng.normal(size=each).astype(np.float32) for each in ((fan_out, fan_in), (rows, fan_in), (rows, fan_out))
+        )
+        self.weight, self.x, self._of_outputs = drawn
+        self.of_weight = np.full_like(self.weight, 7.0)  # nothing of it may be left
+        bias = np.zeros(fan_out, np.float32)
+        self._layer = kind(self.weight, bias, self.of_weight, bias.copy(), "linear")
+
+    def passed(self) -> tuple[Array, Array, Array]:
+        """Return the outputs, the gradient of the input, and a copy of that of the weights."""
+        outputs = self._layer.forward(self.x)
+        of_input = self._layer.backward(self.x, outputs, self._of_outputs.copy(), with_input=True)
+        return outputs, of_input, self.of_weight.copy()
+
+    def exact(self) -> tuple[Array, Array, Array]:
+        """Return the same, in double precision."""
+        x, weight, of_outputs = (each.astype(np.float64) for each in (self.x, self.weight, self._of_outputs))
+        return x @ weight.T, of_outputs @ weight, of_outputs.T @ x
 
 
-def rows_of(shape: Shape) -> tuple[Array, Array]:
-    """Return ``x [B, fan_in]`` and a gradient ``[B, fan_out]``."""
-    rng, (rows, fan_in, fan_out) = np.random.default_rng(2), shape
-    x, gradient = (rng.normal(size=(rows, width)).astype(np.float32) for width in (fan_in, fan_out))
-    return x, gradient
-
-
-def assert_close(found: Array, expected: Array) -> None:
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("kind", [NumpyProducts, TorchProducts])
+@both_kinds
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_are_those_of_double_precision(shape: Shape, kind: Kind) -> None:
-    products, weight, weight_gradient = layer_of(shape, kind)
-    x, gradient = rows_of(shape)
-    exact = weight.astype(np.float64)
-    assert_close(products.outputs(x), x @ exact.T)
-    assert_close(products.input_gradient(gradient), gradient @ exact)
-    products.write_weight_gradient(x, gradient)
-    assert_close(weight_gradient, gradient.T.astype(np.float64) @ x)
+def test_products_are_those_of_double_precision(shape: Shape, kind: type[ArrayLayer]) -> None:
+    bench = LayerBench(shape, kind)
+    for found, expected in zip(bench.passed(), bench.exact(), strict=True):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("kind", [NumpyProducts, TorchProducts])
-def test_products_follow_weights_that_change_where_they_are(kind: Kind) -> None:
-    products, weight, _ = layer_of(SHAPES[0], kind)
-    x, gradient = rows_of(SHAPES[0])
-    outputs, input_gradient = products.outputs(x), products.input_gradient(gradient)
-    weight *= 2
-    np.testing.assert_array_equal(products.outputs(x), 2 * outputs)
-    np.testing.assert_array_equal(products.input_gradient(gradient), 2 * input_gradient)
+@both_kinds
+def test_products_follow_weights_that_change_where_they_are(kind: type[ArrayLayer]) -> None:
+    bench = LayerBench(SHAPES[0], kind)
+    outputs, of_input, _ = bench.passed()
+    bench.weight *= 2
+    twice = bench.passed()
+    np.testing.assert_array_equal(twice[0], 2 * outputs)
+    np.testing.assert_array_equal(twice[1], 2 * of_input)
 
 
-@pytest.mark.parametrize("kind", [NumpyProducts, TorchProducts])
-def test_rows_that_cannot_be_written_to_are_read_without_a_warning(kind: Kind) -> None:
-    products, _, weight_gradient = layer_of(SHAPES[0], kind)
-    x, gradient = rows_of(SHAPES[0])
-    outputs = products.outputs(x)
-    products.write_weight_gradient(x, gradient)
-    expected = weight_gradient.copy()
-    x.flags.writeable = False
-    np.testing.assert_array_equal(products.outputs(x), outputs)
-    products.write_weight_gradient(x, gradient)
-    np.testing.assert_array_equal(weight_gradient, expected)
-
-
-def test_torch_multiplies_from_the_limit_on() -> None:
-    fan_out = MIN_WEIGHTS_FOR_TORCH // 64
-    large, small = np.zeros((fan_out, 64), np.float32), np.zeros((fan_out - 1, 64), np.float32)
-    assert isinstance(products_of(large, np.zeros_like(large)), TorchProducts)
-    assert isinstance(products_of(small, np.zeros_like(small)), NumpyProducts)
+@both_kinds
+def test_rows_that_cannot_be_written_to_are_read_without_a_warning(kind: type[ArrayLayer]) -> None:
+    bench = LayerBench(SHAPES[0], kind)
+    expected = bench.passed()
+    bench.x.flags.writeable = False
+    for found, each in zip(bench.passed(), expected, strict=True):
+        np.testing.assert_array_equal(found, each)
 
 
 def config_of(hiddens: tuple[int, ...] = (8,), dueling: bool = True, **model: Any) -> QNetworkConfig:

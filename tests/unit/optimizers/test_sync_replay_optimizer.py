@@ -13,7 +13,7 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models import QNetworkConfig, torso_config_of
+from rlexp.models.network_config import QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Weights

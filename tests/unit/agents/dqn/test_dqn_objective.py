@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.loss import cross_entropies, huber, row_losses, td_errors
-from rlexp.models import QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS
 from tests.lab.dqn import NETWORK, make_batch

@@ -14,7 +14,7 @@ from rlexp.agents.torch.device import DeviceBatch
 from rlexp.agents.torch.device_frames import DeviceFrameStorage, check_frames_fit, device_rows
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import CheckpointError, ResourceError
-from rlexp.models import QNetworkConfig, torso_config_of
+from rlexp.models.network_config import QNetworkConfig, torso_config_of
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.storage.frame_pool import PackedFrames
 from rlexp.replay.storage.frames import FrameStorage

@@ -14,7 +14,7 @@ from rlexp.agents.dqn.loss import row_losses
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters, SubnormalsAsZero, are_zero
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models import QNetworkConfig, torso_config_of
+from rlexp.models.network_config import QNetworkConfig, torso_config_of
 from rlexp.models.networks import QNetwork
 from rlexp.policy import Weights
 from rlexp.sample_batch import IMPORTANCE_WEIGHTS, NEW_OBS, OBS, Array, SampleBatch
