@@ -113,7 +113,7 @@ def test_nothing_is_imported_before_a_file_names_it(install: Install) -> None:
 def test_unknown_agents_are_told_what_is_installed(install: Install, tmp_path: Path) -> None:
     install()
     assert problems("", tmp_path, "TwiceDQM")[0] == ("unknown agent TwiceDQM", "did you mean TwiceDQN?")
-    assert problems("", tmp_path, "SAC")[0][1] == "use DQN, APEX, PPO or TwiceDQN"
+    assert problems("", tmp_path, "QMIX")[0][1] == f"use {', '.join(AGENTS)} or TwiceDQN"
 
 
 @pytest.mark.parametrize(

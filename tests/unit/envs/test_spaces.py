@@ -185,7 +185,6 @@ def test_actions_of_native_vector_envs_are_bounded() -> None:
 def test_env_config_of_takes_scaling_from_the_agent(run: str) -> None:
     config = AGENTS[run].model_fields["config"].annotation()  # type: ignore[misc]
     assert env_config_of("Pendulum-v1", config, NO_MODULES).continuous_actions == config.continuous_actions
-    assert (config.continuous_actions is not None) == (run == "PPO")
 
 
 def echo(low: Any, high: Any, dtype: Any = np.float32) -> EchoEnv:
