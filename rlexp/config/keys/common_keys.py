@@ -72,7 +72,7 @@ class CommonKeys(KeyGroup):
     """CPUs reserved for each rollout worker. Several workers share a CPU if it is a fraction."""
 
     num_gpus_per_worker: PositiveOrZero = 0.0
-    """GPUs reserved for each rollout worker. Must be 0: the workers of DQN, APEX and PPO use none."""
+    """GPUs reserved for each rollout worker. Must be 0: the workers of rlexp's own agents use none."""
 
     custom_resources_per_worker: dict[str, PositiveOrZero] = Field(default_factory=dict)
     """Custom resources of a Ray cluster reserved for each rollout worker: names and amounts."""
@@ -92,8 +92,8 @@ class CommonKeys(KeyGroup):
     """
 
     num_gpus: PositiveOrZero = 0.0
-    """GPUs reserved for the learner, at most 1; for several learners (PPO) all together, one each. Several trials share
-    a GPU if it is a fraction.
+    """GPUs reserved for the learner, at most 1; for several learners all together, one each. Several trials share a GPU
+    if it is a fraction.
 
     The default is 0 for every agent. RLlib's was 1 for APEX, so its files failed on machines without a GPU.
     """
