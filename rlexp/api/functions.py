@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlexp.api.arguments import checked_arguments
 
 if TYPE_CHECKING:
-    from rlexp.agents.trained_policy import TrainedPolicy
+    from rlexp.agents.checkpoint import TrainedPolicy
     from rlexp.api.experiments import LoadedExperiments
     from rlexp.api.runs import Run
     from rlexp.board.client.submit import Submitted
@@ -218,7 +218,7 @@ def load_policy(
         UsageError: where its env cannot be made here.
 
     """
-    from rlexp.agents.trained_policy import load_trained_policy
+    from rlexp.agents.checkpoint import load_trained_policy
     from rlexp.user_code.trusted_code import TrustedCode
 
     trusted = TrustedCode.of(imports, allow_env, allow_class, allow_storage)
