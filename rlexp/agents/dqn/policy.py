@@ -42,6 +42,7 @@ class DQNPolicy:
         as it is.
         """
         self._network = make_acting_network(network, exploration, num_threads)
+        self._atoms = None if network.head.num_atoms == 1 else Atoms(network.head)
         self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
         self._worker_side_prioritization = worker_side_prioritization
         # Priorities are computed with the learner's weights, so not from values of perturbed ones.
@@ -54,7 +55,7 @@ class DQNPolicy:
 
     def action_values(self, obs: Array) -> Array:
         """Return the values ``[B, A]`` that greedy actions have for ``obs [B, ...]``; raises NotFiniteError."""
-        values = self._network.values(self._network.outputs(obs))
+        values = self._values(self._network.outputs(obs))
         if not np.isfinite(values).all():
             raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
         return values
@@ -62,10 +63,10 @@ class DQNPolicy:
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         if self._explorer is None:
             outputs = self._network.outputs(obs)
-            return self._network.values(outputs).argmax(axis=1), self._returned(outputs)
+            return self._values(outputs).argmax(axis=1), self._returned(outputs)
         epsilons = self._explorer.epsilons(num_steps_sampled)
         outputs = self._network.exploring_outputs(obs, epsilons, resetting)
-        return self._explorer.choose(self._network.values(outputs), epsilons), self._returned(outputs)
+        return self._explorer.choose(self._values(outputs), epsilons), self._returned(outputs)
 
     def outputs(self, obs: Array) -> Outputs:
         return self._returned(self._network.outputs(obs)) if self._returns_outputs else {}
@@ -78,7 +79,7 @@ class DQNPolicy:
         """
         if not self._worker_side_prioritization:
             return batch
-        td_errors = self._network.td_errors(batch if Q_VALUES in batch else self._with_values(batch))
+        td_errors = self._td_errors(batch if Q_VALUES in batch else self._with_values(batch))
         kept = {name: column for name, column in batch.columns.items() if name not in {Q_VALUES, NEW_Q_VALUES}}
         return SampleBatch({**kept, TD_ERRORS: td_errors})
 
@@ -94,6 +95,19 @@ class DQNPolicy:
         if self._explorer is not None:
             self._explorer.load(state["explorer"])
 
+    def _values(self, outputs: Array) -> Array:
+        """Return the action values ``[B, A]`` of outputs."""
+        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
+
+    def _td_errors(self, batch: SampleBatch) -> Array:
+        """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
+        actions, rewards, discounts = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
+        if self._atoms is not None:
+            return self._atoms.cross_entropies(batch[Q_VALUES], actions, rewards, discounts, batch[NEW_Q_VALUES])
+        q_tm1 = np.take_along_axis(batch[Q_VALUES], actions[:, None], axis=1)[:, 0]
+        errors: Array = np.abs(rewards + discounts * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf) - q_tm1)
+        return errors
+
     def _returned(self, outputs: Array) -> Outputs:
         return {Q_VALUES: outputs} if self._returns_outputs else {}
 
@@ -101,14 +115,6 @@ class DQNPolicy:
         """Return ``batch`` with the values of the unperturbed network."""
         values, new_values = (self._network.outputs(batch[name]) for name in (OBS, NEW_OBS))
         return batch.with_columns(**{Q_VALUES: values, NEW_Q_VALUES: new_values})
-
-
-def absolute_td_errors(batch: SampleBatch) -> Array:
-    """Return ``|r + discount max_a q_new - q[action]|``, ``[B]``, of Q_VALUES and NEW_Q_VALUES ``[B, A]``."""
-    q_tm1 = np.take_along_axis(batch[Q_VALUES], batch[ACTIONS][:, None], axis=1)[:, 0]
-    target = batch[REWARDS] + batch[DISCOUNTS] * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf)
-    errors: Array = np.abs(target - q_tm1)
-    return errors
 
 
 class ActingNetwork(Protocol):
@@ -130,14 +136,6 @@ class ActingNetwork(Protocol):
 
         ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
         """
-        ...
-
-    def values(self, outputs: Array) -> Array:
-        """Return the action values ``[B, A]`` of outputs."""
-        ...
-
-    def td_errors(self, batch: SampleBatch) -> Array:
-        """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
         ...
 
     def noise_state(self) -> dict[str, Any]:
@@ -175,7 +173,6 @@ class NumpyActingNetwork:
         """Draw the noise of noisy layers from ``noise_seed``; without it, they have none."""
         self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
         self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
-        self._atoms = None if config.head.num_atoms == 1 else Atoms(config.head)
         self._live: LiveWeights | None = None
 
     def load(self, weights: Weights) -> None:
@@ -194,15 +191,6 @@ class NumpyActingNetwork:
 
     def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
         return self.outputs(obs)
-
-    def values(self, outputs: Array) -> Array:
-        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
-
-    def td_errors(self, batch: SampleBatch) -> Array:
-        if self._atoms is None:
-            return absolute_td_errors(batch)
-        rows = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
-        return self._atoms.cross_entropies(batch[Q_VALUES], *rows, batch[NEW_Q_VALUES])
 
     def noise_state(self) -> dict[str, Any]:
         return {} if self._noise_rng is None else {"rng": self._noise_rng.bit_generator.state}

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.agents.dqn.exploration import PolicyExploration
-from rlexp.agents.dqn.loss import cross_entropies
-from rlexp.agents.dqn.policy import NEW_Q_VALUES, Q_VALUES, DQNPolicy, absolute_td_errors
+from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.policies import Exportable
 from rlexp.agents.torch.device import as_tensor
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import load_arrays
 from rlexp.policy import Weights
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, REWARDS, Array, SampleBatch
+from rlexp.sample_batch import Array
 
 
 class TorchActingNetwork:
@@ -58,22 +57,6 @@ class TorchActingNetwork:
             unperturbed = self._outputs(self._network, noise.recorded_obs())
             noise.adapt(self._network.values(unperturbed), epsilons)
         return self._array(outputs)
-
-    def values(self, outputs: Array) -> Array:
-        if self._network.num_atoms == 1:
-            return outputs
-        values: Array = self._network.values(torch.from_numpy(outputs)).numpy()
-        return values
-
-    def td_errors(self, batch: SampleBatch) -> Array:
-        if self._network.num_atoms == 1:
-            return absolute_td_errors(batch)
-        logits_tm1, logits_t = as_tensor(batch[Q_VALUES]), as_tensor(batch[NEW_Q_VALUES])
-        a_tm1, r_t, discount_t = (as_tensor(batch[name]) for name in (ACTIONS, REWARDS, DISCOUNTS))
-        errors: Array = cross_entropies(
-            logits_tm1, a_tm1, r_t, discount_t, logits_t, self._network.values(logits_t), self._network.support
-        ).numpy()
-        return errors
 
     def noise_state(self) -> dict[str, Any]:
         layers, parameters = self._layer_noise, self._parameter_noise

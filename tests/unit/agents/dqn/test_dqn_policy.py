@@ -1,7 +1,4 @@
-"""
-
-ActingPolicy networks of every kind agree with the Q-network whose weights they have.
-"""
+"""Policies of every kind agree with the Q-network whose weights they have, and explore by the noise they are given."""
 
 from __future__ import annotations
 
@@ -10,17 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
-from rlexp.agents.dqn.loss import row_losses, td_errors
+from rlexp.agents.dqn.loss import row_losses
 from rlexp.agents.dqn.policy import (
     NEW_Q_VALUES,
     Q_VALUES,
-    ActingNetwork,
     DQNPolicy,
     NumpyActingNetwork,
-    absolute_td_errors,
     make_acting_network,
 )
 from rlexp.models.network_config import QNetworkConfig
@@ -30,62 +24,62 @@ from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERR
 from tests.lab.dqn import NETWORK, make_batch, make_learner, read_only
 
 DISTRIBUTION = replace(NETWORK, head=replace(NETWORK.head, num_atoms=5))
-NO_EPSILON = np.zeros(32)
 NO_RESET = np.zeros(32, bool)
 
 
-def make_pair(config: QNetworkConfig, num_threads: int | None = None) -> tuple[QNetwork, ActingNetwork]:
+both_outputs = pytest.mark.parametrize("config", [NETWORK, DISTRIBUTION], ids=["values", "distribution"])
+all_libraries = pytest.mark.parametrize("num_threads", [None, 1, 2], ids=["numpy", "numpy in a process", "torch"])
+
+
+def make_pair(config: QNetworkConfig, num_threads: int | None = None) -> tuple[QNetwork, DQNPolicy]:
+    """Return a network, and a policy with its weights that computes priorities."""
     torch.manual_seed(0)
     network = QNetwork(config)
-    acting = make_acting_network(config, None, num_threads)
-    acting.load({name: tensor.numpy() for name, tensor in network.state_dict().items()})
-    return network, acting
+    policy = DQNPolicy(config, worker_side_prioritization=True, num_threads=num_threads)
+    policy.set_weights({name: tensor.numpy() for name, tensor in network.state_dict().items()})
+    return network, policy
 
 
-@pytest.mark.parametrize("num_threads", [None, 1, 2], ids=["numpy", "numpy in a process of its own", "torch"])
-@pytest.mark.parametrize("config", [NETWORK, DISTRIBUTION], ids=["values", "distribution"])
+@all_libraries
+@both_outputs
 def test_has_the_outputs_and_values_of_its_network(config: QNetworkConfig, num_threads: int | None) -> None:
-    network, acting = make_pair(config, num_threads)
+    network, policy = make_pair(config, num_threads)
     obs = make_batch()[OBS]
     with torch.inference_mode():
-        expected_outputs = network.outputs(torch.from_numpy(obs))
-        expected_values = network.values(expected_outputs)
-    outputs = acting.outputs(obs)
-    assert outputs.reshape(expected_outputs.shape) == pytest.approx(expected_outputs.numpy(), abs=1e-6)
-    assert acting.values(outputs) == pytest.approx(expected_values.numpy(), abs=1e-5)
-    assert (acting.exploring_outputs(obs, NO_EPSILON, NO_RESET) == outputs).all()
+        expected = network.outputs(torch.from_numpy(obs))
+        expected_values = network.values(expected).numpy()
+    actions, outputs = policy.act(obs, NO_RESET, 0)
+    assert outputs[Q_VALUES].reshape(expected.shape) == pytest.approx(expected.numpy(), abs=1e-6)
+    assert policy.action_values(obs) == pytest.approx(expected_values, abs=1e-5)
+    assert actions.tolist() == policy.compute_actions(obs).tolist() == expected_values.argmax(axis=1).tolist()
+    assert len(set(actions.tolist())) > 1 or config is DISTRIBUTION
+    assert actions.dtype == np.int64
 
 
-@pytest.mark.parametrize("config", [NETWORK, DISTRIBUTION], ids=["values", "distribution"])
-def test_priorities_are_the_losses_of_its_own_network(config: QNetworkConfig) -> None:
-    network, acting = make_pair(config)
+@all_libraries
+@both_outputs
+def test_priorities_are_the_losses_of_its_own_network(config: QNetworkConfig, num_threads: int | None) -> None:
+    network, policy = make_pair(config, num_threads)
     batch = make_batch()
-    found = acting.td_errors(
-        batch.with_columns(**{Q_VALUES: acting.outputs(batch[OBS]), NEW_Q_VALUES: acting.outputs(batch[NEW_OBS])})
-    )
     rows = {name: torch.from_numpy(batch[name]) for name in (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS)}
     expected = row_losses(network, network, rows, double_q=False).td_errors
-    assert found == pytest.approx(expected.numpy(), abs=1e-5)
+    assert policy.postprocess(batch)[TD_ERRORS] == pytest.approx(expected.numpy(), abs=1e-5)
 
 
 def test_td_errors_by_hand() -> None:
-    batch = SampleBatch(
-        {
-            Q_VALUES: np.array([[1.0, 5.0], [2.0, -1.0]], np.float32),
-            ACTIONS: np.array([1, 0]),
-            REWARDS: np.array([1.0, -3.0], np.float32),
-            DISCOUNTS: np.array([0.5, 0.0], np.float32),
-            NEW_Q_VALUES: np.array([[4.0, 6.0], [9.0, 9.0]], np.float32),
-        }
-    )
-    assert absolute_td_errors(batch).tolist() == [1.0, 5.0]
+    columns = {
+        Q_VALUES: np.array([[1.0, 5.0], [2.0, -1.0]], np.float32),
+        ACTIONS: np.array([1, 0]),
+        REWARDS: np.array([1.0, -3.0], np.float32),
+        DISCOUNTS: np.array([0.5, 0.0], np.float32),
+        NEW_Q_VALUES: np.array([[4.0, 6.0], [9.0, 9.0]], np.float32),
+    }
+    assert make_pair(NETWORK)[1].postprocess(SampleBatch(columns))[TD_ERRORS].tolist() == [1.0, 5.0]
 
 
-@pytest.mark.parametrize("config", [NETWORK, DISTRIBUTION], ids=["values", "distribution"])
+@both_outputs
 def test_a_policy_makes_the_same_priorities_of_what_it_saw_as_of_looking_again(config: QNetworkConfig) -> None:
-    network, _ = make_pair(config)
-    policy = DQNPolicy(config, worker_side_prioritization=True)
-    policy.set_weights({name: tensor.numpy() for name, tensor in network.state_dict().items()})
+    _, policy = make_pair(config)
     batch = make_batch()
     _, outputs = policy.act(batch[OBS], NO_RESET, 0)
     new_outputs = {new(name): output for name, output in policy.outputs(batch[NEW_OBS]).items()}
@@ -126,37 +120,6 @@ def make_policy(weights: Weights, worker_side_prioritization: bool = True) -> DQ
     policy = DQNPolicy(NETWORK, worker_side_prioritization=worker_side_prioritization)
     policy.set_weights(weights)
     return policy
-
-
-def values(weights: Weights, batch: SampleBatch, column: str) -> Tensor:
-    network = QNetwork(NETWORK)
-    network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
-    found: Tensor = network(torch.tensor(batch[column])).detach()
-    return found
-
-
-def test_acts_greedily_with_the_weights_given(weights: Weights) -> None:
-    batch = make_batch()
-    actions = make_policy(weights).compute_actions(batch[OBS])
-    assert actions.tolist() == values(weights, batch, OBS).argmax(dim=1).tolist()
-    assert len(set(actions.tolist())) > 1
-    assert actions.dtype == np.int64
-
-
-def test_td_errors_are_those_of_the_loss_with_the_same_weights(weights: Weights) -> None:
-    batch = make_batch()
-    found = make_policy(weights).postprocess(batch)[TD_ERRORS]
-    q_t = values(weights, batch, NEW_OBS)
-    expected = td_errors(
-        values(weights, batch, OBS),
-        torch.tensor(batch[ACTIONS]),
-        torch.tensor(batch[REWARDS]),
-        torch.tensor(batch[DISCOUNTS]),
-        q_t_value=q_t,
-        q_t_selector=q_t,
-    )
-    assert found == pytest.approx(expected.abs().numpy(), abs=1e-6)
-    assert found.shape == (batch.count,)
 
 
 def test_td_errors_equal_the_learners_before_its_first_update() -> None:
@@ -278,11 +241,11 @@ def test_parameter_noise_becomes_as_strong_as_epsilon(weights: Weights, stddev: 
     obs = make_batch(count=NUM_ENVS)[OBS]
     network = make_acting_network(NETWORK, noisy(stddev), num_threads=None)
     network.load(weights)
-    greedy = network.values(network.outputs(obs)).argmax(axis=1)
+    greedy = network.outputs(obs).argmax(axis=1)
     agreeing: list[float] = []
     for step in range(6000):
         resetting = FIRST_RESETTING if step % 10 == 9 else NONE_RESETTING
-        perturbed = network.values(network.exploring_outputs(obs, np.full(NUM_ENVS, epsilon), resetting))
+        perturbed = network.exploring_outputs(obs, np.full(NUM_ENVS, epsilon), resetting)
         agreeing.append(float((perturbed.argmax(axis=1) == greedy).mean()))
     before, after = np.mean(agreeing[:100]), np.mean(agreeing[-100:])
     assert (after > before + 0.2) if epsilon < 0.5 else (after < before - 0.2)
