@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,6 +43,10 @@ class DQNLearnerConfig:
     """Whether those are trained steps (APEX) or sampled ones (DQN)."""
     device: str
     precision: Precision = "float32"
+
+
+ReadFigures = Callable[[], Sequence[Array]]
+"""Waits for loss, mean action value, mean TD error and gradient norm ``[4]``, and the TD errors ``[B]``."""
 
 
 def _say_nothing(note: str) -> None:
@@ -160,15 +163,16 @@ class DQNLearner:
         """Return whether the gradient of so many rows is computed the quickest by hand."""
         return self._by_hand is not None and num_rows * self._parameters.values.numel() <= MOST_PRODUCTS
 
-    def _step(self, batch: SampleBatch, lr: float) -> FigureReader:
+    def _step(self, batch: SampleBatch, lr: float) -> ReadFigures:
         loss = self._autograd.compute(batch)
-        return LateNumbers(torch.cat([loss.figures, self._adam.step(lr).unsqueeze(0)]), loss.td_errors)
+        return LateNumbers(torch.cat([loss.figures, self._adam.step(lr).unsqueeze(0)]), loss.td_errors).read
 
-    def _step_by_hand(self, batch: SampleBatch, lr: float) -> FigureReader:
+    def _step_by_hand(self, batch: SampleBatch, lr: float) -> ReadFigures:
         assert self._by_hand is not None
         loss = self._by_hand.compute(batch)
         norm = float(self._adam.step(lr))
-        return ReadyFigures(np.array([loss.loss, loss.mean_q, loss.mean_td_error, norm]), loss.td_errors)
+        computed = np.array([loss.loss, loss.mean_q, loss.mean_td_error, norm]), loss.td_errors
+        return lambda: computed
 
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled
@@ -181,14 +185,14 @@ class DQNLearner:
 class DQNUpdate:
     """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
 
-    def __init__(self, number: int, lr: float, reader: FigureReader) -> None:
+    def __init__(self, number: int, lr: float, read: ReadFigures) -> None:
         """Take what update ``number`` reports."""
         self._number = number
         self._lr = lr
-        self._reader = reader
+        self._read = read
 
     def result(self) -> LearnResult:
-        figures, td_errors = self._reader.read()
+        figures, td_errors = self._read()
         loss, mean_q, mean_td_error, grad_norm = figures.tolist()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise TrialError(
@@ -197,21 +201,3 @@ class DQNUpdate:
             )
         stats = {"loss": loss, "mean_q": mean_q, "mean_td_error": mean_td_error, "grad_norm": grad_norm, "lr": self._lr}
         return LearnResult(stats, td_errors)
-
-
-class FigureReader(Protocol):
-    """The figures of an update, and its TD errors."""
-
-    def read(self) -> Sequence[Array]:
-        """Wait for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
-        ...
-
-
-class ReadyFigures:
-    """A FigureReader of what NumPy computed."""
-
-    def __init__(self, figures: Array, td_errors: Array) -> None:
-        self._arrays = figures, td_errors
-
-    def read(self) -> Sequence[Array]:
-        return self._arrays
