@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
@@ -151,42 +150,6 @@ def test_buffer_and_start_are_split_over_the_shards_so_that_nothing_is_lost() ->
     agent.stop()
 
 
-def epsilons(agent: ApexAgent) -> list[list[float]]:
-    """Return ε of the envs of each worker."""
-    return [agent.epsilon_schedule(index).epsilons(0).tolist() for index in range(max(agent.config.num_workers, 1))]
-
-
-def test_one_worker_spreads_the_ladder_over_its_envs() -> None:
-    agent = make_agent(num_workers=0, num_envs_per_worker=4)
-    assert epsilons(agent) == [list(epsilon_ladder(4))]
-    agent.stop()
-
-
-def test_many_workers_have_a_rung_each() -> None:
-    agent = make_agent(num_workers=3, num_envs_per_worker=2)
-    ladder = epsilon_ladder(3)
-    assert epsilons(agent) == [[epsilon] * 2 for epsilon in ladder]
-    agent.stop()
-
-
-def test_many_workers_may_spread_the_ladder_over_all_envs() -> None:
-    agent = make_agent(num_workers=3, num_envs_per_worker=2, epsilon_ladder="env")
-    assert np.concatenate(epsilons(agent)).tolist() == list(epsilon_ladder(6))
-    agent.stop()
-
-
-def test_figures_of_exploration_by_hand() -> None:
-    agent = make_agent(num_workers=2, num_envs_per_worker=2, epsilon_ladder="env")
-    # The ladder of four envs is 0.4, 0.0471557, 0.00555913, 0.00065536.
-    assert agent.stats() == {
-        "min_exploration": pytest.approx(0.00065536),
-        "max_exploration": 0.4,
-        "exploration_per_worker": {"0": pytest.approx(0.22357785), "1": pytest.approx(0.003107245)},
-        "num_learner_threads": 1,
-    }
-    agent.stop()
-
-
 @pytest.mark.parametrize(("num_workers", "rungs"), [(2, 1), (3, 1), (4, 2), (6, 2)])
 def test_the_third_that_explores_least_is_reported(num_workers: int, rungs: int) -> None:
     agent = make_agent(num_workers=num_workers)
@@ -213,23 +176,6 @@ def test_episodes_of_the_other_envs_are_reported_apart() -> None:
     assert row["episode_reward_mean"] in (0.0, 1.0)
     assert 0.0 < row["episode_reward_mean_all"] < 1.0
     agent.stop()
-
-
-def test_the_target_network_is_copied_by_trained_steps() -> None:
-    agent = make_agent(target_network_update_freq=10 * 32, timesteps_per_iteration=10**9)
-    agent.train(should_stop=has_learned(agent, 35))
-    agent.stop()
-    with agent.optimizer.paused() as learner:
-        assert learner.stats()["num_target_updates"] == learner.num_updates // 10 >= 3
-
-
-def test_beta_stays_unless_its_end_is_given() -> None:
-    constant, annealed = make_agent(), make_agent(final_prioritized_replay_beta=1.0, schedule_max_timesteps=1000)
-    assert constant.beta_schedule().value(10**9) == 0.4
-    assert annealed.beta_schedule().value(100) == pytest.approx(0.7)
-    assert annealed.beta_schedule().value(200) == 1.0
-    for agent in (constant, annealed):
-        agent.stop()
 
 
 class OverlapLearner(DQNLearner):

@@ -125,22 +125,6 @@ def test_workers_that_overlap_sample_a_whole_train_batch_while_the_learner_learn
     assert found == [in_flight] * 3
 
 
-@pytest.mark.parametrize(("kl_coeff", "expected"), [(0.5, 0.25), (0.0, 0.0), (1.0, 1.0)])
-def test_the_adapted_kl_coeff_is_restored_unless_the_key_was_changed(
-    kl_coeff: float, expected: float, tmp_path: Path
-) -> None:
-    """A divergence far below ``kl_target`` halves it after each train batch."""
-    keys = {"timesteps_per_iteration": 0, "kl_target": 1e3}
-    first = make_agent("CartPole-v1", {**keys, "kl_coeff": 0.5})
-    first.train()
-    path = first.save(tmp_path / "checkpoint_000001", {})
-    first.stop()
-    second = make_agent("CartPole-v1", {**keys, "kl_coeff": kl_coeff}, read_checkpoint(path))
-    row = second.train()
-    second.stop()
-    assert row["info"]["learner"]["cur_kl_coeff"] == expected
-
-
 def test_a_checkpoint_of_another_model_is_refused_with_the_difference_and_a_remedy(tmp_path: Path) -> None:
     first = make_agent("CartPole-v1", {})
     path = first.save(tmp_path / "checkpoint_000001", {})
@@ -167,15 +151,6 @@ def checkpoint(directory: Path, env: str, changes: dict[str, Any], iterations: i
     path = agent.save(directory / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
     agent.stop()
     return path
-
-
-def test_greedy_evaluation_plays_better_than_the_draws_of_training() -> None:
-    agent = make_agent(IDENTITY_ENV, {"lr": 3e-3, "evaluation_interval": 3, "evaluation_num_episodes": 100})
-    rows = [agent.train() for _ in range(3)]
-    agent.stop()
-    greedy = rows[-1]["evaluation"]["episode_reward_mean"]
-    assert greedy == 1.0
-    assert rows[-1]["episode_reward_mean"] < 0.9
 
 
 @pytest.mark.parametrize(("env", "changes"), [(IDENTITY_ENV, {}), (MATCHING_ENV, NUMBERS)], ids=["choices", "numbers"])

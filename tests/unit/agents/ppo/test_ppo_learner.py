@@ -8,9 +8,8 @@ The losses of PPO against numbers worked by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,9 +36,8 @@ from rlexp.models.layered_actor_critic import (
 )
 from rlexp.models.network_config import ActorCriticConfig, TorsoConfig
 from rlexp.models.networks import ActorCritic
-from rlexp.policy import Weights
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
-from rlexp.sample_batch import OBS, Array, SampleBatch
+from rlexp.sample_batch import OBS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 from tests.lab.ppo import NUMBERS, make_batch, make_learner
 
@@ -119,24 +117,6 @@ def row_numbers(minibatches: list[TrainBatch], count: int) -> list[list[int]]:
     return [torch.round(rows.obs[:, 0] * count).int().tolist() for rows in minibatches]
 
 
-@pytest.mark.parametrize(
-    ("count", "sizes"),
-    [(32, [16, 16]), (33, [17, 16]), (40, [20, 20]), (41, [14, 14, 13]), (7, [7]), (1, [1])],
-)
-def test_each_epoch_sees_every_row_once_in_nearly_equal_parts(
-    count: int, sizes: list[int], minibatches: list[TrainBatch]
-) -> None:
-    learner = make_learner(num_sgd_iter=3, sgd_minibatch_size=16)
-    learner.learn_on_batch(numbered(count))
-    numbers = row_numbers(minibatches, count)
-    assert [len(part) for part in numbers] == sizes * 3
-    epochs = [list(chain(*numbers[start : start + len(sizes)])) for start in range(0, len(numbers), len(sizes))]
-    assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
-    if count > 10:
-        assert epochs[0] != epochs[1] != epochs[2]
-    assert learner.num_updates == len(numbers)
-
-
 def test_minibatches_are_drawn_by_the_learners_seed(minibatches: list[TrainBatch]) -> None:
     for seed in (0, 0, 1):
         make_learner(seed=seed, num_sgd_iter=1).learn_on_batch(numbered(32))
@@ -178,39 +158,6 @@ def test_learning_raises_the_probability_of_better_actions() -> None:
     assert first["policy_loss"] < -0.05
     assert first["kl"] > 0
     assert 0 < first["clip_fraction"] < 1
-
-
-@pytest.mark.parametrize(("kl_target", "expected"), [(1e-6, 0.3), (1e6, 0.1)])
-def test_the_next_batch_has_the_adapted_kl_coeff(kl_target: float, expected: float) -> None:
-    learner = make_learner(kl_target=kl_target, num_sgd_iter=4)
-    found = [learner.learn_on_batch(make_batch(number)).stats["cur_kl_coeff"] for number in range(2)]
-    assert found == pytest.approx([0.2, expected])
-
-
-def test_schedules_go_by_the_steps_sampled() -> None:
-    falling = PiecewiseSchedule(((0, 1.0), (100, 0.0)))
-    learner = make_learner(lr=falling, entropy_coeff=falling)
-    found = []
-    for step in (0, 25, 100, 400):
-        learner.observe_progress(step)
-        stats = learner.learn_on_batch(make_batch()).stats
-        found.append((stats["lr"], stats["cur_entropy_coeff"]))
-    assert found == [(1.0, 1.0), (0.75, 0.75), (0.0, 0.0), (0.0, 0.0)]
-
-
-def parts(weights: Weights, prefix: str) -> Iterator[Array]:
-    return (array for name, array in weights.items() if name.startswith(prefix))
-
-
-def test_without_a_critic_no_value_is_learned() -> None:
-    learner = make_learner(vf_loss_coeff=0.0)
-    before = learner.get_weights()
-    stats = learner.learn_on_batch(make_batch()).stats
-    after = learner.get_weights()
-    assert stats["vf_loss"] == 0
-    for one, other in zip(parts(before, "value"), parts(after, "value"), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert any((one != other).any() for one, other in zip(parts(before, "policy"), parts(after, "policy"), strict=True))
 
 
 @pytest.mark.parametrize(
