@@ -103,15 +103,6 @@ def observations(rows: int = 16) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, 3)).astype(np.float32) * 3
 
 
-@pytest.mark.parametrize("dueling", [True, False])
-@pytest.mark.parametrize("hiddens", [(), (6,), (6, 5), (7, 6, 5)])
-@pytest.mark.parametrize("fcnet_hiddens", [(), (8,), (8, 5)])
-def test_has_the_values_of_torch(dueling: bool, hiddens: tuple[int, ...], fcnet_hiddens: tuple[int, ...]) -> None:
-    expected, found = both(config_of(hiddens, dueling, fcnet_hiddens=fcnet_hiddens), observations())
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("fcnet_hiddens", [(), (8, 5)])
 def test_numpy_and_torch_see_byte_vectors_around_zero(fcnet_hiddens: tuple[int, ...]) -> None:
     plain = config_of(fcnet_hiddens=fcnet_hiddens)
@@ -168,8 +159,8 @@ def outputs_of(network: QNetwork, obs: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("dueling", [True, False])
-@pytest.mark.parametrize("hiddens", [(), (7, 6)])
-@pytest.mark.parametrize("fcnet_hiddens", [(), (8,)])
+@pytest.mark.parametrize("hiddens", [(), (6,), (7, 6, 5)])
+@pytest.mark.parametrize("fcnet_hiddens", [(), (8,), (8, 5)])
 @pytest.mark.parametrize("head", [{}, ATOMS, {"noisy": True}, {"noisy": True, **ATOMS}])
 def test_has_the_outputs_of_torch_without_noise(
     shares: bool, dueling: bool, hiddens: tuple[int, ...], fcnet_hiddens: tuple[int, ...], head: dict[str, Any]
@@ -178,7 +169,9 @@ def test_has_the_outputs_of_torch_without_noise(
     config = dataclasses.replace(config, head=dataclasses.replace(config.head, **head))
     network, found = make_torch_network(config).eval(), NumpyQNetwork(config)
     (found.share if shares else found.load)(arrays_of(network))
-    np.testing.assert_allclose(found.outputs(observations()), outputs_of(network, observations()), rtol=1e-5, atol=1e-6)
+    outputs = found.outputs(observations())
+    assert outputs.dtype == np.float32
+    np.testing.assert_allclose(outputs, outputs_of(network, observations()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dueling", [True, False])

@@ -1,7 +1,4 @@
-"""
-
-Every head works on every stack of convolutions, from bytes on.
-"""
+"""Q-networks: every head works on every stack of convolutions, from bytes on."""
 
 from __future__ import annotations
 
@@ -73,13 +70,6 @@ def observations() -> Tensor:
     return torch.randn((7, 3), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("dueling", [True, False])
-@pytest.mark.parametrize(("fcnet_hiddens", "hiddens"), [((8, 5), (6,)), ((), (6,)), ((8,), ()), ((), ())])
-def test_gives_a_value_to_every_action(dueling: bool, fcnet_hiddens: tuple[int, ...], hiddens: tuple[int, ...]) -> None:
-    network = make_network(dueling=dueling, torso=torso_of(fcnet_hiddens=fcnet_hiddens), hiddens=hiddens)
-    assert network(observations()).shape == (7, 4)
-
-
 def test_dueling_adds_centred_advantages_to_the_value() -> None:
     network, obs = make_network(), observations()
     assert network.value_head is not None
@@ -104,20 +94,6 @@ def test_layers_have_the_sizes_and_activations_asked_for() -> None:
     assert isinstance(network.torso, VectorTorso)
     assert [type(layer) for layer in network.torso][1::2] == [nn.SiLU, nn.SiLU]
     assert [type(layer) for layer in network.advantage_head] == [nn.Linear, nn.ReLU, nn.Linear]
-
-
-def test_rows_do_not_see_each_other() -> None:
-    network, obs = make_network(), observations()
-    together = network(obs)
-    for row in range(7):
-        assert torch.allclose(network(obs[row : row + 1])[0], together[row], atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8, torch.int64])
-def test_observations_of_any_type_are_taken(dtype: torch.dtype) -> None:
-    network = make_network()
-    whole = torch.tensor([[0, 1, 2]])
-    assert torch.equal(network(whole.to(dtype)), network(whole.to(torch.float32)))
 
 
 def test_every_activation_of_the_config_has_a_module() -> None:
