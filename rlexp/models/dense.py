@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from typing import Protocol
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, ActorCriticConfig, QNetworkConfig, TorsoConfig
+from rlexp.models.network_config import BYTE_CENTER, ActorCriticConfig, QNetworkConfig
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -79,18 +79,10 @@ def forward(layers: Iterable[Layer], obs: Array) -> Array:
     return x
 
 
-def torso_activations(config: TorsoConfig) -> tuple[Activation, ...]:
-    """Return the activation behind each layer of a torso for vectors."""
-    return (
-        *repeat(ACTIVATIONS[config.fcnet_activation], len(config.fcnet_hiddens)),
-        *repeat(ACTIVATIONS[config.post_fcnet_activation], len(config.post_fcnet_hiddens)),
-    )
-
-
 def layers_of(
-    weights: Mapping[str, Array], prefix: str, activations: Sequence[Activation], in_place: bool = False
+    weights: Mapping[str, Array], prefix: str, activations: Sequence[str], in_place: bool = False
 ) -> Iterator[Linear]:
-    """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation.
+    """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation of ACTIVATIONS.
 
     With ``in_place`` they read the weights where they are: who changes them changes the layers.
     """
@@ -98,9 +90,11 @@ def layers_of(
         yield _layer_of(weights, f"{prefix}.{2 * index}", activation, in_place)
 
 
-def _layer_of(weights: Mapping[str, Array], name: str, activation: Activation, in_place: bool = False) -> Linear:
+def _layer_of(weights: Mapping[str, Array], name: str, activation: str, in_place: bool = False) -> Linear:
     weight, bias = weights[f"{name}.weight"].T, weights[f"{name}.bias"]
-    return Linear(weight, bias, activation) if in_place else Linear(weight.copy(order="C"), bias.copy(), activation)
+    if not in_place:
+        weight, bias = weight.copy(order="C"), bias.copy()
+    return Linear(weight, bias, ACTIVATIONS[activation])
 
 
 def centered_bytes(obs: Array) -> Array:
@@ -132,13 +126,11 @@ def add_value(advantages: Array, value: Array) -> None:
     advantages += value[:, None]
 
 
-def relu(x: Array) -> Array:
-    """Return ``max(x, 0)``."""
+def _relu(x: Array) -> Array:
     return np.maximum(x, 0, out=x)
 
 
-def identity(x: Array) -> Array:
-    """Return ``x``."""
+def _identity(x: Array) -> Array:
     return x
 
 
@@ -159,10 +151,10 @@ def _swish(x: Array) -> Array:
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "tanh": _tanh,
-    "relu": relu,
+    "relu": _relu,
     "elu": _elu,
     "swish": _swish,
-    "linear": identity,
+    "linear": _identity,
 }
 
 
@@ -187,9 +179,9 @@ class NumpyActorCritic:
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Copy the weights of an ``ActorCritic``, by the names of its ``state_dict``."""
-        activations = torso_activations(self._config.torso)
+        activations = self._config.torso.activations
         layers = [*layers_of(weights, "policy_torso", activations)]
-        policy, value = (_layer_of(weights, name, identity) for name in ("policy_head", "value_head"))
+        policy, value = (_layer_of(weights, name, "linear") for name in ("policy_head", "value_head"))
         if self._config.shares_torso:
             layers.append(side_by_side(policy, value, share_input=True))
         else:
@@ -229,8 +221,7 @@ class NumpyQNetwork:
         if not has_numpy_form(config):
             raise ValueError("only fully connected networks have a NumPy form")
         self._config = config
-        self._torso_activations = torso_activations(config.torso)
-        self._head_activations = (*repeat(relu, len(config.head.hiddens)), identity)
+        self._torso_activations, self._head_activations = config.torso.activations, config.head.activations
         self._noise = _Noise(config) if is_noisy and config.head.noisy else None
         self._layers: tuple[Layer, ...]  # not before ``load``: without layers, an observation would be its own output
         self._advantage: tuple[Layer, ...] = ()
@@ -287,7 +278,7 @@ class NumpyQNetwork:
         means = layers_of(_means(weights), part, self._head_activations, in_place=True)
         if self._noise is None:
             return tuple(means)
-        linear = (identity,) * len(self._head_activations)
+        linear = ("linear",) * len(self._head_activations)
         deviations = layers_of(_deviations(weights), part, linear, in_place=True)
         noise = self._noise.of(part)
         parts = zip(means, deviations, noise, strict=True)

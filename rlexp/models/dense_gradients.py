@@ -196,12 +196,7 @@ Noise = Mapping[str, tuple[Array, Array]]
 
 def is_dense(config: QNetworkConfig) -> bool:
     """Return whether a network has fully connected layers only, whose slopes are known."""
-    torso = config.torso
-    activations = {
-        *((torso.fcnet_activation,) if torso.fcnet_hiddens else ()),
-        *((torso.post_fcnet_activation,) if torso.post_fcnet_hiddens else ()),
-    }
-    return has_numpy_form(config) and activations <= SLOPES.keys()
+    return has_numpy_form(config) and SLOPES.keys() >= {*config.torso.activations, *config.head.activations}
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,10 +223,7 @@ class DenseNetwork:
         self, config: QNetworkConfig, weights: Mapping[str, Array], gradients: Mapping[str, Array], noise: Noise
     ) -> None:
         """Read ``weights`` and ``noise`` where the learner changes them, and write to ``gradients``."""
-        torso = config.torso
-        of_torso = [torso.fcnet_activation] * len(torso.fcnet_hiddens)
-        of_torso += [torso.post_fcnet_activation] * len(torso.post_fcnet_hiddens)
-        of_head = [*("relu" for _ in config.head.hiddens), "linear"]
+        of_torso, of_head = config.torso.activations, config.head.activations
         self._gradients = gradients
         self._noisy = {name: NoisyWeights(name, weights, *each) for name, each in noise.items()}
         self._torso = self._layers(weights, "torso", of_torso)
@@ -273,7 +265,7 @@ class DenseNetwork:
     def _seen(self, obs: Array) -> Array:
         return centered_bytes(obs) if self._centers_bytes else obs.astype(np.float32, copy=False)
 
-    def _layers(self, weights: Mapping[str, Array], prefix: str, activations: list[str]) -> DenseLayers[Array]:
+    def _layers(self, weights: Mapping[str, Array], prefix: str, activations: Sequence[str]) -> DenseLayers[Array]:
         names = [f"{prefix}.{2 * index}" for index in range(len(activations))]
         return DenseLayers(
             [self._layer(weights, name, activation) for name, activation in zip(names, activations, strict=True)]

@@ -45,6 +45,12 @@ class TorsoConfig:
     custom: CustomTorso | None = None
     """What takes the place of all these layers."""
 
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """What is behind each of the layers that see a vector, by the words of the keys."""
+        first = (self.fcnet_activation,) * len(self.fcnet_hiddens)
+        return first + (self.post_fcnet_activation,) * len(self.post_fcnet_hiddens)
+
 
 def torso_config_of(
     config: CommonConfig, observation_space: gym.Space[Any] | None = None, modules: UserModules = NO_MODULES
@@ -90,7 +96,7 @@ class HeadConfig:
     """What lies between the torso's features and the action values."""
 
     hiddens: tuple[int, ...]
-    """Sizes of the layers in the value and in the advantage head; ReLU."""
+    """Sizes of the layers in the value and in the advantage head."""
     dueling: bool
     noisy: bool
     """Whether the heads are made of noisy layers."""
@@ -102,6 +108,11 @@ class HeadConfig:
     """The lowest atom."""
     v_max: float
     """The highest atom."""
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """What is behind each layer of a head, by the words of the keys."""
+        return ("relu",) * len(self.hiddens) + ("linear",)
 
 
 @dataclass(frozen=True)

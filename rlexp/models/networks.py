@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlexp.models.network_config import ActorCriticConfig, HeadConfig, QNetworkConfig
-from rlexp.models.torsos import make_torso
+from rlexp.models.torsos import ACTIVATIONS, make_torso
 from rlexp.models.user_torso import UserTorso, refuse_modes
 
 HIDDEN_GAIN, POLICY_HEAD_GAIN, VALUE_HEAD_GAIN = 2**0.5, 0.01, 1.0
@@ -186,9 +186,7 @@ class QNetwork(nn.Module):
 def _head(features: int, config: HeadConfig, outputs: int) -> nn.Sequential:
     sizes = (features, *config.hiddens, outputs)
     layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(sizes):
-        layers += [
-            NoisyLinear(fan_in, fan_out, config.sigma0) if config.noisy else nn.Linear(fan_in, fan_out),
-            nn.ReLU(),
-        ]
-    return nn.Sequential(*layers[:-1])
+    for (fan_in, fan_out), activation in zip(pairwise(sizes), config.activations, strict=True):
+        linear = NoisyLinear(fan_in, fan_out, config.sigma0) if config.noisy else nn.Linear(fan_in, fan_out)
+        layers += [linear, ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])  # the names of weights count every module
