@@ -11,15 +11,15 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (40, 6_650),
+    "agents": (39, 6_450),
     "api": (7, 1_150),
     "board": (45, 9_350),
     "cluster": (23, 4_250),
     "commands": (11, 2_450),
     "compare": (21, 4_450),
-    "config": (50, 10_000),
+    "config": (51, 10_050),
     "envs": (12, 2_600),
-    "models": (10, 1_850),
+    "models": (10, 1_800),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),
     "replay": (15, 2_900),
