@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,14 @@ from rlexp.cluster.pool.pool import Actor, Resources
 from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
-from rlexp.replay import ReplayConfig, ReplayShard
+from rlexp.replay import ReplayShard
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.trial import write_checkpoint
 from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
 from tests.lab.checkpoints import in_memory
+from tests.lab.doubles import REPLAY
 
-CONFIG = ReplayConfig(
-    capacity=300,
-    learning_starts=1,
-    train_batch_size=32,
-    prioritized=True,
-    alpha=0.6,
-    eps=1e-6,
-    storage="compressed_frames",
-)
+CONFIG = replace(REPLAY, capacity=300, train_batch_size=32, storage="compressed_frames")
 
 
 def placed(pool: RayTaskPool, seed: int) -> ReplayShards:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -316,14 +317,11 @@ def prioritized_rows(value: float, count: int) -> SampleBatch:
     return rows(value, count).with_columns(**{TD_ERRORS: np.full(count, value, np.float32)})
 
 
-def make_shard(learning_starts: int = 1, train_batch_size: int = 4, capacity: int = 64) -> ReplayShard:
-    config = ReplayConfig(
-        capacity,
-        learning_starts,
-        train_batch_size,
-        prioritized=True,
-        alpha=0.6,
-        eps=1e-6,
-        storage="frames",
-    )
-    return ReplayShard(config, seed=0)
+REPLAY = ReplayConfig(
+    capacity=64, learning_starts=1, train_batch_size=4, prioritized=True, alpha=0.6, eps=1e-6, storage="frames"
+)
+"""Settings of a shard, of which a test replaces what it is about."""
+
+
+def make_shard(**changes: Any) -> ReplayShard:
+    return ReplayShard(replace(REPLAY, **changes), seed=0)

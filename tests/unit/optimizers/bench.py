@@ -77,7 +77,7 @@ def places_of(pool: TaskPool, shards: Sequence[Actor[ReplayShard]]) -> ReplaySha
 
 def make_shards(count: int, filled: bool = True, learning_starts: int = 1) -> list[Actor[ReplayShard]]:
     """Make shards; the rows of shard i have the observation, and so the TD error, i + 1."""
-    shards = [make_shard(learning_starts, BATCH_SIZE) for _ in range(count)]
+    shards = [make_shard(learning_starts=learning_starts, train_batch_size=BATCH_SIZE) for _ in range(count)]
     if filled:
         for index, shard in enumerate(shards):
             shard.add_batch(rows(index + 1.0, 32))

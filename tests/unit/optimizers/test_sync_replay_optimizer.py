@@ -17,13 +17,13 @@ from rlexp.models.network_config import QNetworkConfig, torso_config_of
 from rlexp.optimizers.pacing import Pacing
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.policy import Weights
-from rlexp.replay.shard import ReplayConfig, ReplayShard
+from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule, derive_seed
-from tests.lab.doubles import ScriptedLearner, ScriptedSource, make_shard, rows
+from tests.lab.doubles import REPLAY, ScriptedLearner, ScriptedSource, make_shard, rows
 from tests.lab.dqn import PLAIN_HEAD
 from tests.lab.envs import ENDLESS_ENV, IDENTITY_ENV
 from tests.lab.rollout import fleet_of, spec_of
@@ -68,7 +68,7 @@ def make_optimizer(
     if num_workers:
         actors: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", worker) for index, worker in enumerate(workers)]
         source = RemoteWorkers(pool, fleet_of(pool, actors), 1, max_weight_sync_delay)
-    shard = make_shard(learning_starts, BATCH_SIZE, capacity=1000)
+    shard = make_shard(learning_starts=learning_starts, train_batch_size=BATCH_SIZE, capacity=1000)
     learner = make_learner(network, seed)
     optimizer = SyncReplayOptimizer(pool, source, shard, learner, len(workers), CONSTANT_BETA, Pacing(None, BATCH_SIZE))
     optimizer.start()
@@ -133,7 +133,7 @@ def make_scripted(
 ) -> tuple[SyncReplayOptimizer, ScriptedSource]:
     source = ScriptedSource()
     source.wants_weights = True
-    shard = make_shard(learning_starts=1, train_batch_size=4)
+    shard = make_shard()
     pacing = Pacing(intensity, batch_rows=4)
     return SyncReplayOptimizer(InlineTaskPool(), source, shard, ScriptedLearner(), round_size, beta, pacing), source
 
@@ -142,7 +142,7 @@ class RecordingShard(ReplayShard):
     """Remembers the exponents it was asked with, and which rows got which TD errors."""
 
     def __init__(self) -> None:
-        super().__init__(ReplayConfig(64, 1, 4, prioritized=True, alpha=0.6, eps=1e-6, storage="frames"), seed=0)
+        super().__init__(REPLAY, seed=0)
         self.betas: list[float] = []
         self.batches: list[SampleBatch] = []
         self.priorities: list[tuple[list[int], list[float]]] = []

@@ -18,7 +18,41 @@ from rlexp.replay.samplers import PrioritizedSampler, UniformSampler
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, REWARDS, Array, SampleBatch
 from tests.lab.checkpoints import in_memory
-from tests.unit.replay.rows import COLUMNS, AnyBuffer, MakeBuffer, both, check_rows, rows
+
+AnyBuffer = ReplayBuffer | PrioritizedReplayBuffer
+MakeBuffer = Callable[..., AnyBuffer]
+
+both = pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+"""The buffers of the replay library in the memory of one process."""
+
+COLUMNS = {
+    "obs": ((2,), np.float32),
+    "action": ((), np.int8),
+    "number": ((), np.int64),
+    "picture": ((3, 40), np.uint8),
+    "done": ((1,), bool),
+}
+
+
+def rows_of(numbers: Array) -> dict[str, Array]:
+    """Return the rows ``[B]`` of these numbers."""
+    return {
+        "obs": np.stack([numbers, -numbers], axis=1).astype(np.float32),
+        "action": (numbers % 100).astype(np.int8),
+        "number": numbers,
+        "picture": np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None], (len(numbers), 3, 40)),
+        "done": (numbers % 2 == 0)[:, None],
+    }
+
+
+def rows(first: int, count: int) -> dict[str, Array]:
+    return rows_of(np.arange(first, first + count))
+
+
+def check_rows(batch: dict[str, Array]) -> None:
+    for name, expected in rows_of(batch["number"]).items():
+        np.testing.assert_array_equal(batch[name], expected)
+        assert batch[name].dtype == expected.dtype
 
 
 @both

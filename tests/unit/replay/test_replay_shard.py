@@ -16,7 +16,7 @@ import pytest
 from rlexp import states
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
 from rlexp.errors import CheckpointError
-from rlexp.replay.shard import ReplayConfig, ReplayShard, ShardStats, split_evenly
+from rlexp.replay.shard import ReplayShard, ShardStats, split_evenly
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.trial import write_checkpoint
 from rlexp.sample_batch import (
@@ -33,17 +33,10 @@ from rlexp.sample_batch import (
     SampleBatch,
 )
 from tests.lab.checkpoints import in_memory
+from tests.lab.doubles import REPLAY
 from tests.lab.rollout import assert_same_batch
 
-CONFIG = ReplayConfig(
-    capacity=100,
-    learning_starts=10,
-    train_batch_size=32,
-    prioritized=True,
-    alpha=0.5,
-    eps=0.0,
-    storage="frames",
-)
+CONFIG = replace(REPLAY, capacity=100, learning_starts=10, train_batch_size=32, alpha=0.5, eps=0.0)
 
 
 def rows(first: int, count: int, **more: Any) -> SampleBatch:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.policy import Weights
+from rlexp.envs.make import make_vector_env
+from rlexp.envs.registry import EnvConfig
 from rlexp.rollout.filters import LARGEST_DEVIATION, MeanStdFilter, Moments, ObservedMoments
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.recorder import Recording, RecordingAhead, clip_rewards
+from rlexp.rollout.recorder import FragmentRecorder, RecordingAhead, clip_rewards
 from rlexp.rollout.worker_spec import RewardLimits
 from rlexp.sample_batch import Array
+from tests.lab.doubles import CountingPolicy
+from tests.lab.envs import COUNTING_ENV
+from tests.lab.rollout import PLAIN
 
 NOTHING = Moments.none((2,))
 
@@ -131,42 +134,16 @@ def test_at_a_border_the_outputs_of_the_weights_that_acted_there_stay() -> None:
     assert joined.since(3).outputs["values"].ravel().tolist() == [40, 50]
 
 
-class FailingRecorder:
-    """Refuses whatever it is told to refuse, records nothing, and stops."""
-
-    def __init__(self, *refused: str) -> None:
-        self._refused = refused
-
-    def record(self, num_steps_sampled: int) -> Recording:
-        self._refuse("record")
-        return None  # type: ignore[return-value]
-
-    def set_weights(self, version: int, weights: Weights) -> None:
-        self._refuse("set_weights")
-
-    def set_filter(self, moments: Moments) -> None:
-        self._refuse("set_filter")
-
-    def state(self) -> dict[str, Any] | None:
-        return None
-
-    def load(self, state: Mapping[str, Any]) -> bool:
-        return False
-
-    def stop(self) -> None:
-        return None
-
-    def _refuse(self, method: str) -> None:
-        if method in self._refused:
-            raise AssertionError(f"{method} fails")
-
-
-@pytest.mark.parametrize("refused", ["record", "set_weights", "set_filter"])
-def test_what_the_thread_refuses_is_an_error_of_the_next_fragment(refused: str) -> None:
-    ahead = RecordingAhead(FailingRecorder(refused))
-    ahead.set_weights(1, {})
-    ahead.set_filter(NOTHING)
-    with pytest.raises(AssertionError, match=f"{refused} fails"):
+@pytest.mark.parametrize(
+    "refused",
+    [lambda ahead: ahead.set_weights(1, {"no such": np.zeros(1)}), lambda ahead: ahead.set_filter(NOTHING)],
+    ids=["weights without a version", "a filter where there is none"],
+)
+def test_what_the_thread_refuses_is_an_error_of_the_next_fragment(refused: Callable[[RecordingAhead], None]) -> None:
+    env = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 1)
+    ahead = RecordingAhead(FragmentRecorder(env, CountingPolicy(), PLAIN, seed=0))
+    refused(ahead)
+    with pytest.raises((KeyError, AssertionError)):
         ahead.record(0)
     ahead.stop()
     ahead.stop()

@@ -6,6 +6,7 @@ What replay is said to take is what it takes, and no less.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlexp.cluster.room.packing import amounts_in_words, packs, together
 from rlexp.cluster.room.shortfalls import bytes_per_transition
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
-from rlexp.replay.shard import ReplayConfig, ReplayShard
+from rlexp.replay.shard import ReplayShard
 from rlexp.sample_batch import (
     ACTIONS,
     DISCOUNTS,
@@ -29,6 +30,7 @@ from rlexp.sample_batch import (
     FrameRows,
     SampleBatch,
 )
+from tests.lab.doubles import REPLAY
 
 Amounts = dict[str, float]
 
@@ -143,21 +145,14 @@ def fragment(first: int, game: np.ndarray) -> FrameRows:
 
 
 def stored_bytes_per_transition(num_shards: int, storage: str, game: np.ndarray) -> float:
-    config = ReplayConfig(
-        capacity=NUM_FRAGMENTS * FRAGMENT // num_shards,
-        learning_starts=1,
-        train_batch_size=1,
-        prioritized=True,
-        alpha=0.6,
-        eps=1e-6,
-        storage=storage,
-    )
+    capacity = NUM_FRAGMENTS * FRAGMENT // num_shards
+    config = replace(REPLAY, capacity=capacity, train_batch_size=1, storage=storage)
     shards = [ReplayShard(config, seed) for seed in range(num_shards)]
     routing = np.random.default_rng(0)
     for first in range(0, NUM_FRAGMENTS * FRAGMENT * 2, FRAGMENT):
         shards[routing.integers(num_shards)].add_batch(fragment(first, game))
-    assert all(shard.stats().size == config.capacity for shard in shards)
-    return sum(shard.stats().nbytes for shard in shards) / (num_shards * config.capacity)
+    assert all(shard.stats().size == capacity for shard in shards)
+    return sum(shard.stats().nbytes for shard in shards) / (num_shards * capacity)
 
 
 @pytest.mark.parametrize("num_shards", [1, 4])

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from hypothesis import strategies as st
 
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.processes.shared_memory import Segment
-from rlexp.replay.shard import ReplayConfig, ReplayShard
+from rlexp.replay.shard import ReplayShard
 from rlexp.replay.shared.rows import RingSizes, SharedReplay, SharedRows, SharedRowWriter
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import (
     ACTIONS,
     IMPORTANCE_WEIGHTS,
     KEYS,
+    NEW_OBS,
     OBS,
     REWARDS,
     TD_ERRORS,
@@ -31,20 +33,48 @@ from rlexp.sample_batch import (
     WrittenRows,
 )
 from tests.lab.checkpoints import in_memory
+from tests.lab.doubles import REPLAY
 from tests.lab.shared_memory import PATIENCE_S, kill_9, process, received, users_of
-from tests.unit.replay.rows import check_whole, checked_rows, own_a_segment, write_for_ever
 
 SIZES = RingSizes(capacity=300, num_rings=2, headroom=100)
 """Little room, so that slots are written over all the time."""
-CONFIG = ReplayConfig(
-    capacity=300,
-    learning_starts=1,
-    train_batch_size=512,
-    prioritized=True,
-    alpha=0.6,
-    eps=1e-6,
-    storage="frames",
-)
+CONFIG = replace(REPLAY, capacity=300, train_batch_size=512)
+
+
+LONGEST_BATCH = 60
+
+
+def checked_rows(count: int, rng: np.random.Generator) -> SampleBatch:
+    """Random rows, each with the sum of all its numbers; two columns are narrow and two are wide."""
+    obs = rng.integers(0, 1000, (count, 25))
+    new_obs = rng.integers(0, 1000, (count, 100)).astype(np.float32)
+    actions = rng.integers(0, 1000, count)
+    return SampleBatch({OBS: obs, NEW_OBS: new_obs, ACTIONS: actions, REWARDS: row_sums(obs, new_obs, actions)})
+
+
+def row_sums(obs: Array, new_obs: Array, actions: Array) -> Array:
+    return np.asarray(obs.sum(axis=1) + new_obs.sum(axis=1) + actions, np.float64)
+
+
+def check_whole(batch: SampleBatch) -> None:
+    np.testing.assert_array_equal(batch[REWARDS], row_sums(batch[OBS], batch[NEW_OBS], batch[ACTIONS]))
+
+
+def write_for_ever(writer: SharedRowWriter, seed: int, told: Connection) -> None:
+    """Write batches of any length as fast as there is room; tell of the first only."""
+    rng = np.random.default_rng(seed)
+    told.send(writer.write(checked_rows(LONGEST_BATCH, rng)))
+    while True:
+        writer.write(checked_rows(int(rng.integers(1, LONGEST_BATCH + 1)), rng))
+
+
+def own_a_segment(sizes: RingSizes, told: Connection) -> None:
+    """Be the learner's process: make the memory, let others in, and wait for the end."""
+    segment = Segment.create()
+    rows = SharedRows(segment, sizes)
+    told.send(segment.handle)
+    told.recv()
+    rows.close()
 
 
 class Reader:
@@ -130,15 +160,7 @@ def test_shared_memory_is_freed_after_a_killed_learner() -> None:
     assert users_of(handle.name) == []
 
 
-RINGS_CONFIG = ReplayConfig(
-    capacity=0,  # the rows' own counts
-    learning_starts=1,
-    train_batch_size=64,
-    prioritized=True,
-    alpha=1.0,
-    eps=1.0,
-    storage="frames",
-)
+RINGS_CONFIG = replace(REPLAY, train_batch_size=64, alpha=1.0, eps=1.0)
 WIDE = 40
 """Numbers in an observation, so many that its column lies apart from the others."""
 
