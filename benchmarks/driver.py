@@ -114,9 +114,7 @@ class Bench:
         """Place a gatherer for each n-th worker."""
         indices = range(index, self.load.num_workers, self.num_gatherers)
         workers = [(self._process(worker), worker) for worker in indices]
-        config = GathererConfig(
-            NUM_SHARDS, LIMITS, QUEUE_DEPTH, SYNC_DELAY, 1000, 2000, longest_wait_s=1.0, store_depth=2
-        )
+        config = GathererConfig(LIMITS, QUEUE_DEPTH, SYNC_DELAY, 1000, 2000, longest_wait_s=1.0, store_depth=2)
         specs: Any = tuple((CannedSpec(worker), Resources(0, 0)) for worker in indices)
         spec = GathererSpec(index, attempt, index, specs, renewed, RayTaskPool, config)
         return pool.place(f"gatherer-{index}", self.elsewhere, CannedGatherer, spec, workers)
@@ -127,7 +125,7 @@ class Bench:
             return RemoteWorkers(pool, Fleet(pool, self.worker, self.load.num_workers, LIMITS), QUEUE_DEPTH, SYNC_DELAY)
         fleet = Fleet(pool, partial(self.gatherer, pool), self.num_gatherers, LIMITS)
         delay = SYNC_DELAY * max(self.load.num_workers // self.num_gatherers // 4, 1)
-        gathered = GatheredWorkers(pool, fleet, self.num_gatherers, NUM_SHARDS, delay)
+        gathered = GatheredWorkers(pool, fleet, delay)
         for index, shard in enumerate(shards):
             gathered.set_shard(index, shard)
         return gathered

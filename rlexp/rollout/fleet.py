@@ -64,6 +64,8 @@ class Fleet:
         words: FleetWords = OF_WORKERS,
     ) -> None:
         """Place ``num_workers``; ``clock`` returns seconds that only grow."""
+        self.num_workers = num_workers
+        """Their places, also of those that wait for their replacement or were removed."""
         self._num_restarts = 0
         self._pool = pool
         self._place = place

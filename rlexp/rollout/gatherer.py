@@ -42,7 +42,6 @@ class RowStore(Protocol):
 class GathererConfig:
     """How a gatherer joins and stores rows, and how it treats its workers."""
 
-    num_shards: int
     limits: FleetLimits
     """For its own workers."""
     queue_depth: int
@@ -118,7 +117,7 @@ class Gatherer:
         fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, words)
         self._source = RemoteWorkers(self._pool, fleet, spec.config.queue_depth, spec.config.max_weight_sync_delay)
         self._rng = np.random.default_rng(spec.seed)
-        self._shards: list[Actor[Any] | None] = [None] * spec.config.num_shards
+        self._shards: dict[int, Actor[Any]] = {}
         self._store_calls = Lane(self._pool)
         self._stored_fragments: dict[Actor[Any], list[int]] = {}
         self._waiting: list[Sample] = []
@@ -129,7 +128,7 @@ class Gatherer:
 
     def set_shard(self, index: int, shard: Actor[Any]) -> None:
         """Store in ``shard`` from now on, which may replace one that was lost."""
-        lost = self._shards[index]
+        lost = self._shards.get(index)
         if lost is not None:
             self._forget(lost)
         self._shards[index] = shard
@@ -178,7 +177,7 @@ class Gatherer:
         """Send what waits to a shard that has room, if it is at least so many rows."""
         if not self._waiting or self._num_waiting_rows() < least_rows:
             return
-        with_room = [index for index, shard in enumerate(self._shards) if shard is not None and self._has_room(shard)]
+        with_room = sorted(index for index, shard in self._shards.items() if self._has_room(shard))
         if not with_room:
             return
         samples, self._waiting = self._waiting, []
@@ -191,7 +190,6 @@ class Gatherer:
 
     def _send(self, index: int, rows: SentRows, num_fragments: int) -> None:
         shard = self._shards[index]
-        assert shard is not None
         self._stored_fragments[shard].append(num_fragments)
         self._fed.add(index)
         self._store_calls.submit(shard, RowStore.add_batch, self._pool.put(rows))
@@ -227,7 +225,7 @@ class Gatherer:
         """Send nothing more to a shard that was lost, and count what it had not taken."""
         self._num_fragments_lost += sum(self._stored_fragments.pop(shard, []))
         self._store_calls.forget(shard)
-        self._shards = [None if each is shard else each for each in self._shards]
+        self._shards = {index: each for index, each in self._shards.items() if each is not shard}
 
     def _report(self) -> GatheredInfo:
         infos, self._infos = self._infos, []
@@ -257,15 +255,13 @@ class GatheredWorkers(RemoteWorkers):
     The rows of its samples are in the replay shards already; the infos are of the type ``GatheredInfo``.
     """
 
-    def __init__(
-        self, pool: TaskPool, fleet: Fleet, num_gatherers: int, num_shards: int, max_weight_sync_delay: int
-    ) -> None:
-        """``fleet`` has ``num_gatherers``. Each gets newer weights after it has reported so many more env steps.
+    def __init__(self, pool: TaskPool, fleet: Fleet, max_weight_sync_delay: int) -> None:
+        """Each of ``fleet`` gets newer weights after it has reported so many more env steps.
 
-        Call ``set_shard`` for each of ``num_shards`` before the first poll.
+        Call ``set_shard`` for each shard before the first poll.
         """
-        self.num_gatherers = num_gatherers
-        self._shards: list[Actor[Any] | None] = [None] * num_shards
+        self.num_gatherers = fleet.num_workers
+        self._shards: dict[int, Actor[Any]] = {}
         self._latest: dict[int, Gathered] = {}
         self._num_restarts = 0
         self._gathered_events: list[str] = []
@@ -293,9 +289,8 @@ class GatheredWorkers(RemoteWorkers):
     def _prepare(self, worker: Actor[Any]) -> None:
         """Tell a new gatherer also where to store."""
         super()._prepare(worker)
-        for index, shard in enumerate(self._shards):
-            if shard is not None:
-                self._send_shard(worker, index)
+        for index in self._shards:
+            self._send_shard(worker, index)
 
     def _replace(self, worker: Actor[Any], error: Exception) -> None:
         """Replace a gatherer that died, maybe with a report; another error has ended its fleet, and is raised."""

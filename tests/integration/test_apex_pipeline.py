@@ -39,6 +39,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule, derive_seed
+from tests.lab import doubles
 from tests.lab.checkpoints import in_memory
 from tests.lab.doubles import CountingPolicy, ScriptedLearner, own_number
 from tests.lab.envs import COUNTING_ENV
@@ -102,15 +103,7 @@ class CheckingLearner(ScriptedLearner):
         return {"version": np.array(float(self.num_updates))}
 
 
-REPLAY = ReplayConfig(
-    capacity=100_000,
-    learning_starts=200,
-    train_batch_size=64,
-    prioritized=True,
-    alpha=0.6,
-    eps=1e-6,
-    storage="frames",
-)
+REPLAY = replace(doubles.REPLAY, capacity=100_000, learning_starts=200, train_batch_size=64)
 
 
 class CountedWorkers(RemoteWorkers):
@@ -166,14 +159,13 @@ class Pipeline:
 
     def make_gatherers(self, num_shards: int) -> GatheredWorkers:
         fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, words=FleetWords("gatherer {}".format))
-        gathered = GatheredWorkers(self.pool, fleet, len(GROUPS), num_shards, SYNC_DELAY)
+        gathered = GatheredWorkers(self.pool, fleet, SYNC_DELAY)
         for index in range(num_shards):
             gathered.set_shard(index, self.shards[index])
         return gathered
 
     def place_gatherer(self, index: int, attempt: int) -> Actor[Any]:
         config = GathererConfig(
-            num_shards=len(self.shards),
             limits=LIMITS,
             queue_depth=QUEUE_DEPTH,
             max_weight_sync_delay=SYNC_DELAY,

@@ -94,13 +94,12 @@ def place_gatherers(
     fleet = Fleet(pool, place, len(groups), limits, RunningClock(), words)
     least = min(len(group) for group in groups)
     delay = settings.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
-    return GatheredWorkers(pool, fleet, len(groups), settings.num_replay_buffer_shards, delay)
+    return GatheredWorkers(pool, fleet, delay)
 
 
 def _gatherer_config(config: CommonConfig, settings: AsyncReplayOptimizerConfig, number: int) -> GathererConfig:
     """Return what all gatherers have in common."""
     return GathererConfig(
-        num_shards=settings.num_replay_buffer_shards,
         limits=FleetLimits(ceil(config.max_num_worker_restarts / number), config.sample_timeout_s),
         queue_depth=settings.sample_queue_depth,
         max_weight_sync_delay=settings.max_weight_sync_delay,
