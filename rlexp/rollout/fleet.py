@@ -24,7 +24,7 @@ from rlexp.rollout.fleet_member import (
 )
 from rlexp.rollout.worker import RolloutWorker
 
-__all__ = ["Fleet", "FleetLimits", "FleetWords", "PlaceWorker"]
+__all__ = ["Fleet", "FleetLimits", "FleetWords", "Worker"]
 
 Worker = Actor[RolloutWorker]
 RECHECK_S = 1.0

@@ -226,20 +226,12 @@ class NStep:
 
 DIST_INPUTS = "dist_inputs"
 """The policy's output: the inputs ``[B, K]`` of the distribution that an action was drawn from."""
-
-
 VF_PREDS = "vf_preds"
 """The policy's output: the value ``[B]`` of an observation."""
-
-
 LOGP = "logp"
 """The logarithm of the probability with which an action was drawn, ``[B]``."""
-
-
 ADVANTAGES = "advantages"
 """How much better an action was than the policy is on average, ``[B]``; not normalised."""
-
-
 VALUE_TARGETS = "value_targets"
 """What the value function learns, ``[B]``."""
 

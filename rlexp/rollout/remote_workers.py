@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ArgumentLostError, Completed, Lane, Ref, TaskPool
+from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ArgumentLostError, Completed, Lane, Ref, TaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import Fleet
+from rlexp.rollout.fleet import Fleet, Worker
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
 from rlexp.rollout.worker import RolloutWorker
-
-Worker = Actor[RolloutWorker]
 
 
 class Turns:
@@ -258,7 +256,7 @@ class RemoteWorkers:
         self._count_sync(call.actor, info)
         return Sample(call.refs[0], info)
 
-    def _count_sync(self, worker: Actor[RolloutWorker], info: SampleInfo) -> None:
+    def _count_sync(self, worker: Worker, info: SampleInfo) -> None:
         if info.num_weight_reads is None:
             self._syncs.sampled(worker, info.num_env_steps)
             return
@@ -277,7 +275,7 @@ class RemoteWorkers:
                 except Exception as error:
                     self._replace(call.actor, error)
 
-    def _replace(self, worker: Actor[RolloutWorker], error: Exception) -> None:
+    def _replace(self, worker: Worker, error: Exception) -> None:
         self._forget(worker)
         self._fleet.failed(worker, error)
 
@@ -288,15 +286,15 @@ class RemoteWorkers:
             self._syncs.add(worker)
             self._prepare(worker)
 
-    def _prepare(self, worker: Actor[RolloutWorker]) -> None:
+    def _prepare(self, worker: Worker) -> None:
         """Send a new worker what it needs before its first call, beside weights."""
         self._send_filter(worker)
 
-    def _send_filter(self, worker: Actor[RolloutWorker]) -> None:
+    def _send_filter(self, worker: Worker) -> None:
         if self._filter is not None:
             self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
 
-    def _forget(self, worker: Actor[RolloutWorker]) -> None:
+    def _forget(self, worker: Worker) -> None:
         self._lane.forget(worker)
         self._updates.forget(worker)
         self._turns.remove(worker)
