@@ -139,6 +139,22 @@ class VersionPolicy(ScriptedPolicy):
         self.version = int(weights["version"])
 
 
+class RememberedPolicies:
+    """Makes policies of a kind for a worker, and keeps them."""
+
+    def __init__(self, kind: type[ScriptedPolicy] = StepPolicy) -> None:
+        self.made: list[ScriptedPolicy] = []
+        self._kind = kind
+
+    def __call__(self) -> ScriptedPolicy:
+        self.made.append(self._kind())
+        return self.made[-1]
+
+    def clocks(self) -> list[int]:
+        """Return the clock of every act."""
+        return [clock for policy in self.made for clock, _ in policy.acts]
+
+
 def own_number(obs: Array) -> Array:
     """Return a number for each row that depends on which one it is."""
     number: Array = 1 + obs[:, 0] % 7 + obs[:, 1] % 5 + obs[:, 2]

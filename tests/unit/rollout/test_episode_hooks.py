@@ -341,6 +341,7 @@ class TestState:
     def test_a_nan_metric_of_a_running_episode_is_left_out(self) -> None:
         nan = np.float32("nan")
         state, _ = saved(spec_with("Recorder"), lambda: calls_of("start")[-1].episode.metrics.update(distance=nan))
+        assert len(state["recorder"]["hooks"]["episodes"]) == NUM_ENVS
         assert "nan" not in str(state["recorder"]["hooks"]).lower()
 
     @pytest.mark.parametrize("names", [(), ("Ends",)])

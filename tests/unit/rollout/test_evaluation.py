@@ -62,59 +62,54 @@ class RightPolicy(ScriptedPolicy):
         return np.asarray(obs.argmax(axis=1))
 
 
-def play(env: str, num_envs: int, num_episodes: int) -> tuple[list[float], list[int]]:
+def play(
+    env: str, num_envs: int, num_episodes: int, policy: ScriptedPolicy | None = None, limits: EvaluationLimits = LIMITS
+) -> PlayedEpisodes:
     vector = make_vector_env(EnvConfig(env), num_envs)
-    played = played_to_end(play_episodes(ScriptedPolicy(), vector, num_episodes, SEED, LIMITS))
-    assert played.is_complete
-    return played.returns.tolist(), played.lengths.tolist()
+    return played_to_end(play_episodes(policy or ScriptedPolicy(), vector, num_episodes, SEED, limits))
 
 
 def test_returns_and_lengths_by_hand() -> None:
-    returns, lengths = play(COUNTING_ENV, num_envs=1, num_episodes=4)
-    assert lengths == [3, 7, 12, 3]
-    assert returns == [6, 28, 78, 6]
+    played = play(COUNTING_ENV, num_envs=1, num_episodes=4)
+    assert played.lengths.tolist() == [3, 7, 12, 3]
+    assert played.returns.tolist() == [6, 28, 78, 6]
 
 
 @pytest.mark.parametrize(("num_envs", "num_episodes"), [(1, 5), (2, 5), (5, 5), (8, 5), (3, 10)])
 def test_plays_as_many_episodes_as_asked_for(num_envs: int, num_episodes: int) -> None:
-    returns, lengths = play(COUNTING_ENV, num_envs, num_episodes)
-    assert len(returns) == len(lengths) == num_episodes
+    played = play(COUNTING_ENV, num_envs, num_episodes)
+    assert played.is_complete
+    assert len(played.returns) == len(played.lengths) == num_episodes
 
 
 @pytest.mark.parametrize(("num_episodes", "num_short", "num_long"), [(8, 4, 4), (4, 2, 2), (7, 4, 3), (20, 10, 10)])
 def test_short_episodes_are_not_preferred(num_episodes: int, num_short: int, num_long: int) -> None:
     # Of four envs, the even ones live for 1 step and the odd ones for 9: the first to end would nearly all be short.
-    returns, lengths = play(UNEVEN_ENV, 4, num_episodes)
-    assert sorted(lengths) == [UnevenEnv.SHORT] * num_short + [UnevenEnv.LONG] * num_long
-    assert sum(returns) == num_short
+    played = play(UNEVEN_ENV, 4, num_episodes)
+    assert sorted(played.lengths) == [UnevenEnv.SHORT] * num_short + [UnevenEnv.LONG] * num_long
+    assert played.returns.sum() == num_short
 
 
 def test_acts_on_what_the_policy_sees() -> None:
-    vector = make_vector_env(EnvConfig(IDENTITY_ENV), 3)
-    assert played_to_end(play_episodes(RightPolicy(), vector, 30, SEED, LIMITS)).returns.tolist() == [1.0] * 30
-    blind = played_to_end(play_episodes(ScriptedPolicy(), vector, 30, SEED, LIMITS))
+    assert play(IDENTITY_ENV, 3, 30, RightPolicy()).returns.tolist() == [1.0] * 30
+    blind = play(IDENTITY_ENV, 3, 30)
     assert 0 < blind.returns.sum() < 30, f"one of {IdentityEnv.NUM_ACTIONS} actions is right"
 
 
 def test_the_same_seed_plays_the_same_episodes() -> None:
-    assert play(IDENTITY_ENV, 3, 40) == play(IDENTITY_ENV, 3, 40)
-
-
-def limited(env: str, limits: EvaluationLimits, num_episodes: int = 3) -> PlayedEpisodes:
-    return played_to_end(
-        play_episodes(ScriptedPolicy(), make_vector_env(EnvConfig(env), 2), num_episodes, SEED, limits)
-    )
+    first, again = (play(IDENTITY_ENV, 3, 40).returns.tolist() for _ in range(2))
+    assert first == again
 
 
 def test_evaluation_ends_at_its_step_limit_with_the_episodes_so_far() -> None:
-    played = limited(COUNTING_ENV, EvaluationLimits(max_steps=6, timeout_s=None))
+    played = play(COUNTING_ENV, 2, 3, limits=EvaluationLimits(max_steps=6, timeout_s=None))
     assert (played.lengths.tolist(), played.num_wanted, played.num_env_steps) == ([3, 3], 3, 12)
     assert not played.is_complete
     assert str(played) == "2 of 3 evaluation episodes ended within 0 s, 12 env steps"
 
 
 def test_evaluation_ends_at_its_time_limit_in_an_env_without_an_end() -> None:
-    played = limited(ENDLESS_ENV, EvaluationLimits(max_steps=10**9, timeout_s=0.05))
+    played = play(ENDLESS_ENV, 2, 3, limits=EvaluationLimits(max_steps=10**9, timeout_s=0.05))
     assert played.returns.tolist() == []
     assert 0.05 <= played.seconds < 5.0
 

@@ -316,22 +316,6 @@ def test_returns_of_three_steps_by_hand() -> None:
     assert by_hand([GOES_ON] * 3, NO_CRITIC) == ([2.75, 3.5, 3.0], [2.75, 3.5, 3.0])
 
 
-def test_lambda_of_one_is_the_return_without_gae() -> None:
-    for endings in ([GOES_ON] * 3, [GOES_ON, TRUNCATED, GOES_ON], [GOES_ON, GOES_ON, TERMINATED]):
-        assert by_hand(endings, replace(GAE, lambda_=1.0)) == by_hand(endings, RETURNS)
-
-
-def test_lambda_of_zero_is_one_td_error_wherever_fragments_end() -> None:
-    fold = replace(GAE, lambda_=0.0)
-    envs = [make_steps(env, list(range(12)), [GOES_ON] * 4 + [TRUNCATED] + [GOES_ON] * 7) for env in range(2)]
-    whole = fold.rows(with_values(make_fragment(envs, 0, 12)), 12)
-    accumulator = FragmentAccumulator(fold)
-    parts = [accumulator.push(with_values(make_fragment(envs, t, t + 3))) for t in range(0, 12, 3)]
-    for name in (OBS, ADVANTAGES, VALUE_TARGETS):
-        np.testing.assert_array_equal(SampleBatch.concat(parts)[name], whole[name])
-    assert whole[ADVANTAGES][0] == pytest.approx(0 + 0.5 * value_of(1) - value_of(0))
-
-
 @pytest.mark.parametrize("fold", [GAE, NStep(3, 0.9)], ids=["GAE", "3-step"])
 def test_the_fragments_given_are_not_written_into(fold: Fold) -> None:
     steps = [make_steps(0, [1, 2, 4, 8], [GOES_ON, TERMINATED, GOES_ON, GOES_ON])]

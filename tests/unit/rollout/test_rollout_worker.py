@@ -31,7 +31,7 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy, WorkerSpec
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch, WrittenRows
-from tests.lab.doubles import StepPolicy
+from tests.lab.doubles import RememberedPolicies, StepPolicy
 from tests.lab.dqn import PLAIN_HEAD
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length
 from tests.lab.rollout import assert_same_batch, spec_of, whole
@@ -145,21 +145,6 @@ def test_episodes_say_whether_their_env_is_reported() -> None:
     assert info.episodes.reported.tolist() == [False, True]
     _, (info,) = sample(make_worker(), calls=1)
     assert info.episodes.reported.tolist() == [True, True]
-
-
-class RememberedPolicies:
-    """Makes StepPolicies, and keeps them."""
-
-    def __init__(self) -> None:
-        self.made: list[StepPolicy] = []
-
-    def __call__(self) -> StepPolicy:
-        self.made.append(StepPolicy())
-        return self.made[-1]
-
-    def clocks(self) -> list[int]:
-        """Return the clock of every act."""
-        return [clock for policy in self.made for clock, _ in policy.acts]
 
 
 def test_policy_gets_the_steps_of_all_workers_and_the_envs_that_reset() -> None:

@@ -19,7 +19,7 @@ from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, WorkerSpec
 from rlexp.sample_batch import SampleBatch
-from tests.lab.doubles import CountingPolicy, HeldPool, StepPolicy, VersionPolicy
+from tests.lab.doubles import CountingPolicy, HeldPool, RememberedPolicies, StepPolicy, VersionPolicy
 from tests.lab.envs import COUNTING_ENV
 from tests.lab.rollout import assert_same_batch, fleet_of, spec_of, whole
 from tests.lab.shared_memory import read_here
@@ -127,15 +127,10 @@ def test_fragments_together_have_the_rows_and_reports_of_each_alone(
 
 
 def test_clock_goes_on_between_fragments_that_go_together(shared: SharedWeights) -> None:
-    policies: list[CountingPolicy] = []
-
-    def make_policy() -> CountingPolicy:
-        policies.append(CountingPolicy())
-        return policies[-1]
-
-    worker = RolloutWorker(replace(spec(shared, TOGETHER), make_policy=make_policy))
+    policies = RememberedPolicies(CountingPolicy)
+    worker = RolloutWorker(replace(spec(shared, TOGETHER), make_policy=policies))
     info = worker.sample(1000)[1]
-    clocks = [clock for clock, _ in policies[0].acts]
+    clocks = policies.clocks()
     assert clocks == sorted(clocks)
     assert clocks[0] == 1000
     assert 1000 + info.num_env_steps - STEPS <= clocks[-1] <= 1000 + info.num_env_steps
@@ -163,7 +158,6 @@ class Scene:
     """Two workers of a held pool; the second one cannot reach the shared memory."""
 
     def __init__(self, shared: SharedWeights) -> None:
-        self.shared = shared
         self.pool = HeldPool()
         specs = [spec(shared), replace(spec(None), index=1)]
         self.workers: list[Actor[RolloutWorker]] = [
@@ -183,30 +177,19 @@ class Scene:
         return [args[0] for args in self.pool.made("set_weights", self.workers[index])]
 
 
-def test_source_sends_weights_only_to_workers_that_do_not_read_them(shared: SharedWeights) -> None:
-    scene = Scene(shared)
+def test_source_sends_weights_only_to_workers_that_do_not_read_them_and_counts_both(shared: SharedWeights) -> None:
+    scene, seen = Scene(shared), list[tuple[int, int]]()
     for version in range(12):
         scene.source.publish(version, weights(version))
-        scene.polls(2)
+        seen += scene.polls(2)
+    seen += scene.polls(2)
     assert scene.sent(0) == [0]
     assert scene.sent(1)[0] == 0
     assert len(scene.sent(1)) > 3
-    last = dict(scene.polls(2))
+    last = dict(seen)
     assert last[0] >= 10
     assert last[1] >= 8
-
-
-def test_source_counts_what_is_read_and_what_is_sent(shared: SharedWeights) -> None:
-    scene = Scene(shared)
-    seen: dict[int, list[int]] = {0: [], 1: []}
-    for version in range(12):
-        scene.source.publish(version, weights(version))
-        for worker, used in scene.polls(2):
-            seen[worker].append(used)
-    scene.pool.let_run()
-    for worker, used in scene.polls(1):
-        seen[worker].append(used)
-    num_read = len(set(seen[0])) - 1
+    num_read = len({used for worker, used in seen if worker == 0}) - 1
     assert num_read > 3
     assert scene.source.num_weight_syncs == len(scene.sent(0)) + len(scene.sent(1)) + num_read
 
