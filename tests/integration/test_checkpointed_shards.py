@@ -18,9 +18,10 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayShard
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.trial import write_checkpoint
-from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, REWARDS, TD_ERRORS, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import ACTIONS, REWARDS, TD_ERRORS, Array, FrameRows
 from tests.lab.checkpoints import in_memory
 from tests.lab.doubles import REPLAY
+from tests.lab.rollout import stacked_rows
 
 CONFIG = replace(REPLAY, capacity=300, train_batch_size=32, storage="compressed_frames")
 
@@ -36,15 +37,12 @@ def played(first: int, count: int) -> FrameRows:
     """Rows of stacks of two frames, each frame its number all over."""
     numbers = np.arange(first, first + count + 2)
     frames = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None, None], (len(numbers), 32, 32, 1))
-    places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
     columns: dict[str, Array] = {
-        FRAME_IDS: places,
-        NEW_FRAME_IDS: places + np.int32(1),
         ACTIONS: np.arange(count),
         REWARDS: np.arange(count, dtype=np.float32),
         TD_ERRORS: np.linspace(0, 3, count, dtype=np.float32),
     }
-    return FrameRows(SampleBatch(columns), frames, numbers)
+    return stacked_rows(first, frames, columns)
 
 
 def fill(pool: RayTaskPool, shards: ReplayShards) -> None:

@@ -1,4 +1,4 @@
-"""Short ways to the WorkerSpecs that tests need, to fleets of workers that are there, and to what workers send."""
+"""Short ways to the WorkerSpecs that tests need, to fleets of workers that are there, and to what these send."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import Fold, NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.rollout.worker_spec import MakePolicy, RolloutConfig, WorkerSpec
-from rlexp.sample_batch import SampleBatch, SentRows
+from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch, SentRows
 
 PLAIN = RolloutConfig(
     fragment_length=10,
@@ -56,3 +56,13 @@ def assert_same_batch(found: SampleBatch, expected: SampleBatch) -> None:
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name])
         assert found[name].dtype == expected[name].dtype
+
+
+def stacked_rows(
+    first: int, frames: Array, columns: Mapping[str, Array], stacked: int = 2, n_step: int = 1
+) -> FrameRows:
+    """Return the rows of one env from its step ``first`` on, which shows stacks of ``frames [F, ...]``, one by one."""
+    count = len(frames) - (stacked - 1) - n_step
+    ids = (np.arange(count)[:, None] + np.arange(stacked)).astype(np.int32)
+    rows = SampleBatch({FRAME_IDS: ids, NEW_FRAME_IDS: ids + np.int32(n_step), **columns})
+    return FrameRows(rows, frames, np.arange(first, first + len(frames)))

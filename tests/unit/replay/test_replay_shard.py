@@ -21,10 +21,8 @@ from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.trial import write_checkpoint
 from rlexp.sample_batch import (
     ACTIONS,
-    FRAME_IDS,
     IMPORTANCE_WEIGHTS,
     KEYS,
-    NEW_FRAME_IDS,
     NEW_OBS,
     OBS,
     REWARDS,
@@ -34,7 +32,7 @@ from rlexp.sample_batch import (
 )
 from tests.lab.checkpoints import in_memory
 from tests.lab.doubles import REPLAY
-from tests.lab.rollout import assert_same_batch
+from tests.lab.rollout import assert_same_batch, stacked_rows
 
 CONFIG = replace(REPLAY, capacity=100, learning_starts=10, train_batch_size=32, alpha=0.5, eps=0.0)
 
@@ -189,9 +187,7 @@ def stacks(first: int, count: int) -> FrameRows:
     """Rows of stacks of two frames, half of whose pixels are noise that nothing compresses."""
     frames = np.random.default_rng(first).integers(0, 256, (count + 2, *FRAME), np.uint8)
     frames[:, 32:] = 0
-    places = np.arange(count, dtype=np.int32)[:, None] + np.arange(2, dtype=np.int32)
-    columns = {FRAME_IDS: places, NEW_FRAME_IDS: places + np.int32(1), ACTIONS: np.arange(count)}
-    return FrameRows(SampleBatch(columns), frames, np.arange(first, first + count + 2))
+    return stacked_rows(first, frames, {ACTIONS: np.arange(count)})
 
 
 @contextmanager

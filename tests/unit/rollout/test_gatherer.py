@@ -18,10 +18,10 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
 from rlexp.rollout.fragment import join_rows
 from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
-from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
+from rlexp.sample_batch import FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
 from tests.lab.doubles import CountingPolicy, RaisingPool, StepPolicy
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
-from tests.lab.rollout import spec_of
+from tests.lab.rollout import spec_of, stacked_rows
 
 FRAGMENT = 10
 NOTHING_RESERVED = Resources(0, 0)
@@ -242,10 +242,8 @@ def test_what_each_worker_observed_is_reported_by_its_index() -> None:
 def frame_rows(first: int, count: int) -> FrameRows:
     """Return rows of stacks of two frames, of which the frame of number n is filled with n."""
     numbers = np.arange(first, first + count + 2)
-    ids = np.arange(count)[:, None] + np.arange(2)
-    columns = {FRAME_IDS: ids.astype(np.int32), NEW_FRAME_IDS: (ids + 1).astype(np.int32)}
     frames = np.broadcast_to(numbers[:, None, None, None], (count + 2, 4, 4, 1)).astype(np.uint8)
-    return FrameRows(SampleBatch(columns), frames, numbers)
+    return stacked_rows(first, frames, {})
 
 
 def test_frames_that_several_fragments_have_are_sent_once() -> None:

@@ -22,6 +22,7 @@ from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array,
 from rlexp.schedules import PiecewiseSchedule
 from tests.lab.checkpoints import in_memory
 from tests.lab.dqn import PLAIN_HEAD
+from tests.lab.rollout import stacked_rows
 
 CPU = torch.device("cpu")
 CAPACITY, BATCH_SIZE, NUM_UPDATES = 64, 16, 100
@@ -34,21 +35,14 @@ NETWORK = QNetworkConfig(IMAGE, num_actions=3, torso=torso_config_of(DQNConfig()
 def played(first: int, count: int) -> FrameRows:
     """Return ``count`` transitions of one env from its step ``first`` on, as a worker sends them."""
     rng = np.random.default_rng(first)
-    steps = np.arange(first, first + count)
-    numbers = np.arange(first, first + count + 4)
-    frames = np.stack(
-        [np.random.default_rng(number).integers(256, size=(16, 16, 1), dtype=np.uint8) for number in numbers]
-    )
-    stack = np.arange(4)
+    numbers = range(first, first + count + 4)
+    frames = np.stack([np.random.default_rng(each).integers(256, size=(16, 16, 1), dtype=np.uint8) for each in numbers])
     columns: dict[str, Array] = {
-        "frame_ids": (steps - first)[:, None] + stack,
         ACTIONS: rng.integers(3, size=count),
         REWARDS: rng.standard_normal(count).astype(np.float32),
         DISCOUNTS: np.full(count, 0.97, np.float32),
-        "new_frame_ids": (steps - first)[:, None] + np.minimum(stack + 1, 4),
     }
-    columns["new_frame_ids"] = np.minimum(columns["new_frame_ids"], len(numbers) - 1)
-    return FrameRows(SampleBatch(columns), frames, numbers)
+    return stacked_rows(first, frames, columns, stacked=4)
 
 
 def new_learner(device: str = "cpu") -> DQNLearner:

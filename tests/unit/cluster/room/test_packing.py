@@ -22,15 +22,13 @@ from rlexp.replay.shard import ReplayShard
 from rlexp.sample_batch import (
     ACTIONS,
     DISCOUNTS,
-    FRAME_IDS,
-    NEW_FRAME_IDS,
     REWARDS,
     TD_ERRORS,
     Array,
     FrameRows,
-    SampleBatch,
 )
 from tests.lab.doubles import REPLAY
+from tests.lab.rollout import stacked_rows
 
 Amounts = dict[str, float]
 
@@ -131,17 +129,10 @@ def pong(run: str = "APEX", **config: Any) -> Experiment:
 
 def fragment(first: int, game: np.ndarray) -> FrameRows:
     """The rows of one env from its step ``first`` on; its frames are one after another of ``game``'s."""
-    steps, ages = np.arange(FRAGMENT)[:, None], np.arange(STACKED)
-    columns: dict[str, Array] = {
-        FRAME_IDS: (steps + ages).astype(np.int32),
-        ACTIONS: np.zeros(FRAGMENT, np.int64),
-        REWARDS: np.zeros(FRAGMENT, np.float32),
-        DISCOUNTS: np.zeros(FRAGMENT, np.float32),
-        NEW_FRAME_IDS: (steps + ages + N_STEP).astype(np.int32),
-        TD_ERRORS: np.zeros(FRAGMENT, np.float32),
-    }
     numbers = np.arange(first, first + FRAGMENT + STACKED - 1 + N_STEP)
-    return FrameRows(SampleBatch(columns), game[numbers % len(game)], numbers)
+    columns: dict[str, Array] = {name: np.zeros(FRAGMENT, np.float32) for name in (REWARDS, DISCOUNTS, TD_ERRORS)}
+    columns[ACTIONS] = np.zeros(FRAGMENT, np.int64)
+    return stacked_rows(first, game[numbers % len(game)], columns, STACKED, N_STEP)
 
 
 def stored_bytes_per_transition(num_shards: int, storage: str, game: np.ndarray) -> float:
