@@ -221,6 +221,15 @@ def test_what_a_lost_shard_did_not_take_is_counted_and_its_replacement_gets_rows
     assert bench.shelves[0].batches
 
 
+def test_what_a_shard_had_not_taken_when_it_was_replaced_is_counted() -> None:
+    bench = Bench()
+    bench.pool.held.add(bench.shelves[0])
+    for _ in range(4):
+        assert bench.sample().num_fragments_lost == 0
+    bench.gatherer.set_shard(0, Actor("replay-0", Shelf()))
+    assert bench.sample().num_fragments_lost >= CONFIG.store_depth
+
+
 def test_worker_that_fails_is_replaced_and_named_by_its_own_index() -> None:
     bench = Bench()
     bench.sample()
