@@ -140,7 +140,7 @@ def test_at_a_border_the_outputs_of_the_weights_that_acted_there_stay() -> None:
     ids=["weights without a version", "a filter where there is none"],
 )
 def test_what_the_thread_refuses_is_an_error_of_the_next_fragment(refused: Callable[[RecordingAhead], None]) -> None:
-    env = make_vector_env(EnvConfig(COUNTING_ENV, {}, None), 1)
+    env = make_vector_env(EnvConfig(COUNTING_ENV), 1)
     ahead = RecordingAhead(FragmentRecorder(env, CountingPolicy(), PLAIN, seed=0))
     refused(ahead)
     with pytest.raises((KeyError, AssertionError)):
