@@ -84,8 +84,8 @@ class DQNLearner:
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
         self._target_updated_at = 0
-        self._importance_weights: Array = np.empty(0, np.float32)
-        """Of the newest batch."""
+        self._importance_weights: Array = np.array([np.nan])
+        """Of the newest batch; after a resume their mean, and NaN if there was no batch."""
         self.num_updates = 0
         self.num_target_updates = 0
         self.num_threads: int | None = None
@@ -116,10 +116,10 @@ class DQNLearner:
         return DQNUpdate(self.num_updates, lr, figures)
 
     def stats(self) -> Mapping[str, float | None]:
-        weights = self._importance_weights
+        weight = float(self._importance_weights.mean())
         return {
             "num_target_updates": self.num_target_updates,
-            "mean_importance_weight": float(weights.mean()) if len(weights) else None,
+            "mean_importance_weight": None if math.isnan(weight) else weight,
             "adam_step_share": self._adam.step_share(),
         }
 
@@ -134,6 +134,7 @@ class DQNLearner:
         state |= {f"target.{name}": array for name, array in self._target_parameters.arrays().items()}
         state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
         state["noise_rng"] = self._noise.get_state().cpu().numpy()
+        state["mean_importance_weight"] = self._importance_weights.mean(keepdims=True)
         counters = (self._num_steps_sampled, self._num_steps_trained, self._target_updated_at)
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
 
@@ -144,6 +145,7 @@ class DQNLearner:
         if not continue_generator(self._noise, state["noise_rng"]) and self._network.named_noisy_layers():
             other = "a GPU" if self._device.type == "cpu" else "a CPU"
             self._note(f"noisy layers draw other noise than without the stop: the checkpoint was written on {other}")
+        self._importance_weights = state.get("mean_importance_weight", self._importance_weights)
         counters = state["counters"].tolist()
         self._num_steps_sampled, self._num_steps_trained, self._target_updated_at = counters[:3]
         self.num_updates, self.num_target_updates = counters[3:]
