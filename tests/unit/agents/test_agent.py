@@ -110,9 +110,8 @@ Make = Callable[..., DQNAgent[Any]]
 TIMES = {
     *("time_total_s", "time_this_iter_s", "sample_throughput", "train_throughput", "bottleneck"),
     *("learner_wait_share", "learner_time_share", "worker_wait_share", "worker_time_share", "timers"),
-    "mean_importance_weight",
 }
-"""Figures of the clock, and one of the newest batch, which is None until there is a batch after the break."""
+"""Figures of the clock."""
 
 
 def make_dqn_agent(env: str, changes: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> DQNAgent[Any]:
