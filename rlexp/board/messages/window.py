@@ -113,69 +113,44 @@ class SendWindow:
 
 
 class ReceiveWindow:
-    """Which fragments of one seat and epoch have come; owned by the trainer's inbox.
-
-    A fragment is *admitted* when it comes, once, and *settled* when its rows are stored: only that moves ``got``.
-    """
+    """Which fragments of one seat and epoch have come; owned by the trainer's inbox."""
 
     def __init__(self, size: int) -> None:
         """Admit at most ``2 * size`` fragments beyond ``got``."""
         self.size = size
         self.got = NOTHING_GOT
-        """The highest number up to which all are settled."""
-        self.num_repeated = 0
-        """Fragments that came again."""
-        self.num_beyond = 0
-        """Fragments with a number that no sender uses yet."""
-        self._admitted: set[int] = set()
-        self._settled: set[int] = set()
-
-    @property
-    def num_admitted(self) -> int:
-        """Fragments that were admitted and not settled yet."""
-        return len(self._admitted)
+        """The highest number up to which all have come."""
+        self._beyond_gap: set[int] = set()
 
     def admit(self, number: int) -> bool:
-        """Return whether fragment ``number`` is to be stored: it is new, and within the window."""
-        if number <= self.got or number in self._admitted or number in self._settled:
-            self.num_repeated += 1
+        """Return whether fragment ``number`` is new and within the window; from then on it has come."""
+        if not self.got < number <= self.got + 2 * self.size or number in self._beyond_gap:
             return False
-        if number > self.got + 2 * self.size:
-            self.num_beyond += 1
-            return False
-        self._admitted.add(number)
+        self._beyond_gap.add(number)
+        self._close_gap()
         return True
 
-    def settle(self, number: int) -> None:
-        """Record that an admitted fragment is stored, or is to be ignored for good."""
-        if number <= self.got:  # see advance()
-            return
-        self._admitted.remove(number)
-        self._settled.add(number)
-        while self.got + 1 in self._settled:
-            self.got += 1
-            self._settled.remove(self.got)
-
     def state(self) -> dict[str, Any]:
-        """Return which fragments are settled; those that were only admitted come again."""
-        return {"got": self.got, "settled": sorted(self._settled)}
+        """Return which fragments have come."""
+        return {"got": self.got, "settled": sorted(self._beyond_gap)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
         settled: Iterable[int] = state["settled"]
         self.got = int(state["got"])
-        self._settled = {int(number) for number in settled}
-        self._admitted = set()
+        self._beyond_gap = {int(number) for number in settled}
 
     def advance(self, got: int) -> int:
-        """Take what the board says is settled, where that is more; return how many were not known to be settled."""
+        """Take it that all up to ``got`` have come; return how many of them were not known to."""
         if got <= self.got:
             return 0
-        num_skipped = got - self.got - sum(number <= got for number in self._settled)
+        num_skipped = got - self.got - sum(number <= got for number in self._beyond_gap)
         self.got = got
-        self._settled = {number for number in self._settled if number > got}
-        self._admitted = {number for number in self._admitted if number > got}
-        while self.got + 1 in self._settled:
-            self.got += 1
-            self._settled.remove(self.got)
+        self._beyond_gap = {number for number in self._beyond_gap if number > got}
+        self._close_gap()
         return num_skipped
+
+    def _close_gap(self) -> None:
+        while self.got + 1 in self._beyond_gap:
+            self.got += 1
+            self._beyond_gap.remove(self.got)

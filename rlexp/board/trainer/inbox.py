@@ -171,10 +171,9 @@ class Inbox:
     def _admit(self, sender: _Sender, message: Message, member: str) -> Opened | None:
         header, window = message.header, sender.window
         self._skip_confirmed(window, header.number)
-        if not window.admit(header.number):
+        if not window.admit(header.number):  # one that is refused is admitted too: it would be wrong again
             self._counts["repeated"] += 1
             return None
-        window.settle(header.number)  # also if it is refused: it would be wrong again
         if self._strikes.is_banned(member):
             self._strikes.refuse("sent by a banned actor", header)
             return None

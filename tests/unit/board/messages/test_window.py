@@ -64,7 +64,6 @@ class Transfer:
         self.count = count
         self.published = NOTHING_GOT
         self.stored: list[int] = []
-        self.waiting: list[int] = []
         self.now_s = 0.0
 
     def act(self) -> None:
@@ -83,21 +82,16 @@ class Transfer:
             return
         for received in self.pipe.receive(self.random.randint(1, 8)):
             if self.receiver.admit(int(received)):
-                self.waiting.append(int(received))
-        while self.waiting and self.random.random() < 0.9:
-            number = self.waiting.pop(self.random.randrange(len(self.waiting)))
-            self.stored.append(number)
-            self.receiver.settle(number)
+                self.stored.append(int(received))
         if self.random.random() < 0.02:
             self.restart()
         self.published = max(self.published, self.receiver.got)
 
     def restart(self) -> None:
-        """Go on from a checkpoint that was just written; what was only admitted is gone."""
+        """Go on from a checkpoint that was just written."""
         state = self.receiver.state()
         self.receiver = ReceiveWindow(self.sender.size)
         self.receiver.load(state)
-        self.waiting.clear()
 
     def run(self) -> None:
         for _ in range(100_000):
@@ -224,33 +218,24 @@ def test_cleared_window_counts_what_it_gave_up() -> None:
     assert window.take(100.0) == []
 
 
-def test_only_settled_fragments_move_got() -> None:
+def test_gap_holds_got_back() -> None:
     window = ReceiveWindow(4)
-    assert [window.admit(number) for number in (1, 0, 1)] == [True, True, False]
-    assert (window.got, window.num_admitted, window.num_repeated) == (NOTHING_GOT, 2, 1)
-    window.settle(1)
+    assert [window.admit(number) for number in (1, 2, 1)] == [True, True, False]
     assert window.got == NOTHING_GOT
-    window.settle(0)
-    assert (window.got, window.num_admitted) == (1, 0)
+    assert window.admit(0)
+    assert window.got == 2
     assert not window.admit(0)
 
 
 def test_numbers_beyond_twice_the_window_are_refused() -> None:
     window = ReceiveWindow(4)
-    assert not window.admit(8)
-    assert window.admit(7)
-    assert window.num_beyond == 1
+    assert [window.admit(number) for number in (8, 7)] == [False, True]
 
 
 def test_what_the_board_knows_is_not_taken_again() -> None:
     window = ReceiveWindow(4)
     for number in (0, 3, 4):
         assert window.admit(number)
-    window.settle(3)
-    window.advance(2)
-    assert (window.got, window.num_admitted) == (3, 1)
-    window.settle(0)
-    window.advance(1)
-    assert window.got == 3
-    window.settle(4)
-    assert window.got == 4
+    assert (window.advance(2), window.got) == (2, 4)
+    assert (window.advance(1), window.got) == (0, 4)
+    assert [window.admit(number) for number in (2, 4, 5)] == [False, False, True]
