@@ -33,8 +33,7 @@ from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
-from rlexp.board.trainer.seats import board_source
-from rlexp.board.trainer.source import BoardSource
+from rlexp.board.trainer.source import BoardSource, board_source
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.user_code import UserModules

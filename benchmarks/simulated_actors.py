@@ -14,9 +14,9 @@ from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import seal_fragment
-from rlexp.board.messages.window import SendWindow
 from rlexp.board.servers.board import Beat, Fenced, Seat
 from rlexp.board.servers.redis import RedisBoard
+from rlexp.config.keys.board import BoardConfig
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import SampleBatch
 
@@ -71,16 +71,15 @@ class SimulatedActor:
         self.board = TimedBoard(load.url)
         self._load = load
         self._seat = self._claim(f"simulated-{number}")
-        self._window = SendWindow(load.window)
         feed = WeightsFeed(self.board, load.task_id, load.keys, MAX_WEIGHTS_BYTES)
-        self._outbox = Outbox(self.board, self._seat, self._window, feed, BEAT_S)
+        self._outbox = Outbox(self.board, self._seat, feed, BoardConfig(window=load.window, beat_s=BEAT_S))
         self._due_s = 0.0
         self._outbox.start()
 
     @property
     def num_put(self) -> int:
         """Fragments so far."""
-        return self._window.next_number
+        return self._outbox.window.next_number
 
     def begin(self, due_s: float) -> None:
         """Send the first fragment at ``due_s``."""

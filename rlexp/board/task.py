@@ -23,7 +23,6 @@ from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
 from rlexp.board.demands import actor_excess, bytes_of_space, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
-from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.payloads import Shapes
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat
@@ -202,33 +201,6 @@ class SeatSpecs:
     @property
     def _num_threads(self) -> int:
         return self.config.num_threads_per_worker or 1
-
-
-@dataclass(frozen=True)
-class ActorSettings:
-    """What a task says about how its actors send."""
-
-    keys: ActorKeys
-    """With which the task's messages are signed and verified."""
-    window: int
-    beat_s: float
-    max_weights_bytes: int
-    weights_shapes: Shapes | None = None
-    """Of the network that acts; None: they are not compared."""
-    patience_s: float = math.inf
-    """How long it keeps a seat of a task without a trainer."""
-
-
-def actor_settings(board: BoardConfig, keys: ActorKeys, shapes: Shapes | None = None) -> ActorSettings:
-    """Return how an actor of a task with the keys of ``board`` sends, and which weights it takes."""
-    return ActorSettings(
-        keys=keys,
-        window=board.window,
-        beat_s=board.beat_s,
-        patience_s=board.patience_s,
-        max_weights_bytes=int(board.max_weights_mb * 1e6),
-        weights_shapes=shapes,
-    )
 
 
 def board_keys_of(config: CommonConfig) -> BoardConfig:

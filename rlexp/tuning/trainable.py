@@ -17,7 +17,7 @@ from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
 from rlexp.board.trainer.link import TaskReports, save_into
-from rlexp.board.trainer.seats import BoardSeats
+from rlexp.board.trainer.source import BoardSeats
 from rlexp.board.trainer.trial import board_link
 from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.config.keys.common import CommonConfig

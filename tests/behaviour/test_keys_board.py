@@ -23,9 +23,9 @@ from rlexp.board.messages.payloads import blob_name, open_weights, seal_fragment
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.tokens import JoinToken, MasterKey
 from rlexp.board.servers.board import Fenced, Seat
-from rlexp.board.task import actor_settings, read_description
+from rlexp.board.task import read_description
 from rlexp.board.trainer.link import BoardLink
-from rlexp.board.trainer.seats import BoardSeats
+from rlexp.board.trainer.source import BoardSeats
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.errors import TrialError
 from rlexp.rollout.episodes import Episodes
@@ -177,7 +177,7 @@ def test_seat_is_leased_for_so_long() -> None:
 def test_actor_beats_so_often() -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, beat_s=0.25):
-        assert actor_settings(read_description(task_of(board)).board, KEYS).beat_s == 0.25
+        assert read_description(task_of(board)).board.beat_s == 0.25
 
 
 @pytest.mark.key("board.patience_s")
@@ -227,8 +227,7 @@ def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None
     board = MemoryBoard(MemoryServer())
     with trial(board, max_weights_mb=limit_mb) as agent:
         until(lambda: agent.stats()["board"]["num_weights_published"])
-        settings = actor_settings(read_description(task_of(board)).board, KEYS)
-        feed = WeightsFeed(board, TASK, settings.keys, settings.max_weights_bytes)
+        feed = WeightsFeed(board, TASK, KEYS, read_description(task_of(board)).board.max_weights_bytes)
         feed.fetch(0)
     assert feed.num_refused == num_refused
 

@@ -25,7 +25,7 @@ from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
-from rlexp.board.trainer.seats import BoardSeats
+from rlexp.board.trainer.source import BoardSeats
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from tests.lab.board import SMALL_APEX

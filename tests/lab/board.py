@@ -17,9 +17,10 @@ from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board, open_queue
 from rlexp.board.servers.board import Board, Carrier, Fenced, Lead, News, SeatHolder, TaskStatus
-from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
+from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import RESULT, BoardState
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.load import load_plan
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
@@ -84,7 +85,9 @@ def sealed(
 
 def inbox(window: int = 4, max_strikes: int = 3, keys: TrainerKeys = KEYS) -> Inbox:
     """Return an inbox of two seats, whose workers have the indices 5 and 6."""
-    return Inbox(TASK, keys, RULES, Strikes(max_strikes), 2, 5, window, MAX_BYTES)
+    return Inbox(
+        TASK, keys, RULES, BoardConfig(actors=2, max_strikes=max_strikes, window=window, max_fragment_mb=1.0), 5
+    )
 
 
 def state_of(*epochs: int, num_beats: int = 1) -> BoardState:

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Final
 
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
+from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.envelope import Header
-from rlexp.board.messages.payloads import seal_fragment
-from rlexp.board.messages.window import SendWindow
+from rlexp.board.messages.payloads import Shapes, seal_fragment
 from rlexp.board.servers.board import Board, Seat
-from rlexp.board.task import ActorSettings
+from rlexp.config.keys.board import BoardConfig
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
@@ -63,18 +63,20 @@ class JoinedActor:
         self,
         board: Board,
         seat: Seat,
-        settings: ActorSettings,
+        config: BoardConfig,
+        keys: ActorKeys,
         make_worker: MakeWorker,
+        weights_shapes: Shapes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep ``seat``, which was claimed, from now on."""
-        self._seat, self._settings, self._clock = seat, settings, clock
-        self._feed = WeightsFeed(
-            board, seat.task_id, settings.keys, settings.max_weights_bytes, settings.weights_shapes
-        )
-        self._outbox = Outbox(
-            board, seat, SendWindow(settings.window), self._feed, settings.beat_s, clock, settings.patience_s
-        )
+        """Keep ``seat``, which was claimed, from now on.
+
+        Messages are signed and verified with ``keys``. ``weights_shapes`` are those of the network that acts; None:
+        they are not compared.
+        """
+        self._seat, self._keys, self._clock = seat, keys, clock
+        self._feed = WeightsFeed(board, seat.task_id, keys, config.max_weights_bytes, weights_shapes)
+        self._outbox = Outbox(board, seat, self._feed, config, clock)
         self._make_worker = make_worker
         self._began_s = clock()
         self._waited_s = 0.0
@@ -179,7 +181,6 @@ class JoinedActor:
             self._waited_s += self._clock() - started
 
     def _seal(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> list[bytes]:
-        seat = self._seat
-        keys = self._settings.keys
+        seat, keys = self._seat, self._keys
         header = Header(seat.task_id, seat.index, seat.epoch, number, actor=keys.actor)
         return seal_fragment(header, rows, info, keys.key, self._outbox.max_message_bytes)

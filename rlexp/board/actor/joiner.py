@@ -21,7 +21,7 @@ from rlexp.board.messages.errors import Backoff, BannedError, BoardLostError, Un
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.tokens import TOKEN_VARIABLE, JoinToken, actor_keys
 from rlexp.board.servers.board import Board, Seat, TaskStatus, TaskSummary
-from rlexp.board.task import SeatSpecs, actor_settings, read_description
+from rlexp.board.task import SeatSpecs, read_description
 from rlexp.cluster.room.machine import this_machine
 from rlexp.errors import TrialError, UsageError
 from rlexp.rollout.evaluation import ShouldStop
@@ -271,8 +271,9 @@ class JoinedTask:
             return None
         self._refusal = ""
         self._view.on_seat(seat.index, task.num_seats, task.id, description.env)
-        settings = actor_settings(description.board, self._keys(task), specs.weights_shapes)
-        actor = JoinedActor(self._board, seat, settings, partial(_worker_of, specs))
+        make_worker = partial(_worker_of, specs)
+        keys, shapes = self._keys(task), specs.weights_shapes
+        actor = JoinedActor(self._board, seat, description.board, keys, make_worker, shapes)
         end = actor.run(should_stop, partial(self._report, specs.constant_epsilon(seat.index)))
         self._view.on_left(actor.figures(), task.id, end.value)
         return end

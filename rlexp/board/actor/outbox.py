@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from rlexp.board.messages.payloads import Newer, Shapes, blob_name, check_form, 
 from rlexp.board.messages.window import STANDSTILL_S, SendWindow
 from rlexp.board.servers.board import Beat, Board, Fenced, Seat, TaskStatus
 from rlexp.board.servers.carriers import ReconnectingCarrier
+from rlexp.config.keys.board import BoardConfig
 
 SHORTEST_BEAT_S: Final = 0.02
 LONGEST_FULL_BEAT_S: Final = 1.0
@@ -100,14 +100,12 @@ class Outbox:
         self,
         board: Board,
         seat: Seat,
-        window: SendWindow,
         feed: WeightsFeed,
-        beat_s: float,
+        config: BoardConfig,
         clock: Callable[[], float] = time.monotonic,
-        patience_s: float = math.inf,
     ) -> None:
         """Beat every ``beat_s`` at least, from ``start`` on; leave a task without a trainer after ``patience_s``."""
-        self.window = window
+        self.window = SendWindow(config.window)
         """To be read only, by others than this thread."""
         self.num_bytes = 0
         self.num_dropped = 0
@@ -121,13 +119,12 @@ class Outbox:
         """The queue, where it is another server's than the board's: otherwise fragments go with the beats."""
         if board.queue_kind != QUEUE_OF_BOARD:
             self._queue = self._beside = ReconnectingCarrier(self._queue, crc32(seat.member.encode()), clock=clock)
-        self._beat_s, self._clock = beat_s, clock
+        self._beat_s, self._patience_s, self._clock = config.beat_s, config.patience_s, clock
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._closing = threading.Event()
-        self._patience_s = patience_s
         self._led_s = clock()
-        self._last_beat_s = -beat_s
+        self._last_beat_s = -config.beat_s
         self._wait_s = SHORTEST_BEAT_S
         self._round_trip_s = 0.0
         self._is_queued = False

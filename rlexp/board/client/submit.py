@@ -144,10 +144,10 @@ class Submitter:
         self, player: BoardEvaluator, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
     ) -> EvaluationThread:
         """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
-        largest_mb = board_keys_of(submitted.trial.experiment.config).max_weights_mb
+        max_bytes = board_keys_of(submitted.trial.experiment.config).max_weights_bytes
         assert self._options.num_episodes is not None
         board = stack.enter_context(closing(open_board(self._address)))
-        feed = WeightsFeed(board, submitted.task.id, keys, int(largest_mb * 1e6))
+        feed = WeightsFeed(board, submitted.task.id, keys, max_bytes)
         thread = EvaluationThread(player, feed, self._options.num_episodes)
         stack.callback(thread.stop)
         return thread

@@ -5,18 +5,36 @@ Admission compares each fragment with the rules of its trial; Strikes counts wha
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import gymnasium as gym
 import numpy as np
 
+from rlexp.agents.workers import PlayedTrial, reward_limits
 from rlexp.board.messages.envelope import Header
 from rlexp.board.servers.board import actor_of
+from rlexp.board.task import board_keys_of
+from rlexp.config.keys.common import CommonConfig
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.sample_batch import FRAME_IDS_OF, Array, FrameRows, SampleBatch
+from rlexp.sample_batch import (
+    ACTIONS,
+    DISCOUNTS,
+    FRAME_IDS_OF,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    TD_ERRORS,
+    Array,
+    FrameRows,
+    SampleBatch,
+    has_frames,
+    num_frames,
+)
 
 MOST_STEPS_PER_S: Final = 1_000_000.0
 """Env steps of one actor per second, on average since it took its seat; no process steps envs so fast."""
@@ -25,6 +43,8 @@ ALLOWANCE_S: Final = 60.0
 ROUNDING: Final = 1e-4
 """By how much more a sum of limited rewards may be than its bound, in parts of it."""
 KEPT_REFUSALS: Final = 20
+MOST_STEPS_OF_EPISODES: Final = 1_000_000
+"""Env steps of a fragment, where it has whole episodes."""
 
 
 class RefusedError(Exception):
@@ -80,6 +100,88 @@ class AdmissionRules:
     """Of what a filter observes; None: there is no filter."""
     max_abs_reward: float | None = None
     """Of one env step, before it is limited for the learner; None: any."""
+
+
+def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
+    """Return what fragments of an agent with replay are like for a trial's spaces."""
+    space, replay = trial.observation_space, config.replay
+    assert space.shape is not None
+    assert space.dtype is not None
+    assert replay is not None
+    obs = _observation_rule(config, space)
+    columns = {
+        OBS: obs,
+        ACTIONS: _action_rule(trial.action_space),
+        REWARDS: _reward_rule(config, trial.env_config.env, replay.n_step),
+        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config.gamma, replay.n_step), itemsize=4),
+        NEW_OBS: obs,
+    }
+    if replay.workers_send_td_errors:
+        columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
+    steps = config.joined_fragment_length * config.num_envs_per_worker
+    if config.batch_mode == "complete_episodes":
+        steps = MOST_STEPS_OF_EPISODES
+    # A worker makes frames of observations by the dtype of the env's space.
+    framed = has_frames(space.shape, np.dtype(space.dtype))
+    frames = num_frames(space.shape) if framed else 0
+    return AdmissionRules(
+        columns=columns,
+        max_rows=steps + replay.n_step * config.num_envs_per_worker,
+        max_env_steps=steps,
+        num_frames=frames,
+        frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),
+        moments_shape=space.shape if config.observation_filter != "NoFilter" else None,
+        max_abs_reward=board_keys_of(config).max_abs_reward,
+    )
+
+
+def _action_rule(space: gym.Space[Any]) -> ColumnRule:
+    if isinstance(space, gym.spaces.Discrete):
+        return ColumnRule("iu", (), 0, int(space.n) - 1)
+    assert space.shape is not None
+    return ColumnRule("f", space.shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
+
+
+def _observation_rule(config: CommonConfig, space: gym.Space[np.ndarray]) -> ColumnRule:
+    assert space.shape is not None
+    dtype = np.dtype(space.dtype)
+    if config.observation_filter != "NoFilter":
+        return ColumnRule("f", space.shape, itemsize=4)
+    if dtype.kind == "f":
+        return ColumnRule("f", space.shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
+    return ColumnRule(dtype.kind, space.shape, itemsize=dtype.itemsize)
+
+
+def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
+    """Return the bounds of a space as float32, widened a little; None where the space has none."""
+    given = getattr(space, name, None)
+    if given is None:
+        return None
+    bound = np.asarray(given, np.float64)
+    slack = ROUNDING * np.maximum(np.abs(bound), 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(bound - slack if name == "low" else bound + slack).astype(np.float32)
+
+
+def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
+    """Return the rule of sums of up to n rewards: finite, and where each is limited, within n times that."""
+    limits, most = reward_limits(config, env), board_keys_of(config).max_abs_reward
+    if limits is True:
+        low, high = -1.0, 1.0
+    elif limits is False:
+        low, high = -math.inf, math.inf
+    else:
+        low, high = limits if isinstance(limits, tuple) else (-limits, limits)
+    if most is not None and limits is not True:  # of signs, which do not become smaller with their rewards
+        low, high = max(low, -most), min(high, most)
+    folded = n_step * (1 + ROUNDING)
+    return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
+
+
+def _discounts(gamma: float, n_step: int) -> np.ndarray:
+    """Return 0 and γ to the powers 1 to n, in ascending order."""
+    powers = {0.0, *(math.pow(gamma, step) for step in range(1, n_step + 1))}
+    return np.array(sorted(powers), np.float32)
 
 
 class Admission:

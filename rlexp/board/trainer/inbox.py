@@ -16,6 +16,7 @@ from rlexp.board.messages.window import ReceiveWindow
 from rlexp.board.servers.board import actor_of
 from rlexp.board.trainer.admission import Admission, AdmissionRules, RefusedError, Strikes
 from rlexp.board.trainer.link import BoardState
+from rlexp.config.keys.board import BoardConfig
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import FrameRows, SampleBatch
 
@@ -44,17 +45,14 @@ class Inbox:
         task_id: str,
         keys: TrainerKeys,
         rules: AdmissionRules,
-        strikes: Strikes,
-        num_seats: int,
+        config: BoardConfig,
         first_index: int,
-        window: int,
-        max_fragment_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The fragments of seat i are reported as those of worker ``first_index + i``."""
-        self._task_id, self._keys, self._rules, self._strikes = task_id, keys, rules, strikes
-        self._num_seats, self._first_index, self._window_size = num_seats, first_index, window
-        self._max_bytes = max_fragment_bytes
+        self._task_id, self._keys, self._rules, self._first_index = task_id, keys, rules, first_index
+        self._num_seats, self._window_size, self._max_bytes = config.actors, config.window, config.max_fragment_bytes
+        self._strikes = Strikes(config.max_strikes, config.refused_actors)
         self._clock = clock
         self._senders: dict[int, _Sender] = {}
         self._waiting: deque[tuple[int, Message]] = deque()

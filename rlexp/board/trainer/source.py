@@ -1,6 +1,7 @@
 """BoardSource: the samples of actors that join a trial over a board, wherever they are.
 
-A SeatWatch tells who has joined, left or been lost. A SourceGroup makes one source of it and of the trial's workers.
+A SeatWatch tells who has joined, left or been lost. A SourceGroup makes one source of it and of the trial's workers;
+BoardSeats, which a trial's agent is given, makes both.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rlexp.agents.workers import PlayedTrial
+from rlexp.board.messages.credentials import signed_task
 from rlexp.board.messages.payloads import Newer, WeightPrecision
+from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import SeatHolder
+from rlexp.board.task import board_keys_of, describe_trial
+from rlexp.board.trainer.admission import admission_rules
 from rlexp.board.trainer.inbox import Inbox
-from rlexp.board.trainer.link import BoardState
+from rlexp.board.trainer.link import BoardLink, BoardState
 from rlexp.board.trainer.thread import BoardThread
 from rlexp.cluster.pool.pool import TaskPool
-from rlexp.errors import TrialError
+from rlexp.config.keys.board import BoardConfig
+from rlexp.config.keys.common import CommonConfig
+from rlexp.errors import TrialError, UsageError
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample, SampleSource
@@ -76,19 +84,6 @@ class SeatWatch:
         self._events.append(f"actor {holder.member} is lost: no beat from seat {holder.index} within its lease")
 
 
-@dataclass(frozen=True)
-class BoardSourceConfig:
-    """What the keys say about joined actors."""
-
-    num_seats: int
-    min_actors: int
-    """Seats that are taken before the first sample is returned."""
-    patience_s: float
-    weights_period_s: float
-    """Seconds between two versions, at least; see :attr:`BoardSource.weights_period_s`."""
-    weights_dtype: str = "float32"
-
-
 class BoardSource:
     """A SampleSource whose workers are elsewhere, come and go, and are never asked for anything.
 
@@ -100,7 +95,7 @@ class BoardSource:
         pool: TaskPool,
         thread: BoardThread,
         inbox: Inbox,
-        config: BoardSourceConfig,
+        config: BoardConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin at once; the source owns ``thread``."""
@@ -136,7 +131,7 @@ class BoardSource:
         self._num_steps_sampled = max(num_steps_sampled, self._num_steps_sampled)
         self._watch.learn(self._thread.state)
         self._check_actors()
-        limit = SAMPLES_PER_SEAT * self._config.num_seats if wanted is None else max(wanted, 0)
+        limit = SAMPLES_PER_SEAT * self._config.actors if wanted is None else max(wanted, 0)
         messages = self._thread.take(limit if self._has_begun else 0)
         taken = self._inbox.open(messages, self._thread.state)
         self._thread.put_got(self._inbox.got())
@@ -212,7 +207,7 @@ class BoardSource:
         thread = self._thread
         figures = {
             "actors": self._watch.num_actors,
-            "seats": self._config.num_seats,
+            "seats": self._config.actors,
             "num_lost_leases": self._watch.num_lost,
             "num_lost_connections": thread.state.num_lost_connections,
             "is_connected": thread.state.is_connected,
@@ -309,3 +304,36 @@ class SourceGroup:
     def stop(self) -> None:
         for source in self.sources:
             source.stop()
+
+
+@dataclass(frozen=True)
+class BoardSeats:
+    """The seats of a trial on its board, as its agent knows them: :class:`~rlexp.agents.workers.JoinedActors`."""
+
+    link: BoardLink
+
+    def num_players(self, config: CommonConfig) -> int:
+        seats = 0 if config.board_keys is None else config.board_keys.actors
+        return max(config.num_workers + seats, 1)
+
+    def beside(
+        self, own: SampleSource | None, pool: TaskPool, config: CommonConfig, trial: PlayedTrial
+    ) -> SampleSource:
+        joined = board_source(pool, self.link, config, trial)
+        return joined if own is None else SourceGroup([own, joined])
+
+    def figures(self, source: SampleSource) -> dict[str, Any]:
+        sources = source.sources if isinstance(source, SourceGroup) else (source,)
+        return {"board": next(each.figures() for each in sources if isinstance(each, BoardSource))}
+
+
+def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: PlayedTrial) -> BoardSource:
+    """Return the source of the actors that join; raises UsageError where they cannot."""
+    obstacle = config.board_obstacle
+    if obstacle is not None:
+        raise UsageError(f"actors cannot join over a board: {obstacle}", "leave out --board")
+    board = board_keys_of(config)
+    inbox = Inbox(link.task_id, link.keys, admission_rules(config, trial), board, config.num_workers)
+    description = {**describe_trial(config, trial), "queue": link.board.queue_kind}
+    task = Task(link.task_id, link.name, board.actors, description, link.file)
+    return BoardSource(pool, BoardThread(link, signed_task(task, link.keys), board), inbox, board)

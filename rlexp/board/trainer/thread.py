@@ -20,6 +20,7 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Carrier, Fenced, Lead, News, TaskStatus, TrainerBeat
 from rlexp.board.servers.carriers import ReconnectingCarrier
 from rlexp.board.trainer.link import BoardLink, BoardState
+from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError, TrialError
 
 KEPT_VERSIONS: Final = 2
@@ -29,6 +30,8 @@ RECEIVE_TIMEOUT_S: Final = 0.05
 NEWS_PERIOD_S: Final = 0.02
 """Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
 STOP_TIMEOUT_S: Final = 10.0
+INBOX_SHARE: Final = 2
+"""Messages per seat that wait in the trainer's memory; more wait in the queue, and with the actors."""
 
 
 class PublishedWeights:
@@ -84,21 +87,18 @@ class BoardThread:
         self,
         link: BoardLink,
         task: Task,
-        capacity: int,
-        beat_s: float,
-        lease_s: float,
-        patience_s: float,
+        config: BoardConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take no message from the queue while ``capacity`` of them wait here; begins with ``start``."""
+        """Take no message from the queue while INBOX_SHARE per seat, or a window, wait here; begins with ``start``."""
         self.state = BoardState()
         self.num_received = 0
         """Messages that have come so far."""
         self.weights = PublishedWeights(link)
         """To be read only, by others than this thread."""
         self._link, self._task = link, task
-        self._capacity = capacity
-        self._beat_s, self._lease_s, self._patience_s = beat_s, lease_s, patience_s
+        self._capacity = max(INBOX_SHARE * config.actors, config.window)
+        self._beat_s, self._lease_s, self._patience_s = config.beat_s, config.lease_s, config.patience_s
         self._clock = clock
         self._lock = threading.Condition()
         self._messages: deque[bytes] = deque()

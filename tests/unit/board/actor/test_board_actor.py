@@ -24,14 +24,15 @@ from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.window import NOTHING_GOT, SendWindow
+from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Seat, TaskStatus
-from rlexp.board.task import SeatSpecs, actor_settings, describe_trial, read_description
-from rlexp.board.trainer.admission import Admission, RefusedError
+from rlexp.board.task import SeatSpecs, describe_trial, read_description
+from rlexp.board.trainer.admission import Admission, RefusedError, admission_rules
 from rlexp.board.trainer.link import BoardLink
-from rlexp.board.trainer.seats import BoardSeats, admission_rules, board_source
+from rlexp.board.trainer.source import BoardSeats, board_source
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_code import NO_MODULES
@@ -211,8 +212,7 @@ def play(server: MemoryServer, index: int, ends: list[SeatEnd]) -> None:
     assert task is not None
     description = read_description(task)
     specs = SeatSpecs(description)
-    settings = actor_settings(description.board, KEYS)
-    actor = JoinedActor(board, seat, settings, lambda seat: RolloutWorker(specs.spec(seat)))
+    actor = JoinedActor(board, seat, description.board, KEYS, lambda seat: RolloutWorker(specs.spec(seat)))
     ends.append(actor.run(lambda: False, lambda figures: None))
 
 
@@ -278,7 +278,7 @@ def outbox(board: LateBoard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outbox
     """An outbox with a window of four, which has fetched weights and asks for nothing by itself."""
     monkeypatch.setattr(outbox_module, "UNCONFIRMED_BEAT_S", NEVER_S)
     feed = WeightsFeed(board, TASK, KEYS, 1000)
-    outbox = Outbox(board, SEAT, SendWindow(4), feed, NEVER_S)
+    outbox = Outbox(board, SEAT, feed, BoardConfig(window=4, beat_s=NEVER_S, lease_s=3 * NEVER_S))
     outbox.start()
     assert feed.wait(WAIT_S)
     yield outbox

@@ -15,15 +15,14 @@ from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
 from rlexp.board.messages.credentials import SharedKeys
 from rlexp.board.messages.payloads import blob_name
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.window import SendWindow
 from rlexp.board.servers.board import News, Seat, SeatHolder, TaskStatus
-from rlexp.board.task import ActorSettings
-from rlexp.board.trainer.admission import AdmissionRules, ColumnRule, Strikes
+from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink, BoardState
-from rlexp.board.trainer.source import FETCHED_BYTES_PER_S, BoardSource, BoardSourceConfig, SeatWatch
+from rlexp.board.trainer.source import FETCHED_BYTES_PER_S, BoardSource, SeatWatch
 from rlexp.board.trainer.thread import BoardThread
 from rlexp.cluster.pool.pool import InlineTaskPool
+from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import TrialError
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
@@ -36,6 +35,7 @@ TASK = "counting-1"
 KEYS = SharedKeys.of("", TASK)
 WINDOW = 4
 PATIENCE_S = 60.0
+CONFIG = BoardConfig(actors=2, window=WINDOW, beat_s=0.1, patience_s=PATIENCE_S, weights_period_s=0.05)
 OBS = ColumnRule("f", (3,), 0.0, float(ENV_IDS), itemsize=4)
 RULES = AdmissionRules(
     columns={
@@ -74,16 +74,15 @@ class Trial:
         self.versions: set[int] = set()
         self._threads: list[threading.Thread] = []
         link = BoardLink(MemoryBoard(self.server), TASK, "counting", "trainer", KEYS)
-        thread = BoardThread(link, Task(TASK, "counting", 2), 8, beat_s=0.1, lease_s=15.0, patience_s=PATIENCE_S)
-        inbox = Inbox(TASK, KEYS, RULES, Strikes(3), 2, 1, WINDOW, 1 << 20)
-        config = BoardSourceConfig(2, min_actors, patience_s, weights_period_s=0.05)
-        self.source = BoardSource(InlineTaskPool(), thread, inbox, config)
+        self.config = CONFIG.model_copy(update={"min_actors": min_actors, "patience_s": patience_s})
+        thread = BoardThread(link, Task(TASK, "counting", 2), CONFIG)
+        inbox = Inbox(TASK, KEYS, RULES, CONFIG, 1)
+        self.source = BoardSource(InlineTaskPool(), thread, inbox, self.config)
         self.source.publish(0, {"w": np.zeros(2, np.float32)})
 
     def join(self, member: str) -> Seat:
         seat = self.claim(member)
-        settings = ActorSettings(KEYS, WINDOW, beat_s=0.1, max_weights_bytes=1000)
-        actor = JoinedActor(self.board, seat, settings, make_worker)
+        actor = JoinedActor(self.board, seat, CONFIG, KEYS, make_worker)
         self.actors[member] = actor
         thread = threading.Thread(target=self._play, args=(member, actor), daemon=True)
         self._threads.append(thread)
@@ -262,9 +261,8 @@ def test_lease_that_runs_out_gives_the_seat_to_another_actor(trial: Trial) -> No
     taken = trial.join("b")
     assert (taken.index, taken.epoch > seat.epoch) == (seat.index, True)
     trial.collect(3)
-    window = SendWindow(WINDOW)
-    outbox = Outbox(trial.board, seat, window, WeightsFeed(trial.board, TASK, KEYS, 1000), beat_s=0.1)
-    window.put([b"too late"])
+    outbox = Outbox(trial.board, seat, WeightsFeed(trial.board, TASK, KEYS, 1000), CONFIG)
+    outbox.window.put([b"too late"])
     outbox.start()
     eventually(lambda: outbox.end is SeatEnd.FENCED)
     outbox.close()
@@ -283,7 +281,7 @@ def test_actor_leaves_a_task_whose_trainer_is_dead() -> None:
     seat = board.claim(TASK, "a", 600.0)
     assert seat is not None
     feed = WeightsFeed(board, TASK, KEYS, 1000)
-    outbox = Outbox(board, seat, SendWindow(WINDOW), feed, beat_s=0.01, clock=clock, patience_s=60.0)
+    outbox = Outbox(board, seat, feed, CONFIG.model_copy(update={"beat_s": 0.01}), clock)
     outbox.start()
     eventually(lambda: outbox.is_connected)
     clock.added_s += 14.0

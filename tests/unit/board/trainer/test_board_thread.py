@@ -14,6 +14,7 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Fenced, Lead, News, TaskStatus, TaskSummary, TrainerBeat
 from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink, TaskRecords
 from rlexp.board.trainer.thread import BoardThread
+from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import TrialError
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
@@ -69,7 +70,8 @@ class Trainers:
         board, keys = TrainersBoard(self), SharedKeys(b"key")
         self.board_of_last = board
         link = BoardLink(board, TASK.id, TASK.name, member, keys, epoch, TASK.file, lead_wait_s)
-        thread = BoardThread(link, TASK, 8, beat_s=0.01, lease_s=LEASE_S, patience_s=60.0, clock=self.clock)
+        config = BoardConfig(actors=2, beat_s=0.01, lease_s=LEASE_S, patience_s=60.0)
+        thread = BoardThread(link, TASK, config, self.clock)
         thread.start()
         self._threads.append(thread)
         return thread, link.records
