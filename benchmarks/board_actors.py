@@ -30,7 +30,7 @@ from benchmarks.processes import unwind_on_sigterm
 from benchmarks.simulated_actors import Load, play
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import password_keys
 from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.source import BoardSource, board_source
@@ -111,7 +111,7 @@ def config_of(num_actors: int) -> ApexConfig:
 def running_trainer(url: str, config: ApexConfig, weights_kb: float) -> Iterator[Trainer]:
     """Have a task on the board, with its first weights."""
     task_id = f"benchmark-{secrets.token_hex(4)}"
-    link = BoardLink(open_board(parse_address(url)), task_id, "benchmark", "trainer", SharedKeys.of("", task_id))
+    link = BoardLink(open_board(parse_address(url)), task_id, "benchmark", "trainer", password_keys("", task_id))
     env_config = env_config_of(ENV, config, UserModules())
     source = board_source(IdlePool(), link, config, PlayedTrial(env_config, 0, *spaces_of(env_config)))
     weights = {"w": np.random.default_rng(0).standard_normal(int(weights_kb * 250), np.float32)}
@@ -169,7 +169,7 @@ def measure(
     counts = [len(range(index, num_actors, processes)) for index in range(processes)]
     with running_trainer(url, config, weights_kb) as trainer, closing(redis.Redis.from_url(url)) as server:
         link = trainer.link
-        keys = SharedKeys.of("", link.task_id)
+        keys = password_keys("", link.task_id)
         load = Load(url, link.task_id, keys, 0, config.board.window, rate, rows, info)
         with actor_processes(load, counts) as connections:
             answers(trainer, connections)

@@ -11,7 +11,7 @@ import psutil
 
 from rlexp.board.actor.outbox import Outbox, WeightsFeed
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import seal_fragment
 from rlexp.board.servers.board import Beat, Fenced, Seat
@@ -35,7 +35,7 @@ class Load:
 
     url: str
     task_id: str
-    keys: SharedKeys
+    keys: ActorKeys
     num_actors: int
     window: int
     fragments_per_s: float

@@ -296,7 +296,7 @@ def submit(
 
     from rlexp.board.client.run import RunPlace
     from rlexp.board.client.submit import SubmitOptions, Submitter
-    from rlexp.board.messages.tokens import client_token
+    from rlexp.board.messages.credentials import client_token
     from rlexp.commands.board_keys import required_board, take_token
     from rlexp.commands.submit import check_options, checked_plan, submit_or_attach
     from rlexp.config.load import LoadOptions

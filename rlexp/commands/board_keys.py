@@ -25,7 +25,7 @@ from rlexp.board.messages.address import (
     read_queue_address,
     require_private,
 )
-from rlexp.board.messages.tokens import (
+from rlexp.board.messages.credentials import (
     MASTER_VARIABLE,
     TOKEN_VARIABLE,
     JoinToken,

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
+from rlexp.board.messages.credentials import JoinToken
 from rlexp.board.messages.errors import Backoff
-from rlexp.board.messages.tokens import JoinToken
 from rlexp.cluster.environment import LOCAL
 from rlexp.cluster.session import choose, seconds_of
 from rlexp.commands.basic_options import MOST, AsJsonLines, Debug, whole

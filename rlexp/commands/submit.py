@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
-from rlexp.board.messages.tokens import client_token
+from rlexp.board.messages.credentials import client_token
 from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room.machine import check_requirements
 from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole

@@ -23,7 +23,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlexp.board.messages.address import PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, BoardAddress
-from rlexp.board.messages.tokens import MASTER_VARIABLE
+from rlexp.board.messages.credentials import MASTER_VARIABLE
 from rlexp.board.trainer.trial import AssignedTask, assigned_task
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules

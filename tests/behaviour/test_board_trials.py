@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlexp.board.messages.address import PASSWORD_VARIABLE, BoardAddress
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
@@ -29,7 +29,7 @@ from rlexp.tuning.trainable import ExperimentTrainable
 from tests.lab.trials import assigned
 
 ID = "t1"
-KEY = SharedKeys.of("", ID).key
+KEY = password_keys("", ID).key
 FILE = "small: {}"
 ROOM = 1 << 24
 ALWAYS, NEVER = 1e-6, 1e6

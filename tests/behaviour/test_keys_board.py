@@ -16,12 +16,11 @@ from rlexp.board.actor import actor as joined_actor
 from rlexp.board.actor.actor import ActorFigures
 from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.outbox import WeightsFeed
-from rlexp.board.messages.credentials import SharedKeys, TrainerKeys
+from rlexp.board.messages.credentials import JoinToken, MasterKey, TrainerKeys, password_keys
 from rlexp.board.messages.envelope import Header, read_message
 from rlexp.board.messages.errors import BannedError
 from rlexp.board.messages.payloads import blob_name, open_weights, seal_fragment
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import JoinToken, MasterKey
 from rlexp.board.servers.board import Fenced, Seat
 from rlexp.board.task import read_description
 from rlexp.board.trainer.link import BoardLink
@@ -37,7 +36,7 @@ from tests.lab.agents import ONE_SHARD, STEPS, TINY, CountingPool
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
-KEYS = SharedKeys.of("", TASK)
+KEYS = password_keys("", TASK)
 EMPTY_REPORT = SampleInfo(0, 4, 4, Episodes.join([]), 0, SampleTime())
 WAIT_S = 60.0
 LONG_S = 1000.0

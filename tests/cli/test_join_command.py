@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.credentials import signed_task
+from rlexp.board.messages.credentials import MasterKey, signed_task
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import MasterKey
 from rlexp.board.servers import open_board
 from rlexp.processes.family import SESSION
 from tests.cli import forked_commands

@@ -8,9 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from rlexp.board.messages.blobs import CHUNK_BYTES
 from rlexp.board.messages.errors import BannedError
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tasks import CHUNK_BYTES, Task
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TrainerBeat
 from tests.lab.board import BoardPlace

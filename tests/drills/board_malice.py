@@ -16,12 +16,10 @@ import redis
 
 from rlexp.board.messages import envelope
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.blobs import BlobHead
-from rlexp.board.messages.credentials import ActorKeys, SharedKeys
+from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, parse_token, password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, seal_fragment, seal_weights
-from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import parse_token
+from rlexp.board.messages.tasks import BlobHead, Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Seat
 from rlexp.board.task import SeatSpecs, read_description
@@ -90,7 +88,8 @@ class Eve:
     def forge_weights(self) -> None:
         """Put weights there that no trainer has signed, as the newest."""
         newer = Newer(10**9, self.weights, None, 10**9)
-        blob = seal_weights(self.task, 2**50, newer, SharedKeys(self.keys.published_key)) + bytes(64)
+        unsigned = TrainerKeys(self.keys.published_key, self.keys.published_key)
+        blob = seal_weights(self.task, 2**50, newer, unsigned) + bytes(64)
         key = f"rlexp:{{{self.task}}}:blob:weights-{newer.version}"
         self.server.hset(key, "head", BlobHead.of(blob).to_text())
         self.server.hset(key, "0", blob)
@@ -121,7 +120,7 @@ def evil(scene: Scene) -> str:
         row = grown(run, run.wait_until_it_learns())
         eve = Eve(board, (keys / "eve.token").read_text().strip())
         before = own_bytes(scene.one(TRIAL))
-        stranger = SharedKeys.of(PASSWORD, eve.task)
+        stranger = password_keys(PASSWORD, eve.task)
         fragment = eve.sealed(1, eve.rows, eve.keys)
         wrong = [
             pickle.dumps(Touch(sentinel)),

@@ -33,7 +33,7 @@ CLIENT_FILES = {
     "paho": {"board/servers/mqtt.py"},
     "google": {"board/servers/pubsub.py"},
     "grpc": {"board/servers/pubsub.py"},
-    "cryptography": {"board/messages/tokens.py"},
+    "cryptography": {"board/messages/credentials.py"},
     "mlflow": {"trackers/mlflow_client.py"},
     "wandb": {"trackers/wandb_client.py"},
 }

@@ -30,7 +30,7 @@ from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOption
 from rlexp.board.client.run import RunPlace
 from rlexp.board.client.submit import SubmitOptions, Submitter
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import password_keys
 from rlexp.board.servers import OPENERS, open_board
 from rlexp.board.servers.board import Board, Lead
 from rlexp.commands.submit import checked_plan
@@ -251,7 +251,7 @@ class _TrainerWithoutCommand(TaskTrainer):
     def _train(self, lead: Lead, command: Sequence[str], should_stop: ShouldStop) -> tuple[int, bool]:
         task = self._board.describe(lead.task_id)
         assert task is not None
-        told, key = ToldTrainer(self._board, task, lead=lead), SharedKeys.of("", task.id).key
+        told, key = ToldTrainer(self._board, task, lead=lead), password_keys("", task.id).key
         told.put_rows(result_row(1, done=True))
         told.put_result(self._options.out, 1, key)
         told.finish()

@@ -22,7 +22,7 @@ import pytest
 
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import password_keys
 from rlexp.board.servers import open_board
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.source import BoardSeats
@@ -106,7 +106,7 @@ def test_actor_joins_a_task_to_its_end(tmp_path: Path) -> None:
     assert {"ray", "torch"} <= missing
     with running_redis(PASSWORD) as server:
         board = open_board(parse_address(server.url))
-        link = BoardLink(board, TASK, "small", "trainer", SharedKeys.of(PASSWORD, TASK))
+        link = BoardLink(board, TASK, "small", "trainer", password_keys(PASSWORD, TASK))
         config = SMALL_APEX | {"board": SMALL_APEX["board"] | {"actors": 1}}
         agent = ApexAgent("CartPole-v1", ApexConfig.model_validate(config), InlineTaskPool(), 1, board=BoardSeats(link))
         url = f"redis://127.0.0.1:{server.port}"

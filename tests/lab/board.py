@@ -11,7 +11,7 @@ import numpy as np
 
 from rlexp.board.client.run import SubmittedTask, task_of
 from rlexp.board.messages.address import parse_address, parse_queue_address
-from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys
+from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
@@ -44,7 +44,7 @@ SMALL_APEX: dict[str, Any] = {
 }
 """Keys of a trial that learns from two joined actors alone."""
 TASK = "task-1"
-KEYS = SharedKeys.of("secret", TASK)
+KEYS = password_keys("secret", TASK)
 EPOCH = 7
 MAX_BYTES = 1 << 20
 RULES = AdmissionRules(
@@ -232,7 +232,7 @@ class ToldTrainer:
     def put_weights(self, version: int, key: bytes = KEY) -> None:
         """Put weights of the experiment's network there that are all zero."""
         newer = Newer(version, zero_weights(), None, 100)
-        blob = seal_weights(self.task.id, self.lead.epoch, newer, SharedKeys(key))
+        blob = seal_weights(self.task.id, self.lead.epoch, newer, TrainerKeys(key, key))
         assert self.board.put_blob(self.lead, blob_name(version), blob)
 
     def put_result(self, folder: Path, iteration: int, key: bytes = KEY, **metadata: Any) -> None:

@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from rlexp.board.demands import MOST_TRIALS
-from rlexp.board.messages.blobs import MAX_BLOB_BYTES
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.tasks import MAX_BLOB_BYTES, Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.task import board_keys_of, joinable_trial, new_task_id
 from rlexp.config.keys.tracking import TrackConfig

@@ -16,8 +16,7 @@ from zlib import crc32
 
 from rlexp.board.client.evaluations import EvaluationThread
 from rlexp.board.client.run import TaskRun
-from rlexp.board.messages.blobs import verified
-from rlexp.board.messages.credentials import ActorKeys, accepts_task, task_signature
+from rlexp.board.messages.credentials import ActorKeys, accepts_task, task_signature, verified
 from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, InvalidMessageError, UnreadableError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary

@@ -1,10 +1,14 @@
-"""A task as it lies on a board: what it, its name and its rows may be like; every board checks them alike."""
+"""What lies on a board: tasks and their rows, which every board checks alike, and blobs.
+
+A blob, such as weights or a checkpoint, is too large for one value: it is kept in chunks whose hash is checked.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 from rlexp.files import to_json
@@ -20,6 +24,9 @@ KEPT_S: Final = 7 * 24 * 3600
 """For how long a board knows of a task that is over, or that nobody has trained: a week."""
 
 MOST_SEATS: Final = 10_000
+
+CHUNK_BYTES: Final = 4 << 20
+MAX_BLOB_BYTES: Final = 1 << 30
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -69,3 +76,44 @@ def check_rows(rows: Sequence[str]) -> Sequence[str]:
     if any(len(row.encode()) > MAX_ROW_BYTES for row in rows):
         raise ValueError(f"a result row has more than {MAX_ROW_BYTES:,} bytes")
     return rows
+
+
+@dataclass(frozen=True)
+class BlobHead:
+    """What is known of a blob before it is fetched."""
+
+    num_bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(content: bytes) -> BlobHead:
+        """Return the head of ``content``."""
+        return BlobHead(len(content), sha256(content).hexdigest())
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that it is kept in."""
+        return -(-self.num_bytes // CHUNK_BYTES)
+
+    def fits(self, content: bytes) -> bool:
+        """Return whether ``content`` is what was put."""
+        return BlobHead.of(content) == self
+
+    def to_text(self) -> str:
+        """Return what :meth:`parse` reads."""
+        return f"{self.num_bytes} {self.sha256}"
+
+    @staticmethod
+    def parse(text: str) -> BlobHead:
+        """Return the head that ``text`` says; raises ValueError where it says none, or of more than MAX_BLOB_BYTES."""
+        size, digest = text.split()
+        num_bytes = int(size)
+        if not 0 <= num_bytes <= MAX_BLOB_BYTES:
+            raise ValueError("a blob of a size that none has")
+        return BlobHead(num_bytes, digest)
+
+
+def chunks(content: bytes) -> Iterator[bytes]:
+    """Yield ``content`` in pieces of CHUNK_BYTES."""
+    for start in range(0, len(content), CHUNK_BYTES):
+        yield content[start : start + CHUNK_BYTES]

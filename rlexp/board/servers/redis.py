@@ -9,9 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.blobs import BlobHead, chunks
 from rlexp.board.messages.errors import BannedError, BoardError, UnreadableError, UnreadableValues
-from rlexp.board.messages.tasks import KEPT_ROWS, KEPT_S, Task, check_name, check_rows, check_task, is_name
+from rlexp.board.messages.tasks import (
+    KEPT_ROWS,
+    KEPT_S,
+    BlobHead,
+    Task,
+    check_name,
+    check_rows,
+    check_task,
+    chunks,
+    is_name,
+)
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers import redis_scripts
 from rlexp.board.servers.board import (

@@ -23,7 +23,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE, BoardAddress
-from rlexp.board.messages.tokens import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey, parse_master
+from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey, parse_master
 from rlexp.board.servers.access import ACTOR, CLIENT, ROLES, TRAINER
 from rlexp.errors import UsageError
 from rlexp.files import read_json, replace_json, replace_text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE, QUEUE_VARIABLE
-from rlexp.board.messages.tokens import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey
+from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey
 from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.board_keys import chosen_board, refuse_board, refuse_typed_passwords, take_master, take_token
 from rlexp.errors import UsageError

@@ -21,7 +21,7 @@ from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor import outbox as outbox_module
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import NOTHING_GOT
@@ -48,7 +48,7 @@ from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
-KEYS = SharedKeys.of("", TASK)
+KEYS = password_keys("", TASK)
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v1", {"n_step": 3}),
     ("CartPole-v1", {"observation_filter": "MeanStdFilter"}),

@@ -15,9 +15,8 @@ from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun
 from rlexp.board.client.submission import Submission, TaskPlace, TaskWatch
 from rlexp.board.client.submit import SubmitOptions, Submitted, Submitter
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys, signed_task
+from rlexp.board.messages.credentials import ActorKeys, MasterKey, TrainerKeys, password_keys, signed_task
 from rlexp.board.messages.errors import Backoff, BoardLostError
-from rlexp.board.messages.tokens import MasterKey
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import UsageError
@@ -93,7 +92,7 @@ class Scene:
         self.run = TaskRun.create(self.submitted, place, self.display)
         watch = TaskWatch(self.board, self.submitted.task, None, lambda: 0.0)
         self.submission = Submission(
-            TaskPlace(self.board, SharedKeys(KEY), "redis://host"),
+            TaskPlace(self.board, TrainerKeys(KEY, KEY), "redis://host"),
             watch,
             self.run,
             self.display,
@@ -182,8 +181,8 @@ def test_stop_is_obeyed_also_while_the_board_is_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trainers", "ours", "message"),
     [
-        (MASTER.keys, SharedKeys(KEY), "signs its results, which only a token verifies"),
-        (lambda task_id: SharedKeys(KEY), MASTER.token("client").keys("t"), "does not sign its results"),
+        (MASTER.keys, TrainerKeys(KEY, KEY), "signs its results, which only a token verifies"),
+        (lambda task_id: TrainerKeys(KEY, KEY), MASTER.token("client").keys("t"), "does not sign its results"),
         (MasterKey.new().keys, MASTER.token("client").keys("t"), "is not that of the token"),
     ],
 )
@@ -239,7 +238,7 @@ def test_submitted_plan_is_trained_and_evaluated_meanwhile(tmp_path: Path) -> No
     plan = submitted_task(tmp_path).plan
 
     def train(trainer: ToldTrainer) -> None:
-        key = SharedKeys.of("", trainer.task.id).key
+        key = password_keys("", trainer.task.id).key
         trainer.put_rows(result_row(1, done=True))
         trainer.put_weights(5, key)
         trainer.publish(weights_version=5)

@@ -16,7 +16,7 @@ from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread
 from rlexp.board.client.run import SubmittedTask
 from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskNotes, TaskWatch, put
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.errors import BoardError, UnreadableError
 from rlexp.board.messages.payloads import Newer
 from rlexp.board.messages.tasks import Task
@@ -58,7 +58,7 @@ class Scene:
         task = submitted_task(folder).task
         board.submit(task)
         self.trainer, self.player = ToldTrainer(board, task), TimedPlayer()
-        feed = WeightsFeed(board, task.id, SharedKeys(KEY), 1 << 20)
+        feed = WeightsFeed(board, task.id, TrainerKeys(KEY, KEY), 1 << 20)
         self.thread = EvaluationThread(self.player, feed, 3, period_s)  # type: ignore[arg-type]
 
 

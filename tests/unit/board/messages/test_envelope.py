@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.board.messages.credentials import SharedKeys, message_key
+from rlexp.board.messages.credentials import TrainerKeys, message_key
 from rlexp.board.messages.envelope import (
     DTYPES,
     MAX_HEADER_BYTES,
@@ -92,7 +92,7 @@ def test_weights_of_another_version_size_or_key_are_refused() -> None:
     for task, version, key, size in [
         ("other", 12, KEYS, 100),
         (TASK, 13, KEYS, 100),
-        (TASK, 12, SharedKeys(b"x" * 32), 100),
+        (TASK, 12, TrainerKeys(b"x" * 32, b"x" * 32), 100),
     ]:
         with pytest.raises(InvalidMessageError):
             open_weights(blob, task, version, key, size)

@@ -12,7 +12,7 @@ import pytest
 
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.payloads import blob_name
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import News, Seat, SeatHolder, TaskStatus
@@ -32,7 +32,7 @@ from tests.lab.memory_board import MemoryBoard, MemoryServer
 from tests.lab.rollout import spec_of
 
 TASK = "counting-1"
-KEYS = SharedKeys.of("", TASK)
+KEYS = password_keys("", TASK)
 WINDOW = 4
 PATIENCE_S = 60.0
 CONFIG = BoardConfig(actors=2, window=WINDOW, beat_s=0.1, patience_s=PATIENCE_S, weights_period_s=0.05)

@@ -19,9 +19,8 @@ from rlexp.board.messages.address import (
     QueueAddress,
     handed_task,
 )
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import MASTER_VARIABLE, MasterKey, password_keys
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import MASTER_VARIABLE, MasterKey
 from rlexp.board.servers import open_board
 from rlexp.board.task import new_task_id
 from rlexp.board.trainer.trial import (
@@ -190,7 +189,7 @@ def test_note_names_the_user_of_actors(tmp_path: Path, monkeypatch: pytest.Monke
 def test_link_has_the_key_of_the_password_in_the_environment() -> None:
     link = board_link(AssignedTask(TASK_BOARD, "small-1"), "small", {PASSWORD_VARIABLE: "geheim"})
     assert link is not None
-    assert link.keys == SharedKeys.of("geheim", link.task_id)
+    assert link.keys == password_keys("geheim", link.task_id)
     assert (link.task_id, link.name, link.epoch, link.file) == ("small-1", "small", 0, "")
     assert board_link(None, "small") is None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from rlexp.board.messages.credentials import SharedKeys
+from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.errors import BoardLostError
 from rlexp.board.messages.payloads import Newer, blob_name
 from rlexp.board.messages.tasks import Task
@@ -67,7 +67,7 @@ class Trainers:
         self.board_of_last = TrainersBoard(self)
 
     def begin(self, member: str, epoch: int = 0, lead_wait_s: float = LEASE_SLACK_S) -> tuple[BoardThread, TaskRecords]:
-        board, keys = TrainersBoard(self), SharedKeys(b"key")
+        board, keys = TrainersBoard(self), TrainerKeys(b"key", b"key")
         self.board_of_last = board
         link = BoardLink(board, TASK.id, TASK.name, member, keys, epoch, TASK.file, lead_wait_s)
         config = BoardConfig(actors=2, beat_s=0.01, lease_s=LEASE_S, patience_s=60.0)

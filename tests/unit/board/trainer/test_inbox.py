@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from rlexp.board.actor.outbox import WeightsFeed
-from rlexp.board.messages.credentials import ActorKeys, SharedKeys, TrainerKeys
+from rlexp.board.messages.credentials import ActorKeys, MasterKey, TrainerKeys, password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import MasterKey, TokenKeys
 from rlexp.board.servers.board import Lead, SeatHolder
 from rlexp.board.trainer.admission import KEPT_REFUSALS
 from rlexp.board.trainer.inbox import MOST_WAITING, Inbox
@@ -44,7 +43,7 @@ BAD_ROWS = rows_of(0, actions=np.full(4, 9))
 
 def impostor(actor: str, key: bytes) -> ActorKeys:
     """Return the keys of one who says to be ``actor`` and signs with ``key``."""
-    return TokenKeys(actor, key, b"", b"")
+    return ActorKeys(key, b"", actor)
 
 
 def opened(box: Inbox, *messages: bytes, state: BoardState = HELD) -> list[int]:
@@ -63,9 +62,9 @@ def message_of(keys: ActorKeys, block: bytes = b"", **changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (SharedKeys.of("secret", TASK), "sent without a token"),
-        (SharedKeys.of("", TASK), "sent without a token"),
-        (impostor("alice", SharedKeys.of("secret", TASK).key), "wrong signature"),
+        (password_keys("secret", TASK), "sent without a token"),
+        (password_keys("", TASK), "sent without a token"),
+        (impostor("alice", password_keys("secret", TASK).key), "wrong signature"),
         (impostor("alice", BOB.key), "wrong signature"),
         (impostor("alice", MasterKey.new().token("alice").keys(TASK).key), "wrong signature"),
         (impostor("alice", MASTER.token("alice").keys("another-task").key), "wrong signature"),
@@ -176,7 +175,7 @@ def test_headers_of_the_newest_refusals_are_reported_once() -> None:
 def test_flood_keeps_nobody_out_and_fills_no_memory() -> None:
     box = inbox(keys=TRAINER, window=64)
     strangers = [message_of(BOB, epoch=EPOCH + 2 + number) for number in range(MOST_WAITING + 500)]
-    noise = [sealed(0, keys=SharedKeys.of("secret", TASK))[0]] * 500 + [b"RLX1" + bytes(100)] * 500
+    noise = [sealed(0, keys=password_keys("secret", TASK))[0]] * 500 + [b"RLX1" + bytes(100)] * 500
     good = [sealed(number, keys=ALICE)[0] for number in range(20)]
     mixed = [
         message for index, message in enumerate(good) for message in (*noise[50 * index : 50 * index + 50], message)
@@ -223,9 +222,9 @@ def with_signature_of(blob: bytes, other: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("blob", "why"),
     [
-        (weights(9, SharedKeys.of("secret", TASK)), "too long"),  # its end is read as the trainer's signature
-        (weights(9, SharedKeys(TRAINER.published_key)), "too long"),
-        (weights(9, SharedKeys(TRAINER.published_key)) + bytes(64), "not signed"),
+        (weights(9, password_keys("secret", TASK)), "too long"),  # its end is read as the trainer's signature
+        (weights(9, TrainerKeys(TRAINER.published_key, TRAINER.published_key)), "too long"),
+        (weights(9, TrainerKeys(TRAINER.published_key, TRAINER.published_key)) + bytes(64), "not signed"),
         (weights(9, MasterKey.new().keys(TASK)), "not signed"),
         (with_signature_of(weights(9), weights(8)), "not signed"),
         (weights(8), "not signed"),
@@ -329,7 +328,7 @@ def test_wrong_key_damage_and_foreign_tasks_are_refused() -> None:
     (good,) = sealed(0)
     damaged = good[:-40] + bytes([good[-40] ^ 1]) + good[-39:]
     assert (
-        open_all(box, [*sealed(0, keys=SharedKeys.of("another", TASK)), damaged, b"", b"\x80\x04.", *sealed(0, seat=9)])
+        open_all(box, [*sealed(0, keys=password_keys("another", TASK)), damaged, b"", b"\x80\x04.", *sealed(0, seat=9)])
         == []
     )
     assert box.figures()["num_refused"] == 5

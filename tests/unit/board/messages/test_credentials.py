@@ -19,20 +19,22 @@ from rlexp.board.messages.address import (
     read_queue_address,
     require_private,
 )
-from rlexp.board.messages.credentials import SharedKeys, accepts_task, signed_task
-from rlexp.board.messages.errors import LONGEST_S, Backoff
-from rlexp.board.messages.tasks import Task
-from rlexp.board.messages.tokens import (
+from rlexp.board.messages.credentials import (
     MASTER_VARIABLE,
     TOKEN_VARIABLE,
     JoinToken,
     MasterKey,
+    accepts_task,
     parse_master,
     parse_token,
+    password_keys,
     read_master,
     read_token,
+    signed_task,
     trainer_keys,
 )
+from rlexp.board.messages.errors import LONGEST_S, Backoff
+from rlexp.board.messages.tasks import Task
 from rlexp.errors import UsageError
 
 
@@ -233,8 +235,8 @@ def test_ids_with_other_characters_are_refused(name: str) -> None:
 
 
 def test_secrets_are_in_no_representation() -> None:
-    keys = (MASTER, ALICE, ALICE.keys("t1"), MASTER.keys("t1"), SharedKeys.of("geheim", "t1"))
-    secrets = (MASTER.secret, ALICE.key, ALICE.keys("t1").key, SharedKeys.of("geheim", "t1").key)
+    keys = (MASTER, ALICE, ALICE.keys("t1"), MASTER.keys("t1"), password_keys("geheim", "t1"))
+    secrets = (MASTER.secret, ALICE.key, ALICE.keys("t1").key, password_keys("geheim", "t1").key)
     for shown in map(repr, keys):
         assert not any(repr(secret) in shown or secret.hex() in shown for secret in secrets)
 
@@ -279,7 +281,7 @@ def test_task_is_accepted_only_as_its_trainer_signed_it() -> None:
 
 
 def test_tasks_with_and_without_tokens_do_not_mix() -> None:
-    shared = SharedKeys.of("geheim", TASK.id)
+    shared = password_keys("geheim", TASK.id)
     assert accepts_task(signed_task(TASK, shared), shared)
     assert not accepts_task(signed_task(TASK, MASTER.keys(TASK.id)), shared)
     assert not accepts_task(signed_task(TASK, shared), ALICE.keys(TASK.id))
