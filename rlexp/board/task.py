@@ -10,8 +10,10 @@ import hashlib
 import math
 import re
 import secrets
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium as gym
@@ -21,7 +23,7 @@ from pydantic import ValidationError
 from rlexp.agents.policies import SeatPlayers
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
-from rlexp.board.demands import actor_excess, bytes_of_space, number_excess
+from rlexp.board.demands import MOST_TRIALS, actor_excess, bytes_of_space, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
 from rlexp.board.messages.payloads import Shapes
 from rlexp.board.messages.tasks import Task
@@ -32,6 +34,7 @@ from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
+from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import TrialError, UsageError
@@ -40,6 +43,8 @@ from rlexp.schedules import derive_seed
 
 NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"
 """Why an agent of another package has no board."""
+SUBMITTED_FILE: Final = "submitted.yaml"
+"""What the file of a task is called where one is needed."""
 _LONGEST_START: Final = 50
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 NUM_STEPS = 32
@@ -73,6 +78,20 @@ def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
     if excess is not None:
         raise UsageError(f"the machines of others would not take the task: {excess}", f"lower it, or {without}")
     return trials[0]
+
+
+def submitted_plan(task: Task, modules: UserModules = NO_MODULES) -> Plan:
+    """Return what the text of a submitted task makes; raises ConfigError where it cannot be read.
+
+    It is a stranger's: of what it names only ``modules`` may be imported, and no agent of an installed package.
+    """
+    options = LoadOptions(
+        modules.imports, module_folders=modules.folders, packaged_agents=False, most_trials=MOST_TRIALS
+    )
+    with tempfile.TemporaryDirectory(prefix="rlexp-task-") as folder:
+        path = Path(folder, SUBMITTED_FILE)
+        path.write_text(task.file, encoding="utf-8")
+        return load_plan([path], options=options)
 
 
 def new_task_id(name: str) -> str:

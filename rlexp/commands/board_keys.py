@@ -34,7 +34,7 @@ from rlexp.board.messages.credentials import (
     read_master,
     read_token,
 )
-from rlexp.board.servers import require_client
+from rlexp.board.servers import queue_opener
 from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.basic_options import AsJson, Debug, whole
 from rlexp.errors import UsageError
@@ -226,7 +226,7 @@ def _chosen_queue(option: str | None, insecure: bool) -> QueueAddress | None:
     if text in ("", NONE):
         return None
     address = read_queue_address(text)
-    require_client(address)
+    queue_opener(address)  # raises where its client library is not installed
     if not insecure:
         require_private(address)
     if address.password:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -164,7 +164,7 @@ def join(
         with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
             raise typer.Exit(join_in_processes(joined, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
-    from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions, Player, has_no_trainer
+    from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions, Player
     from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
     from rlexp.board.servers import open_board
     from rlexp.user_code.trusted_code import TrustedCode
@@ -173,15 +173,13 @@ def join(
     trusted = TrustedCode.of(imports, allow_env, allow_class)
     request = DrainRequest(limit_s, None if parent is None else int(parent))
     with closing(open_board(board)) as opened, closing(ActorDisplay(as_json, quiet, sys.stderr)) as display, request:
-        options = JoinOptions(task, once)
         player: Player = JoinedTask(opened, member, board.password, trusted, display, own_token)
         if role is JoinRole.TRAINER:
             words = _words(None, address=ray or LOCAL, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
             limits = TrainerLimits(cpus, most_bytes, in_cluster=ray is not None)
             training = TrainingOptions(board, out or DEFAULT_OUT, limits, words)
-            options = replace(options, wants=has_no_trainer, nothing="no submitted task waits for a trainer; waiting")
             player = TaskTrainer(opened, member, trusted, training, display.note)
-        joiner = Joiner(opened, member, options, player, display.note, request)
+        joiner = Joiner(opened, member, JoinOptions(task, once), player, display.note, request)
         try:
             joiner.run()
         except KeyboardInterrupt:

@@ -18,7 +18,7 @@ import trustme
 from rlexp.board.messages.address import QueueAddress, parse_queue_address
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.messages.tasks import Task
-from rlexp.board.servers import open_queue
+from rlexp.board.servers import queue_opener
 from rlexp.board.servers.board import Carrier
 from rlexp.board.servers.carriers import ReconnectingCarrier
 from tests.lab.board import MemoryPlace, QueuePlace, RedisPlace
@@ -122,7 +122,7 @@ def until(condition: Callable[[], bool]) -> bool:
 def test_wrong_password_is_refused_with_the_remedy(kind: str, request: pytest.FixtureRequest) -> None:
     server: QueueServer = request.getfixturevalue(f"{kind}_server")
     address = replace(parse_queue_address(server.url), password="falsch")
-    with closing(open_queue(address, "t1")) as carrier, pytest.raises(BoardError, match="password") as caught:
+    with closing(queue_opener(address)("t1")) as carrier, pytest.raises(BoardError, match="password") as caught:
         carrier.send([b"x"])
     assert not isinstance(caught.value, BoardLostError)
     assert "RLEXP_QUEUE_PASSWORD" in str(caught.value.hint)
@@ -134,7 +134,7 @@ def test_server_that_cannot_be_reached_is_lost(kind: str) -> None:
     pytest.importorskip("pika")
     pytest.importorskip("paho.mqtt.client")
     scheme = "amqp" if kind == "rabbitmq" else "mqtt"
-    with closing(open_queue(QueueAddress(scheme, "127.0.0.1", 9), "t1")) as carrier:
+    with closing(queue_opener(QueueAddress(scheme, "127.0.0.1", 9))("t1")) as carrier:
         for call in (lambda: carrier.send([b"x"]), lambda: carrier.receive(1, 0)):
             with pytest.raises(BoardLostError, match="cannot be reached"):
                 call()
@@ -144,7 +144,7 @@ def test_both_ends_go_on_after_the_server_was_away() -> None:
     pytest.importorskip("paho.mqtt.client")
     with running_queue(Mosquitto()) as server:
         address = parse_queue_address(server.url)
-        sender, receiver = (ReconnectingCarrier(open_queue(address, "t1"), seed) for seed in (1, 2))
+        sender, receiver = (ReconnectingCarrier(queue_opener(address)("t1"), seed) for seed in (1, 2))
         with closing(sender), closing(receiver):
             assert receiver.receive(1, 0) == []
             sender.send([b"before"])
@@ -170,7 +170,7 @@ def test_patience_with_a_server_ends() -> None:
     pytest.importorskip("paho.mqtt.client")
     clock = iter(range(0, 10_000, 100))
     carrier = ReconnectingCarrier(
-        open_queue(QueueAddress("mqtt", "127.0.0.1", 9), "t1"), 1, patience_s=150.0, clock=lambda: float(next(clock))
+        queue_opener(QueueAddress("mqtt", "127.0.0.1", 9))("t1"), 1, patience_s=150.0, clock=lambda: float(next(clock))
     )
 
     def keep_on() -> None:
@@ -190,7 +190,7 @@ def certificate(folder: Path, ca: trustme.CA, host: str, ends: datetime | None =
 
 def send_over_tls(server: QueueServer, ca_file: Path | None) -> None:
     address = replace(parse_queue_address(server.url), ca_file="" if ca_file is None else str(ca_file))
-    with closing(open_queue(address, "t1")) as carrier:
+    with closing(queue_opener(address)("t1")) as carrier:
         carrier.send([b"x"])
 
 

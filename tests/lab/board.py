@@ -15,7 +15,7 @@ from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, password_ke
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
-from rlexp.board.servers import open_board, open_queue
+from rlexp.board.servers import open_board, queue_opener
 from rlexp.board.servers.board import Board, Carrier, Fenced, Lead, News, SeatHolder, TaskStatus
 from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
 from rlexp.board.trainer.inbox import Inbox
@@ -159,7 +159,7 @@ class QueuePlace:
 
     def end(self) -> Carrier:
         """Return another end of the queue."""
-        self._ends.append(open_queue(self._address, self._task_id))
+        self._ends.append(queue_opener(self._address)(self._task_id))
         return self._ends[-1]
 
     def close(self) -> None:

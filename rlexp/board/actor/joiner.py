@@ -52,17 +52,6 @@ _QUEUE_HINTS: Final = {
 }
 
 
-def has_free_seat(summary: TaskSummary) -> bool:
-    """Return whether an actor could play for a task."""
-    is_trained = summary.status is TaskStatus.RUNNING and summary.trainer is not None
-    return is_trained and summary.num_taken < summary.num_seats
-
-
-def has_no_trainer(summary: TaskSummary) -> bool:
-    """Return whether a submitted task waits for a trainer: its first one, or one that follows another."""
-    return summary.is_submitted and not summary.status.is_over and summary.trainer is None
-
-
 @dataclass(frozen=True)
 class JoinOptions:
     """Which tasks an actor joins, and for how long."""
@@ -71,14 +60,17 @@ class JoinOptions:
     """The only task that is joined; None: any."""
     once: bool = False
     """Whether it ends with the first task in which it has played."""
-    wants: Callable[[TaskSummary], bool] = has_free_seat
-    """Whether there may be something to do in a task."""
-    nothing: str = "no task has a free seat; waiting"
-    """What is reported where no task is wanted."""
 
 
 class Player(Protocol):
     """Plays tasks, one at a time."""
+
+    nothing_wanted: str
+    """What is reported where no task is wanted."""
+
+    def wants(self, summary: TaskSummary) -> bool:
+        """Return whether there may be something to do in a task."""
+        ...
 
     def obstacle(self, task: Task) -> Obstacle | None:
         """Return why the task may not be played here; None where it may."""
@@ -165,12 +157,12 @@ class Joiner:
                 how = "is over" if summaries else "is not on the board"
                 raise UsageError(f"task {wanted} {how}", "without --task, any task is joined")
         for summary in summaries:
-            if summary.id in self._unplayable or not self._options.wants(summary):
+            if summary.id in self._unplayable or not self._player.wants(summary):
                 continue
             task = self._described(summary.id)
             if task is not None and self._may_play(task):
                 return task
-        self._report_once(self._options.nothing)
+        self._report_once(self._player.nothing_wanted)
         return None
 
     def _described(self, task_id: str) -> Task | None:
@@ -229,6 +221,8 @@ class ActorView(Protocol):
 class JoinedTask:
     """Claims seats of one board for one member; used by one thread."""
 
+    nothing_wanted = "no task has a free seat; waiting"
+
     def __init__(
         self,
         board: Board,
@@ -242,6 +236,12 @@ class JoinedTask:
         self._board, self._member, self._password = board, member, password
         self._trusted, self._view, self._token = trusted, view, token
         self._refusal = ""
+
+    @staticmethod
+    def wants(summary: TaskSummary) -> bool:
+        """Return whether an actor could play for a task."""
+        is_trained = summary.status is TaskStatus.RUNNING and summary.trainer is not None
+        return is_trained and summary.num_taken < summary.num_seats
 
     def obstacle(self, task: Task) -> Obstacle | None:
         """Return why the task may not be played here: it is not the trainer's, of another version, or foreign code."""

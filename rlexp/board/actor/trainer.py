@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.board.actor.outbox import SeatEnd
-from rlexp.board.demands import MOST_TRIALS, bytes_of_space, number_excess, trainer_excess
+from rlexp.board.demands import bytes_of_space, number_excess, trainer_excess
 from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, HandedTask
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.messages.tasks import Task
-from rlexp.board.servers.board import Board, Lead
+from rlexp.board.servers.board import Board, Lead, TaskSummary
+from rlexp.board.task import SUBMITTED_FILE, submitted_plan
 from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine, this_machine
 from rlexp.cluster.room.packing import cluster_shortfalls
 from rlexp.cluster.room.shortfalls import bytes_per_transition, gib, shortfalls
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import required_cpus
-from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.errors import ConfigError, Problem, ResumeError, RlexpError, TrialError, UsageError
@@ -41,7 +41,6 @@ from rlexp.runs.directories import derived_name, numbered
 from rlexp.runs.record import EXPERIMENT_FILE, read_run_record
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
-FILE_NAME: Final = "submitted.yaml"
 _LONGEST_MESSAGE: Final = 300
 _BESIDE_SPACES: Final = 32
 """Bytes of a transition beside observations and actions: reward, discount, priority."""
@@ -80,7 +79,7 @@ def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -
     if not task.file:
         return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
     try:
-        plan = _plan_of(task.file, trusted)
+        plan = submitted_plan(task, trusted.modules)
     except ConfigError as error:
         what = "; ".join(problem.message for problem in error.problems)[:_LONGEST_MESSAGE]
         return Obstacle(f"cannot be read: {what}", "rlexp run --dry-run shows what is wrong with an experiment")
@@ -88,17 +87,6 @@ def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -
         return Obstacle("is a sweep or has several variants", "submit one variant")
     experiment = plan.trials[0].experiment
     return next(_obstacles(experiment, trusted, limits), None)
-
-
-def _plan_of(text: str, trusted: TrustedCode) -> Plan:
-    with tempfile.TemporaryDirectory(prefix="rlexp-task-") as folder:
-        file = Path(folder, FILE_NAME)
-        file.write_text(text, encoding="utf-8")
-        modules = trusted.modules
-        options = LoadOptions(
-            modules.imports, module_folders=modules.folders, packaged_agents=False, most_trials=MOST_TRIALS
-        )
-        return load_plan([file], options=options)
 
 
 def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:
@@ -179,6 +167,8 @@ class TrainingOptions:
 class TaskTrainer:
     """A Player of submitted tasks, see :class:`~rlexp.board.actor.joiner.Player`; used by one thread."""
 
+    nothing_wanted = "no submitted task waits for a trainer; waiting"
+
     def __init__(
         self, board: Board, member: str, trusted: TrustedCode, options: TrainingOptions, report: Callable[[str], None]
     ) -> None:
@@ -190,6 +180,11 @@ class TaskTrainer:
         self._runs = options.out / TASKS_FOLDER
         if (self._runs / RUN_FILE).exists():
             raise UsageError(f"{self._runs} is a run, and runs of tasks belong there", "choose another --out")
+
+    @staticmethod
+    def wants(summary: TaskSummary) -> bool:
+        """Return whether a submitted task waits for a trainer: its first one, or one that follows another."""
+        return summary.is_submitted and not summary.status.is_over and summary.trainer is None
 
     def obstacle(self, task: Task) -> Obstacle | None:
         """Return why the task may not be trained here; None where it may. Reading a file may take a second."""
@@ -211,7 +206,7 @@ class TaskTrainer:
         folder = self._folder(task)
         self._report(f"trains {task.id} ({task.name}) in {folder}")
         with tempfile.TemporaryDirectory(prefix="rlexp-task-") as temporary:
-            file = Path(temporary, FILE_NAME)
+            file = Path(temporary, SUBMITTED_FILE)
             file.write_text(task.file, encoding="utf-8")
             code, is_stopped = self._train(lead, self._command(task, folder, file), should_stop)
         if code == 0:

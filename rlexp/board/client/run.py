@@ -10,17 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rlexp.board.demands import MOST_TRIALS
 from rlexp.board.messages.tasks import MAX_BLOB_BYTES, Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
-from rlexp.board.task import board_keys_of, joinable_trial, new_task_id
+from rlexp.board.task import board_keys_of, joinable_trial, new_task_id, submitted_plan
 from rlexp.config.keys.tracking import TrackConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
+from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
 from rlexp.config.space.grid import TRACK
 from rlexp.errors import ConfigError, ResumeError, TrialError, UsageError
@@ -100,16 +98,12 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
     """
     if not task.file:
         raise UsageError(f"task {task.id} was not submitted: it is trained by rlexp run --board", "see its results")
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "task.yaml"
-        path.write_text(task.file, encoding="utf-8")
-        try:
-            options = LoadOptions(module_folders=(), packaged_agents=False, most_trials=MOST_TRIALS)
-            plan = _without_trackers(load_plan([path], options=options))
-        except ConfigError as error:
-            raise TrialError(
-                f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it"
-            ) from error
+    try:
+        plan = _without_trackers(submitted_plan(task))
+    except ConfigError as error:
+        raise TrialError(
+            f"task {task.id} has a file that this rlexp cannot read", "use the version that submitted it"
+        ) from error
     trial = joinable_trial(plan.trials, _WITHOUT)
     experiment = trial.experiment
     arguments = {**experiment.config.env_config, **experiment.config.evaluation_config.env_config}

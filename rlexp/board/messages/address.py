@@ -48,7 +48,6 @@ class _Kind:
 
     name: str
     variable: str
-    password_variable: str
     ports: Mapping[str, int]
     example: str
 
@@ -57,13 +56,10 @@ class _Kind:
         return f"give it such as {self.example}"
 
 
-_BOARD: Final = _Kind(
-    "board", BOARD_VARIABLE, PASSWORD_VARIABLE, {"redis": 6379, "rediss": 6379}, "redis://192.168.1.7:6379"
-)
+_BOARD: Final = _Kind("board", BOARD_VARIABLE, {"redis": 6379, "rediss": 6379}, "redis://192.168.1.7:6379")
 _QUEUE: Final = _Kind(
     "queue",
     QUEUE_VARIABLE,
-    QUEUE_PASSWORD_VARIABLE,
     {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883, "pubsub": 0},
     "amqps://USER@HOST or mqtts://USER@HOST",
 )
@@ -84,12 +80,12 @@ class ServerAddress:
     """The certificates that are trusted instead of the system's, a file in PEM."""
 
     def __str__(self) -> str:
-        return self._url("***" if self.password else "")
-
-    @property
-    def secret_url(self) -> str:
-        """The address with its password: for environments of processes, never for files or output."""
-        return self._url(quote(self.password, safe=""))
+        user = quote(self.username, safe="") + (":***" if self.password else "")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = f":{self.port}" if self.port else ""
+        path = f"/{quote(self.path, safe='/')}" if self.path else ""
+        query = f"?ssl_ca_certs={quote(self.ca_file)}" if self.ca_file else ""
+        return f"{self.scheme}://{user + '@' if user else ''}{host}{port}{path}{query}"
 
     @property
     def has_tls(self) -> bool:
@@ -103,14 +99,6 @@ class ServerAddress:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
-
-    def _url(self, password: str) -> str:
-        user = quote(self.username, safe="") + (f":{password}" if password else "")
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = f":{self.port}" if self.port else ""
-        path = f"/{quote(self.path, safe='/')}" if self.path else ""
-        query = f"?ssl_ca_certs={quote(self.ca_file)}" if self.ca_file else ""
-        return f"{self.scheme}://{user + '@' if user else ''}{host}{port}{path}{query}"
 
 
 @dataclass(frozen=True)

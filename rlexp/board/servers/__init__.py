@@ -29,45 +29,34 @@ def open_board(address: BoardAddress) -> Board:
         from rlexp.board.servers.redis import RedisBoard
     except ModuleNotFoundError as error:
         raise _not_installed("Redis", _REDIS) from error
-    if address.queue is None:
-        return RedisBoard(address)
-    require_client(address.queue)
-    return RedisBoard(address, partial(open_queue, address.queue))
+    return RedisBoard(address, None if address.queue is None else queue_opener(address.queue))
 
 
-def open_queue(address: QueueAddress, task_id: str) -> Carrier:
-    """Return an end of a task's queue, which connects with its first call; the caller closes it."""
-    require_client(address)
-    if address.kind == "mqtt":
-        from rlexp.board.servers.mqtt import MqttCarrier
+def queue_opener(address: QueueAddress) -> Callable[[str], Carrier]:
+    """Return what opens an end of a task's queue by its id, which connects with its first call; the caller closes it.
 
-        return MqttCarrier(address, task_id)
-    if address.kind == "pubsub":
-        from rlexp.board.servers.pubsub import PubSubCarrier
+    Raises UsageError where the client library is not installed.
+    """
+    try:
+        if address.kind == "mqtt":
+            from rlexp.board.servers.mqtt import MqttCarrier
 
-        return PubSubCarrier(address.host, address.path, task_id)
-    from rlexp.board.servers.amqp import AmqpCarrier
+            return partial(MqttCarrier, address)
+        if address.kind == "pubsub":
+            from rlexp.board.servers.pubsub import PubSubCarrier
 
-    return AmqpCarrier(address, task_id)
+            return partial(PubSubCarrier, address.host, address.path)
+        from rlexp.board.servers.amqp import AmqpCarrier
+
+        return partial(AmqpCarrier, address)
+    except ModuleNotFoundError as error:
+        raise _not_installed(_NAMES[address.kind], address.kind) from error
 
 
 def client_modules(address: BoardAddress) -> dict[str, str]:
     """Return the modules that the ends of a board and its queue need, each with the extra of rlexp that has it."""
     extras = [_REDIS] if address.queue is None else [_REDIS, address.queue.kind]
     return {} if address.scheme in OPENERS else {_MODULES[extra]: extra for extra in extras}
-
-
-def require_client(address: QueueAddress) -> None:
-    """Raise UsageError where the client library of a queue is not installed."""
-    try:
-        if address.kind == "mqtt":
-            import rlexp.board.servers.mqtt
-        elif address.kind == "pubsub":
-            import rlexp.board.servers.pubsub
-        else:
-            import rlexp.board.servers.amqp  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise _not_installed(_NAMES[address.kind], address.kind) from error
 
 
 def _not_installed(name: str, extra: str) -> UsageError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rlexp.board.messages.address import QueueAddress
 from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError
@@ -80,33 +81,11 @@ class ReconnectingCarrier:
             self._backoff.succeeded()
 
 
-class Connection(Protocol):
-    """One connection, used by one thread; after an error that ended it another one is opened."""
+class ServedConnection(ABC, Generic[T]):
+    """One connection, served by a thread of its own and used by one other: what has come, and what ended it.
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the connection is of no use any more."""
-        ...
-
-    def check(self) -> None:
-        """Wait until it is connected; raises BoardError where it is not, or takes nothing now."""
-        ...
-
-    def send(self, messages: Sequence[bytes]) -> None:
-        """Hand over ``messages``; an error is that of a later call."""
-        ...
-
-    def take(self, limit: int, timeout_s: float) -> list[bytes]:
-        """Return up to ``limit`` messages, after ``timeout_s`` at most; raises what ended it."""
-        ...
-
-    def close(self) -> None:
-        """End the connection, after what was handed over was sent."""
-        ...
-
-
-class ServedConnection(Generic[T]):
-    """What is alike in connections that a thread of their own serves: what has come, and what ended it."""
+    After an error that ended it another one is opened.
+    """
 
     def __init__(self, address: QueueAddress) -> None:
         self._address = address
@@ -116,7 +95,24 @@ class ServedConnection(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
+        """Whether the connection is of no use any more."""
         return self._error is not None
+
+    @abstractmethod
+    def check(self) -> None:
+        """Wait until it is connected; raises BoardError where it is not, or takes nothing now."""
+
+    @abstractmethod
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Hand over ``messages``; an error is that of a later call."""
+
+    @abstractmethod
+    def take(self, limit: int, timeout_s: float) -> list[bytes]:
+        """Return up to ``limit`` messages, after ``timeout_s`` at most; raises what ended it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection, after what was handed over was sent."""
 
     def _wait_until(self, is_ready: Callable[[], bool], most_s: float) -> None:
         """Wait for what the server says; raises what ended the connection, as where it says nothing.
@@ -146,11 +142,11 @@ class ServedConnection(Generic[T]):
 class SessionCarrier:
     """A :class:`~rlexp.board.servers.board.Carrier` that opens a session with its first call, and after each error."""
 
-    def __init__(self, open_session: Callable[[], Connection], max_bytes: int) -> None:
+    def __init__(self, open_session: Callable[[], ServedConnection[Any]], max_bytes: int) -> None:
         """Take messages of ``max_bytes`` at most."""
         self._open_session = open_session
         self._max_bytes = max_bytes
-        self._session: Connection | None = None
+        self._session: ServedConnection[Any] | None = None
 
     @property
     def max_bytes(self) -> int:
@@ -168,7 +164,7 @@ class SessionCarrier:
             self._session.close()
             self._session = None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> ServedConnection[Any]:
         """Return the session, another one where the last one has ended; raises the error that ended it first."""
         if self._session is None:
             self._session = self._open_session()

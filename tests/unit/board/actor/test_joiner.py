@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from rlexp.board.actor import joiner as joining
-from rlexp.board.actor.joiner import Joiner, JoinOptions, has_no_trainer
+from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions
 from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.actor.trainer import TaskTrainer
 from rlexp.board.messages.errors import Backoff, BoardLostError, UnreadableError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
@@ -23,6 +24,9 @@ LEASE_S = 1000.0
 
 class Player:
     """Plays by a list of ends, and keeps which tasks it was given."""
+
+    nothing_wanted = "nothing waits"
+    wants = staticmethod(JoinedTask.wants)
 
     def __init__(self, *ends: SeatEnd | TrialError | None, obstacles: dict[str, Obstacle] | None = None) -> None:
         self.played: list[str] = []
@@ -42,6 +46,10 @@ class Player:
     @property
     def has_played(self) -> bool:
         return not self._ends
+
+
+class Trainer(Player):
+    wants = staticmethod(TaskTrainer.wants)
 
 
 @pytest.fixture(autouse=True)
@@ -206,9 +214,9 @@ def test_trainers_take_submitted_tasks_without_a_trainer() -> None:
     assert followed is not None
     board.give_up(followed)
     board.cancel("over", "")
-    assert {task.id for task in board.tasks() if has_no_trainer(task)} == {"queued", "followed"}
-    player = Player(SeatEnd.STOPPED, obstacles={"followed": Obstacle("needs 64 CPUs", "none here")})
-    reported = run(board, player, JoinOptions(wants=has_no_trainer, nothing="nothing waits"))
+    assert {task.id for task in board.tasks() if TaskTrainer.wants(task)} == {"queued", "followed"}
+    player = Trainer(SeatEnd.STOPPED, obstacles={"followed": Obstacle("needs 64 CPUs", "none here")})
+    reported = run(board, player)
     assert player.played == ["queued"]
     assert all("nothing waits" not in text for text in reported)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ from rlexp.errors import UsageError
 )
 def test_addresses_are_read_and_written(text: str, address: BoardAddress) -> None:
     assert parse_address(text) == address
-    assert parse_address(address.secret_url) == address
+    assert parse_address(str(address.without_passwords())) == address.without_passwords()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_unknown_name_is_left_to_the_connection(monkeypatch: pytest.MonkeyPatch)
 )
 def test_queues_are_read_and_written(text: str, address: QueueAddress, kind: str) -> None:
     assert parse_queue_address(text) == address
-    assert parse_queue_address(address.secret_url) == address
+    assert parse_queue_address(str(replace(address, password=""))) == replace(address, password="")
     assert address.kind == kind
 
 
