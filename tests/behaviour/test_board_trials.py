@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from rlexp.board.messages.address import PASSWORD_VARIABLE, BoardAddress
 from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
-from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
+from rlexp.board.servers.board import Board, TaskStatus
 from rlexp.board.trainer.link import RECOVERY, RESULT
 from rlexp.board.trainer.trial import AssignedTask
 from rlexp.cluster.pool.pool import InlineTaskPool
@@ -26,6 +25,7 @@ from rlexp.runs.trial_files import STOP_FILE
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets
 from rlexp.tuning.trainable import ExperimentTrainable
+from tests.lab.board import eventually, listed
 from tests.lab.trials import assigned
 
 ID = "t1"
@@ -102,18 +102,6 @@ def test_process_uses_the_secrets_that_it_was_handed_and_not_those_of_its_machin
     assert (task.id, task.member, task.epoch) == ((ID, "", 0) if is_successor else (ID, "host-1", 7))
 
 
-def listed(board: Board) -> TaskSummary:
-    (task,) = board.tasks()
-    return task
-
-
-def until(condition: Callable[[], Any]) -> None:
-    ends_at = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.005)
-
-
 def test_rows_and_the_last_checkpoint_are_on_the_board(
     tmp_path: Path, address: BoardAddress, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,10 +134,10 @@ def test_checkpoints_for_a_successor_are_put_so_often(
     is_there: bool,
 ) -> None:
     with process(tmp_path / "a", address, monkeypatch, period_s) as trial:
-        until(lambda: listed_lead(board))
+        eventually(lambda: listed_lead(board))
         trial.step()
         if is_there:
-            until(lambda: board.get_blob(ID, RECOVERY))
+            eventually(lambda: board.get_blob(ID, RECOVERY))
         trial.step()
         assert (board.get_blob(ID, RECOVERY) is not None) is is_there
 
@@ -162,12 +150,12 @@ def test_successor_goes_on_from_what_the_trainer_left(
     tmp_path: Path, address: BoardAddress, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with process(tmp_path / "a", address, monkeypatch, ALWAYS) as first:
-        until(lambda: listed_lead(board))
+        eventually(lambda: listed_lead(board))
         first.step()
-        until(lambda: board.get_blob(ID, RECOVERY))
+        eventually(lambda: board.get_blob(ID, RECOVERY))
         with pytest.raises(ZeroDivisionError), first.trainable._errors_kept():
             raise ZeroDivisionError
-        until(lambda: not listed_lead(board))
+        eventually(lambda: not listed_lead(board))
     assert listed(board).status is TaskStatus.RUNNING
     with process(tmp_path / "b", address, monkeypatch) as second:
         result = second.step()
@@ -218,11 +206,11 @@ def test_cancelled_task_ends_its_trial_with_a_checkpoint(
     tmp_path: Path, address: BoardAddress, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with process(tmp_path / "a", address, monkeypatch) as trial:
-        until(lambda: listed_lead(board))
+        eventually(lambda: listed_lead(board))
         board.cancel(ID, "by anna")
         reports = trial.trainable._reports
         assert reports is not None
-        until(lambda: reports.is_cancelled)
+        eventually(lambda: reports.is_cancelled)
         result = trial.step()
         assert (result["done"], result["stopped"], result["reason"]) == (True, False, "its task was cancelled")
         assert result["checkpoint"] is not None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +32,7 @@ from rlexp.rollout.source import Sample
 from rlexp.sample_batch import SampleBatch
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.agents import ONE_SHARD, STEPS, TINY, CountingPool
+from tests.lab.board import eventually
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
@@ -88,7 +88,7 @@ def trial(board: MemoryBoard, keys: TrainerKeys = KEYS, **given: Any) -> Iterato
     link = BoardLink(board, TASK, "a trial", "trainer", keys)
     agent = ApexAgent("CartPole-v1", config, CountingPool(), 0, board=BoardSeats(link))
     try:
-        until(lambda: board.describe(TASK) is not None and board.tasks()[0].trainer is not None)
+        eventually(lambda: board.describe(TASK) is not None and board.tasks()[0].trainer is not None)
         yield agent
     finally:
         agent.stop()
@@ -115,24 +115,9 @@ def task_of(board: MemoryBoard) -> Task:
     return task
 
 
-def until(condition: Callable[[], Any]) -> None:
-    """Wait until ``condition`` holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, condition
-        time.sleep(0.005)
-
-
 def polled(agent: ApexAgent) -> list[Sample]:
     """Poll until samples have come; return them."""
-    found: list[Sample] = []
-
-    def poll() -> bool:
-        found.extend(agent.source.poll(0))
-        return bool(found)
-
-    until(poll)
-    return found
+    return eventually(lambda: agent.source.poll(0))
 
 
 @pytest.mark.key("board.actors")
@@ -147,12 +132,12 @@ def test_so_many_actors_can_take_a_seat() -> None:
 def test_actor_fills_its_window_and_waits_until_enough_actors_are_there() -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, actors=2, min_actors=2, window=3) as agent, actor(board) as recorder:
-        until(lambda: len(recorder.figures) == 3)
+        eventually(lambda: len(recorder.figures) == 3)
         assert not any(agent.source.poll(0) for _ in range(20))
         assert [figures.num_waiting for figures in recorder.figures] == [1, 2, 3]
         assert board.claim(TASK, "another one", LONG_S) is not None
         assert polled(agent)
-        until(lambda: agent.source.poll(0) or len(recorder.figures) > 3)
+        eventually(lambda: agent.source.poll(0) or len(recorder.figures) > 3)
 
 
 @pytest.mark.key("board.min_fragment_steps")
@@ -168,7 +153,7 @@ def test_fragments_have_so_many_steps_at_least(least: int, expected: int) -> Non
 def test_seat_is_leased_for_so_long() -> None:
     board = ClaimedBoard()
     with trial(board, lease_s=123.0), actor(board):
-        until(lambda: board.claimed)
+        eventually(lambda: board.claimed)
     assert board.claimed[0].lease_s == 123.0
 
 
@@ -183,7 +168,7 @@ def test_actor_beats_so_often() -> None:
 def test_trial_fails_where_no_actor_comes_for_so_long() -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, patience_s=0.05) as agent, pytest.raises(TrialError, match=r"0 of 1 actors .* 0.05 s"):
-        until(lambda: agent.source.poll(0))
+        eventually(lambda: agent.source.poll(0))
 
 
 @pytest.mark.key("board.weights_period_s")
@@ -199,7 +184,7 @@ def test_weights_are_published_so_often_at_most(period_s: float, is_wanted: bool
 def test_weights_are_sent_in_this_precision_and_used_in_float32(dtype: str, rounding: float) -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, weights_dtype=dtype) as agent:
-        until(lambda: agent.stats()["board"]["num_weights_published"])
+        eventually(lambda: agent.stats()["board"]["num_weights_published"])
         with agent.optimizer.paused() as learner:
             learned = learner.get_weights()
         blob = board.get_blob(TASK, blob_name(0))
@@ -216,7 +201,7 @@ def test_weights_are_sent_in_this_precision_and_used_in_float32(dtype: str, roun
 def test_larger_fragments_are_refused() -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, max_fragment_mb=1e-6) as agent, actor(board):
-        until(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"])
+        eventually(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"])
         assert "at most 1 are allowed" in agent.stats()["board"]["last_refusal"]
 
 
@@ -225,7 +210,7 @@ def test_larger_fragments_are_refused() -> None:
 def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None:
     board = MemoryBoard(MemoryServer())
     with trial(board, max_weights_mb=limit_mb) as agent:
-        until(lambda: agent.stats()["board"]["num_weights_published"])
+        eventually(lambda: agent.stats()["board"]["num_weights_published"])
         feed = WeightsFeed(board, TASK, KEYS, read_description(task_of(board)).board.max_weights_bytes)
         feed.fetch(0)
     assert feed.num_refused == num_refused
@@ -243,10 +228,10 @@ def test_actor_is_banned_after_so_many_invalid_fragments() -> None:
             assert not any("is banned" in event for event in events)
             header = Header(TASK, seat.index, seat.epoch, number)
             board.beat(seat, seal_fragment(header, rows, EMPTY_REPORT, KEYS.key, 1 << 20))
-            until(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"] > number)  # noqa: B023
+            eventually(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"] > number)  # noqa: B023
             events += agent.drain_events()
         assert any("a liar is banned after 2 invalid fragments" in event for event in events)
-        until(lambda: agent.source.poll(0) or isinstance(board.beat(seat), Fenced))
+        eventually(lambda: agent.source.poll(0) or isinstance(board.beat(seat), Fenced))
         with pytest.raises(BannedError):
             board.claim(TASK, "a liar", LONG_S)
 
@@ -263,7 +248,7 @@ def test_larger_rewards_are_refused(limit: float, is_refused: bool) -> None:
             taken.extend(agent.source.poll(0))
             return bool(taken or agent.stats()["board"]["num_refused"])
 
-        until(has_come)
+        eventually(has_come)
         assert bool(taken) is not is_refused
 
 
@@ -272,7 +257,7 @@ def test_tokens_of_refused_actors_are_not_accepted() -> None:
     pytest.importorskip("cryptography")
     board, master = MemoryBoard(MemoryServer()), MasterKey.new()
     with trial(board, keys=master.keys(TASK), refused_actors=["alice"]) as agent:
-        until(lambda: agent.source.poll(0) or is_banned(board, "alice/a process"))
+        eventually(lambda: agent.source.poll(0) or is_banned(board, "alice/a process"))
         with actor(board, "bob/a process", master.token("bob")):
             assert polled(agent)
         player = JoinedTask(board, "alice/b", "", TrustedCode(), Recorder(), master.token("alice"))

@@ -12,13 +12,13 @@ from rlexp.board.messages.errors import BannedError, UnreadableError
 from rlexp.board.messages.tasks import MOST_SEATS, Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers import redis as redis_board
-from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus, TrainerBeat
+from rlexp.board.servers.board import Beat, Board, News, TaskStatus
+from tests.lab.board import LEASE_S, claimed, kept, led, published
 from tests.lab.brokers import RedisServer
 
 TASK = Task("t1", "cartpole", 3, {"protocol": 1, "env": "CartPole-v1"}, "cartpole: {}")
 OTHER = Task("t2", "other", 1, {"protocol": 1})
 PREFIX = "rlexp:{t1}:"
-LONG_S = 600.0
 LATE = b"9" * 14
 VALUES = (
     *(b"", b"x", b"foo bar", b"\xff\xfe\x00", b"\x1b[31mred\x07", b"\n\r\t", "é".encode("latin-1"), b"A" * 400_000),
@@ -54,26 +54,15 @@ class Scene:
 
     def __init__(self, board: Board, client: redis.Redis) -> None:
         self.board, self.client = board, client
-        self.lead = self._led(OTHER)
-        self.lead = self._led(TASK)
+        led(board, OTHER)
+        self.lead = led(board, TASK)
         board.put_blob(self.lead, "weights-1", b"weights")
         board.put_rows(self.lead, ["{}"])
-        self.seat = self.claimed("actor")
+        self.seat = claimed(board)
         board.beat(self.seat, [b"fragment"])
         board.ban(self.lead, "somebody")
         self.news = News(1, {(self.seat.index, self.seat.epoch): 0}, {"num_updates": 3})
-        assert isinstance(board.publish(self.lead, self.news), TrainerBeat)
-
-    def _led(self, task: Task) -> Lead:
-        self.board.announce(task)
-        lead = self.board.lead(task.id, "trainer", LONG_S)
-        assert lead is not None
-        return lead
-
-    def claimed(self, member: str) -> Seat:
-        seat = self.board.claim(TASK.id, member, LONG_S)
-        assert seat is not None
-        return seat
+        published(board, self.lead, self.news)
 
     def read_all(self) -> None:
         """Call each reader of each role; nothing but what they are to raise may come of it."""
@@ -102,12 +91,10 @@ class Scene:
         """Do what a trainer does with each beat; check that all is as it was."""
         board = self.board
         for _ in range(3):
-            beat = board.publish(self.lead, self.news)
-            assert isinstance(beat, TrainerBeat)
-            if beat.status is not None:
+            if published(board, self.lead, self.news).status is not None:
                 break
             board.announce(TASK, {self.seat.index: self.seat.epoch})
-            assert board.lead(TASK.id, "trainer", LONG_S, self.lead.epoch) == self.lead
+            assert board.lead(TASK.id, "trainer", LEASE_S, self.lead.epoch) == self.lead
         listed = {task.id: task for task in board.tasks()}
         assert listed[TASK.id].trainer == "trainer"
         assert (listed[TASK.id].num_seats, listed[TASK.id].name) == (TASK.num_seats, TASK.name)
@@ -116,12 +103,9 @@ class Scene:
         assert board.get_blob(TASK.id, "weights-1") == b"weights"
         assert board.put_rows(self.lead, ["{}"])
         assert board.rows(TASK.id, 0)
-        kept = board.beat(self.seat, [b"fragment"])
-        if not isinstance(kept, Beat):  # an epoch that could be: somebody else has the seat, and another one is free
-            self.seat = self.claimed("actor")
-            kept = board.beat(self.seat, [b"fragment"])
-        assert isinstance(kept, Beat)
-        assert kept.status is not None
+        if not isinstance(board.beat(self.seat), Beat):  # an epoch that could be: another has it, others are free
+            self.seat = claimed(board)
+        assert kept(board, self.seat, [b"fragment"]).status is not None
         assert b"fragment" in board.queue(TASK.id).receive(100, 1.0)
 
 
@@ -218,9 +202,7 @@ def test_task_without_a_trainer_is_left_out_and_said_so(scene: Scene, client: re
 
 def test_status_of_a_led_task_that_was_overwritten_is_running_again(scene: Scene, client: redis.Redis) -> None:
     client.hset(f"{PREFIX}task", mapping={"status": "QUEUED", "seats": "9999", "description": "{}", "weights": "77"})
-    beat = scene.board.publish(scene.lead, scene.news)
-    assert isinstance(beat, TrainerBeat)
-    assert beat.status is TaskStatus.RUNNING
+    assert published(scene.board, scene.lead, scene.news).status is TaskStatus.RUNNING
     assert scene.board.describe(TASK.id) == TASK
     assert [task.weights_version for task in scene.board.tasks() if task.id == TASK.id] == [1]
 
@@ -239,9 +221,7 @@ def test_holder_of_a_higher_epoch_than_any_that_is_given_loses_the_seat_to_nobod
     """What a stranger writes there may free a seat, but whoever takes it then has an epoch that counts as newer."""
     now_ms = int(client.time()[0]) * 1000
     client.hset(f"{PREFIX}seats", scene.seat.index, f"{now_ms} {scene.seat.epoch + 10**6} evil")
-    beat = scene.board.publish(scene.lead, scene.news)
-    assert isinstance(beat, TrainerBeat)
-    seen = beat.seats[scene.seat.index].epoch
-    again = scene.claimed("actor")
+    seen = published(scene.board, scene.lead, scene.news).seats[scene.seat.index].epoch
+    again = claimed(scene.board)
     assert (again.index, again.epoch > seen) == (scene.seat.index, True)
-    assert isinstance(scene.board.beat(again), Beat)
+    assert kept(scene.board, again)

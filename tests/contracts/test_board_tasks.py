@@ -1,24 +1,15 @@
 """What every Board does with tasks that are submitted, cancelled, followed by another trainer, and with their rows."""
 
-import time
-
 import pytest
 
 from rlexp.board.messages.errors import BoardError
 from rlexp.board.messages.tasks import KEPT_ROWS, MAX_ROW_BYTES, Task
-from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TaskSummary, TrainerBeat
-from tests.lab.board import BoardPlace
+from rlexp.board.servers.board import Board, Fenced, Lead, News, TaskStatus, TrainerBeat
+from tests.lab.board import LEASE_S, BoardPlace, claimed, eventually, kept, listed, published, taken
 
 SUBMITTED = Task("t1", "cartpole", 1, file="cartpole:\n  env: CartPole-v1  # é\n")
 ANNOUNCED = Task("t1", "another name", 3, {"env": "CartPole-v1"})
-LONG_S = 600.0
 SHORT_S = 0.02
-
-
-def taken(board: Board, member: str = "trainer", lease_s: float = LONG_S) -> Lead:
-    lead = board.lead(SUBMITTED.id, member, lease_s)
-    assert lead is not None
-    return lead
 
 
 def running(board: Board) -> Lead:
@@ -28,21 +19,10 @@ def running(board: Board) -> Lead:
     return lead
 
 
-def claimed(board: Board) -> Seat:
-    seat = board.claim(SUBMITTED.id, "actor", LONG_S)
-    assert seat is not None
-    return seat
-
-
-def listed(board: Board) -> TaskSummary:
-    (summary,) = board.tasks()
-    return summary
-
-
 def test_submitted_task_is_queued_and_gives_no_seats(board: Board) -> None:
     board.submit(SUBMITTED)
     assert board.describe("t1") == SUBMITTED
-    assert board.claim("t1", "actor", LONG_S) is None
+    assert board.claim("t1", "actor", LEASE_S) is None
     summary = listed(board)
     assert (summary.status, summary.is_submitted, summary.trainer) == (TaskStatus.QUEUED, True, None)
     assert summary.figures == {}
@@ -99,7 +79,7 @@ def test_file_comes_back_after_the_board_lost_its_data(place: BoardPlace, board:
 def test_queued_task_has_one_trainer(board: Board) -> None:
     board.submit(SUBMITTED)
     lead = taken(board)
-    assert board.lead("t1", "other", LONG_S) is None
+    assert board.lead("t1", "other", LEASE_S) is None
     assert board.publish(lead, News()) == TrainerBeat(TaskStatus.QUEUED, (), 0)
     assert listed(board).trainer == "trainer"
 
@@ -107,11 +87,10 @@ def test_queued_task_has_one_trainer(board: Board) -> None:
 def test_lead_that_is_given_up_can_be_taken_at_once(board: Board) -> None:
     lead = running(board)
     seat = claimed(board)
-    board.give_up(Lead("t1", lead.epoch, "stranger", LONG_S))
-    assert board.lead("t1", "other", LONG_S) is None
+    board.give_up(Lead("t1", lead.epoch, "stranger", LEASE_S))
+    assert board.lead("t1", "other", LEASE_S) is None
     board.give_up(lead)
-    beat = board.beat(seat)
-    assert isinstance(beat, Beat)
+    beat = kept(board, seat)
     assert (beat.status, beat.is_led) == (TaskStatus.RUNNING, False)
     after = taken(board, "other")
     assert after.epoch > lead.epoch
@@ -125,28 +104,19 @@ def test_actors_learn_whether_the_task_has_a_trainer(board: Board) -> None:
     taken(board, lease_s=SHORT_S)
     board.announce(ANNOUNCED)
     seat = claimed(board)
-    ends_at = time.monotonic() + 60
-    while (beat := board.beat(seat)) and isinstance(beat, Beat) and beat.is_led and time.monotonic() < ends_at:
-        time.sleep(0.005)
-    assert isinstance(beat, Beat)
-    assert not beat.is_led
+    eventually(lambda: not kept(board, seat).is_led)
     taken(board)
-    beat = board.beat(seat)
-    assert isinstance(beat, Beat)
-    assert beat.is_led
+    assert kept(board, seat).is_led
 
 
 def test_cancelled_task_is_told_to_its_trainer_and_actors(board: Board) -> None:
     lead = running(board)
     seat = claimed(board)
     assert board.cancel("t1", "by anna")
-    beat, answer = board.beat(seat), board.publish(lead, News())
-    assert isinstance(beat, Beat)
-    assert isinstance(answer, TrainerBeat)
-    assert beat.status is answer.status is TaskStatus.CANCELLED
-    assert board.claim("t1", "late", LONG_S) is None
+    assert kept(board, seat).status is published(board, lead).status is TaskStatus.CANCELLED
+    assert board.claim("t1", "late", LEASE_S) is None
     assert board.put_blob(lead, "result", b"the last checkpoint")
-    assert board.lead("t1", "trainer", LONG_S, lead.epoch) == lead
+    assert board.lead("t1", "trainer", LEASE_S, lead.epoch) == lead
     board.finish(lead, TaskStatus.FAILED, "while it ended")
     summary = listed(board)
     assert (summary.status, summary.reason, summary.trainer) == (TaskStatus.CANCELLED, "by anna", None)
@@ -155,7 +125,7 @@ def test_cancelled_task_is_told_to_its_trainer_and_actors(board: Board) -> None:
 def test_queued_task_that_is_cancelled_is_over(board: Board) -> None:
     board.submit(SUBMITTED)
     assert board.cancel("t1", "")
-    assert board.lead("t1", "trainer", LONG_S) is None
+    assert board.lead("t1", "trainer", LEASE_S) is None
     board.announce(ANNOUNCED)
     assert listed(board).status is TaskStatus.CANCELLED
 
@@ -167,7 +137,7 @@ def test_only_what_is_not_over_can_be_cancelled(board: Board) -> None:
     board.finish(lead, TaskStatus.ENDED)
     assert not board.cancel("t1", "too late")
     assert (listed(board).status, listed(board).reason) == (TaskStatus.ENDED, "")
-    assert board.lead("t1", "other", LONG_S) is None
+    assert board.lead("t1", "other", LEASE_S) is None
 
 
 def test_figures_are_listed(board: Board) -> None:
@@ -216,7 +186,7 @@ def test_rows_of_a_board_that_lost_its_data_are_all_told(place: BoardPlace, boar
     assert board.put_rows(lead, ["0", "1", "2", "3"])
     place.lose_data()
     board.announce(ANNOUNCED)
-    assert board.lead("t1", "trainer", LONG_S, lead.epoch) == lead
+    assert board.lead("t1", "trainer", LEASE_S, lead.epoch) == lead
     assert board.put_rows(lead, ["4"])
     assert board.rows("t1", 4) == [(0, "4")]
 

@@ -21,7 +21,7 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import queue_opener
 from rlexp.board.servers.board import Carrier
 from rlexp.board.servers.carriers import ReconnectingCarrier
-from tests.lab.board import MemoryPlace, QueuePlace, RedisPlace
+from tests.lab.board import MemoryPlace, QueuePlace, RedisPlace, eventually
 from tests.lab.brokers import LOGIN, Mosquitto, QueueServer, RabbitMQ, running_queue
 
 TASK = Task("t1", "cartpole", 1)
@@ -110,14 +110,6 @@ def test_close_can_be_repeated(sender: Carrier) -> None:
 WAIT_S = 60.0
 
 
-def until(condition: Callable[[], bool]) -> bool:
-    ends_at = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > ends_at:
-            return False
-    return True
-
-
 @pytest.mark.parametrize("kind", ["rabbitmq", "mqtt"])
 def test_wrong_password_is_refused_with_the_remedy(kind: str, request: pytest.FixtureRequest) -> None:
     server: QueueServer = request.getfixturevalue(f"{kind}_server")
@@ -148,21 +140,21 @@ def test_both_ends_go_on_after_the_server_was_away() -> None:
         with closing(sender), closing(receiver):
             assert receiver.receive(1, 0) == []
             sender.send([b"before"])
-            assert until(lambda: receiver.receive(1, 0.1) == [b"before"])
+            eventually(lambda: receiver.receive(1, 0.1) == [b"before"])
             server.kill()
 
             def both_know() -> bool:
                 sender.send([])
                 return receiver.receive(1, 0.01) == [] and None not in (sender.lost, receiver.lost)
 
-            assert until(both_know)
+            eventually(both_know)
             server.start()
 
             def arrives() -> bool:
                 sender.send([b"after"])
                 return receiver.receive(1, 0.1) == [b"after"]
 
-            assert until(arrives)
+            eventually(arrives)
             assert sender.lost is receiver.lost is None
 
 

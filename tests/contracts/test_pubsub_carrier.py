@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,19 +15,10 @@ import grpc
 from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
 from rlexp.board.servers.pubsub import ACK_DEADLINE_S, MAX_BYTES, PubSubCarrier, batches
+from tests.lab.board import Clock, eventually
 from tests.lab.pubsub_server import PubSubServer, running_pubsub
 
 WAIT_S = 30.0
-
-
-class Clock:
-    """The server's clock: the real one and what a test adds."""
-
-    def __init__(self) -> None:
-        self.added_s = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.added_s
 
 
 @pytest.fixture
@@ -56,13 +47,6 @@ def receiver(server: PubSubServer) -> Iterator[PubSubCarrier]:
     assert carrier.receive(1, 0.0) == []
     yield carrier
     carrier.close()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < ends_at, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def received(carrier: PubSubCarrier, count: int) -> list[bytes]:

@@ -18,10 +18,10 @@ from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus,
 from rlexp.board.servers.redis_queue import RedisConnection
 from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError
+from tests.lab.board import LEASE_S, claimed, kept, led, published
 from tests.lab.brokers import RedisServer, running_redis
 
 TASK = Task("t1", "cartpole", 2, {"env": "CartPole-v1"})
-LONG_S = 600.0
 PREFIX = "rlexp:{t1}:"
 OLD = (6, 2)
 
@@ -69,26 +69,17 @@ def connections(server: RedisServer) -> Iterator[Connections]:
         connection.close()
 
 
-def begun(trainer: Board) -> Lead:
-    trainer.announce(TASK)
-    lead = trainer.lead(TASK.id, "trainer", LONG_S)
-    assert lead is not None
-    return lead
-
-
 def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None:
     trainer, actor, client = boards["trainer"], boards["actor"], boards["client"]
-    lead = begun(trainer)
+    lead = led(trainer, TASK)
     assert [task.name for task in actor.tasks()] == ["cartpole"]
     assert actor.describe(TASK.id) == TASK
     assert trainer.put_blob(lead, "weights-1", b"weights")
-    seat = actor.claim(TASK.id, "actor", LONG_S)
-    assert seat is not None
+    seat = claimed(actor)
     assert actor.beat(seat, [b"row"]) == Beat(TaskStatus.RUNNING, -1, -1, 1)
     assert trainer.queue(TASK.id).receive(4, 0.0) == [b"row"]
     assert trainer.queue(TASK.id).receive(4, 0.01) == []
-    beat = trainer.publish(lead, News(1, {(seat.index, seat.epoch): 0}, {"updates": 3}))
-    assert isinstance(beat, TrainerBeat)
+    beat = published(trainer, lead, News(1, {(seat.index, seat.epoch): 0}, {"updates": 3}))
     assert [holder.member for holder in beat.seats] == ["actor"]
     assert actor.beat(seat) == Beat(TaskStatus.RUNNING, 1, 0, 0)
     assert actor.get_blob(TASK.id, "weights-1") == b"weights"
@@ -98,7 +89,7 @@ def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None
     actor.release(seat)
     trainer.ban(lead, "actor")
     with pytest.raises(BannedError):
-        actor.claim(TASK.id, "actor", LONG_S)
+        actor.claim(TASK.id, "actor", LEASE_S)
     trainer.drop_blob(lead, "weights-1")
     trainer.finish(lead, TaskStatus.ENDED)
     assert client.tasks()[0].status is TaskStatus.ENDED
@@ -107,7 +98,7 @@ def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None
 def test_client_submits_follows_and_cancels(boards: Mapping[str, Board]) -> None:
     trainer, client = boards["trainer"], boards["client"]
     client.submit(replace(TASK, file="cartpole: {}"))
-    lead = begun(trainer)
+    lead = led(trainer, TASK)
     described = trainer.describe(TASK.id)
     assert described is not None
     assert described.file == "cartpole: {}"
@@ -115,54 +106,37 @@ def test_client_submits_follows_and_cancels(boards: Mapping[str, Board]) -> None
     assert client.rows(TASK.id, 0) == [(0, '{"updates": 1}')]
     assert client.tasks()[0].trainer == "trainer"
     assert client.cancel(TASK.id, "enough")
-    beat = trainer.publish(lead, News())
-    assert isinstance(beat, TrainerBeat)
-    assert beat.status is TaskStatus.CANCELLED
+    assert published(trainer, lead).status is TaskStatus.CANCELLED
     trainer.give_up(lead)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda board, lead: board.publish(lead, News(9)),
-        lambda board, lead: board.put_blob(lead, "weights-1", b"evil"),
-        lambda board, lead: board.drop_blob(lead, "weights-1"),
-        lambda board, lead: board.finish(lead, TaskStatus.FAILED),
-        lambda board, lead: board.lead(TASK.id, "evil", LONG_S),
-        lambda board, lead: board.ban(lead, "other"),
-        lambda board, lead: board.put_rows(lead, ["{}"]),
-        lambda board, lead: board.give_up(lead),
-        lambda board, lead: board.submit(Task("evil", "evil", 1)),
-        lambda board, lead: board.cancel(TASK.id, "evil"),
-        lambda board, lead: board.announce(Task("evil", "evil", 1)),
-        lambda board, lead: board.queue(TASK.id).receive(1, 0.0),
-        lambda board, lead: board.get_blob(TASK.id, "recovery"),
-    ],
-    ids=[
-        "publish",
-        "put_blob",
-        "drop_blob",
-        "finish",
-        "lead",
-        "ban",
-        "put_rows",
-        "give_up",
-        "submit",
-        "cancel",
-        "announce",
-        "receive",
-        "recovery",
-    ],
-)
-def test_actor_does_nothing_of_a_trainers(boards: Mapping[str, Board], call: Callable[[Board, Lead], object]) -> None:
+ACTS_OF_OTHERS: dict[str, Callable[[Board, Lead], object]] = {
+    "publish": lambda board, lead: board.publish(lead, News(9)),
+    "put_blob": lambda board, lead: board.put_blob(lead, "weights-1", b"evil"),
+    "drop_blob": lambda board, lead: board.drop_blob(lead, "weights-1"),
+    "finish": lambda board, lead: board.finish(lead, TaskStatus.FAILED),
+    "lead": lambda board, lead: board.lead(TASK.id, "evil", LEASE_S),
+    "ban": lambda board, lead: board.ban(lead, "other"),
+    "put_rows": lambda board, lead: board.put_rows(lead, ["{}"]),
+    "give_up": lambda board, lead: board.give_up(lead),
+    "submit": lambda board, lead: board.submit(Task("evil", "evil", 1)),
+    "cancel": lambda board, lead: board.cancel(TASK.id, "evil"),
+    "announce": lambda board, lead: board.announce(Task("evil", "evil", 1)),
+    "receive": lambda board, lead: board.queue(TASK.id).receive(1, 0.0),
+    "recovery": lambda board, lead: board.get_blob(TASK.id, "recovery"),
+}
+
+
+@pytest.mark.parametrize("act", ACTS_OF_OTHERS)
+def test_actor_does_nothing_of_a_trainers(boards: Mapping[str, Board], act: str) -> None:
     trainer = boards["trainer"]
-    lead = begun(trainer)
+    lead = led(trainer, TASK)
     trainer.put_blob(lead, "weights-1", b"weights")
     with pytest.raises(BoardError, match=r"does not allow|not got the scripts"):
-        call(boards["actor"], lead)
+        ACTS_OF_OTHERS[act](boards["actor"], lead)
     assert trainer.get_blob(TASK.id, "weights-1") == b"weights"
     assert [task.id for task in trainer.tasks()] == [TASK.id]
-    assert isinstance(trainer.publish(lead, News()), TrainerBeat)
+    published(trainer, lead)
 
 
 @pytest.mark.parametrize("role", [role.name for role in ROLES])
@@ -223,14 +197,13 @@ def test_script_of_a_clients_own_has_no_other_rights(connections: Connections) -
 
 def test_actor_waits_for_a_trainer_to_load_the_scripts(boards: Mapping[str, Board], server: RedisServer) -> None:
     trainer, actor = boards["trainer"], boards["actor"]
-    lead = begun(trainer)
-    seat = actor.claim(TASK.id, "actor", LONG_S)
-    assert seat is not None
+    lead = led(trainer, TASK)
+    seat = claimed(actor)
     server.command("SCRIPT", "FLUSH")
     with pytest.raises(BoardLostError, match="not got the scripts"):
         actor.beat(seat, [b"row"])
-    trainer.publish(lead, News())
-    assert isinstance(actor.beat(seat), Beat)
+    published(trainer, lead)
+    kept(actor, seat)
 
 
 def test_all_scripts_are_loaded() -> None:
@@ -247,7 +220,6 @@ def test_rules_have_no_password_and_older_servers_can_read_them(server: RedisSer
     assert ">PASSWORD_OF_TRAINER " in TRAINER.template()
 
 
-REDIS_TASK = Task("t1", "cartpole", 2)
 SHORT_RUN_S = 120.0
 
 
@@ -271,23 +243,18 @@ def has_no_password(error: RlexpError) -> bool:
 
 
 def test_server_that_ends_is_reported_and_found_again(board: Board, locked_server: RedisServer) -> None:
-    board.announce(REDIS_TASK)
-    lead, seat = board.lead(REDIS_TASK.id, "trainer", LONG_S), board.claim(REDIS_TASK.id, "actor", LONG_S)
-    assert lead is not None
-    assert seat is not None
+    lead, seat = led(board, TASK), claimed(board)
     locked_server.kill()
-    for call in (board.tasks, lambda: board.beat(seat, [b"x"]), lambda: board.queue(REDIS_TASK.id).receive(1, 9.0)):
+    for call in (board.tasks, lambda: board.beat(seat, [b"x"]), lambda: board.queue(TASK.id).receive(1, 9.0)):
         with pytest.raises(BoardLostError, match="cannot be reached") as caught:
             call()
         assert has_no_password(caught.value)
     locked_server.start()
     assert board.beat(seat) == Beat(None, -1, -1)
     assert board.publish(lead, News()) == TrainerBeat(None)
-    board.announce(REDIS_TASK, {seat.index: seat.epoch})
-    assert board.lead(REDIS_TASK.id, "trainer", LONG_S, lead.epoch) == lead
-    beat = board.beat(seat)
-    assert isinstance(beat, Beat)
-    assert beat.status is TaskStatus.RUNNING
+    board.announce(TASK, {seat.index: seat.epoch})
+    assert board.lead(TASK.id, "trainer", LEASE_S, lead.epoch) == lead
+    assert kept(board, seat).status is TaskStatus.RUNNING
 
 
 def test_longest_lease_that_a_key_allows_can_be_read_after_the_clock_was_set_back(
@@ -295,9 +262,9 @@ def test_longest_lease_that_a_key_allows_can_be_read_after_the_clock_was_set_bac
 ) -> None:
     (longest_s,) = (rule.le for rule in BoardConfig.model_fields["lease_s"].metadata if isinstance(rule, Le))
     assert isinstance(longest_s, int)
-    board.announce(REDIS_TASK)
-    assert board.lead(REDIS_TASK.id, "trainer", longest_s)
-    assert board.claim(REDIS_TASK.id, "actor", longest_s + 60.0)
+    board.announce(TASK)
+    assert board.lead(TASK.id, "trainer", longest_s)
+    assert board.claim(TASK.id, "actor", longest_s + 60.0)
     (summary,) = board.tasks()
     assert (summary.trainer, summary.taken) == ("trainer", (0,))
     assert board.unreadable.count == 0
@@ -315,33 +282,30 @@ def test_wrong_password_is_refused(locked_server: RedisServer, login: str) -> No
 
 
 def test_full_server_is_reported(board: Board, locked_server: RedisServer) -> None:
-    board.announce(REDIS_TASK)
+    board.announce(TASK)
     locked_server.command("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(BoardLostError, match="takes nothing now"):
-            board.queue(REDIS_TASK.id).send([b"x"])
+            board.queue(TASK.id).send([b"x"])
     finally:
         locked_server.command("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_what_comes_after_the_end_of_a_task_does_not_stay(board: Board, locked_server: RedisServer) -> None:
-    board.announce(REDIS_TASK)
-    lead, seat = board.lead(REDIS_TASK.id, "trainer", LONG_S), board.claim(REDIS_TASK.id, "actor", LONG_S)
-    assert lead is not None
-    assert seat is not None
+    lead, seat = led(board, TASK), claimed(board)
     board.finish(lead, TaskStatus.ENDED)
     board.beat(seat, [b"too late"])
     assert locked_server.command("LLEN", "rlexp:{t1}:in:0") == b":1\r\n"
-    board.announce(replace(REDIS_TASK, id="t2"))
+    board.announce(replace(TASK, id="t2"))
     assert locked_server.command("LLEN", "rlexp:{t1}:in:0") == b":0\r\n"
     assert [task.id for task in board.tasks()] == ["t1", "t2"]
 
 
 def test_task_that_cannot_be_read_does_not_hide_others(board: Board, locked_server: RedisServer) -> None:
-    board.announce(REDIS_TASK)
+    board.announce(TASK)
     locked_server.command("SADD", "rlexp:tasks", "gone", "strange", "a:b", "x" * 99)
     locked_server.command("HSET", "rlexp:{strange}:task", "name", "n", "status", "DANCING", "seats", "many")
-    assert [task.id for task in board.tasks()] == [REDIS_TASK.id]
+    assert [task.id for task in board.tasks()] == [TASK.id]
     with pytest.raises(BoardError, match="cannot be read"):
         board.describe("strange")
     assert board.describe("gone") is None
@@ -361,24 +325,20 @@ class Sender(threading.Thread):
             while self.window.has_room and self.window.next_number < self._count:
                 self.window.put([b"%d %d" % (self._seat.index, self.window.next_number)])
             now_s = 100 * time.monotonic()
-            beat = self._board.beat(self._seat, self.window.take(now_s))
-            assert isinstance(beat, Beat)
+            beat = kept(self._board, self._seat, self.window.take(now_s))
             self.window.acknowledge(beat.got, now_s)
 
 
 def test_nothing_is_lost_or_doubled_while_the_board_loses_its_data(board: Board, locked_server: RedisServer) -> None:
     count, num_losses = 400, 5
-    board.announce(REDIS_TASK)
-    lead = board.lead(REDIS_TASK.id, "trainer", LONG_S)
-    assert lead is not None
-    seats = [seat for member in "ab" if (seat := board.claim(REDIS_TASK.id, member, LONG_S))]
+    lead, seats = led(board, TASK), [claimed(board, member) for member in "ab"]
     senders = [Sender(board, seat, count) for seat in seats]
     windows = [ReceiveWindow(32) for _ in seats]
     stored: list[bytes] = []
     for sender in senders:
         sender.start()
     ends_at = time.monotonic() + SHORT_RUN_S
-    queue = board.queue(REDIS_TASK.id)
+    queue = board.queue(TASK.id)
     while any(sender.is_alive() for sender in senders) and time.monotonic() < ends_at:
         for message in queue.receive(16, 0.05):
             index, number = map(int, message.split())
@@ -390,8 +350,8 @@ def test_nothing_is_lost_or_doubled_while_the_board_loses_its_data(board: Board,
         got = {(seat.index, seat.epoch): windows[seat.index].got for seat in seats}
         beat = board.publish(lead, News(0, got))
         if beat == TrainerBeat(None):
-            board.announce(REDIS_TASK, {seat.index: seat.epoch for seat in seats})
-            assert board.lead(REDIS_TASK.id, "trainer", LONG_S, lead.epoch) == lead
+            board.announce(TASK, {seat.index: seat.epoch for seat in seats})
+            assert board.lead(TASK.id, "trainer", LEASE_S, lead.epoch) == lead
     for sender in senders:
         sender.join(SHORT_RUN_S)
         assert sender.window.got == count - 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,7 +18,18 @@ from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board, queue_opener
-from rlexp.board.servers.board import Board, Carrier, Fenced, Lead, News, SeatHolder, TaskStatus
+from rlexp.board.servers.board import (
+    Beat,
+    Board,
+    Carrier,
+    Lead,
+    News,
+    Seat,
+    SeatHolder,
+    TaskStatus,
+    TaskSummary,
+    TrainerBeat,
+)
 from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import RESULT, BoardState
@@ -46,6 +59,9 @@ SMALL_APEX: dict[str, Any] = {
 TASK = "task-1"
 KEYS = password_keys("secret", TASK)
 EPOCH = 7
+LEASE_S = 600.0
+WAIT_S = 60.0
+Found = TypeVar("Found")
 MAX_BYTES = 1 << 20
 RULES = AdmissionRules(
     columns={"obs": ColumnRule("f", (2,), -1.0, 100.0, itemsize=4), "actions": ColumnRule("i", (), 0, 3)},
@@ -99,6 +115,65 @@ def state_of(*epochs: int, num_beats: int = 1) -> BoardState:
 def first_numbers(opened: list[tuple[SampleBatch, SampleInfo]]) -> list[int]:
     """Return by which fragment each of ``opened`` was sent."""
     return [int(rows["obs"][0, 0]) // 4 for rows, _ in opened]
+
+
+class Clock:
+    """The real clock, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.added_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.added_s
+
+
+def eventually(holds: Callable[[], Found | None]) -> Found:
+    """Return the first answer that is true: threads and the clocks of servers decide when."""
+    ends_at = time.monotonic() + WAIT_S
+    while not (found := holds()):
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.005)
+    return found
+
+
+def led(board: Board, task: Task, member: str = "trainer") -> Lead:
+    """Announce a task and take the right to train it."""
+    board.announce(task)
+    return taken(board, member, task_id=task.id)
+
+
+def taken(board: Board, member: str = "trainer", lease_s: float = LEASE_S, task_id: str = "t1") -> Lead:
+    """Take the right to train a task, which is free."""
+    lead = board.lead(task_id, member, lease_s)
+    assert lead is not None
+    return lead
+
+
+def claimed(board: Board, member: str = "actor", lease_s: float = LEASE_S, task_id: str = "t1") -> Seat:
+    """Take a seat of a task that has a free one."""
+    seat = board.claim(task_id, member, lease_s)
+    assert seat is not None
+    return seat
+
+
+def kept(board: Board, seat: Seat, messages: Sequence[bytes] = ()) -> Beat:
+    """Return the answer to a beat from a seat that is held."""
+    beat = board.beat(seat, messages)
+    assert isinstance(beat, Beat)
+    return beat
+
+
+def published(board: Board, lead: Lead, news: News | None = None) -> TrainerBeat:
+    """Return the answer to the trainer's news, who has the right to train."""
+    beat = board.publish(lead, news or News())
+    assert isinstance(beat, TrainerBeat)
+    return beat
+
+
+def listed(board: Board) -> TaskSummary:
+    """Return the line of the only task on a board."""
+    (summary,) = board.tasks()
+    return summary
 
 
 class BoardPlace(Protocol):
@@ -168,7 +243,6 @@ class QueuePlace:
 
 
 KEY = b"k" * 32
-LONG_S = 60.0
 EXPERIMENT = """
 cartpole:
   run: APEX
@@ -217,9 +291,7 @@ class ToldTrainer:
     def __init__(self, board: Board, task: Task, member: str = "colab-1", lead: Lead | None = None) -> None:
         """``lead`` None: take it as ``member``."""
         self.board, self.task = board, task
-        lead = lead or board.lead(task.id, member, LONG_S)
-        assert lead is not None
-        self.lead = lead
+        self.lead = lead or taken(board, member, task_id=task.id)
         board.announce(Task(task.id, task.name, task.num_seats, {"protocol": 1}, task.file))
 
     def put_rows(self, *rows: dict[str, Any] | str) -> None:
@@ -227,7 +299,7 @@ class ToldTrainer:
         assert self.board.put_rows(self.lead, texts)
 
     def publish(self, weights_version: int = -1, **figures: Any) -> None:
-        assert not isinstance(self.board.publish(self.lead, News(weights_version, {}, figures)), Fenced)
+        published(self.board, self.lead, News(weights_version, {}, figures))
 
     def put_weights(self, version: int, key: bytes = KEY) -> None:
         """Put weights of the experiment's network there that are all zero."""

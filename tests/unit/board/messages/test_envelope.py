@@ -23,7 +23,6 @@ from rlexp.board.messages.envelope import (
     Parts,
     WrongVersionError,
     pack_arrays,
-    pack_rows,
     read_message,
     seal,
     unpack,
@@ -44,7 +43,7 @@ from rlexp.board.messages.payloads import (
 )
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.sample_batch import ACTIONS, FRAME_IDS, NEW_FRAME_IDS, OBS, Array, Column, FrameRows, SampleBatch
+from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, Column, FrameRows, SampleBatch
 from tests.lab.board import KEYS, MAX_BYTES, TASK, info_of, rows_of
 
 HEADER = Header(TASK, 0, 1, 0)
@@ -148,19 +147,6 @@ def sent(arrays: dict[str, Array]) -> Message:
     return read_message(message, KEY, 1 << 22)
 
 
-def sent_rows(rows: SampleBatch | FrameRows) -> SampleBatch | FrameRows:
-    columns, raw = pack_rows(rows)
-    (message,) = seal(replace(COLUMNS_HEADER, columns=columns), raw, KEY, 1 << 22)
-    return rows_in(unpack_arrays(read_message(message, KEY, 1 << 22)))
-
-
-def frame_rows() -> FrameRows:
-    rng = np.random.default_rng(0)
-    ids = {name: rng.integers(0, 6, (5, 4)) for name in (FRAME_IDS, NEW_FRAME_IDS)}
-    frames = rng.integers(0, 256, (6, 8, 8, 1), dtype=np.uint8)
-    return FrameRows(SampleBatch({**ids, ACTIONS: np.arange(5)}), frames, np.arange(100, 106))
-
-
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4)])
 def test_arrays_come_back(dtype: str, shape: tuple[int, ...]) -> None:
@@ -184,23 +170,6 @@ def test_order_of_memory_and_of_bytes_do_not_matter() -> None:
 def test_other_dtypes_are_not_packed(array: Array) -> None:
     with pytest.raises(ValueError, match="no message can carry"):
         pack_arrays({"a": array})
-
-
-def test_rows_come_back() -> None:
-    batch = SampleBatch({OBS: np.random.default_rng(0).normal(size=(7, 4)), ACTIONS: np.arange(7)})
-    found = sent_rows(batch)
-    assert isinstance(found, SampleBatch)
-    assert list(found) == [OBS, ACTIONS]
-    assert np.array_equal(found[OBS], batch[OBS])
-
-
-def test_rows_with_frames_come_back() -> None:
-    rows = frame_rows()
-    found = sent_rows(rows)
-    assert isinstance(found, FrameRows)
-    assert np.array_equal(found.frames, rows.frames)
-    assert np.array_equal(found.numbers, rows.numbers)
-    assert np.array_equal(found.stacks()[OBS], rows.stacks()[OBS])
 
 
 @pytest.mark.parametrize(

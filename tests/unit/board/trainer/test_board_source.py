@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import TrialError
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
+from tests.lab.board import Clock, claimed, eventually, listed, taken
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.envs import COUNTING_ENV, ENV_IDS
 from tests.lab.memory_board import MemoryBoard, MemoryServer
@@ -48,16 +48,6 @@ RULES = AdmissionRules(
     max_rows=22,
     max_env_steps=20,
 )
-
-
-class Clock:
-    """The board's clock: the real one and what a test adds."""
-
-    def __init__(self) -> None:
-        self.added_s = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.added_s
 
 
 class Trial:
@@ -90,15 +80,7 @@ class Trial:
         return seat
 
     def claim(self, member: str) -> Seat:
-        seats: list[Seat] = []
-
-        def claimed() -> bool:
-            seat = self.board.claim(TASK, member, 15.0)
-            seats.extend([] if seat is None else [seat])
-            return seat is not None
-
-        eventually(claimed)
-        return seats[0]
+        return eventually(lambda: self.board.claim(TASK, member, 15.0))
 
     def collect(self, num_fragments: int) -> None:
         """Poll until so many more fragments have come."""
@@ -129,14 +111,6 @@ class Trial:
 
 def make_worker(seat: Seat) -> RolloutWorker:
     return RolloutWorker(replace(spec_of(COUNTING_ENV, ScriptedPolicy), index=seat.index, seed=seat.index))
-
-
-def eventually(holds: object, timeout_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    assert callable(holds)
-    while not holds():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def steps_of(rows: list[SampleBatch]) -> dict[float, list[tuple[float, float]]]:
@@ -171,8 +145,7 @@ def test_two_actors_deliver_each_step_once_and_end_with_the_task(trial: Trial) -
     assert set(trial.ends.values()) == {SeatEnd.TASK_OVER}
     assert_each_step_once(trial.rows)
     assert len(steps_of(trial.rows)) == 4
-    (summary,) = trial.board.tasks()
-    assert summary.status is TaskStatus.ENDED
+    assert listed(trial.board).status is TaskStatus.ENDED
 
 
 def test_newer_weights_reach_an_actor(trial: Trial) -> None:
@@ -252,7 +225,7 @@ def test_actor_that_is_stopped_empties_its_window_and_gives_its_seat_back(trial:
     eventually(lambda: trial.source.poll(0) is not None and "a" in trial.ends)
     assert trial.ends == {"a": SeatEnd.STOPPED}
     assert trial.actors["a"].figures().num_waiting == 0
-    assert trial.board.tasks()[0].num_taken == 0
+    assert listed(trial.board).num_taken == 0
 
 
 def test_lease_that_runs_out_gives_the_seat_to_another_actor(trial: Trial) -> None:
@@ -276,10 +249,7 @@ def test_actor_leaves_a_task_whose_trainer_is_dead() -> None:
     server = MemoryServer(clock)
     board = MemoryBoard(server)
     board.announce(Task(TASK, "counting", 1))
-    lead = board.lead(TASK, "trainer", 15.0)
-    assert lead is not None
-    seat = board.claim(TASK, "a", 600.0)
-    assert seat is not None
+    lead, seat = taken(board, lease_s=15.0, task_id=TASK), claimed(board, "a", task_id=TASK)
     feed = WeightsFeed(board, TASK, KEYS, 1000)
     outbox = Outbox(board, seat, feed, CONFIG.model_copy(update={"beat_s": 0.01}), clock)
     outbox.start()
@@ -291,7 +261,7 @@ def test_actor_leaves_a_task_whose_trainer_is_dead() -> None:
     clock.added_s += 50.0
     eventually(lambda: outbox.end is SeatEnd.NO_TRAINER)
     outbox.close()
-    assert board.tasks()[0].num_taken == 0
+    assert listed(board).num_taken == 0
 
 
 def test_nothing_is_returned_before_enough_actors_are_there() -> None:

@@ -1,8 +1,7 @@
 """A trainer's thread and its task: rows, the end, cancelling, and another trainer that follows."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,23 +10,16 @@ from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.errors import BoardLostError
 from rlexp.board.messages.payloads import Newer, blob_name
 from rlexp.board.messages.tasks import Task
-from rlexp.board.servers.board import Fenced, Lead, News, TaskStatus, TaskSummary, TrainerBeat
+from rlexp.board.servers.board import Fenced, Lead, News, TaskStatus, TrainerBeat
 from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink, TaskRecords
 from rlexp.board.trainer.thread import BoardThread
 from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import TrialError
+from tests.lab.board import Clock, claimed, eventually, listed, taken
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = Task("t1", "counting", 2, {"env": "x"}, "counting: {}")
 LEASE_S = 15.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.added_s = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.added_s
 
 
 class TrainersBoard(MemoryBoard):
@@ -76,17 +68,8 @@ class Trainers:
         self._threads.append(thread)
         return thread, link.records
 
-    def lead(self, member: str) -> Lead:
-        lead = self.board.lead(TASK.id, member, LEASE_S)
-        assert lead is not None
-        return lead
-
-    def task(self) -> TaskSummary:
-        (task,) = self.board.tasks()
-        return task
-
     def wait_for_weights(self, version: int) -> None:
-        eventually(lambda: self.task().weights_version == version)
+        eventually(lambda: listed(self.board).weights_version == version)
 
     def close(self) -> None:
         for thread in self._threads:
@@ -98,13 +81,6 @@ def trainers() -> Iterator[Trainers]:
     trainers = Trainers()
     yield trainers
     trainers.close()
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    ends_at = time.monotonic() + 60.0
-    while not holds():
-        assert time.monotonic() < ends_at
-        time.sleep(0.005)
 
 
 def error_of(thread: BoardThread) -> str:
@@ -120,7 +96,7 @@ def test_rows_and_figures_are_put(trainers: Trainers) -> None:
         records.add_row(json.dumps(number), {"num_updates": number})
     eventually(lambda: len(trainers.board.rows(TASK.id, 0)) == 30)
     assert [json.loads(row) for _, row in trainers.board.rows(TASK.id, 0)] == list(range(30))
-    eventually(lambda: trainers.task().figures == {"actors": 1, "num_updates": 29})
+    eventually(lambda: listed(trainers.board).figures == {"actors": 1, "num_updates": 29})
 
 
 def test_task_that_somebody_deletes_whenever_it_is_announced_again_goes_on(trainers: Trainers) -> None:
@@ -130,7 +106,7 @@ def test_task_that_somebody_deletes_whenever_it_is_announced_again_goes_on(train
     trainers.server.lose_data()
     eventually(lambda: not trainers.board_of_last.num_deletions and thread.state.is_connected)
     assert thread.take(1) == []
-    assert trainers.task().trainer == "a"
+    assert listed(trainers.board).trainer == "a"
 
 
 def test_rows_that_came_last_are_put_before_the_end(trainers: Trainers) -> None:
@@ -140,7 +116,7 @@ def test_rows_that_came_last_are_put_before_the_end(trainers: Trainers) -> None:
         records.add_row(str(number), {})
     thread.stop()
     assert len(trainers.board.rows(TASK.id, 0)) == 50
-    assert trainers.task().status is TaskStatus.ENDED
+    assert listed(trainers.board).status is TaskStatus.ENDED
 
 
 def test_two_versions_of_the_weights_are_kept_also_after_a_lost_connection(trainers: Trainers) -> None:
@@ -162,7 +138,7 @@ def test_task_ends_as_the_trial_says(trainers: Trainers, status: TaskStatus) -> 
     eventually(lambda: records.lead)
     records.end(status, "so")
     thread.stop()
-    assert (trainers.task().status, trainers.task().reason) == (status, "so")
+    assert (listed(trainers.board).status, listed(trainers.board).reason) == (status, "so")
 
 
 def test_task_that_is_handed_over_is_followed_at_once(trainers: Trainers) -> None:
@@ -170,10 +146,10 @@ def test_task_that_is_handed_over_is_followed_at_once(trainers: Trainers) -> Non
     eventually(lambda: records.lead)
     records.end(TaskStatus.RUNNING)
     thread.stop()
-    assert (trainers.task().status, trainers.task().trainer) == (TaskStatus.RUNNING, None)
+    assert (listed(trainers.board).status, listed(trainers.board).trainer) == (TaskStatus.RUNNING, None)
     _, after = trainers.begin("b")
     eventually(lambda: after.lead)
-    assert trainers.task().trainer == "b"
+    assert listed(trainers.board).trainer == "b"
 
 
 def test_cancelled_task_is_told_and_stays_cancelled(trainers: Trainers) -> None:
@@ -183,12 +159,12 @@ def test_cancelled_task_is_told_and_stays_cancelled(trainers: Trainers) -> None:
     trainers.board.cancel(TASK.id, "by anna")
     eventually(lambda: records.is_over)
     thread.stop()
-    assert (trainers.task().status, trainers.task().reason) == (TaskStatus.CANCELLED, "by anna")
+    assert (listed(trainers.board).status, listed(trainers.board).reason) == (TaskStatus.CANCELLED, "by anna")
 
 
 def test_submitted_task_is_trained_with_the_lead_that_was_handed_over(trainers: Trainers) -> None:
     trainers.board.submit(Task(TASK.id, TASK.name, 1, file=TASK.file))
-    lead = trainers.lead("host")
+    lead = taken(trainers.board, "host", LEASE_S)
     _, records = trainers.begin("host", lead.epoch)
     eventually(lambda: records.lead)
     assert records.lead == lead
@@ -197,9 +173,8 @@ def test_submitted_task_is_trained_with_the_lead_that_was_handed_over(trainers: 
 
 def test_successor_waits_for_the_lease_and_knows_what_was_received(trainers: Trainers) -> None:
     trainers.board.announce(TASK)
-    dead = trainers.lead("dead")
-    seat = trainers.board.claim(TASK.id, "actor", 600.0)
-    assert seat is not None
+    dead = taken(trainers.board, "dead", LEASE_S)
+    seat = claimed(trainers.board)
     trainers.board.publish(dead, News(0, {(seat.index, seat.epoch): 6}))
     thread, records = trainers.begin("b")
     eventually(lambda: any(task.trainer == "dead" for task in trainers.board.tasks()))
@@ -216,19 +191,19 @@ def test_trainer_that_comes_back_is_refused_and_writes_nothing(trainers: Trainer
     old = records.lead
     assert old is not None
     trainers.board.give_up(old)
-    lead = trainers.lead("b")
+    lead = taken(trainers.board, "b", LEASE_S)
     records.add_row("from a former trainer", {"num_updates": 99})
     assert "has another trainer now" in error_of(zombie)
     zombie.stop()
     assert trainers.board.rows(TASK.id, 0) == []
-    assert (trainers.task().status, trainers.task().trainer) == (TaskStatus.RUNNING, "b")
-    assert trainers.task().figures == {}
+    assert (listed(trainers.board).status, listed(trainers.board).trainer) == (TaskStatus.RUNNING, "b")
+    assert listed(trainers.board).figures == {}
     assert trainers.board.put_rows(lead, ["row"])
 
 
 def test_task_with_a_living_trainer_is_given_up_after_its_lease(trainers: Trainers) -> None:
     trainers.board.announce(TASK)
-    assert trainers.board.lead(TASK.id, "a", 600.0) is not None
+    taken(trainers.board, "a")
     second, _ = trainers.begin("b")
 
     def take() -> bool:
@@ -237,13 +212,12 @@ def test_task_with_a_living_trainer_is_given_up_after_its_lease(trainers: Traine
 
     with pytest.raises(TrialError, match="has another trainer on the board"):
         eventually(take)
-    assert trainers.task().trainer == "a"
+    assert listed(trainers.board).trainer == "a"
 
 
 def test_trainer_may_wait_longer_for_one_that_may_still_be_there(trainers: Trainers) -> None:
     trainers.board.announce(TASK)
-    former = trainers.board.lead(TASK.id, "a", 600.0)
-    assert former is not None
+    former = taken(trainers.board, "a")
     patient, records = trainers.begin("b", lead_wait_s=60.0)
     board = trainers.board_of_last
     eventually(lambda: board.num_leads)
