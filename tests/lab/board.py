@@ -101,9 +101,8 @@ def sealed(
 
 def inbox(window: int = 4, max_strikes: int = 3, keys: TrainerKeys = KEYS) -> Inbox:
     """Return an inbox of two seats, whose workers have the indices 5 and 6."""
-    return Inbox(
-        TASK, keys, RULES, BoardConfig(actors=2, max_strikes=max_strikes, window=window, max_fragment_mb=1.0), 5
-    )
+    config = BoardConfig(actors=2, max_strikes=max_strikes, window=window, max_fragment_mb=MAX_BYTES / 1e6)
+    return Inbox(TASK, keys, RULES, config, first_index=5)
 
 
 def state_of(*epochs: int, num_beats: int = 1) -> BoardState:
