@@ -16,7 +16,7 @@ from ray import tune
 from ray.exceptions import RayTaskError
 
 from rlexp.agents.registry import agent_class
-from rlexp.board.trainer.link import TaskReports, save_into
+from rlexp.board.trainer.link import TaskReports
 from rlexp.board.trainer.source import BoardSeats
 from rlexp.board.trainer.trial import board_link
 from rlexp.cluster.pool.ray_pool import RayTaskPool
@@ -251,9 +251,11 @@ class ExperimentTrainable(tune.Trainable):
             return
         assert agent is not None
         reports.add_row(row)
-        save = save_into(
-            lambda path: agent.save(path, self._metadata(row), with_replay=False), row["training_iteration"]
-        )
+
+        def save(folder: Path) -> Path:
+            path = checkpoint_directory(folder, row["training_iteration"])
+            return agent.save(path, self._metadata(row), with_replay=False)
+
         task = self._assignment.task
         if moves or (stopped and task is not None and task.file):
             reports.hand_over(save)

@@ -22,7 +22,6 @@ from rlexp.board.servers.board import Board, Lead, SeatHolder, TaskStatus, Train
 from rlexp.errors import CheckpointError
 from rlexp.files import to_json
 from rlexp.runs.checkpoints.trial import (
-    checkpoint_directory,
     iteration_of,
     iteration_of_packed,
     pack_checkpoint,
@@ -41,7 +40,7 @@ LAST_UPLOAD_S: Final = 20.0
 """How long the end of a trial waits for a board that is away, to put its checkpoint there."""
 _FIGURES: Final = ("training_iteration", "timesteps_total", "time_total_s", "episode_reward_mean", "episodes_total")
 Save = Callable[[Path], Path]
-"""Writes a checkpoint without replay to a directory."""
+"""Writes a checkpoint without replay into a folder, and returns its directory."""
 
 
 @dataclass(frozen=True)
@@ -259,8 +258,3 @@ class TaskReports:
         if before is not None and now[0] > before[0]:
             figures["updates_per_s"] = (now[1] - before[1]) / (now[0] - before[0])
         return figures
-
-
-def save_into(save: Callable[[Path], Path], iteration: int) -> Save:
-    """Return what writes the checkpoint of ``iteration`` into a folder, by a function that takes its directory."""
-    return lambda folder: save(checkpoint_directory(folder, iteration))

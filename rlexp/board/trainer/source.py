@@ -134,10 +134,8 @@ class BoardSource:
         limit = SAMPLES_PER_SEAT * self._config.actors if wanted is None else max(wanted, 0)
         messages = self._thread.take(limit if self._has_begun else 0)
         taken = self._inbox.open(messages, self._thread.state)
-        self._thread.put_got(self._inbox.got())
-        self._thread.put_banned(self._inbox.banned)
-        if self._inbox.num_waiting:
-            self._thread.ask_for_beat()
+        inbox = self._inbox
+        self._thread.put_received(inbox.got(), inbox.banned, names_are_missing=inbox.num_waiting > 0)
         return [Sample(self._pool.keep(rows), info) for rows, info in taken]
 
     def wait(self, timeout: float) -> bool:

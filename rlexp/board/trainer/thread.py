@@ -145,27 +145,24 @@ class BoardThread:
         with self._lock:
             self._outgoing.newer, self._outgoing.changed = newer, True
 
-    def put_got(self, got: Mapping[tuple[int, int], int]) -> None:
-        """Make known how far each seat's fragments were received; those of other epochs are forgotten."""
+    def put_received(
+        self, got: Mapping[tuple[int, int], int], banned: tuple[str, ...], *, names_are_missing: bool
+    ) -> None:
+        """Make known how far each seat's fragments were received, and which actors are banned.
+
+        What was received of other epochs is forgotten. Actors are banned again where the board has lost its data.
+        ``names_are_missing``: the board is asked soon who holds the seats.
+        """
         with self._lock:
-            if got != self._outgoing.got:
-                self._outgoing.got, self._outgoing.changed = dict(got), True
+            outgoing = self._outgoing
+            if (got, banned) != (outgoing.got, outgoing.banned):
+                outgoing.got, outgoing.banned, outgoing.changed = dict(got), banned, True
+            outgoing.changed |= names_are_missing
 
     def put_figures(self, figures: Mapping[str, Any]) -> None:
         """Make ``figures`` known with the next beat."""
         with self._lock:
             self._outgoing.figures = figures
-
-    def put_banned(self, actors: tuple[str, ...]) -> None:
-        """Ban ``actors`` on the board, again where it has lost its data."""
-        with self._lock:
-            if actors != self._outgoing.banned:
-                self._outgoing.banned, self._outgoing.changed = actors, True
-
-    def ask_for_beat(self) -> None:
-        """Ask the board who holds the seats, soon."""
-        with self._lock:
-            self._outgoing.changed = True
 
     def stop(self) -> None:
         """Say on the board that the task has ended, and end the thread; idempotent."""

@@ -17,9 +17,8 @@ from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
 from rlexp.config.keys.user_code import UserModules, UserPart
 from rlexp.errors import TrialError, UsageError
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
+from tests.lab.board import claimed, led, taken
 from tests.lab.memory_board import MemoryBoard, MemoryServer
-
-LEASE_S = 1000.0
 
 
 class Player:
@@ -52,6 +51,11 @@ class Trainer(Player):
     wants = staticmethod(TaskTrainer.wants)
 
 
+@pytest.fixture
+def board() -> MemoryBoard:
+    return MemoryBoard(MemoryServer())
+
+
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "LOOK_S", 0.0)
@@ -59,13 +63,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def announced(board: Board, *task_ids: str, num_seats: int = 1) -> list[Lead]:
-    leads = []
-    for task_id in task_ids:
-        board.announce(Task(task_id, "a task", num_seats))
-        lead = board.lead(task_id, "trainer", LEASE_S)
-        assert lead is not None
-        leads.append(lead)
-    return leads
+    return [led(board, Task(task_id, "a task", num_seats)) for task_id in task_ids]
 
 
 def run(board: Board, player: Player, options: JoinOptions = JoinOptions()) -> list[str]:  # noqa: B008
@@ -75,34 +73,30 @@ def run(board: Board, player: Player, options: JoinOptions = JoinOptions()) -> l
     return reported
 
 
-def test_free_tasks_are_joined_one_after_another() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_free_tasks_are_joined_one_after_another(board: MemoryBoard) -> None:
     announced(board, "a")
     player = Player(SeatEnd.TASK_OVER, SeatEnd.FENCED, SeatEnd.STOPPED)
     run(board, player)
     assert player.played == ["a", "a", "a"]
 
 
-def test_once_ends_with_the_first_task_but_not_with_a_lost_seat() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_once_ends_with_the_first_task_but_not_with_a_lost_seat(board: MemoryBoard) -> None:
     announced(board, "a")
     player = Player(None, SeatEnd.FENCED, SeatEnd.TASK_OVER, SeatEnd.TASK_OVER)
     run(board, player, JoinOptions(once=True))
     assert len(player.played) == 3
 
 
-def test_full_and_ended_tasks_are_passed_over() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_full_and_ended_tasks_are_passed_over(board: MemoryBoard) -> None:
     _, ended, _ = announced(board, "full", "ended", "free")
-    assert board.claim("full", "other", LEASE_S) is not None
+    claimed(board, task_id="full")
     board.finish(ended, TaskStatus.ENDED)
     player = Player(SeatEnd.TASK_OVER)
     run(board, player, JoinOptions(once=True))
     assert player.played == ["free"]
 
 
-def test_only_the_task_that_is_wanted_is_joined() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_only_the_task_that_is_wanted_is_joined(board: MemoryBoard) -> None:
     announced(board, "a", "b")
     player = Player(SeatEnd.TASK_OVER, SeatEnd.TASK_OVER)
     run(board, player, JoinOptions(task_id="b"))
@@ -110,16 +104,14 @@ def test_only_the_task_that_is_wanted_is_joined() -> None:
 
 
 @pytest.mark.parametrize(("task_id", "how"), [("c", "is not on the board"), ("a", "is over")])
-def test_wanted_task_that_cannot_be_joined_any_more_is_an_error(task_id: str, how: str) -> None:
-    board = MemoryBoard(MemoryServer())
+def test_wanted_task_that_cannot_be_joined_any_more_is_an_error(board: MemoryBoard, task_id: str, how: str) -> None:
     (lead,) = announced(board, "a")
     board.finish(lead, TaskStatus.ENDED)
     with pytest.raises(UsageError, match=how):
         run(board, Player(SeatEnd.TASK_OVER), JoinOptions(task_id=task_id))
 
 
-def test_task_with_foreign_code_is_left_out_and_reported_once() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_task_with_foreign_code_is_left_out_and_reported_once(board: MemoryBoard) -> None:
     announced(board, "strange", "a")
     obstacles = {"strange": Obstacle("imports the module x", "--import x allows it")}
     player = Player(SeatEnd.FENCED, SeatEnd.TASK_OVER, obstacles=obstacles)
@@ -130,8 +122,7 @@ def test_task_with_foreign_code_is_left_out_and_reported_once() -> None:
         run(board, Player(SeatEnd.TASK_OVER, obstacles=obstacles), JoinOptions(task_id="strange"))
 
 
-def test_task_that_fails_here_is_left_out_afterwards() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_task_that_fails_here_is_left_out_afterwards(board: MemoryBoard) -> None:
     announced(board, "broken", "a")
     player = Player(TrialError("env differs"), SeatEnd.FENCED, SeatEnd.STOPPED)
     reported = run(board, player)
@@ -140,8 +131,7 @@ def test_task_that_fails_here_is_left_out_afterwards() -> None:
 
 
 @pytest.mark.parametrize("options", [JoinOptions(once=True), JoinOptions(task_id="broken")])
-def test_failure_of_the_only_task_ends_the_actor(options: JoinOptions) -> None:
-    board = MemoryBoard(MemoryServer())
+def test_failure_of_the_only_task_ends_the_actor(board: MemoryBoard, options: JoinOptions) -> None:
     announced(board, "broken")
     with pytest.raises(TrialError, match="env differs"):
         run(board, Player(TrialError("env differs")), options)
@@ -203,16 +193,12 @@ class TestTrustedCode:
         assert allowed.obstacle("CartPole-v1", {}, (), [part]) is None
 
 
-def test_trainers_take_submitted_tasks_without_a_trainer() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_trainers_take_submitted_tasks_without_a_trainer(board: MemoryBoard) -> None:
     announced(board, "played")
     for task_id in ("queued", "led", "followed", "over"):
         board.submit(Task(task_id, "a task", 1, file="small: {}"))
-    leads = {task_id: board.lead(task_id, "trainer", LEASE_S) for task_id in ("led", "followed")}
-    board.announce(Task("followed", "a task", 1))
-    followed = leads["followed"]
-    assert followed is not None
-    board.give_up(followed)
+    taken(board, task_id="led")
+    board.give_up(led(board, Task("followed", "a task", 1)))
     board.cancel("over", "")
     assert {task.id for task in board.tasks() if TaskTrainer.wants(task)} == {"queued", "followed"}
     player = Trainer(SeatEnd.STOPPED, obstacles={"followed": Obstacle("needs 64 CPUs", "none here")})

@@ -103,6 +103,11 @@ class Scene:
         with self.run:
             return self.submission.wait(should_stop)
 
+    def end(self, should_stop: Callable[[], bool] = never) -> TaskSummary:
+        summary = self.wait(should_stop)
+        assert summary is not None
+        return summary
+
     def status(self) -> Status:
         return read_run_record(self.run.directory.path).status
 
@@ -112,8 +117,7 @@ def test_task_that_ends_leaves_its_rows_and_checkpoint(tmp_path: Path) -> None:
     scene.trainer.put_rows(result_row(1), result_row(2))
     scene.trainer.put_result(tmp_path, 2)
     scene.trainer.finish(reason="timesteps_total has reached 2,000")
-    summary = scene.wait()
-    assert summary is not None
+    summary = scene.end()
     assert summary.status is TaskStatus.ENDED
     (trial,) = read_run_record(scene.run.directory.path).trials
     assert (trial.status, trial.iterations, trial.reason) == (Status.TERMINATED, 2, "timesteps_total has reached 2,000")
@@ -123,8 +127,7 @@ def test_task_that_ends_leaves_its_rows_and_checkpoint(tmp_path: Path) -> None:
 def test_task_that_ends_without_its_checkpoint_has_failed(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.trainer.finish()
-    summary = scene.wait()
-    assert summary is not None
+    summary = scene.end()
     assert (summary.status, summary.reason) == (TaskStatus.FAILED, "the trainer has left no checkpoint on the board")
     assert scene.status() is Status.ERROR
 
@@ -136,8 +139,7 @@ def test_task_that_fails_or_is_cancelled_says_why(tmp_path: Path, status: TaskSt
     scene = Scene(tmp_path)
     scene.trainer.put_rows(result_row(1))
     scene.trainer.finish(status, "because")
-    summary = scene.wait()
-    assert summary is not None
+    summary = scene.end()
     assert (summary.status, summary.reason, scene.status()) == (status, "because", recorded)
 
 
@@ -152,8 +154,7 @@ def test_trainer_of_a_cancelled_task_has_time_to_save(tmp_path: Path) -> None:
             scene.trainer.finish()
         return False
 
-    summary = scene.wait(save_at_third_look)
-    assert summary is not None
+    summary = scene.end(save_at_third_look)
     assert (summary.status, summary.reason) == (TaskStatus.CANCELLED, "enough")
     (trial,) = read_run_record(scene.run.directory.path).trials
     assert trial.best_checkpoint is not None
@@ -164,8 +165,7 @@ def test_board_that_is_away_is_tried_again(tmp_path: Path) -> None:
     scene.board.away = 3
     scene.trainer.put_result(tmp_path, 1)
     scene.trainer.finish()
-    summary = scene.wait()
-    assert summary is not None
+    summary = scene.end()
     assert summary.status is TaskStatus.ENDED
     assert [note for note in scene.display.notes if "cannot be reached; trying again in" in note] == (
         scene.display.notes[:3]

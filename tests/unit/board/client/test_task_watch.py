@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,11 +21,11 @@ from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.errors import BoardError, UnreadableError
 from rlexp.board.messages.payloads import Newer
 from rlexp.board.messages.tasks import Task
-from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
+from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import PlayedEpisodes, ShouldStop, never
 from rlexp.rollout.filters import Moments
-from tests.lab.board import EXPERIMENT, KEY, ToldTrainer, result_row, submitted_task, zero_weights
+from tests.lab.board import EXPERIMENT, KEY, ToldTrainer, led, result_row, submitted_task, zero_weights
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 WAIT_S = 10.0
@@ -253,7 +254,7 @@ def test_task_that_has_a_trainer_is_left_to_it_for_a_while(place: Place) -> None
     assert "waiting up to 60 s" in place.watch.look().notes[0]
     place.now_s += PATIENCE_S - 1
     assert place.watch.look().notes == ()
-    ToldTrainerAgain(place).put_rows(result_row(3))
+    trainer_again(place).put_rows(result_row(3))
     assert place.iterations() == [3]
 
 
@@ -261,7 +262,7 @@ def test_more_rows_than_before_after_a_loss_are_all_new(place: Place) -> None:
     ToldTrainer(place.board, place.task).put_rows(result_row(1), result_row(2))
     assert place.iterations() == [1, 2]
     place.server.lose_data()
-    ToldTrainerAgain(place).put_rows(*(result_row(iteration) for iteration in (3, 4, 5, 6)))
+    trainer_again(place).put_rows(*(result_row(iteration) for iteration in (3, 4, 5, 6)))
     assert place.iterations() == [3, 4, 5, 6]
 
 
@@ -333,16 +334,9 @@ def test_task_of_which_nothing_can_be_read_is_waited_for_too(place: Place, monke
     assert watch.look().summary is not None
 
 
-class ToldTrainerAgain(ToldTrainer):
-    """The trainer after the board lost its data."""
-
-    def __init__(self, place: Place) -> None:
-        task = place.task
-        self.board, self.task = place.board, task
-        self.board.announce(Task(task.id, task.name, task.num_seats, {"protocol": 1}, task.file))
-        lead = self.board.lead(task.id, "colab-1", 60.0)
-        assert isinstance(lead, Lead)
-        self.lead = lead
+def trainer_again(place: Place) -> ToldTrainer:
+    """Return the trainer after the board lost its data."""
+    return ToldTrainer(place.board, place.task, lead=led(place.board, replace(place.task, description={"protocol": 1})))
 
 
 def test_task_that_is_there_already_is_ours_only_with_the_same_text(place: Place) -> None:
