@@ -126,7 +126,7 @@ def evil(scene: Scene) -> str:
             pickle.dumps(Touch(sentinel)),
             bytes(8 << 20),
             eve.sealed(1, eve.rows, eve.keys, task_id="another"),
-            eve.sealed(1, eve.rows, replace(eve.keys, actor="alice")),  # type: ignore[type-var]
+            eve.sealed(1, eve.rows, replace(eve.keys, actor="alice")),
             eve.sealed(1, eve.rows, stranger),
             fragment[:3] + b"2" + fragment[4:],
         ]

@@ -35,6 +35,7 @@ from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import RESULT, BoardState
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.load import load_plan
+from rlexp.config.yaml.reader import to_yaml
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.runs.checkpoints.trial import checkpoint_directory, pack_checkpoint, write_checkpoint
@@ -260,6 +261,12 @@ def submitted_task(folder: Path, text: str = EXPERIMENT, *overrides: str) -> Sub
     path = folder / "experiment-of-test.yaml"
     path.write_text(text, encoding="utf-8")
     return task_of(load_plan([path], overrides))
+
+
+def task_with(config: dict[str, Any] | None = None, **keys: Any) -> Task:
+    """Return a task that somebody submitted, of one small experiment that has ``keys`` beside ``config``."""
+    entry = {"run": "APEX", "env": "CartPole-v1", **keys, "config": {"num_workers": 0, **(config or {})}}
+    return Task("t1", "small", 1, file=to_yaml({"small": entry}))
 
 
 def result_row(iteration: int, **changed: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.errors import TrialError, UsageError
 from rlexp.user_code.trusted_code import TrustedCode
+from tests.lab.board import task_with
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 GIB = 1 << 30
@@ -95,11 +96,6 @@ def config_with(path: tuple[str, ...], extreme: Any) -> dict[str, Any]:
     return merged(BESIDE.get(".".join(path), {}), nested(path, extreme))
 
 
-def submitted(config: dict[str, Any], **keys: Any) -> Task:
-    entry = {"run": "APEX", "env": ENV, **keys, "config": {"num_workers": 0, **config}}
-    return Task("t1", "small", 1, file=to_yaml({"small": entry}))
-
-
 def announced(config: dict[str, Any]) -> Task:
     own = DQNConfig()
     env_config = env_config_of(ENV, own, NO_MODULES)
@@ -135,7 +131,7 @@ def test_numeric_keys_are_found() -> None:
 def test_each_number_at_an_extreme_is_refused_with_key_number_and_limit(path: tuple[str, ...], extreme: Any) -> None:
     config, key, process = config_with(path, extreme), ".".join(path), psutil.Process()
     before_s, before = time.monotonic(), process.memory_info().rss
-    said = [why_not_played(announced(config)), why_not_trained(submitted(config))]
+    said = [why_not_played(announced(config)), why_not_trained(task_with(config))]
     assert time.monotonic() - before_s < 5.0
     assert process.memory_info().rss - before < 200 * 2**20
     if key not in UNUSABLE:
@@ -158,7 +154,7 @@ def test_each_number_at_an_extreme_is_refused_with_key_number_and_limit(path: tu
     ],
 )
 def test_numbers_that_take_memory_or_threads_are_refused_by_both_sides(config: dict[str, Any], said: str) -> None:
-    trained, played = why_not_trained(submitted(config)), why_not_played(announced(config))
+    trained, played = why_not_trained(task_with(config)), why_not_played(announced(config))
     assert said in played
     assert said in trained or "GiB" in said
 
@@ -195,16 +191,16 @@ def test_actor_refuses_what_its_memory_has_no_room_for(config: dict[str, Any], s
     ],
 )
 def test_trainer_refuses_what_its_machine_has_no_room_for(config: dict[str, Any], said: str) -> None:
-    assert said in why_not_trained(submitted(config))
+    assert said in why_not_trained(task_with(config))
 
 
 def test_trainer_in_a_cluster_bounds_processes_by_the_cpus_that_are_reserved() -> None:
     given = {"num_workers": 1000, "num_cpus_per_worker": 0}
-    obstacle = training_obstacle(submitted(given), TrustedCode(), TrainerLimits(in_cluster=True))
+    obstacle = training_obstacle(task_with(given), TrustedCode(), TrainerLimits(in_cluster=True))
     assert obstacle is not None
     assert "1,004 processes, and at most 8" in obstacle.message
     given = {"num_workers": 1000, "num_cpus_per_worker": 1}
-    assert training_obstacle(submitted(given), TrustedCode(), TrainerLimits(in_cluster=True)) is None
+    assert training_obstacle(task_with(given), TrustedCode(), TrainerLimits(in_cluster=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -219,7 +215,7 @@ def test_trainer_in_a_cluster_bounds_processes_by_the_cpus_that_are_reserved() -
     ],
 )
 def test_numbers_beside_config_are_refused(keys: dict[str, Any], said: str) -> None:
-    task = submitted(keys.pop("config", {}), **keys)
+    task = task_with(keys.pop("config", {}), **keys)
     before_s = time.monotonic()
     assert said in why_not_trained(task)
     assert time.monotonic() - before_s < 5.0

@@ -9,12 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlexp.board.actor import trainer
-from rlexp.board.actor import trainer as training_process
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions, training_obstacle
 from rlexp.board.messages.address import TASK_VARIABLE, BoardAddress, HandedTask, handed_task
@@ -22,19 +20,15 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.user_code import UserModules
-from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
+from rlexp.rollout.evaluation import never
 from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.user_code.trusted_code import TrustedCode
+from tests.lab.board import listed, taken, task_with
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 ALL = TrainerLimits()
-
-
-def task(config: dict[str, Any] | None = None, **keys: Any) -> Task:
-    entry = {"run": "APEX", "env": "CartPole-v1", **keys, "config": {"num_workers": 0, **(config or {})}}
-    return Task("t1", "small", 1, file=to_yaml({"small": entry}))
 
 
 def why(task: Task, trusted: TrustedCode = TrustedCode(), limits: TrainerLimits = ALL) -> str:  # noqa: B008
@@ -45,24 +39,24 @@ def why(task: Task, trusted: TrustedCode = TrustedCode(), limits: TrainerLimits 
 
 
 def test_experiment_with_an_env_of_gymnasium_is_trained() -> None:
-    assert training_obstacle(task(), TrustedCode(), ALL) is None
-    assert training_obstacle(task(run="DQN", stop={"num_updates": 10}), TrustedCode(), ALL) is None
-    assert training_obstacle(task(local_dir="/etc"), TrustedCode(), ALL) is None  # RLlib's key, without an effect
+    assert training_obstacle(task_with(), TrustedCode(), ALL) is None
+    assert training_obstacle(task_with(run="DQN", stop={"num_updates": 10}), TrustedCode(), ALL) is None
+    assert training_obstacle(task_with(local_dir="/etc"), TrustedCode(), ALL) is None  # RLlib's key, without an effect
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (task(restore="/home/anna/checkpoint_000001"), "restore"),
-        (task(storage="file:///home/anna"), "storage"),
-        (task(env="os:system"), "a class of its own"),
-        (task(env="antigravity:CartPole-v1"), "a class of its own"),
-        (task({"env_config": {"render_mode": "human"}}), "env_config"),
-        (task({"evaluation_config": {"env_config": {"xml_file": "/etc/passwd"}}}), "env_config"),
-        (task(num_samples=2), "several variants"),
-        (task({"lr": {"grid_search": [1e-3, 1e-4]}}), "several variants"),
-        (task(run="PPO"), "cannot be joined"),
-        (task({"callbacks": "os.system"}), "cannot be read"),
+        (task_with(restore="/home/anna/checkpoint_000001"), "restore"),
+        (task_with(storage="file:///home/anna"), "storage"),
+        (task_with(env="os:system"), "a class of its own"),
+        (task_with(env="antigravity:CartPole-v1"), "a class of its own"),
+        (task_with({"env_config": {"render_mode": "human"}}), "env_config"),
+        (task_with({"evaluation_config": {"env_config": {"xml_file": "/etc/passwd"}}}), "env_config"),
+        (task_with(num_samples=2), "several variants"),
+        (task_with({"lr": {"grid_search": [1e-3, 1e-4]}}), "several variants"),
+        (task_with(run="PPO"), "cannot be joined"),
+        (task_with({"callbacks": "os.system"}), "cannot be read"),
         (Task("t1", "n", 1, file="a: &a [*a]"), "cannot be read"),
         (Task("t1", "n", 1, file="!!python/object/apply:os.system [id]"), "cannot be read"),
         (Task("t1", "n", 1, file="../x:\n  run: APEX\n  env: CartPole-v1\n"), "cannot be read"),
@@ -77,11 +71,11 @@ def test_what_reaches_the_machine_is_refused(given: Task, said: str) -> None:
 def test_nothing_of_the_file_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "a class of its own" in why(task(env="evil:Env"))
+    assert "a class of its own" in why(task_with(env="evil:Env"))
 
 
 def test_env_that_was_allowed_may_have_its_arguments() -> None:
-    given = task({"env_config": {"depth": 3}}, env="my.module:Env")
+    given = task_with({"env_config": {"depth": 3}}, env="my.module:Env")
     trusted = TrustedCode(frozenset({"my.module:Env"}), UserModules(("my.module",)))
     assert "a class of its own" in why(given)
     assert training_obstacle(given, trusted, ALL) is None
@@ -90,7 +84,7 @@ def test_env_that_was_allowed_may_have_its_arguments() -> None:
 def test_task_that_needs_more_than_is_allowed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     large = replace(this_machine(), cpus=64, memory_total=1 << 40)
     monkeypatch.setattr(trainer, "this_machine", lambda: large)
-    given = task({"num_workers": 8, "buffer_size": 10_000_000})
+    given = task_with({"num_workers": 8, "buffer_size": 10_000_000})
     assert training_obstacle(given, TrustedCode(), ALL) is None
     assert training_obstacle(given, TrustedCode(), TrainerLimits(cpus=32)) is None
     assert "CPUs" in why(given, limits=TrainerLimits(cpus=4))
@@ -100,7 +94,7 @@ def test_task_that_needs_more_than_is_allowed_is_left_alone(monkeypatch: pytest.
 def test_task_in_a_cluster_may_need_more_than_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "this_machine", lambda: replace(this_machine(), cpus=2))
     resources = {"custom_resources_per_worker": {"tpu": 1}}
-    given = task({"num_workers": 64, "num_gpus": 1, "buffer_size": 10_000_000, **resources})
+    given = task_with({"num_workers": 64, "num_gpus": 1, "buffer_size": 10_000_000, **resources})
     assert training_obstacle(given, TrustedCode(), TrainerLimits(in_cluster=True)) is None
     assert "CPUs" in why(given, limits=TrainerLimits(cpus=4, in_cluster=True))
     assert "for replay" in why(given, limits=TrainerLimits(max_memory=1 << 20, in_cluster=True))
@@ -108,7 +102,7 @@ def test_task_in_a_cluster_may_need_more_than_this_machine_has(monkeypatch: pyte
 
 def test_limits_beyond_the_machine_do_not_enlarge_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "this_machine", lambda: replace(this_machine(), cpus=2))
-    assert "CPUs" in why(task({"num_workers": 8}), limits=TrainerLimits(cpus=64))
+    assert "CPUs" in why(task_with({"num_workers": 8}), limits=TrainerLimits(cpus=64))
 
 
 TASK = Task("t1", "small", 1, file="small:\n  env: CartPole-v1\n")
@@ -136,10 +130,6 @@ def board() -> MemoryBoard:
     board = MemoryBoard(MemoryServer())
     board.submit(TASK)
     return board
-
-
-def never() -> bool:
-    return False
 
 
 def test_process_gets_the_file_and_the_lead(
@@ -247,7 +237,7 @@ def test_folder_of_tasks_is_not_within_a_run(board: MemoryBoard, tmp_path: Path)
 
 
 def test_task_that_another_one_leads_is_not_trained(board: MemoryBoard, tmp_path: Path) -> None:
-    assert board.lead("t1", "other", 600.0) is not None
+    taken(board, "other")
     trainer = Trainer(board, tmp_path, "raise SystemExit(1)")
     assert trainer.play(TASK, never) is None
     assert trainer.commands == []
@@ -261,8 +251,7 @@ def test_task_whose_process_fails_can_be_taken_by_others(
 ) -> None:
     with pytest.raises(TrialError, match=f"exit code {code}"):
         Trainer(board, tmp_path, lines).play(TASK, never)
-    (task,) = board.tasks()
-    assert (task.status, task.trainer) == (TaskStatus.QUEUED, None)
+    assert (listed(board).status, listed(board).trainer) == (TaskStatus.QUEUED, None)
 
 
 def test_process_is_asked_to_stop_and_the_task_given_back(board: MemoryBoard, tmp_path: Path) -> None:
@@ -274,13 +263,13 @@ pathlib.Path({str(started)!r}).touch()
 time.sleep(60)
 """
     assert Trainer(board, tmp_path, lines).play(TASK, started.exists) is SeatEnd.STOPPED
-    assert board.tasks()[0].trainer is None
+    assert listed(board).trainer is None
 
 
 def test_process_that_does_not_stop_is_killed(
     board: MemoryBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_process, "END_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(trainer, "END_TIMEOUT_S", 0.0)
     started = tmp_path / "started"
     lines = f"""
 import pathlib, signal, time

@@ -282,14 +282,6 @@ def test_other_versions_are_named() -> None:
             read_message(message, ENVELOPE_KEY, LIMIT)
 
 
-def test_array_sizes_are_bounded_before_unpacking() -> None:
-    columns = [["a", "float64", [1 << 30, 1 << 30]]]
-    with pytest.raises(InvalidMessageError, match="at most 1048576"):
-        read_message(forged(content(columns=columns, raw_bytes=1 << 63)), ENVELOPE_KEY, LIMIT)
-    with pytest.raises(InvalidMessageError, match="number of bytes"):
-        read_message(forged(content(columns=[["a", "int8", [4]]], raw_bytes=5)), ENVELOPE_KEY, LIMIT)
-
-
 def test_bomb_is_not_unpacked_beyond_what_its_header_names() -> None:
     bomb = lz4.block.compress(bytes(64 << 20), store_size=False)
     message = read_message(forged(content(columns=[["a", "int8", [1000]]], raw_bytes=1000), bomb), ENVELOPE_KEY, LIMIT)
@@ -304,33 +296,29 @@ def test_block_with_too_few_bytes_is_refused() -> None:
         unpack(message)
 
 
-@pytest.mark.parametrize("dtype", ["object", "O", "complex64", "datetime64[ns]", "str", ">f4", 3, None, ["f4"]])
-def test_other_dtypes_are_refused(dtype: Any) -> None:
-    with pytest.raises(InvalidMessageError):
-        read_message(forged(content(columns=[["a", dtype, [0]]])), ENVELOPE_KEY, LIMIT)
+NONE = "the header is not one of rlexp"
+HUGE = [["a", "float64", [1 << 30, 1 << 30]]]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *[({"seat": -2}, NONE), ({"epoch": -1}, NONE), ({"info": []}, NONE), ({"task": None}, NONE)],
+    *[({"number": 1.0}, NONE), ({"number": True}, NONE), ({"number": 1 << 60}, NONE), ({"parts": 0}, NONE)],
+    *(({"columns": value}, NONE) for value in ([["a", "int8", [-1]]], [["a", "int8"]], {"a": "int8"})),
+    ({"columns": [["a", "int8", [0]], ["a", "int8", [0]]]}, "same name"),
+    ({"part": 1}, "numbers of parts"),
+    ({"parts": 10**6}, "numbers of parts"),
+    ({"columns": [["a", "int8", [4]]], "raw_bytes": 5}, "number of bytes"),
+    ({"columns": HUGE, "raw_bytes": 1 << 63}, "at most 1048576"),
+    ({"info": {"a": "x" * MAX_HEADER_BYTES}}, "too long"),
+    *(
+        ({"columns": [["a", dtype, [0]]]}, "dtype that is not allowed|not one of rlexp")
+        for dtype in ["object", "O", "complex64", "datetime64[ns]", "str", ">f4", 3, None, ["f4"]]
+    ),
+]
+"""Headers that are rightly signed, and why each is refused before anything is unpacked."""
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"seat": -2},
-        {"epoch": -1},
-        {"number": 1.0},
-        {"number": True},
-        {"number": 1 << 60},
-        {"part": 1},
-        {"parts": 0},
-        {"parts": 10**6},
-        {"columns": [["a", "int8", [-1]]]},
-        {"columns": [["a", "int8", [0]], ["a", "int8", [0]]]},
-        {"columns": [["a", "int8"]]},
-        {"columns": {"a": "int8"}},
-        {"info": []},
-        {"task": None},
-    ],
-)
-def test_wrong_header_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(InvalidMessageError):
+@pytest.mark.parametrize(("changed", "why"), WRONG)
+def test_wrong_header_is_refused(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidMessageError, match=why):
         read_message(forged(content(**changed)), ENVELOPE_KEY, LIMIT)
 
 
@@ -344,9 +332,7 @@ def test_missing_and_doubled_names_are_refused() -> None:
         read_message(forged(doubled), ENVELOPE_KEY, LIMIT)
 
 
-def test_header_is_bounded() -> None:
-    with pytest.raises(InvalidMessageError, match="too long"):
-        read_message(forged(content(info={"a": "x" * MAX_HEADER_BYTES})), ENVELOPE_KEY, LIMIT)
+def test_header_that_is_sent_is_bounded() -> None:
     with pytest.raises(ValueError, match="header"):
         sealed(replace(ENVELOPE_HEADER, info={"a": "x" * MAX_HEADER_BYTES}))
 

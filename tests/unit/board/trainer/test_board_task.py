@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from rlexp.board.messages.credentials import MASTER_VARIABLE, MasterKey, passwor
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.board.task import new_task_id
+from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.trial import (
     AssignedTask,
     assigned_task,
@@ -44,7 +45,9 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets, hand_over_secrets
 from rlexp.tuning.cluster_trials import ClusterTrials
+from tests.lab.board import listed, taken
 from tests.lab.cluster import FakeNodes, make_trial, tune_trial
+from tests.lab.trials import Notes
 
 BOARD = BoardAddress("redis", "10.0.0.7", 6379, password="geheim")
 QUEUE = QueueAddress("amqps", "10.0.0.8", 5671, username="me", password="geheim", ca_file="ca.pem")
@@ -142,17 +145,7 @@ def test_each_process_of_a_trial_is_handed_the_secrets_and_whether_it_is_the_fir
 
 
 TASK_BOARD = BoardAddress("memory", "test-board-task")
-
-
-class Notes(QuietDisplay):
-    """A display that keeps the notes."""
-
-    def __init__(self) -> None:
-        super().__init__(io.StringIO())
-        self.notes: list[str] = []
-
-    def on_note(self, trial: Any, text: str) -> None:
-        self.notes.append(text)
+NO_VARIABLES: Mapping[str, str] = {}
 
 
 def trials_of(folder: Path, run: str = "APEX", **config: Any) -> tuple[Trial, ...]:
@@ -164,31 +157,36 @@ def trials_of(folder: Path, run: str = "APEX", **config: Any) -> tuple[Trial, ..
 def test_one_trial_gets_a_note_that_says_how_to_join(tmp_path: Path) -> None:
     notes = Notes()
     assert checked_board(trials_of(tmp_path), TASK_BOARD, notes) == TASK_BOARD
-    assert notes.notes == [f"actors join with: rlexp join {TASK_BOARD}"]
+    assert notes.texts == [f"actors join with: rlexp join {TASK_BOARD}"]
 
 
 def test_password_is_not_kept_with_the_board(tmp_path: Path) -> None:
     notes = Notes()
     with_password = BoardAddress("memory", "test-board-task", password="geheim")
     assert checked_board(trials_of(tmp_path), with_password, notes) == TASK_BOARD
-    assert notes.notes == [f"actors join with: rlexp join {TASK_BOARD}; {PASSWORD_VARIABLE} has its password"]
+    assert notes.texts == [f"actors join with: rlexp join {TASK_BOARD}; {PASSWORD_VARIABLE} has its password"]
 
 
 def test_note_names_the_user_of_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials, notes = trials_of(tmp_path), Notes()
     board = BoardAddress("memory", "test-board-task", username="trainer", password="geheim")
     checked_board(trials, board, notes)
-    assert "user trainer" in notes.notes[0]
-    assert notes.notes[1] == "without --keys, actors need the same password as user trainer has"
+    assert "user trainer" in notes.texts[0]
+    assert notes.texts[1] == "without --keys, actors need the same password as user trainer has"
     monkeypatch.setenv(MASTER_VARIABLE, MasterKey.new().to_text())
     checked_board(trials, board, notes)
-    assert "rlexp join memory://actor@test-board-task --token @FILE" in notes.notes[2]
-    assert notes.notes[2].endswith(f"{PASSWORD_VARIABLE} has that of user actor")
+    assert "rlexp join memory://actor@test-board-task --token @FILE" in notes.texts[2]
+    assert notes.texts[2].endswith(f"{PASSWORD_VARIABLE} has that of user actor")
+
+
+def link_of(task: AssignedTask, environment: Mapping[str, str] = NO_VARIABLES) -> BoardLink:
+    link = board_link(task, "small", environment)
+    assert link is not None
+    return link
 
 
 def test_link_has_the_key_of_the_password_in_the_environment() -> None:
-    link = board_link(AssignedTask(TASK_BOARD, "small-1"), "small", {PASSWORD_VARIABLE: "geheim"})
-    assert link is not None
+    link = link_of(AssignedTask(TASK_BOARD, "small-1"), {PASSWORD_VARIABLE: "geheim"})
     assert link.keys == password_keys("geheim", link.task_id)
     assert (link.task_id, link.name, link.epoch, link.file) == ("small-1", "small", 0, "")
     assert board_link(None, "small") is None
@@ -196,24 +194,19 @@ def test_link_has_the_key_of_the_password_in_the_environment() -> None:
 
 def test_each_process_of_a_trial_is_another_member_of_the_same_task() -> None:
     task = AssignedTask(TASK_BOARD, "small-1")
-    first, second = board_link(task, "small", {}), board_link(task, "small", {})
-    assert first is not None
-    assert second is not None
+    first, second = link_of(task), link_of(task)
     assert first.task_id == second.task_id
     assert first.member != second.member
 
 
 def test_handed_task_keeps_its_member_epoch_and_file() -> None:
-    link = board_link(AssignedTask(TASK_BOARD, "small-1", "host-1", 7, "small: {}"), "small", {})
-    assert link is not None
+    link = link_of(AssignedTask(TASK_BOARD, "small-1", "host-1", 7, "small: {}"))
     assert (link.member, link.epoch, link.file) == ("host-1", 7, "small: {}")
 
 
 def test_successor_of_a_process_has_a_right_of_its_own_and_waits_for_it() -> None:
     task = AssignedTask(TASK_BOARD, "small-1", "host-1", 7, "small: {}")
-    link, later = board_link(task, "small", {}), board_link(task.of_successor(), "small", {})
-    assert link is not None
-    assert later is not None
+    link, later = link_of(task), link_of(task.of_successor())
     assert (later.task_id, later.epoch, later.file) == ("small-1", 0, "small: {}")
     assert later.member != link.member
     assert later.lead_wait_s > 60.0 > link.lead_wait_s
@@ -278,13 +271,12 @@ def test_handed_task_that_join_did_not_write_is_refused(text: str) -> None:
 def test_failure_of_a_submitted_task_is_told_by_the_lead_that_was_handed_over(run: Run) -> None:
     board = open_board(run.address)
     board.submit(Task("given-1", "small", 1, file="small: {}"))
-    lead = board.lead("given-1", "host", 600.0)
-    assert lead is not None
+    lead = taken(board, "host", task_id="given-1")
     environment = {TASK_VARIABLE: HandedTask(lead.task_id, lead.epoch, 1, lead.member).to_text()}
     run.task_of(environment)
     with task_failure_reported(run.directory, run.trials, run.address, environment):
         run.directory.trial_status(run.trials[0], Status.ERROR, RecordedError("no memory left"))
-    (summary,) = board.tasks()
+    summary = listed(board)
     assert (summary.status, summary.reason) == ("FAILED", "no memory left")
 
 
@@ -294,7 +286,7 @@ def test_board_learns_of_a_failure_only(run: Run, status: Status, expected: str)
     board.announce(Task(task.id, "small", 1))
     with task_failure_reported(run.directory, run.trials, run.address, {}):
         run.directory.trial_status(run.trials[0], status, RecordedError("no memory left"))
-    (summary,) = board.tasks()
+    summary = listed(board)
     assert (summary.status, summary.reason) == (expected, "no memory left" if expected == "FAILED" else "")
 
 
@@ -324,5 +316,5 @@ def test_what_actors_cannot_join_is_refused(run: str, config: dict[str, Any], re
 def test_keys_of_a_board_without_one_have_a_note(tmp_path: Path) -> None:
     notes = Notes()
     assert checked_board(trials_of(tmp_path, board={"actors": 4}), None, notes) is None
-    assert notes.notes == ["config.board has no effect without --board"]
+    assert notes.texts == ["config.board has no effect without --board"]
     assert checked_board(trials_of(tmp_path), None, Notes()) is None

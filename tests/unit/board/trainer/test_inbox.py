@@ -20,12 +20,12 @@ from rlexp.board.messages.credentials import ActorKeys, MasterKey, TrainerKeys, 
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
-from rlexp.board.servers.board import Lead, SeatHolder
+from rlexp.board.servers.board import SeatHolder
 from rlexp.board.trainer.admission import KEPT_REFUSALS
 from rlexp.board.trainer.inbox import MOST_WAITING, Inbox
 from rlexp.board.trainer.link import BoardState
 from rlexp.sample_batch import SampleBatch
-from tests.lab.board import EPOCH, MAX_BYTES, TASK, first_numbers, inbox, info_of, rows_of, sealed, state_of
+from tests.lab.board import EPOCH, MAX_BYTES, TASK, first_numbers, inbox, info_of, led, rows_of, sealed, state_of
 from tests.lab.checkpoints import Bomb
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
@@ -191,10 +191,7 @@ class Weights:
 
     def __init__(self, keys: ActorKeys = ALICE) -> None:
         self.board = MemoryBoard(MemoryServer())
-        self.board.announce(Task(TASK, "small", 2))
-        lead = self.board.lead(TASK, "anyone", 60.0)
-        assert lead is not None
-        self.lead: Lead = lead
+        self.lead = led(self.board, Task(TASK, "small", 2), "anyone")
         self.feed = WeightsFeed(self.board, TASK, keys, MAX_BYTES, SHAPES)
 
     def put(self, blob: bytes, version: int) -> int:
