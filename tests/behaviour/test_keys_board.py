@@ -32,7 +32,7 @@ from rlexp.rollout.source import Sample
 from rlexp.sample_batch import SampleBatch
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.agents import ONE_SHARD, STEPS, TINY, CountingPool
-from tests.lab.board import eventually
+from tests.lab.board import claimed, eventually
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
@@ -81,6 +81,11 @@ class ClaimedBoard(MemoryBoard):
         return seat
 
 
+@pytest.fixture
+def board() -> MemoryBoard:
+    return MemoryBoard(MemoryServer())
+
+
 @contextmanager
 def trial(board: MemoryBoard, keys: TrainerKeys = KEYS, **given: Any) -> Iterator[ApexAgent]:
     """Provide an agent whose trial is on ``board``; ``given`` is under ``config.board``."""
@@ -121,16 +126,14 @@ def polled(agent: ApexAgent) -> list[Sample]:
 
 
 @pytest.mark.key("board.actors")
-def test_so_many_actors_can_take_a_seat() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_so_many_actors_can_take_a_seat(board: MemoryBoard) -> None:
     with trial(board, actors=2) as agent:
         assert [board.claim(TASK, f"actor {number}", LONG_S) is None for number in range(3)] == [False, False, True]
         assert len(agent.stats()["exploration_per_worker"]) == 2
 
 
 @pytest.mark.key("board.min_actors", "board.window")
-def test_actor_fills_its_window_and_waits_until_enough_actors_are_there() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_actor_fills_its_window_and_waits_until_enough_actors_are_there(board: MemoryBoard) -> None:
     with trial(board, actors=2, min_actors=2, window=3) as agent, actor(board) as recorder:
         eventually(lambda: len(recorder.figures) == 3)
         assert not any(agent.source.poll(0) for _ in range(20))
@@ -142,8 +145,7 @@ def test_actor_fills_its_window_and_waits_until_enough_actors_are_there() -> Non
 
 @pytest.mark.key("board.min_fragment_steps")
 @pytest.mark.parametrize(("least", "expected"), [(1, STEPS), (60, 60)])
-def test_fragments_have_so_many_steps_at_least(least: int, expected: int) -> None:
-    board = MemoryBoard(MemoryServer())
+def test_fragments_have_so_many_steps_at_least(board: MemoryBoard, least: int, expected: int) -> None:
     with trial(board, min_fragment_steps=least) as agent, actor(board):
         steps = [sample.info.num_env_steps for sample in polled(agent)]
     assert all(expected - 8 < number <= expected for number in steps), steps  # a reset of an env is no step
@@ -158,31 +160,29 @@ def test_seat_is_leased_for_so_long() -> None:
 
 
 @pytest.mark.key("board.beat_s")
-def test_actor_beats_so_often() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_actor_beats_so_often(board: MemoryBoard) -> None:
     with trial(board, beat_s=0.25):
         assert read_description(task_of(board)).board.beat_s == 0.25
 
 
 @pytest.mark.key("board.patience_s")
-def test_trial_fails_where_no_actor_comes_for_so_long() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_trial_fails_where_no_actor_comes_for_so_long(board: MemoryBoard) -> None:
     with trial(board, patience_s=0.05) as agent, pytest.raises(TrialError, match=r"0 of 1 actors .* 0.05 s"):
         eventually(lambda: agent.source.poll(0))
 
 
 @pytest.mark.key("board.weights_period_s")
 @pytest.mark.parametrize(("period_s", "is_wanted"), [(LONG_S, False), (1e-9, True)])
-def test_weights_are_published_so_often_at_most(period_s: float, is_wanted: bool) -> None:
-    board = MemoryBoard(MemoryServer())
+def test_weights_are_published_so_often_at_most(board: MemoryBoard, period_s: float, is_wanted: bool) -> None:
     with trial(board, weights_period_s=period_s) as agent:
         assert agent.source.weights_wanted() is is_wanted  # the first ones were published when it began
 
 
 @pytest.mark.key("board.weights_dtype")
 @pytest.mark.parametrize(("dtype", "rounding"), [("float32", 0.0), ("float16", 2**-11)])
-def test_weights_are_sent_in_this_precision_and_used_in_float32(dtype: str, rounding: float) -> None:
-    board = MemoryBoard(MemoryServer())
+def test_weights_are_sent_in_this_precision_and_used_in_float32(
+    board: MemoryBoard, dtype: str, rounding: float
+) -> None:
     with trial(board, weights_dtype=dtype) as agent:
         eventually(lambda: agent.stats()["board"]["num_weights_published"])
         with agent.optimizer.paused() as learner:
@@ -198,8 +198,7 @@ def test_weights_are_sent_in_this_precision_and_used_in_float32(dtype: str, roun
 
 
 @pytest.mark.key("board.max_fragment_mb")
-def test_larger_fragments_are_refused() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_larger_fragments_are_refused(board: MemoryBoard) -> None:
     with trial(board, max_fragment_mb=1e-6) as agent, actor(board):
         eventually(lambda: agent.source.poll(0) or agent.stats()["board"]["num_refused"])
         assert "at most 1 are allowed" in agent.stats()["board"]["last_refusal"]
@@ -207,8 +206,7 @@ def test_larger_fragments_are_refused() -> None:
 
 @pytest.mark.key("board.max_weights_mb")
 @pytest.mark.parametrize(("limit_mb", "num_refused"), [(1e-6, 1), (64.0, 0)])
-def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None:
-    board = MemoryBoard(MemoryServer())
+def test_actors_refuse_larger_weights(board: MemoryBoard, limit_mb: float, num_refused: int) -> None:
     with trial(board, max_weights_mb=limit_mb) as agent:
         eventually(lambda: agent.stats()["board"]["num_weights_published"])
         feed = WeightsFeed(board, TASK, KEYS, read_description(task_of(board)).board.max_weights_bytes)
@@ -217,12 +215,10 @@ def test_actors_refuse_larger_weights(limit_mb: float, num_refused: int) -> None
 
 
 @pytest.mark.key("board.max_strikes")
-def test_actor_is_banned_after_so_many_invalid_fragments() -> None:
-    board = MemoryBoard(MemoryServer())
+def test_actor_is_banned_after_so_many_invalid_fragments(board: MemoryBoard) -> None:
     rows = SampleBatch({"obs": np.zeros((4, 2), np.float32)})
     with trial(board, max_strikes=2) as agent:
-        seat = board.claim(TASK, "a liar", LONG_S)
-        assert seat is not None
+        seat = claimed(board, "a liar", task_id=TASK)
         events: list[str] = []
         for number in range(2):
             assert not any("is banned" in event for event in events)
@@ -238,9 +234,8 @@ def test_actor_is_banned_after_so_many_invalid_fragments() -> None:
 
 @pytest.mark.key("board.max_abs_reward")
 @pytest.mark.parametrize(("limit", "is_refused"), [(0.5, True), (1.0, False)])
-def test_larger_rewards_are_refused(limit: float, is_refused: bool) -> None:
+def test_larger_rewards_are_refused(board: MemoryBoard, limit: float, is_refused: bool) -> None:
     """CartPole gives 1 for each step."""
-    board = MemoryBoard(MemoryServer())
     with trial(board, max_abs_reward=limit, max_strikes=1000) as agent, actor(board):
         taken: list[Sample] = []
 
@@ -253,9 +248,9 @@ def test_larger_rewards_are_refused(limit: float, is_refused: bool) -> None:
 
 
 @pytest.mark.key("board.refused_actors")
-def test_tokens_of_refused_actors_are_not_accepted() -> None:
+def test_tokens_of_refused_actors_are_not_accepted(board: MemoryBoard) -> None:
     pytest.importorskip("cryptography")
-    board, master = MemoryBoard(MemoryServer()), MasterKey.new()
+    master = MasterKey.new()
     with trial(board, keys=master.keys(TASK), refused_actors=["alice"]) as agent:
         eventually(lambda: agent.source.poll(0) or is_banned(board, "alice/a process"))
         with actor(board, "bob/a process", master.token("bob")):
@@ -275,9 +270,9 @@ def is_banned(board: MemoryBoard, member: str) -> bool:
     return False
 
 
-def test_actor_without_the_right_token_is_kept_from_the_task() -> None:
+def test_actor_without_the_right_token_is_kept_from_the_task(board: MemoryBoard) -> None:
     pytest.importorskip("cryptography")
-    board, master = MemoryBoard(MemoryServer()), MasterKey.new()
+    master = MasterKey.new()
     with trial(board, keys=master.keys(TASK)):
         without, stranger, own = (
             JoinedTask(board, "a/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
@@ -291,9 +286,9 @@ def test_actor_without_the_right_token_is_kept_from_the_task() -> None:
     assert own is None
 
 
-def test_actor_with_a_token_does_not_play_an_unsigned_task() -> None:
+def test_actor_with_a_token_does_not_play_an_unsigned_task(board: MemoryBoard) -> None:
     pytest.importorskip("cryptography")
-    board, token = MemoryBoard(MemoryServer()), MasterKey.new().token("alice")
+    token = MasterKey.new().token("alice")
     with trial(board):
         obstacle = JoinedTask(board, "alice/b", "", TrustedCode(), Recorder(), token).obstacle(task_of(board))
     assert obstacle is not None
