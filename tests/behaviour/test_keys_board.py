@@ -167,8 +167,9 @@ def test_actor_beats_so_often(board: MemoryBoard) -> None:
 
 @pytest.mark.key("board.patience_s")
 def test_trial_fails_where_no_actor_comes_for_so_long(board: MemoryBoard) -> None:
-    with trial(board, patience_s=0.05) as agent, pytest.raises(TrialError, match=r"0 of 1 actors .* 0.05 s"):
+    with trial(board, patience_s=0.05) as agent, pytest.raises(TrialError, match=r"0 of 1 actors .* 0.05 s") as raised:
         eventually(lambda: agent.source.poll(0))
+    assert "rlexp join" in str(raised.value.hint)
 
 
 @pytest.mark.key("board.weights_period_s")

@@ -25,7 +25,7 @@ from rlexp.board.trainer.thread import BoardThread
 from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.common import CommonConfig
-from rlexp.errors import TrialError, UsageError
+from rlexp.errors import TrialError
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample, SampleSource
@@ -326,10 +326,7 @@ class BoardSeats:
 
 
 def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: PlayedTrial) -> BoardSource:
-    """Return the source of the actors that join; raises UsageError where they cannot."""
-    obstacle = config.board_obstacle
-    if obstacle is not None:
-        raise UsageError(f"actors cannot join over a board: {obstacle}", "leave out --board")
+    """Return the source of the actors that join; where they cannot, the run was refused before."""
     board = board_keys_of(config)
     inbox = Inbox(link.task_id, link.keys, admission_rules(config, trial), board, config.num_workers)
     description = {**describe_trial(config, trial), "queue": link.board.queue_kind}

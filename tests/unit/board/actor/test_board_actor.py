@@ -29,16 +29,15 @@ from rlexp.board.servers.board import Beat, Seat, TaskStatus
 from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.board.trainer.admission import Admission, RefusedError, admission_rules
 from rlexp.board.trainer.link import BoardLink
-from rlexp.board.trainer.source import BoardSeats, board_source
+from rlexp.board.trainer.source import BoardSeats
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
-from rlexp.errors import TrialError, UsageError
+from rlexp.errors import TrialError
 from rlexp.models.networks import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
@@ -62,7 +61,7 @@ def config_of(kind: type[DQNConfig] = ApexConfig, **changes: Any) -> DQNConfig:
     return kind.model_validate(SMALL_APEX | changes)
 
 
-def trial_of(env: str, config: DQNConfig | PPOConfig) -> PlayedTrial:
+def trial_of(env: str, config: DQNConfig) -> PlayedTrial:
     env_config = env_config_of(env, config, NO_MODULES)
     return PlayedTrial(env_config, 3, *spaces_of(env_config))
 
@@ -170,13 +169,6 @@ def tried(task: Task) -> None:
         message = description.env
         assert type(task.description["protocol"]) is int
     assert len(message) <= 300
-
-
-def test_actors_cannot_join_ppo() -> None:
-    link = BoardLink(MemoryBoard(MemoryServer()), TASK, "ppo", "trainer", KEYS)
-    config = PPOConfig.model_validate({"num_workers": 0})
-    with pytest.raises(UsageError, match="actors cannot join"):
-        board_source(InlineTaskPool(), link, config, trial_of("CartPole-v1", config))
 
 
 @pytest.mark.parametrize(("kind", "agent_class"), [(ApexConfig, ApexAgent), (DQNConfig, DQNAgent)])

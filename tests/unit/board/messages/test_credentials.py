@@ -14,6 +14,7 @@ import pytest
 from rlexp.board.messages.address import (
     BoardAddress,
     QueueAddress,
+    ServerAddress,
     parse_address,
     parse_queue_address,
     read_address,
@@ -112,16 +113,19 @@ def test_empty_file_is_refused(tmp_path: Path) -> None:
         ("8.8.8.8", "redis", True),
         ("8.8.8.8", "rediss", False),
         ("2001:4860:4860::8888", "redis", True),
+        ("8.8.8.8", "mqtt", True),
+        ("8.8.8.8", "mqtts", False),
     ],
 )
 def test_plain_connection_to_a_public_address_is_refused(host: str, scheme: str, is_refused: bool) -> None:
-    address = BoardAddress(scheme, host, 6379, password="hidden")
+    address = ServerAddress(scheme, host, 6379, password="hidden")
     if not is_refused:
         require_private(address)
         return
     with pytest.raises(UsageError, match="public") as caught:
         require_private(address)
     assert "hidden" not in caught.value.message
+    assert f"use {scheme}s://" in str(caught.value.hint)
 
 
 def test_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,13 +176,6 @@ def test_passwords_of_board_and_queue_come_from_the_environment_and_are_not_show
     assert queue.password == "hidden"
     assert "hidden" not in f"{board!r} {board.queue} {board.without_passwords().queue!r}"
     assert board.without_passwords().with_passwords(environment) == board
-
-
-def test_plain_queue_at_a_public_address_is_refused() -> None:
-    with pytest.raises(UsageError, match="public") as caught:
-        require_private(parse_queue_address("mqtt://u:hidden@8.8.8.8"))
-    assert "mqtts://" in str(caught.value.hint)
-    require_private(parse_queue_address("mqtts://8.8.8.8"))
 
 
 def test_waits_double_up_to_a_bound_and_begin_anew() -> None:

@@ -22,7 +22,6 @@ from rlexp.board.trainer.source import FETCHED_BYTES_PER_S, BoardSource, SeatWat
 from rlexp.board.trainer.thread import BoardThread
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.board import BoardConfig
-from rlexp.errors import TrialError
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import SampleBatch
 from tests.lab.board import Clock, claimed, eventually, listed, taken
@@ -34,8 +33,7 @@ from tests.lab.rollout import spec_of
 TASK = "counting-1"
 KEYS = password_keys("", TASK)
 WINDOW = 4
-PATIENCE_S = 60.0
-CONFIG = BoardConfig(actors=2, window=WINDOW, beat_s=0.1, patience_s=PATIENCE_S, weights_period_s=0.05)
+CONFIG = BoardConfig(actors=2, window=WINDOW, beat_s=0.1, patience_s=60.0, weights_period_s=0.05)
 OBS = ColumnRule("f", (3,), 0.0, float(ENV_IDS), itemsize=4)
 RULES = AdmissionRules(
     columns={
@@ -53,7 +51,7 @@ RULES = AdmissionRules(
 class Trial:
     """A board with a task of two seats, its trainer, and threads that join it."""
 
-    def __init__(self, min_actors: int = 1, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
         self.server = MemoryServer(self.clock)
         self.board = MemoryBoard(self.server)
@@ -64,10 +62,9 @@ class Trial:
         self.versions: set[int] = set()
         self._threads: list[threading.Thread] = []
         link = BoardLink(MemoryBoard(self.server), TASK, "counting", "trainer", KEYS)
-        self.config = CONFIG.model_copy(update={"min_actors": min_actors, "patience_s": patience_s})
         thread = BoardThread(link, Task(TASK, "counting", 2), CONFIG)
         inbox = Inbox(TASK, KEYS, RULES, CONFIG, 1)
-        self.source = BoardSource(InlineTaskPool(), thread, inbox, self.config)
+        self.source = BoardSource(InlineTaskPool(), thread, inbox, CONFIG)
         self.source.publish(0, {"w": np.zeros(2, np.float32)})
 
     def join(self, member: str) -> Seat:
@@ -262,28 +259,6 @@ def test_actor_leaves_a_task_whose_trainer_is_dead() -> None:
     eventually(lambda: outbox.end is SeatEnd.NO_TRAINER)
     outbox.close()
     assert listed(board).num_taken == 0
-
-
-def test_nothing_is_returned_before_enough_actors_are_there() -> None:
-    trial = Trial(min_actors=2)
-    try:
-        trial.join("a")
-        eventually(lambda: trial.actors["a"].figures().num_waiting == WINDOW)
-        assert trial.source.poll(0) == []
-        trial.join("b")
-        trial.collect(4)
-    finally:
-        trial.close()
-
-
-def test_trial_without_actors_ends_with_how_to_join() -> None:
-    trial = Trial(patience_s=0.0)
-    try:
-        with pytest.raises(TrialError, match="only 0 of 1 actors have joined") as raised:
-            eventually(lambda: bool(trial.source.poll(0)))
-        assert "rlexp join" in str(raised.value.hint)
-    finally:
-        trial.close()
 
 
 def test_figures_count_what_has_come(trial: Trial) -> None:

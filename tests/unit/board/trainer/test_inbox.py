@@ -297,13 +297,6 @@ def test_gap_holds_back_what_is_confirmed() -> None:
     assert box.got() == {(0, EPOCH): 2}
 
 
-def test_fragment_of_an_older_epoch_is_left_out() -> None:
-    box = inbox()
-    assert open_all(box, sealed(0, epoch=EPOCH - 1)) == []
-    assert box.figures()["num_fenced"] == 1
-    assert box.got() == {}
-
-
 def test_fragment_of_a_new_holder_waits_until_the_board_names_it() -> None:
     box = inbox()
     assert box.open(sealed(0, epoch=EPOCH + 9), state_of(EPOCH)) == []
