@@ -210,7 +210,7 @@ def test_larger_fragments_are_refused(board: MemoryBoard) -> None:
 def test_actors_refuse_larger_weights(board: MemoryBoard, limit_mb: float, num_refused: int) -> None:
     with trial(board, max_weights_mb=limit_mb) as agent:
         eventually(lambda: agent.stats()["board"]["num_weights_published"])
-        feed = WeightsFeed(board, TASK, KEYS, read_description(task_of(board)).board.max_weights_bytes)
+        feed = WeightsFeed(board, TASK, KEYS, int(read_description(task_of(board)).board.max_weights_mb * 1e6))
         feed.fetch(0)
     assert feed.num_refused == num_refused
 

@@ -75,7 +75,7 @@ class JoinedActor:
         they are not compared.
         """
         self._seat, self._keys, self._clock = seat, keys, clock
-        self._feed = WeightsFeed(board, seat.task_id, keys, config.max_weights_bytes, weights_shapes)
+        self._feed = WeightsFeed(board, seat.task_id, keys, int(config.max_weights_mb * 1e6), weights_shapes)
         self._outbox = Outbox(board, seat, self._feed, config, clock)
         self._make_worker = make_worker
         self._began_s = clock()

@@ -143,7 +143,7 @@ class Submitter:
         self, player: BoardEvaluator, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
     ) -> EvaluationThread:
         """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
-        max_bytes = board_keys_of(submitted.trial.experiment.config).max_weights_bytes
+        max_bytes = int(board_keys_of(submitted.trial.experiment.config).max_weights_mb * 1e6)
         assert self._options.num_episodes is not None
         board = stack.enter_context(closing(open_board(self._address)))
         feed = WeightsFeed(board, submitted.task.id, keys, max_bytes)

@@ -51,7 +51,8 @@ class Inbox:
     ) -> None:
         """The fragments of seat i are reported as those of worker ``first_index + i``."""
         self._task_id, self._keys, self._rules, self._first_index = task_id, keys, rules, first_index
-        self._num_seats, self._window_size, self._max_bytes = config.actors, config.window, config.max_fragment_bytes
+        self._num_seats, self._window_size = config.actors, config.window
+        self._max_bytes = int(config.max_fragment_mb * 1e6)
         self._strikes = Strikes(config.max_strikes, config.refused_actors)
         self._clock = clock
         self._senders: dict[int, _Sender] = {}

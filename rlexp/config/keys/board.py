@@ -67,16 +67,6 @@ class BoardConfig(KeyGroup):
     refused_actors: ActorIds = ()
     """Ids of actors whose join tokens are not accepted any more; see ``rlexp board keys``."""
 
-    @property
-    def max_fragment_bytes(self) -> int:
-        """``max_fragment_mb`` in bytes."""
-        return int(self.max_fragment_mb * 1e6)
-
-    @property
-    def max_weights_bytes(self) -> int:
-        """``max_weights_mb`` in bytes."""
-        return int(self.max_weights_mb * 1e6)
-
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a minimum that is never reached, and leases that end between two beats."""
         yield from super().conflicts()
