@@ -112,8 +112,12 @@ class Scene:
         return read_run_record(self.run.directory.path).status
 
 
-def test_task_that_ends_leaves_its_rows_and_checkpoint(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_task_that_ends_leaves_its_rows_and_checkpoint(scene: Scene, tmp_path: Path) -> None:
     scene.trainer.put_rows(result_row(1), result_row(2))
     scene.trainer.put_result(tmp_path, 2)
     scene.trainer.finish(reason="timesteps_total has reached 2,000")
@@ -124,8 +128,7 @@ def test_task_that_ends_leaves_its_rows_and_checkpoint(tmp_path: Path) -> None:
     assert trial.best_checkpoint == f"{trial.directory}/checkpoint_000002"
 
 
-def test_task_that_ends_without_its_checkpoint_has_failed(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_task_that_ends_without_its_checkpoint_has_failed(scene: Scene) -> None:
     scene.trainer.finish()
     summary = scene.end()
     assert (summary.status, summary.reason) == (TaskStatus.FAILED, "the trainer has left no checkpoint on the board")
@@ -135,16 +138,14 @@ def test_task_that_ends_without_its_checkpoint_has_failed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("status", "recorded"), [(TaskStatus.FAILED, Status.ERROR), (TaskStatus.CANCELLED, Status.STOPPED)]
 )
-def test_task_that_fails_or_is_cancelled_says_why(tmp_path: Path, status: TaskStatus, recorded: Status) -> None:
-    scene = Scene(tmp_path)
+def test_task_that_fails_or_is_cancelled_says_why(scene: Scene, status: TaskStatus, recorded: Status) -> None:
     scene.trainer.put_rows(result_row(1))
     scene.trainer.finish(status, "because")
     summary = scene.end()
     assert (summary.status, summary.reason, scene.status()) == (status, "because", recorded)
 
 
-def test_trainer_of_a_cancelled_task_has_time_to_save(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_trainer_of_a_cancelled_task_has_time_to_save(scene: Scene, tmp_path: Path) -> None:
     scene.trainer.put_rows(result_row(1))
     assert scene.board.cancel(scene.submitted.task.id, "enough")
 
@@ -160,8 +161,7 @@ def test_trainer_of_a_cancelled_task_has_time_to_save(tmp_path: Path) -> None:
     assert trial.best_checkpoint is not None
 
 
-def test_board_that_is_away_is_tried_again(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_board_that_is_away_is_tried_again(scene: Scene, tmp_path: Path) -> None:
     scene.board.away = 3
     scene.trainer.put_result(tmp_path, 1)
     scene.trainer.finish()
@@ -172,8 +172,7 @@ def test_board_that_is_away_is_tried_again(tmp_path: Path) -> None:
     )
 
 
-def test_stop_is_obeyed_also_while_the_board_is_away(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_stop_is_obeyed_also_while_the_board_is_away(scene: Scene) -> None:
     scene.board.away = 10**6
     assert scene.wait(lambda: len(scene.display.notes) >= 2) is None
 
