@@ -296,12 +296,14 @@ def test_block_with_too_few_bytes_is_refused() -> None:
         unpack(message)
 
 
-NONE = "the header is not one of rlexp"
+NOT_READ: list[tuple[str, Any]] = [
+    *[("seat", -2), ("epoch", -1), ("info", []), ("task", None), ("parts", 0)],
+    *[("number", 1.0), ("number", True), ("number", 1 << 60)],
+    *[("columns", [["a", "int8", [-1]]]), ("columns", [["a", "int8"]]), ("columns", {"a": "int8"})],
+]
 HUGE = [["a", "float64", [1 << 30, 1 << 30]]]
 WRONG: list[tuple[dict[str, Any], str]] = [
-    *[({"seat": -2}, NONE), ({"epoch": -1}, NONE), ({"info": []}, NONE), ({"task": None}, NONE)],
-    *[({"number": 1.0}, NONE), ({"number": True}, NONE), ({"number": 1 << 60}, NONE), ({"parts": 0}, NONE)],
-    *(({"columns": value}, NONE) for value in ([["a", "int8", [-1]]], [["a", "int8"]], {"a": "int8"})),
+    *(({name: value}, "the header is not one of rlexp") for name, value in NOT_READ),
     ({"columns": [["a", "int8", [0]], ["a", "int8", [0]]]}, "same name"),
     ({"part": 1}, "numbers of parts"),
     ({"parts": 10**6}, "numbers of parts"),
