@@ -136,7 +136,9 @@ def test_so_many_actors_can_take_a_seat(board: MemoryBoard) -> None:
 def test_actor_fills_its_window_and_waits_until_enough_actors_are_there(board: MemoryBoard) -> None:
     with trial(board, actors=2, min_actors=2, window=3) as agent, actor(board) as recorder:
         eventually(lambda: len(recorder.figures) == 3)
-        assert not any(agent.source.poll(0) for _ in range(20))
+        for _ in range(20):
+            agent.source.wait(0.05)  # ends with a message that has come
+            assert agent.source.poll(0) == []
         assert [figures.num_waiting for figures in recorder.figures] == [1, 2, 3]
         assert board.claim(TASK, "another one", LONG_S) is not None
         assert polled(agent)
