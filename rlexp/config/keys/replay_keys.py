@@ -136,9 +136,10 @@ class ReplayKeys(CommonConfig):
         if self._shrinks_steps:
             yield Caution(
                 "adam_epsilon",
-                f"is {self.adam_epsilon:g}, and importance weights are small beside those of rows with "
-                f"prioritized_replay_eps: {self.prioritized_replay_eps:g}. Steps may be a tenth of lr: see "
-                "info/adam_step_share in the results. importance_weight_normalization: batch makes them larger",
+                f"is {self.adam_epsilon:g}, which is large beside small gradients, and importance weights make them "
+                f"small if a single row has the priority prioritized_replay_eps: {self.prioritized_replay_eps:g}. "
+                "Steps may then be a tenth of lr: info/adam_step_share in the results says how large they are. "
+                "importance_weight_normalization: batch makes them larger",
             )
 
     @property

@@ -356,7 +356,7 @@ class TestBeta:
         self, load: Load, config: str, is_noticed: bool
     ) -> None:
         messages = [notice.message for notice in load(config).notices]
-        assert any(message.startswith("config.adam_epsilon is 0.00015, and importance") for message in messages) == (
+        assert any(message.startswith("config.adam_epsilon is 0.00015, which is large") for message in messages) == (
             is_noticed
         )
 
