@@ -84,8 +84,8 @@ class DQNLearner:
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
         self._target_updated_at = 0
-        self._importance_weights: Array = np.array([np.nan])
-        """Of the newest batch; after a resume their mean, and NaN if there was no batch."""
+        self._importance_weights: Array = np.empty(0, np.float32)
+        """Of the newest batch; after a resume their mean."""
         self.num_updates = 0
         self.num_target_updates = 0
         self.num_threads: int | None = None
@@ -116,10 +116,10 @@ class DQNLearner:
         return DQNUpdate(self.num_updates, lr, figures)
 
     def stats(self) -> Mapping[str, float | None]:
-        weight = float(self._importance_weights.mean())
+        weight = self._mean_weight()
         return {
             "num_target_updates": self.num_target_updates,
-            "mean_importance_weight": None if math.isnan(weight) else weight,
+            "mean_importance_weight": float(weight[0]) if len(weight) else None,
             "adam_step_share": self._adam.step_share(),
         }
 
@@ -134,7 +134,7 @@ class DQNLearner:
         state |= {f"target.{name}": array for name, array in self._target_parameters.arrays().items()}
         state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
         state["noise_rng"] = self._noise.get_state().cpu().numpy()
-        state["mean_importance_weight"] = self._importance_weights.mean(keepdims=True)
+        state["mean_importance_weight"] = self._mean_weight()
         counters = (self._num_steps_sampled, self._num_steps_trained, self._target_updated_at)
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
 
@@ -153,6 +153,11 @@ class DQNLearner:
     def has_short_updates(self, num_rows: int) -> bool:
         """Return whether an update of so many rows is little but calls of Python: a thread of its own gains nothing."""
         return self._is_by_hand(num_rows)
+
+    def _mean_weight(self) -> Array:
+        """Return the mean importance weight of the newest batch ``[1]``, or nothing ``[0]`` before the first."""
+        weights = self._importance_weights
+        return weights.mean(keepdims=True) if len(weights) else weights
 
     def _make_dense_gradient(self, network: QNetworkConfig) -> DenseGradient | None:
         """Return what computes small gradients; None where only autograd can."""

@@ -45,8 +45,10 @@ class SingleParameters:
         self.adam = torch.optim.Adam(self.network.parameters(), lr=LR)
         self.noise = torch.Generator().manual_seed(SEED)
         self.norms: list[float] = []
+        self.mean_weight = np.empty(0, np.float32)
 
     def learn_on_batch(self, batch: SampleBatch) -> None:
+        self.mean_weight = batch[IMPORTANCE_WEIGHTS].mean(keepdims=True)
         rows = {name: torch.tensor(column) for name, column in batch.columns.items()}
         for network in (self.network, self.target):
             network.resample_noise(self.noise)
@@ -62,7 +64,11 @@ class SingleParameters:
         """Return a checkpoint as learners wrote it that had an Adam of the single parameters."""
         steps = len(self.norms) * BATCH_SIZE
         counters = [0, steps, steps - steps % (TARGET_PERIOD * BATCH_SIZE), len(self.norms), 0]
-        state = {"noise_rng": self.noise.get_state().numpy(), "counters": np.array(counters)}
+        state = {
+            "noise_rng": self.noise.get_state().numpy(),
+            "counters": np.array(counters),
+            "mean_importance_weight": self.mean_weight,
+        }
         for prefix, network in (("network", self.network), ("target", self.target)):
             state |= {f"{prefix}.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}
         for index, moments in self.adam.state_dict()["state"].items():
