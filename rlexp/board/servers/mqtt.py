@@ -85,6 +85,10 @@ class _MqttConnection(ServedConnection[bytes]):
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        # The client closes its last two sockets when it is collected. Without this cycle that is as soon as it is
+        # dropped; a cycle's parts are collected in any order, the sockets before the client too.
+        self._client.on_connect = self._client.on_disconnect = None
+        self._client.on_subscribe = self._client.on_message = None
 
     def _on_connect(
         self, _client: Any, _data: Any, _flags: Any, code: ReasonCode, properties: Properties | None
