@@ -101,7 +101,8 @@ from rlexp.runs.run_directory import RunDirectory
 deleted = shutil.rmtree
 def delete(path, **options):
     deleted(path, **options)
-    os.kill(os.getpid(), signal.SIGKILL)
+    if Path(path).is_relative_to(sys.argv[1]):  # a newer filelock deletes a folder of its own when it is imported
+        os.kill(os.getpid(), signal.SIGKILL)
 shutil.rmtree = delete
 RunDirectory.create(Path(sys.argv[1]), "run", None, [], overwrite=True)
 """
