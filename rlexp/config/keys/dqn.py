@@ -8,19 +8,11 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, PlayableActions, ReplayNeeds
+from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, ReplayNeeds
 from rlexp.config.keys.dqn_keys import DQNKeys
-from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.exploration_keys import EPSILON
 from rlexp.config.keys.fields import Conflict, defaults_of
-
-_EPSILON = (
-    "exploration_initial_eps",
-    "exploration_final_eps",
-    "exploration_fraction",
-    "epsilon_timesteps",
-    "exploration_warmup_timesteps",
-)
 
 
 class DQNConfig(DQNKeys):
@@ -118,30 +110,14 @@ class DQNConfig(DQNKeys):
         return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     @property
-    def playable_actions(self) -> PlayableActions:
-        """DQN computes a Q-value for each action."""
-        return PlayableActions(
-            spaces=("Discrete",),
-            needs="DQN and APEX need a Discrete one",
-            hint="wrap the env so that it takes a finite number of actions",
-            hint_for_box="discretize_actions: 5 chooses among 5 values per dimension",
-        )
-
-    @property
-    def bins_per_action(self) -> int | None:
-        """DQN chooses among a finite number of actions."""
-        return self.discretize_actions
+    def explores_by_epsilon(self) -> bool:
+        """With ``noisy`` only where ``epsilon_with_noisy`` says so."""
+        return super().explores_by_epsilon and (self.epsilon_with_noisy or not self.noisy)
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those of exploration and network."""
+        """Yield the parent's, then those of noise and network."""
         yield from super().ineffective_keys()
         yield from _keys_without_effect(self)
-
-    def env_conflicts(self, env: str) -> Iterator[Conflict]:
-        """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""
-        if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
-            message = f"env {env} has continuous actions; DQN and APEX need discrete ones"
-            yield Conflict(("env",), message, "discretize_actions: 5 chooses among 5 values per dimension")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then two explorations at once, and atoms in the wrong order."""
@@ -159,14 +135,9 @@ def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
     """Yield each of them, and the reason."""
     is_noise_alone = config.noisy and not config.epsilon_with_noisy
     for is_ineffective, keys, reason in (
-        (is_noise_alone, ("per_worker_exploration", *_EPSILON), "noisy layers explore instead"),
-        (config.soft_q, ("per_worker_exploration", *_EPSILON), "soft_q explores instead"),
-        (_has_ladder(config), _EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
-        (config.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
-        (not config.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
+        (is_noise_alone, ("per_worker_exploration", *EPSILON), "noisy layers explore instead"),
         (not config.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
         (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
-        (not config.soft_q, ("softmax_temp",), "soft_q is false"),
         (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
         (
             config.learner_precision == "tf32" and config.num_gpus == 0,
@@ -180,12 +151,6 @@ def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
 
 def _weights_between(sizes: Sequence[int]) -> int:
     return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
-
-
-def _has_ladder(config: DQNConfig) -> bool:
-    """Return whether ``per_worker_exploration`` decides, and evaluation does not use the end of the schedule."""
-    falls_back = config.evaluation_config.explore and config.evaluation_config.exploration_final_eps is None
-    return config.per_worker_exploration and not falls_back
 
 
 class DQNExperiment(Experiment):

@@ -4,88 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.exploration_keys import ExplorationKeys
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     Count,
     CountOrZero,
-    Fraction,
     KeyGroup,
     LayerSizes,
     Positive,
     PositiveOrZero,
-    Whole,
     defaults_of,
 )
 from rlexp.config.keys.replay_keys import ReplayKeys
 
-EpsilonLadder = Literal["worker", "env"]
-
 
 class OptimizerConfig(KeyGroup):
     """How experience moves. DQN samples, stores and learns in turn, and has no keys here."""
-
-
-class ExplorationKeys(CommonConfig):
-    """The keys by which an agent explores that values a finite number of actions."""
-
-    per_worker_exploration: bool = False
-    """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
-
-    epsilon_ladder: Annotated[EpsilonLadder | None, RLEXP_ONLY] = None
-    """With ``per_worker_exploration``: one epsilon for each worker, or for each env of each worker.
-
-    Null: ``worker``, as in RLlib, but ``env`` if there is only one worker, whose envs would all have 0.4 otherwise.
-    """
-
-    exploration_initial_eps: Annotated[Fraction, RLEXP_ONLY] = 1.0
-    """Epsilon at the start of its schedule."""
-
-    exploration_final_eps: Fraction = 0.02
-    """Epsilon at the end of its schedule."""
-
-    exploration_fraction: Fraction = 0.1
-    """Part of ``schedule_max_timesteps`` over which epsilon changes linearly from its first to its last value."""
-
-    epsilon_timesteps: Annotated[CountOrZero | None, RLEXP_ONLY] = None
-    """Sampled steps over which epsilon changes. Null: ``exploration_fraction`` of ``schedule_max_timesteps``."""
-
-    exploration_warmup_timesteps: Annotated[CountOrZero, RLEXP_ONLY] = 0
-    """Sampled steps before epsilon starts to change."""
-
-    schedule_max_timesteps: Count
-
-    soft_q: bool = False
-    """Draw actions with probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedy actions."""
-
-    softmax_temp: Positive = 1.0
-    """Temperature of ``soft_q``. Near 0: greedy actions. High: almost uniform actions."""
-
-    discretize_actions: Annotated[Annotated[Whole, Field(ge=2)] | None, RLEXP_ONLY] = None
-    """For continuous actions: number of discrete values per dimension, evenly spaced, both bounds included. Null: the
-    env must have discrete actions."""
-
-    @property
-    def resolved_epsilon_ladder(self) -> EpsilonLadder:
-        """``epsilon_ladder``, with null decided by the number of workers."""
-        if self.epsilon_ladder is not None:
-            return self.epsilon_ladder
-        return "worker" if self.num_workers > 1 else "env"
-
-    @property
-    def evaluation_epsilon(self) -> float:
-        """Epsilon of evaluation episodes, where they explore."""
-        epsilon = self.evaluation_config.exploration_final_eps
-        return self.exploration_final_eps if epsilon is None else epsilon
-
-    @property
-    def resolved_epsilon_timesteps(self) -> int:
-        """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
-        given = self.epsilon_timesteps
-        return int(self.exploration_fraction * self.schedule_max_timesteps) if given is None else given
 
 
 class DQNKeys(ReplayKeys, ExplorationKeys):
