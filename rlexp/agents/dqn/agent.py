@@ -74,14 +74,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     def stats(self) -> Figures:
         """Return ε, as of the steps sampled so far, and how the board and its actors do."""
-        now = self.optimizer.counters.num_steps_sampled
-        epsilons = [self.epsilon_schedule(index).epsilons(now) for index in range(self._players.number)]
-        return {
-            "min_exploration": float(min(each.min() for each in epsilons)),
-            "max_exploration": float(max(each.max() for each in epsilons)),
-            "exploration_per_worker": {str(index): float(each.mean()) for index, each in enumerate(epsilons)},
-            **super().stats(),
-        }
+        return {**self._players.figures(self.optimizer.counters.num_steps_sampled), **super().stats()}
 
     def reported_epsilon(self) -> float:
         """Return the largest ε of the third of the ladder that explores least; no limit without a ladder.

@@ -7,9 +7,11 @@ No torch is imported here.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +28,7 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.policies import Exportable, Policies
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.exploration_keys import ExplorationKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.models.dense import parameter_shapes
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
@@ -36,10 +39,10 @@ from rlexp.schedules import LinearSchedule
 
 
 @dataclass(frozen=True)
-class DQNWorkerParts:
-    """All players of a trial; each is known by its index: the trial's own workers first, then the seats."""
+class ExploringPlayers:
+    """All players of a trial, each known by its index, and how each of them explores."""
 
-    config: DQNConfig
+    config: ExplorationKeys
     network: QNetworkConfig
     num_seats: int | None = None
     """Of joined actors; None: the trial has no board."""
@@ -51,30 +54,10 @@ class DQNWorkerParts:
             return max(self.config.num_workers, 1)
         return self.config.num_workers + self.num_seats
 
-    @property
-    def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the Q-network's parameters, by name."""
-        return parameter_shapes(self.network)
-
-    def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
-        config = self.config
-        return WorkerParts(
-            make_policy=partial(
-                DQNPolicy,
-                self.network,
-                self._policy_exploration(index, seed),
-                config.worker_side_prioritization,
-                num_threads,
-            ),
-            fold=NStep(config.n_step, config.gamma),
-            reported_envs=self._reported_envs(index),
-        )
-
     def epsilon_schedule(self, index: int) -> EpsilonSchedule:
         """Return the ε of the envs of player ``index``."""
         config, num_envs = self.config, self.config.num_envs_per_worker
-        if not self._explores_by_epsilon:
+        if not config.explores_by_epsilon:
             return ConstantEpsilon((0.0,) * num_envs)
         if not config.per_worker_exploration:
             first, last = config.exploration_initial_eps, config.exploration_final_eps
@@ -94,16 +77,38 @@ class DQNWorkerParts:
 
         Only episodes of envs with at most this ε count for ``episode_reward_mean``.
         """
-        if not (self.config.per_worker_exploration and self._explores_by_epsilon):
+        if not (self.config.per_worker_exploration and self.config.explores_by_epsilon):
             return math.inf
         ladder = sorted(self._ladder())
         return ladder[math.ceil(len(ladder) / 3) - 1]
 
-    @property
-    def _explores_by_epsilon(self) -> bool:
-        """Whether ε explores: not with ``soft_q``, and with ``noisy`` only if the file says so."""
+    def figures(self, num_steps_sampled: int) -> dict[str, Any]:
+        """Return ε once all have sampled so many env steps, for the results."""
+        epsilons = [self.epsilon_schedule(index).epsilons(num_steps_sampled) for index in range(self.number)]
+        return {
+            "min_exploration": float(min(each.min() for each in epsilons)),
+            "max_exploration": float(max(each.max() for each in epsilons)),
+            "exploration_per_worker": {str(index): float(each.mean()) for index, each in enumerate(epsilons)},
+        }
+
+    def reported_envs(self, index: int) -> tuple[bool, ...] | None:
+        """Return which envs of player ``index`` report their episodes; None: all."""
+        limit = self.reported_epsilon()
+        if math.isinf(limit):
+            return None
+        return tuple((self.epsilon_schedule(index).epsilons(0) <= limit).tolist())
+
+    def exploration(self, index: int, seed: int) -> PolicyExploration | None:
+        """Return how the policy of player ``index`` explores; None where none does."""
         config = self.config
-        return config.explore and not config.soft_q and (config.epsilon_with_noisy or not config.noisy)
+        if not config.explore:
+            return None
+        return PolicyExploration(
+            epsilon=self.epsilon_schedule(index),
+            seed=seed,
+            worker_index=index,
+            softmax_temp=config.softmax_temp if config.soft_q else None,
+        )
 
     @property
     def _has_rung_per_player(self) -> bool:
@@ -127,23 +132,38 @@ class DQNWorkerParts:
     def _num_envs(self) -> int:
         return self.config.num_envs_per_worker
 
-    def _reported_envs(self, index: int) -> tuple[bool, ...] | None:
-        limit = self.reported_epsilon()
-        if math.isinf(limit):
-            return None
-        return tuple((self.epsilon_schedule(index).epsilons(0) <= limit).tolist())
 
-    def _policy_exploration(self, index: int, seed: int) -> PolicyExploration | None:
+@dataclass(frozen=True)
+class DQNWorkerParts(ExploringPlayers):
+    """The players of DQN and APEX: the trial's own workers first, then the seats."""
+
+    config: DQNConfig
+
+    @property
+    def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the Q-network's parameters, by name."""
+        return parameter_shapes(self.network)
+
+    def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
         config = self.config
-        if not config.explore:
-            return None
-        return PolicyExploration(
-            epsilon=self.epsilon_schedule(index),
-            seed=seed,
-            worker_index=index,
-            softmax_temp=config.softmax_temp if config.soft_q else None,
-            parameter_noise_stddev=config.parameter_noise_initial_stddev if config.parameter_noise else None,
+        return WorkerParts(
+            make_policy=partial(
+                DQNPolicy,
+                self.network,
+                self.exploration(index, seed),
+                config.worker_side_prioritization,
+                num_threads,
+            ),
+            fold=NStep(config.n_step, config.gamma),
+            reported_envs=self.reported_envs(index),
         )
+
+    def exploration(self, index: int, seed: int) -> PolicyExploration | None:
+        found = super().exploration(index, seed)
+        if found is None or not self.config.parameter_noise:
+            return found
+        return replace(found, parameter_noise_stddev=self.config.parameter_noise_initial_stddev)
 
 
 def rungs(num_players: int) -> tuple[int, ...]:
@@ -166,8 +186,16 @@ def _reversed_bits(number: int, num_bits: int) -> int:
     return sum(1 << (num_bits - 1 - bit) for bit in range(num_bits) if number >> bit & 1)
 
 
-class DQNPolicies(Policies[DQNConfig]):
-    """The policies of DQN and APEX."""
+ExplorationKeysT = TypeVar("ExplorationKeysT", bound=ExplorationKeys)
+
+
+class QNetworkPolicies(Policies[ExplorationKeysT]):
+    """The policies of an agent that acts by a Q-network; it says which ``head`` this has."""
+
+    @property
+    @abstractmethod
+    def head(self) -> HeadConfig:
+        """What lies between the torso and the action values."""
 
     @cached_property
     def network(self) -> QNetworkConfig:
@@ -175,20 +203,11 @@ class DQNPolicies(Policies[DQNConfig]):
         config, observations, actions = self.config, self.observation_space, self.action_space
         assert observations.shape is not None
         assert isinstance(actions, gym.spaces.Discrete)
-        head = HeadConfig(
-            hiddens=config.hiddens,
-            dueling=config.dueling,
-            noisy=config.noisy,
-            sigma0=config.sigma0,
-            num_atoms=config.num_atoms,
-            v_min=config.v_min,
-            v_max=config.v_max,
-        )
         return QNetworkConfig(
             observation_shape=observations.shape,
             num_actions=int(actions.n),
             torso=torso_config_of(config, observations, self.modules),
-            head=head,
+            head=self.head,
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
         )
 
@@ -202,11 +221,28 @@ class DQNPolicies(Policies[DQNConfig]):
     def evaluation_exploration(self) -> Mapping[str, float]:
         return {"epsilon": self.config.evaluation_epsilon}
 
-    def seat_players(self) -> DQNWorkerParts:
-        return DQNWorkerParts(self.config, self.network, self.config.board.actors)
-
     def exportable(self, policy: Policy, weights: Weights) -> Exportable:
         from rlexp.agents.dqn.torch_policy import exportable_q_network  # it loads torch
 
         assert isinstance(policy, DQNPolicy)
         return exportable_q_network(self.network, policy, weights)
+
+
+class DQNPolicies(QNetworkPolicies[DQNConfig]):
+    """The policies of DQN and APEX."""
+
+    @property
+    def head(self) -> HeadConfig:
+        config = self.config
+        return HeadConfig(
+            hiddens=config.hiddens,
+            dueling=config.dueling,
+            noisy=config.noisy,
+            sigma0=config.sigma0,
+            num_atoms=config.num_atoms,
+            v_min=config.v_min,
+            v_max=config.v_max,
+        )
+
+    def seat_players(self) -> DQNWorkerParts:
+        return DQNWorkerParts(self.config, self.network, self.config.board.actors)
