@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Protocol
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, ActorCriticConfig, QNetworkConfig
+from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, ActorCriticConfig, QNetworkConfig
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -29,20 +29,44 @@ class Layer(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """Normalises what each of G layers side by side computes of a row (Ba et al. 2016, equations 3 and 4)."""
+
+    gain: Array
+    """``[G, N]``."""
+    shift: Array
+    """``[G, N]``."""
+
+    def apply(self, y: Array) -> Array:
+        """Return ``gain (y - mean) / deviation + shift`` of ``y [B, G * N]``, which it overwrites."""
+        groups = y.reshape(len(y), *self.gain.shape)
+        groups -= groups.mean(axis=2, keepdims=True)
+        variances = np.square(groups).mean(axis=2, keepdims=True)
+        groups *= self.gain / np.sqrt(variances + np.float32(NORM_EPSILON))
+        groups += self.shift
+        return groups.reshape(y.shape)
+
+    def beside(self, other: LayerNorm) -> LayerNorm:
+        """Return both as one, for layers of the same size side by side."""
+        return LayerNorm(np.concatenate([self.gain, other.gain]), np.concatenate([self.shift, other.shift]))
+
+
 @dataclass(frozen=True)
 class Linear:
-    """A layer ``x @ weight + bias``, then ``activation``."""
+    """A layer ``x @ weight + bias``, normalised where it has a ``norm``, then ``activation``."""
 
     weight: Array
     """``[fan_in, fan_out]``."""
     bias: Array
     """``[fan_out]``."""
     activation: Activation
+    norm: LayerNorm | None = None
 
     def apply(self, x: Array) -> Array:
         y: Array = x @ self.weight
         y += self.bias
-        return self.activation(y)
+        return self.activation(y if self.norm is None else self.norm.apply(y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +108,21 @@ def layers_of(
 ) -> Iterator[Linear]:
     """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation of ACTIVATIONS.
 
-    With ``in_place`` they read the weights where they are: who changes them changes the layers.
+    Between the two may be a LayerNorm. With ``in_place`` they read the weights where they are, also when these change.
     """
+    step = 3 if f"{prefix}.1.weight" in weights else 2
     for index, activation in enumerate(activations):
-        yield _layer_of(weights, f"{prefix}.{2 * index}", activation, in_place)
+        norm = f"{prefix}.{step * index + 1}" if step == 3 else None
+        yield _layer_of(weights, f"{prefix}.{step * index}", activation, in_place, norm)
 
 
-def _layer_of(weights: Mapping[str, Array], name: str, activation: str, in_place: bool = False) -> Linear:
-    weight, bias = weights[f"{name}.weight"].T, weights[f"{name}.bias"]
-    if not in_place:
-        weight, bias = weight.copy(order="C"), bias.copy()
-    return Linear(weight, bias, ACTIVATIONS[activation])
+def _layer_of(
+    weights: Mapping[str, Array], name: str, activation: str, in_place: bool = False, norm: str | None = None
+) -> Linear:
+    arrays = [weights[f"{name}.weight"].T, weights[f"{name}.bias"]]
+    arrays += [] if norm is None else [weights[f"{norm}.weight"][None], weights[f"{norm}.bias"][None]]
+    weight, bias, *of_norm = arrays if in_place else [array.copy(order="C") for array in arrays]
+    return Linear(weight, bias, ACTIVATIONS[activation], LayerNorm(*of_norm) if of_norm else None)
 
 
 def centered_bytes(obs: Array) -> Array:
@@ -104,17 +132,18 @@ def centered_bytes(obs: Array) -> Array:
 
 def with_centered_bytes(layer: Linear) -> Linear:
     """Return a layer that computes of bytes x what ``layer`` computes of (x - 128) / 128."""
-    return Linear(layer.weight / BYTE_CENTER, layer.bias - layer.weight.sum(axis=0), layer.activation)
+    return replace(layer, weight=layer.weight / BYTE_CENTER, bias=layer.bias - layer.weight.sum(axis=0))
 
 
 def side_by_side(a: Linear, b: Linear, share_input: bool) -> Linear:
     """Return two layers as one, which computes both outputs: of one input or, behind such a layer, of both halves."""
     bias = np.concatenate([a.bias, b.bias])
+    norm = None if a.norm is None or b.norm is None else a.norm.beside(b.norm)
     if share_input:
-        return Linear(np.concatenate([a.weight, b.weight], axis=1), bias, a.activation)
+        return Linear(np.concatenate([a.weight, b.weight], axis=1), bias, a.activation, norm)
     zeros_a = np.zeros((len(a.weight), b.weight.shape[1]), a.weight.dtype)
     zeros_b = np.zeros((len(b.weight), a.weight.shape[1]), b.weight.dtype)
-    return Linear(np.block([[a.weight, zeros_a], [zeros_b, b.weight]]), bias, a.activation)
+    return Linear(np.block([[a.weight, zeros_a], [zeros_b, b.weight]]), bias, a.activation, norm)
 
 
 def add_value(advantages: Array, value: Array) -> None:
@@ -357,11 +386,15 @@ def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the parameters of fully connected layers; between two of them lies one without parameters."""
+    """Yield the parameters of fully connected layers, whose activations have none; of a torso's, their norms too."""
     torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
     for part, sizes in {"torso": torso, **head_sizes(config)}.items():
         is_noisy = config.head.noisy and part != "torso"
+        is_normalised = config.torso.layer_norm and part == "torso"
         for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            place = (2 + is_normalised) * index
             for suffix in ("_mu", "_sigma") if is_noisy else ("",):
-                yield f"{part}.{2 * index}.weight{suffix}", (fan_out, fan_in)
-                yield f"{part}.{2 * index}.bias{suffix}", (fan_out,)
+                yield f"{part}.{place}.weight{suffix}", (fan_out, fan_in)
+                yield f"{part}.{place}.bias{suffix}", (fan_out,)
+            if is_normalised:
+                yield from ((f"{part}.{place + 1}.{name}", (fan_out,)) for name in ("weight", "bias"))

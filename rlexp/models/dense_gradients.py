@@ -195,7 +195,9 @@ Noise = Mapping[str, tuple[Array, Array]]
 
 
 def is_dense(config: QNetworkConfig) -> bool:
-    """Return whether a network has fully connected layers only, whose slopes are known."""
+    """Return whether a network has fully connected layers only, not normalised, whose slopes are known."""
+    if config.torso.layer_norm:
+        return False
     return has_numpy_form(config) and SLOPES.keys() >= {*config.torso.activations, *config.head.activations}
 
 

@@ -14,6 +14,8 @@ from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""
+NORM_EPSILON = 1e-5
+"""What is added to the variance where the outputs of a layer are normalised."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class TorsoConfig:
     post_fcnet_activation: str
     zero_mean: bool
     """Whether the bytes of an image are scaled to -1 .. 1 instead of 0 .. 1."""
+    layer_norm: bool = False
+    """Whether the outputs of each layer are normalised before its activation (Ba et al. 2016)."""
     custom: CustomTorso | None = None
     """What takes the place of all these layers."""
 
@@ -72,6 +76,7 @@ def torso_config_of(
         post_fcnet_hiddens=tuple(model.post_fcnet_hiddens),
         post_fcnet_activation=model.post_fcnet_activation,
         zero_mean=config.effective_preprocessor_pref == "rllib" and model.zero_mean,
+        layer_norm=model.layer_norm,
         custom=custom,
     )
 

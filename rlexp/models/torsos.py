@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import misfit
 from rlexp.errors import UsageError
-from rlexp.models.network_config import BYTE_CENTER, TorsoConfig
+from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, TorsoConfig
 from rlexp.models.user_torso import UserTorso
 from rlexp.sample_batch import Array
 
@@ -37,7 +37,8 @@ class VectorTorso(nn.Sequential):
         """With ``centers_bytes`` the layers see (x - 128) / 128."""
         sizes = (size, *config.fcnet_hiddens)
         behind = (sizes[-1], *config.post_fcnet_hiddens)
-        super().__init__(*mlp(sizes, config.fcnet_activation), *mlp(behind, config.post_fcnet_activation))
+        norm = config.layer_norm
+        super().__init__(*mlp(sizes, config.fcnet_activation, norm), *mlp(behind, config.post_fcnet_activation, norm))
         self.num_features = behind[-1]
         self._centers_bytes = centers_bytes
 
@@ -67,11 +68,13 @@ class ImageTorso(nn.Module):
         super().__init__()
         height, width, channels = shape
         filters = config.conv_filters or default_filters(height, width)
-        self.convolutions, flat = convolutions((channels, height, width), filters, config.conv_activation)
+        self.convolutions, flat = convolutions(
+            (channels, height, width), filters, config.conv_activation, config.layer_norm
+        )
         # Images arrive channels last; weights laid out alike make an update 1.3, acting 3 times as fast on a CPU.
         self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         sizes = (flat, *config.post_fcnet_hiddens)
-        self.behind = mlp(sizes, config.post_fcnet_activation)
+        self.behind = mlp(sizes, config.post_fcnet_activation, config.layer_norm)
         self.num_features = sizes[-1]
         self._zero_mean = config.zero_mean
 
@@ -111,11 +114,12 @@ def make_torso(
     return VectorTorso(shape[0], config, sees_byte_vectors)
 
 
-def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
-    """Return linear layers ``sizes[0] -> ... -> sizes[-1]``, each followed by ``activation``."""
+def mlp(sizes: Sequence[int], activation: str, layer_norm: bool = False) -> nn.Sequential:
+    """Return linear layers ``sizes[0] -> ... -> sizes[-1]``, each normalised or not, and followed by ``activation``."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
-        layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
+        norm = [nn.LayerNorm(fan_out, NORM_EPSILON)] if layer_norm else []
+        layers += [nn.Linear(fan_in, fan_out), *norm, ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
 
 
@@ -132,12 +136,13 @@ def default_filters(height: int, width: int) -> tuple[ConvFilter, ...]:
 
 
 def convolutions(
-    shape: tuple[int, int, int], filters: Sequence[ConvFilter], activation: str
+    shape: tuple[int, int, int], filters: Sequence[ConvFilter], activation: str, layer_norm: bool
 ) -> tuple[nn.Sequential, int]:
     """Return convolutions over images ``[B, C, H, W]`` of ``shape``, flattened, and how many features that makes.
 
     As in RLlib all but the last pad with zeros, so that a stride s leaves ``ceil(side / s)`` pixels, and
-    the last does not. Raises UsageError where an image has become smaller than the last kernel.
+    the last does not. With ``layer_norm`` each output ``[C, H, W]`` is normalised as a whole, and scaled by channel.
+    Raises UsageError where an image has become smaller than the last kernel.
     """
     found = misfit(*shape[1:], filters)
     if found is not None:
@@ -152,7 +157,8 @@ def convolutions(
             sides = [-(-side // stride) for side in sides]
         else:
             sides = [(side - length) // stride + 1 for side, length in zip(sides, kernel, strict=True)]
-        layers += [nn.Conv2d(channels, out_channels, kernel, stride, padding), ACTIVATIONS[activation]()]
+        norm = [nn.GroupNorm(1, out_channels, NORM_EPSILON)] if layer_norm else []
+        layers += [nn.Conv2d(channels, out_channels, kernel, stride, padding), *norm, ACTIVATIONS[activation]()]
         channels = out_channels
     return nn.Sequential(*layers, nn.Flatten()), channels * sides[0] * sides[1]
 

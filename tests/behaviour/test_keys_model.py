@@ -356,6 +356,40 @@ def test_the_post_fcnet_activation_acts_on_the_last_layer() -> None:
     assert lowest["linear"] < 0.0
 
 
+@pytest.mark.key("model.layer_norm")
+@pytest.mark.parametrize("env", [COUNTING_ENV, PIXEL_ENV], ids=["vector", "image"])
+def test_layer_norm_normalises_what_a_layer_gives_before_its_activation(env: str) -> None:
+    filters = FILTERS if env == PIXEL_ENV else None
+    model: Mapping[str, Any] = {"fcnet_activation": "linear", "conv_filters": filters, "conv_activation": "linear"}
+    image = picture() if env == PIXEL_ENV else torch.tensor([[3.0, 1.0, 2.0]])
+    for layer_norm in (True, False):
+        features = torch.tensor(answers(network_for(env, layer_norm=layer_norm, **model), image))
+        is_normalised = abs(features.mean()) < 1e-4 and abs(features.var(correction=0) - 1) < 1e-2
+        assert is_normalised == layer_norm
+    positive = {**model, "fcnet_activation": "relu", "conv_activation": "relu"}
+    assert min(answers(network_for(env, layer_norm=True, **positive), image)) == 0.0
+
+
+@pytest.mark.key("model.layer_norm")
+def test_layer_norm_takes_all_channels_and_pixels_of_each_image() -> None:
+    network = network_for(PIXEL_ENV, conv_filters=FILTERS[:1], conv_activation="linear", layer_norm=True)
+    both = torch.cat([picture(), picture().flip(1)])
+    with torch.no_grad():
+        features = network.torso(both).reshape(2, 4, -1)
+    np.testing.assert_allclose(features.mean(dim=(1, 2)), 0.0, atol=1e-5)
+    assert abs(features.mean(dim=2)).max() > 1e-2, "the channels are not normalised one by one"
+    assert torch.allclose(features[0], network.torso(picture()).detach().reshape(4, -1), atol=1e-5)
+
+
+@pytest.mark.key("model.layer_norm")
+@every_agent
+def test_every_agent_learns_with_layer_norm(run: str) -> None:
+    (update,) = updates_of(MAKERS[run](model={"fcnet_hiddens": [8], "layer_norm": True}), 1)
+    gains = [name for name in update.before if name.startswith("network.") and name.endswith("torso.1.weight")]
+    assert gains
+    assert all((update.before[name] == 1).all() and (update.after[name] != 1).any() for name in gains)
+
+
 @pytest.mark.key("model.zero_mean")
 def test_zero_mean_puts_grey_at_zero_under_rllib() -> None:
     """Bytes of 128 are to a network with ``zero_mean`` what bytes of 0 are to one without."""

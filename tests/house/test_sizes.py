@@ -19,7 +19,7 @@ BUDGETS = {
     "compare": (21, 4_450),
     "config": (52, 10_100),
     "envs": (12, 2_600),
-    "models": (10, 1_800),
+    "models": (10, 1_850),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),
     "replay": (14, 2_850),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from rlexp.config.keys.fields import ConvFilter, ConvFilters, Count, KeyGroup, LayerSizes
+from rlexp.config.keys.fields import RLEXP_ONLY, ConvFilter, ConvFilters, Count, KeyGroup, LayerSizes
 from rlexp.config.keys.user_code import UserClass
 
 ATARI_DIM = 84
@@ -17,7 +17,7 @@ CUSTOM_MODEL: Final = "config.model.custom_model"
 """The key of a network of the user's own, as messages name it."""
 LAYER_KEYS: Final = (
     *("fcnet_hiddens", "fcnet_activation", "conv_filters", "conv_activation"),
-    *("post_fcnet_hiddens", "post_fcnet_activation", "zero_mean"),
+    *("post_fcnet_hiddens", "post_fcnet_activation", "layer_norm", "zero_mean"),
 )
 """The keys that describe the layers which a ``custom_model`` replaces."""
 
@@ -54,6 +54,10 @@ class ModelConfig(KeyGroup):
 
     post_fcnet_activation: Activation = "relu"
     """Activation after each of the ``post_fcnet_hiddens`` layers."""
+
+    layer_norm: Annotated[bool, RLEXP_ONLY] = False
+    """Normalise the outputs of each of these layers before its activation (Ba et al. 2016): those of a fully connected
+    layer for one observation, of a convolution all channels and pixels of one image. The heads are not normalised."""
 
     dim: Count | None = None
     """Height and width in pixels that images (bytes, [height, width, channels]) are scaled to.

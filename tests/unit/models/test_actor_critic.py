@@ -13,6 +13,7 @@ from torch import nn
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.dense import ACTIVATIONS, NumpyActorCritic, has_numpy_form
+from rlexp.models.layered_actor_critic import AutogradNetwork, DifferentiableNetwork, differentiable
 from rlexp.models.network_config import ActorCriticConfig, torso_config_of
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
@@ -66,6 +67,21 @@ def test_numpy_computes_what_torch_does(
 ) -> None:
     layers = {"fcnet_hiddens": fcnet_hiddens, "post_fcnet_hiddens": post_fcnet_hiddens}
     assert_numpy_agrees(config_of(shares_torso, num_free_log_std, **layers), observations())
+
+
+@separate_or_shared
+@pytest.mark.parametrize("post_fcnet_hiddens", [(), (6,)])
+def test_numpy_normalises_layers_as_torch_does(shares_torso: bool, post_fcnet_hiddens: tuple[int, ...]) -> None:
+    config = config_of(shares_torso, fcnet_hiddens=(8, 5), post_fcnet_hiddens=post_fcnet_hiddens, layer_norm=True)
+    assert_numpy_agrees(config, observations())
+    assert isinstance(differentiable_of(config), AutogradNetwork)
+
+
+def differentiable_of(config: ActorCriticConfig) -> DifferentiableNetwork:
+    network = ActorCritic(config)
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return differentiable(network)
 
 
 @separate_or_shared

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.dense import ACTIVATIONS, NumpyQNetwork, has_numpy_form, parameter_shapes
-from rlexp.models.dense_gradients import ArrayLayer, LargeArrayLayer
+from rlexp.models.dense_gradients import ArrayLayer, LargeArrayLayer, is_dense
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, TorsoConfig, torso_config_of
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
@@ -111,6 +112,40 @@ def test_numpy_and_torch_see_byte_vectors_around_zero(fcnet_hiddens: tuple[int, 
     expected, _ = both(plain, centered)
     for found in both(dataclasses.replace(plain, sees_byte_vectors=True), pixels):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def shaken(network: nn.Module) -> dict[str, np.ndarray]:
+    """Return the weights of a network, moved at random: those of LayerNorm would all be 1 or 0."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
+
+
+@pytest.mark.parametrize("sees_byte_vectors", [False, True])
+@pytest.mark.parametrize("hiddens", [(), (6,)])
+def test_numpy_normalises_layers_as_torch_does(hiddens: tuple[int, ...], sees_byte_vectors: bool) -> None:
+    config = dataclasses.replace(
+        config_of(hiddens, fcnet_hiddens=(8, 5), post_fcnet_hiddens=(7,), layer_norm=True),
+        sees_byte_vectors=sees_byte_vectors,
+    )
+    network, live, copied = QNetwork(config), NumpyQNetwork(config), NumpyQNetwork(config)
+    weights = shaken(network)
+    live.share(weights)
+    copied.load(weights)
+    obs = np.random.default_rng(0).integers(0, 256, (16, 3), np.uint8) if sees_byte_vectors else observations()
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(obs)).numpy()
+    for found in (live.outputs(obs), copied.outputs(obs)):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert parameter_shapes(config) == {name: weight.shape for name, weight in weights.items()}
+
+
+def test_slopes_of_normalised_layers_are_not_known_by_hand() -> None:
+    assert is_dense(config_of())
+    assert not is_dense(config_of(layer_norm=True))
 
 
 @pytest.mark.parametrize("activation", sorted(TORCH_ACTIVATIONS))
