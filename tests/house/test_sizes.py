@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (39, 6_500),
+    "agents": (40, 6_550),
     "api": (7, 1_150),
     "board": (42, 9_150),
     "cluster": (23, 4_250),

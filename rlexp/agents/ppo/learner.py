@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,17 +10,17 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.torch.device import BatchStaging, use_precision
+from rlexp.agents.torch.epochs import Epochs, refuse_divergence
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.learners import ALONE, Shard
 from rlexp.agents.torch.process import keep_freed_memory
-from rlexp.errors import TrialError
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
 from rlexp.models.torsos import load_weights, tensors_of
-from rlexp.policy import InterruptedLearningError, LearnResult, Weights
+from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
@@ -102,17 +101,6 @@ class PPOLearnerConfig:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """What a learner was before a train batch."""
-
-    tensors: Sequence[Tensor]
-    """Parameters, and Adam's state."""
-    order: Tensor
-    """State of the generator that draws minibatches."""
-    num_updates: int
-
-
-@dataclass(frozen=True)
 class TrainBatch:
     """The columns of a train batch, or of a minibatch of it, on the learner's device."""
 
@@ -155,11 +143,13 @@ class PPOLearner:
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
         self._network = differentiable(self._module)
         self._staging = BatchStaging(COLUMNS, self._device, num_slots=1)
-        self._order = torch.Generator().manual_seed(seed)
-        """Draws the minibatches."""
+        self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._module, self._adam, seed)
         self._kl_coeff = config.kl_coeff
         self._num_steps_sampled = 0
-        self.num_updates = 0
+
+    @property
+    def num_updates(self) -> int:
+        return self._epochs.num_updates
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
@@ -171,19 +161,14 @@ class PPOLearner:
         workers acted by. Raises TrialError where the loss or its gradient is not finite: nothing can be learned from
         there on; and InterruptedLearningError where ``should_stop``, which is called before each SGD step, says so.
         """
-        before = self._snapshot()
         rows = self._staged(batch)
         lr = self._config.lr.value(self._num_steps_sampled)
         entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
-        figures: list[list[Tensor]] = []
-        for epoch in range(self._config.num_sgd_iter):
-            is_last = epoch == self._config.num_sgd_iter - 1
-            figures = []
-            for part in self._minibatches(batch.count):
-                if should_stop():
-                    self._return_to(before)
-                    raise InterruptedLearningError
-                figures.append(self._update(rows, part, lr, entropy_coeff, is_last))
+
+        def update(indices: Tensor, measures: bool) -> list[Tensor]:
+            return self._update(rows, indices, lr, entropy_coeff, measures)
+
+        figures = self._epochs.train(batch.count, update, should_stop)
         stats = self._stats(figures, rows)
         stats |= {"cur_kl_coeff": self._kl_coeff, "cur_entropy_coeff": entropy_coeff, "lr": lr}
         self._kl_coeff = adapted_kl_coeff(self._kl_coeff, stats["kl"], self._config.kl_target)
@@ -198,29 +183,18 @@ class PPOLearner:
     def state_dict(self) -> Mapping[str, Array]:
         state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
         state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
-        state["minibatch_rng"] = self._order.get_state().numpy().copy()
+        state["minibatch_rng"] = self._epochs.order_state()
         counters = np.array([self._num_steps_sampled, self.num_updates])
         return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         load_weights(self._module, tensors_of(state, "network."))
         self._adam.load_state_dict(tensors_of(state, "adam."))
-        self._order.set_state(torch.tensor(state["minibatch_rng"]))
-        self._num_steps_sampled, self.num_updates = state["counters"].tolist()
+        self._num_steps_sampled, num_updates = state["counters"].tolist()
+        self._epochs.load(state["minibatch_rng"], num_updates)
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
         # Another one may be given than that of the checkpoint, by a user or by pbt: then it is adapted from there.
         self._kl_coeff = kl_coeff if first_kl_coeff == self._config.kl_coeff else self._config.kl_coeff
-
-    def _snapshot(self) -> Snapshot:
-        """Return a copy of all that SGD steps change."""
-        return Snapshot([tensor.clone() for tensor in self._adam.tensors()], self._order.get_state(), self.num_updates)
-
-    def _return_to(self, before: Snapshot) -> None:
-        """Undo the SGD steps since ``_snapshot``."""
-        for tensor, copy in zip(self._adam.tensors(), before.tensors, strict=True):
-            tensor.copy_(copy)
-        self._order.set_state(before.order)
-        self.num_updates = before.num_updates
 
     def _staged(self, batch: SampleBatch) -> TrainBatch:
         """Return a batch on the device, with advantages of mean 0 and deviation 1 over the whole of it."""
@@ -234,12 +208,6 @@ class PPOLearner:
             numbers=torch.cat([torch.stack(numbers, dim=1), columns[DIST_INPUTS]], dim=1),
         )
 
-    def _minibatches(self, num_rows: int) -> Iterator[Tensor]:
-        """Yield the indices of nearly equal parts of a batch; together they are one permutation of it."""
-        num_parts = max(round(num_rows / self._config.sgd_minibatch_size), 1)
-        order = torch.randperm(num_rows, generator=self._order).to(self._device)
-        yield from order.tensor_split(num_parts)
-
     def _update(
         self, rows: TrainBatch, indices: Tensor, lr: float, entropy_coeff: float, measures: bool
     ) -> list[Tensor]:
@@ -248,9 +216,7 @@ class PPOLearner:
         self._adam.zero_grad()
         figures = self._backward(own, 1.0 / len(indices), entropy_coeff, measures)
         self._shard.add_up(self._adam.gradient)
-        grad_norm = self._adam.step(lr)
-        self.num_updates += 1
-        return [*figures, grad_norm]
+        return [*figures, self._adam.step(lr)]
 
     def _backward(self, rows: TrainBatch, weight: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
         """Compute the gradient of the loss of ``rows``, each of which counts by ``weight``; return its figures.
@@ -291,10 +257,6 @@ class PPOLearner:
         numbers = torch.stack([*sums[:-1], grad_norm, explained, rows.numbers[:, 2].abs().mean()]).tolist()
         names = ("total_loss", "policy_loss", "vf_loss", "kl", "entropy", "clip_fraction", "grad_norm")
         stats = dict(zip((*names, "vf_explained_var", "mean_abs_value_target"), numbers, strict=True))
-        if not (math.isfinite(stats["total_loss"]) and math.isfinite(stats["grad_norm"])):
-            raise TrialError(
-                f"the loss is {stats['total_loss']:g} and its gradient {stats['grad_norm']:g} at update"
-                f" {self.num_updates:,}",
-                "training diverged: lower lr, set grad_clip or clip_rewards",
-            )
+        hint = "lower lr, set grad_clip or clip_rewards"
+        refuse_divergence(stats["total_loss"], stats["grad_norm"], self.num_updates, hint)
         return stats

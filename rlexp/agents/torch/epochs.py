@@ -1,0 +1,105 @@
+"""Epochs of SGD over a train batch, in minibatches: how a learner learns that gets new rows each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlexp.agents.torch.flat_adam import FlatAdam
+from rlexp.errors import TrialError
+from rlexp.policy import InterruptedLearningError
+from rlexp.rollout.evaluation import ShouldStop
+from rlexp.sample_batch import Array
+
+Update = Callable[[Tensor, bool], list[Tensor]]
+"""Does one SGD step on the rows at some indices ``[b]``, and returns its figures if it is asked to measure them."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a learner was before a train batch."""
+
+    tensors: Sequence[Tensor]
+    """Parameters, Adam's state, and buffers of the network."""
+    order: Tensor
+    """State of the generator that draws minibatches."""
+    num_updates: int
+
+
+class Epochs:
+    """Draws the minibatches of each epoch, counts SGD steps, and undoes them where they are interrupted.
+
+    Owned by one learner, which does the steps.
+    """
+
+    num_updates: int
+    """SGD steps so far."""
+
+    def __init__(self, number: int, minibatch_size: int, network: nn.Module, adam: FlatAdam, seed: int) -> None:
+        """Take ``number`` epochs in minibatches of about ``minibatch_size`` rows; ``adam`` moves ``network``."""
+        self._number, self._minibatch_size = number, minibatch_size
+        self._network, self._adam = network, adam
+        self._order = torch.Generator().manual_seed(seed)
+        self.num_updates = 0
+
+    def train(self, num_rows: int, update: Update, should_stop: ShouldStop) -> list[list[Tensor]]:
+        """Call ``update`` for each minibatch of a train batch; return the figures of those of the last epoch.
+
+        Raises InterruptedLearningError once ``should_stop``, which is called before each step, says so: everything
+        is then as it was before.
+        """
+        before = self._snapshot()
+        figures: list[list[Tensor]] = []
+        for epoch in range(self._number):
+            is_last = epoch == self._number - 1
+            for indices in self._minibatches(num_rows):
+                if should_stop():
+                    self._return_to(before)
+                    raise InterruptedLearningError
+                measured = update(indices, is_last)
+                self.num_updates += 1
+                if is_last:
+                    figures.append(measured)
+        return figures
+
+    def order_state(self) -> Array:
+        """Return what the next minibatches come of, for a checkpoint."""
+        state: Array = self._order.get_state().numpy().copy()
+        return state
+
+    def load(self, order_state: Array, num_updates: int) -> None:
+        """Continue from what ``order_state`` returned, after so many steps."""
+        self._order.set_state(torch.tensor(order_state))
+        self.num_updates = num_updates
+
+    def _minibatches(self, num_rows: int) -> Iterator[Tensor]:
+        """Yield the indices of nearly equal parts of a batch; together they are one permutation of it."""
+        num_parts = max(round(num_rows / self._minibatch_size), 1)
+        order = torch.randperm(num_rows, generator=self._order).to(self._adam.gradient.device)
+        yield from order.tensor_split(num_parts)
+
+    def _changing(self) -> list[Tensor]:
+        """Return all tensors that steps change."""
+        return [*self._adam.tensors(), *self._network.buffers()]
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot([tensor.clone() for tensor in self._changing()], self._order.get_state(), self.num_updates)
+
+    def _return_to(self, before: Snapshot) -> None:
+        for tensor, copy in zip(self._changing(), before.tensors, strict=True):
+            tensor.copy_(copy)
+        self._order.set_state(before.order)
+        self.num_updates = before.num_updates
+
+
+def refuse_divergence(loss: float, grad_norm: float, num_updates: int, hint: str) -> None:
+    """Raise TrialError where the loss or its gradient is not finite: nothing can be learned from there on."""
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        raise TrialError(
+            f"the loss is {loss:g} and its gradient {grad_norm:g} at update {num_updates:,}",
+            f"training diverged: {hint}",
+        )
