@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import torch
 
-from rlexp.agents.agent import Agent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy
+from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
-from rlexp.agents.workers import WorkerLinks, WorkerParts
+from rlexp.agents.workers import WorkerParts
 from rlexp.cluster.pool.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
-from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
-from rlexp.optimizers.sync_samples_optimizer import SyncSamplesOptimizer, TrainBatchConfig
-from rlexp.policy import Learner
+from rlexp.optimizers.policy_optimizer import Figures
+from rlexp.optimizers.sync_samples_optimizer import TrainBatchLearner
 from rlexp.rollout.folds import Advantages
-from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
-CALLS_PER_WORKER = 2
-"""Sample calls in flight per worker, at least: the second one hides the time of the messages."""
 TARGETS_FAR_ABOVE_CLIP = 10.0
 """How many times ``vf_clip_param`` the value targets are on average, for a notice."""
 
 
-class PPOAgent(Agent[PPOConfig]):
+class PPOAgent(SyncSamplesAgent[PPOConfig]):
     """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
 
     POLICIES = PPOPolicies
     policies: PPOPolicies
-    optimizer: SyncSamplesOptimizer
     _has_noticed_targets = False
 
-    def make_learner(self) -> Learner:
+    def make_learner(self) -> TrainBatchLearner:
         config, processes, own = self.config, self.config.learner_processes, learner_config(self.config)
         seed = derive_seed(self.seed, "learner")
         make = partial(PPOLearner, self.policies.network, self.policies.actions, own, seed)
@@ -54,17 +48,6 @@ class PPOAgent(Agent[PPOConfig]):
         bundle = bundles_of(config).of_first_learner
         return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus, bundle=bundle), spec)
 
-    def make_source(self) -> SampleSource:
-        return self.place_workers(WorkerLinks(self._calls_per_worker(), max_weight_sync_delay=0))
-
-    def _calls_per_worker(self) -> int:
-        """Return how many calls of a worker may be in flight: a whole train batch while the learner learns."""
-        config = self.config
-        if not config.sample_async or config.num_workers == 0:
-            return CALLS_PER_WORKER
-        steps_per_round = config.fragment_length * config.num_envs_per_worker * config.num_workers
-        return max(CALLS_PER_WORKER, math.ceil(config.train_batch_size / steps_per_round))
-
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         config = self.config
         drawing_seed = derive_seed(seed, "worker", worker_index, "exploration") if config.explore else None
@@ -72,17 +55,6 @@ class PPOAgent(Agent[PPOConfig]):
             make_policy=partial(PPOPolicy, self.policies.network, self.policies.actions, drawing_seed, num_threads),
             fold=Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic),
         )
-
-    def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
-        assert isinstance(learner, PPOLearner | LearnerGroup)
-        config = self.config
-        batch_config = TrainBatchConfig(
-            size=config.train_batch_size,
-            steps_per_call=config.fragment_length * config.num_envs_per_worker,
-            num_workers=config.num_workers,
-            overlaps=config.sample_async and config.num_workers > 0,
-        )
-        return SyncSamplesOptimizer(self.pool, source, learner, batch_config)
 
     def stats(self) -> Figures:
         """Return no figures of its own; note where ``vf_clip_param`` is far below what the value function learns."""

@@ -24,33 +24,20 @@ from rlexp.config.keys.fields import (
     defaults_of,
 )
 from rlexp.config.keys.model import ActorCriticModelConfig
+from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 
 
-class PPOKeys(CommonConfig):
+class PPOKeys(SyncSamplesKeys):
     """The keys of PPO."""
 
     num_workers: CountOrZero = 2
     sample_batch_size: FragmentLength = 200
     lr: Positive = 5e-5
     grad_norm_clipping: Positive | None = None
-    timesteps_per_iteration: CountOrZero | None = 0
-    min_iter_time_s: PositiveOrZero | None = 0.0
-    model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
-
-    sample_async: bool = False
-    """Sample the next train batch while the learner trains on the last one. The weights that sample it are then one
-    train batch old. Has no effect with ``num_workers: 0``."""
-
     train_batch_size: Count = 4000
-    """Number of env steps that workers sample, with the same weights, for each update of the policy. They send whole
-    fragments, so a batch may have more."""
-
     sgd_minibatch_size: Count = 128
-    """Number of transitions in one step of SGD, those of all learners together. An epoch divides a train batch into
-    parts of about this size."""
-
     num_sgd_iter: Count = 30
-    """Number of epochs: how often SGD uses each transition of a train batch. Each epoch has them in a new order."""
+    model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
     num_learners: Count = 1
     """Number of learners that share each minibatch, each in a process of its own where there are several.
@@ -119,7 +106,6 @@ class PPOConfig(PPOKeys):
     """What is under ``config:`` for ``run: PPO``."""
 
     LEARNERS_KEY: ClassVar[str | None] = "num_learners"
-    WORKERS_USE_GPUS: ClassVar[bool] = False
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
         *("lambda_", "use_gae", "use_critic", "clip_actions", "normalize_actions")
     }
@@ -132,15 +118,7 @@ class PPOConfig(PPOKeys):
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
-        *CommonConfig.DISPLAYED,
-        FactLine(
-            "time",
-            (
-                "sampling {info/learner_time_share/workers:percent}",
-                "learning {info/learner_time_share/learner:percent}",
-                "weight age {info/weight_age:count}",
-            ),
-        ),
+        *SyncSamplesKeys.DISPLAYED,
         FactLine(
             "learning",
             (
@@ -155,11 +133,6 @@ class PPOConfig(PPOKeys):
         *CommonConfig.KEPT_BY_PBT,
         *("use_critic", "num_learners", "num_cpus_per_learner", "clip_actions", "normalize_actions"),
     )
-
-    @property
-    def workers_sample_ahead(self) -> bool:
-        """No: workers wait for new weights after each train batch; ``sample_async`` is about whole batches."""
-        return False
 
     @property
     def learner_processes(self) -> LearnerProcesses | None:
@@ -195,21 +168,14 @@ class PPOConfig(PPOKeys):
             (self.normalize_actions, ("clip_actions",), "normalize_actions clips as well"),
             (self.num_learners == 1, ("num_cpus_per_learner",), "there is one learner, in the process of the driver"),
             (True, ("evaluation_config.exploration_final_eps",), "PPO explores by sampling from its policy"),
-            (self.num_workers == 0, ("sample_async",), "num_workers is 0, so nothing samples beside the learner"),
         ):
             if is_ineffective:
                 yield from ((key, reason) for key in keys)
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then those of advantages, and of batches and learners."""
+        """Yield the parent's conflicts, then those of advantages and of learners."""
         yield from super().conflicts()
         yield from self._impossible_advantages()
-        if self.sgd_minibatch_size > self.train_batch_size:
-            message = (
-                f"{self.stated('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
-            )
-            hint = "lower sgd_minibatch_size or raise train_batch_size"
-            yield Conflict(("sgd_minibatch_size", "train_batch_size"), message, hint)
         if self.sgd_minibatch_size < self.num_learners:
             message = f"{self.stated('sgd_minibatch_size')}, less than num_learners, which is {self.num_learners}"
             hint = "raise sgd_minibatch_size or lower num_learners; each learner needs a transition at least"
