@@ -1,4 +1,4 @@
-"""rlexp: reinforcement-learning experiments in YAML, trained by Ape-X, DQN and PPO on Ray, PyTorch and Gymnasium.
+"""rlexp: reinforcement-learning experiments in YAML, trained by Ape-X, DQN, PPO and PQN on Ray, PyTorch and Gymnasium.
 
 What the commands do, for programs and notebooks: ``load``, ``run``, ``sweep`` and ``resume`` for experiments,
 ``load_policy`` and ``results`` for what came of them, ``submit`` and ``join`` for boards. Importing this package loads

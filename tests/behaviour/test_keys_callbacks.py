@@ -22,6 +22,7 @@ from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.recorders import CsvRecorder, JsonRecorder
 from tests.lab.agents import TINY, checkpoint_of, make_apex, make_dqn
 from tests.lab.ppo import make_ppo
+from tests.lab.pqn import make_pqn
 from tests.lab.trials import assigned, results_of, rows_of, trials_of
 from tests.lab.user_callbacks import CALLS, GOAL_ENV, MODULE, RECORDER, SUCCESS_RATE, GoalEnv, calls_of
 
@@ -45,7 +46,9 @@ def trained(iterations: int, make: Callable[..., Agent[Any]] = make_dqn, **keys:
 
 @pytest.mark.key("callbacks")
 @pytest.mark.parametrize(
-    ("make", "num_workers"), [(make_dqn, 0), (make_apex, 2), (make_ppo, 0)], ids=["DQN", "APEX", "PPO"]
+    ("make", "num_workers"),
+    [(make_dqn, 0), (make_apex, 2), (make_ppo, 0), (make_pqn, 0)],
+    ids=["DQN", "APEX", "PPO", "PQN"],
 )
 def test_every_agent_calls_hooks_and_reports_their_metrics(make: Callable[..., Agent[Any]], num_workers: int) -> None:
     callbacks = [RECORDER, SUCCESS_RATE.replace("SuccessRate", "Ends")]

@@ -140,7 +140,7 @@ def test_pendulum_trains_with_its_torques_divided(bins: int) -> None:
 
 @pytest.mark.key("discretize_actions")
 def test_without_it_continuous_actions_are_refused() -> None:
-    with pytest.raises(UsageError, match="DQN and APEX need a Discrete one"):
+    with pytest.raises(UsageError, match="DQN, APEX and PQN need a Discrete one"):
         make_agent("Pendulum-v1")
 
 

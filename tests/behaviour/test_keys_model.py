@@ -42,11 +42,12 @@ from tests.lab.agents import make_apex, make_dqn, updates_of
 from tests.lab.checkpoints import trained_with
 from tests.lab.envs import COUNTING_ENV, IDENTITY_ENV, PIXEL_ENV
 from tests.lab.ppo import make_ppo
+from tests.lab.pqn import make_pqn
 from tests.lab.user_torsos import DENSE, NORMALISED
 
-MAKERS: Mapping[str, Callable[..., Agent[Any]]] = {"DQN": make_dqn, "APEX": make_apex, "PPO": make_ppo}
+MAKERS: Mapping[str, Callable[..., Agent[Any]]] = {"DQN": make_dqn, "APEX": make_apex, "PPO": make_ppo, "PQN": make_pqn}
 every_agent = pytest.mark.parametrize("run", sorted(MAKERS))
-OURS = {"fcnet_hiddens": [16], "fcnet_activation": "swish"}
+OURS = {"fcnet_hiddens": [16], "fcnet_activation": "swish", "layer_norm": False}
 """Layers that only torch computes here as well: what Dense has."""
 
 

@@ -17,7 +17,7 @@ from rlexp.optimizers.learner_thread import IDLE_WAIT_S, LearnerOutput, LearnerR
 from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import Learner, LearnResult
 from rlexp.sample_batch import Array, SampleBatch
-from tests.lab import ppo
+from tests.lab import ppo, pqn
 from tests.lab.doubles import TIMEOUT_S, ScriptedLearner, keyed_rows, rows
 from tests.lab.dqn import make_batch, make_learner
 
@@ -39,6 +39,7 @@ SUBJECTS = {
         lambda number: ppo.make_batch(number, space=ppo.NUMBERS),
         updates=3,
     ),
+    "PQN": Subject(pqn.make_learner, pqn.make_batch, updates=4),
     "scripted": Subject(ScriptedLearner, lambda number: rows(float(number), count=4)),
 }
 

@@ -17,12 +17,15 @@ from torch import nn
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.ppo.policy import PPOPolicy
+from rlexp.agents.pqn.players import PQNPolicy
 from rlexp.agents.replay_memory_probe import RandomPolicy
+from rlexp.config.keys.pqn import PQNConfig, PQNModelConfig
 from rlexp.models.action_distributions import actions_of
-from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig, torso_config_of
 from rlexp.models.networks import ActorCritic, QNetwork
 from rlexp.policy import Policy, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
+from tests.lab import pqn
 from tests.lab.doubles import NUM_ACTIONS, CountingPolicy, ScriptedPolicy, StepPolicy
 from tests.lab.dqn import NETWORK, make_batch
 from tests.lab.ppo import CHOICES, NUMBERS, network_config
@@ -66,6 +69,15 @@ def ppo(
     return Subject(make, weights, action_space, observation_shape)
 
 
+def pqn_policy(
+    exploration: PolicyExploration | None, observation_shape: tuple[int, ...] = (3,), **model: Any
+) -> Subject:
+    torso = torso_config_of(PQNConfig(model=PQNModelConfig(**{"fcnet_hiddens": (16,), **model})))
+    config = replace(pqn.NETWORK, observation_shape=observation_shape, torso=torso)
+    weights = partial(network_weights, partial(QNetwork, config))
+    return Subject(partial(PQNPolicy, config, exploration), weights, Discrete(4), observation_shape)
+
+
 def version(number: int) -> Weights:
     return {"version": np.array(float(number))}
 
@@ -85,6 +97,9 @@ SUBJECTS = {
     "PPO, numbers": ppo(NUMBERS),
     "PPO, one number": ppo(Box(-1.0, 1.0, (), np.float64)),
     "PPO, images": ppo(NUMBERS, observation_shape=(10, 10, 3), conv_filters=((4, (4, 4), 4),)),
+    "PQN": pqn_policy(EXPLORATION),
+    "PQN, greedy": pqn_policy(None),
+    "PQN, images": pqn_policy(EXPLORATION, (10, 10, 3), conv_filters=((4, (4, 4), 4),)),
     "random": Subject(lambda: RandomPolicy(Discrete(4)), version, Discrete(4)),
     "scripted": Subject(partial(ScriptedPolicy, EXPLORATION), version, Discrete(NUM_ACTIONS)),
     "scripted steps": Subject(partial(StepPolicy, EXPLORATION), version, Discrete(NUM_ACTIONS)),

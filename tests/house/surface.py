@@ -27,7 +27,7 @@ from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
 from rlexp.runs.record import RunRecord
 from rlexp.runs.rows import COLUMNS
-from tests.lab import ppo
+from tests.lab import ppo, pqn
 from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,7 @@ TRAINED: dict[str, Mapping[str, Any]] = {
     "DQN": TINY,
     "APEX": {**TINY, "num_workers": 1, "num_envs_per_worker": 1, "optimizer": ONE_SHARD},
     "PPO": ppo.TINY,
+    "PQN": pqn.TINY,
 }
 """Agents whose checkpoints are looked at, and their keys."""
 

@@ -66,13 +66,13 @@ FLOORS_WITHIN = {
     # a client plays as an actor does and reads what a trainer writes
     "board": {"client": 4, "trainer": 3, "actor": 3, "task": 2, "demands": 1, "servers": 1, "messages": 0},
     # the algorithms are on top, and Ape-X on DQN
-    "agents": {"ppo": 4, "apex": 4, "dqn": 3, "export": 2, OTHERS: 1, "torch": 0},
+    "agents": {"ppo": 4, "pqn": 4, "apex": 4, "dqn": 3, "export": 2, OTHERS: 1, "torch": 0},
     "replay": {"shared": 2, OTHERS: 1, "storage": 0},
     "compare": {"report": 2, OTHERS: 1, "event_files": 0},
     "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }
 """The same within a room, by the first name below it."""
-ALGORITHMS = ("apex", "dqn", "ppo")
+ALGORITHMS = ("apex", "dqn", "ppo", "pqn")
 KNOW_AN_ALGORITHM = {"config/keys/agents.py"}
 """Files beside an algorithm's own that import parts or keys of it. None is to be added."""
 

@@ -11,13 +11,13 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (41, 6_600),
+    "agents": (45, 6_850),
     "api": (7, 1_150),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (11, 2_450),
     "compare": (21, 4_450),
-    "config": (53, 10_150),
+    "config": (54, 10_250),
     "envs": (12, 2_600),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),

@@ -46,6 +46,7 @@ GOALS = {
     "lunarlander-apex": 200,
     "lunarlander-dqn": 200,
     "minatar-dqn": 3,
+    "minatar-pqn": 6,
     "minatar-rainbow": 2,
     "mountaincar-apex": -125,
     "mountaincar-dqn": -125,

@@ -63,13 +63,13 @@ class DQNPolicy:
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         if self._explorer is None:
             outputs = self._network.outputs(obs)
-            return self._values(outputs).argmax(axis=1), self._returned(outputs)
+            return self._values(outputs).argmax(axis=1), self.returned(outputs)
         epsilons = self._explorer.epsilons(num_steps_sampled)
         outputs = self._network.exploring_outputs(obs, epsilons, resetting)
-        return self._explorer.choose(self._values(outputs), epsilons), self._returned(outputs)
+        return self._explorer.choose(self._values(outputs), epsilons), self.returned(outputs)
 
     def outputs(self, obs: Array) -> Outputs:
-        return self._returned(self._network.outputs(obs)) if self._returns_outputs else {}
+        return self.returned(self._network.outputs(obs)) if self._returns_outputs else {}
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Add |TD errors| by the worker's own weights, as Ape-X's actors do (Horgan et al. 2018, section 3).
@@ -108,7 +108,8 @@ class DQNPolicy:
         errors: Array = np.abs(rewards + discounts * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf) - q_tm1)
         return errors
 
-    def _returned(self, outputs: Array) -> Outputs:
+    def returned(self, outputs: Array) -> Outputs:
+        """Return the policy's outputs, of Q_VALUES that the network computed."""
         return {Q_VALUES: outputs} if self._returns_outputs else {}
 
     def _with_values(self, batch: SampleBatch) -> SampleBatch:

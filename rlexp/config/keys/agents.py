@@ -22,6 +22,7 @@ from rlexp.config.keys.dqn import DQNExperiment
 from rlexp.config.keys.env_ids import PackageEntry, entry_points
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.ppo import PPOExperiment
+from rlexp.config.keys.pqn import PQNExperiment
 from rlexp.errors import UsageError
 
 GROUP: Final = "rlexp.agents"
@@ -73,6 +74,7 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "DQN": DQNExperiment,
         "APEX": ApexExperiment,
         "PPO": PPOExperiment,
+        "PQN": PQNExperiment,
     }
 )
 """Our own, and the models of their experiments."""

@@ -95,7 +95,7 @@ class ExplorationKeys(CommonConfig):
         """There is a Q-value for each action."""
         return PlayableActions(
             spaces=("Discrete",),
-            needs="DQN and APEX need a Discrete one",
+            needs="DQN, APEX and PQN need a Discrete one",
             hint="wrap the env so that it takes a finite number of actions",
             hint_for_box="discretize_actions: 5 chooses among 5 values per dimension",
         )
@@ -121,7 +121,7 @@ class ExplorationKeys(CommonConfig):
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""
         if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
-            message = f"env {env} has continuous actions; DQN and APEX need discrete ones"
+            message = f"env {env} has continuous actions; DQN, APEX and PQN need discrete ones"
             yield Conflict(("env",), message, "discretize_actions: 5 chooses among 5 values per dimension")
 
     @property

@@ -49,6 +49,11 @@ class SyncSamplesKeys(CommonConfig):
         """No: workers wait for new weights after each train batch; ``sample_async`` is about whole batches."""
         return False
 
+    @property
+    def board_obstacle(self) -> str | None:
+        """What keeps joined actors from an agent without replay."""
+        return f"{super().board_obstacle}; DQN and APEX can be joined"
+
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's, then ``sample_async`` without workers."""
         yield from super().ineffective_keys()

@@ -43,6 +43,7 @@ SMALL: Mapping[str, Any] = {
 SMALL_OF: Mapping[str, Mapping[str, Any]] = {
     "DQN": {"hiddens": [8], "buffer_size": 200, "learning_starts": 16, "train_batch_size": 8},
     "PPO": {"train_batch_size": 32, "sgd_minibatch_size": 16, "num_sgd_iter": 1, "sample_batch_size": 16},
+    "PQN": {"train_batch_size": 32, "sgd_minibatch_size": 16, "num_envs_per_worker": 2, "sample_batch_size": 16},
 }
 
 

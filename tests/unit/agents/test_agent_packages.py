@@ -99,7 +99,7 @@ def test_names_of_ours_are_never_looked_up(install: Install, monkeypatch: pytest
         raise AssertionError("packages were searched")
 
     monkeypatch.setattr("rlexp.config.keys.agents.packaged_agents", fail)
-    assert [find_agent(name) for name in ("dqn", "APEX", "Ppo")] == ["DQN", "APEX", "PPO"]
+    assert [find_agent(name) for name in ("dqn", "APEX", "Ppo", "pqn")] == ["DQN", "APEX", "PPO", "PQN"]
     assert load("", tmp_path, "dqn").trials
 
 

@@ -13,13 +13,16 @@ from rlexp.agents import evaluation_process
 from rlexp.agents.agent import Agent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.ppo.agent import PPOAgent
+from rlexp.agents.pqn.agent import PQNAgent
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool, TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.pqn import PQNConfig
 from rlexp.errors import EnvError, TrialError
 from rlexp.rollout import evaluation
 from rlexp.rollout.evaluation import PlayedEpisodes, ignore_progress, never
 from rlexp.tuning.stop_condition import CheckpointEvaluation, Reached
+from tests.lab import pqn
 from tests.lab.agents import TINY
 from tests.lab.process_pool import ProcessTaskPool
 
@@ -46,6 +49,10 @@ def make_ppo(pool: TaskPool, env: str = CARTPOLE, **changes: Any) -> Agent[Any]:
     return PPOAgent(env, PPOConfig.model_validate({**PPO_TINY, "num_workers": 1, **changes}), pool, seed=3)
 
 
+def make_pqn(pool: TaskPool, env: str = CARTPOLE, **changes: Any) -> Agent[Any]:
+    return PQNAgent(env, PQNConfig.model_validate({**pqn.TINY, "num_workers": 1, **changes}), pool, seed=3)
+
+
 def failing(pool: TaskPool, folder: Path, how: str, **changes: Any) -> Agent[Any]:
     """Return an agent whose env fails in evaluations only."""
     failed = folder / "failed"
@@ -65,7 +72,7 @@ def as_data(played: PlayedEpisodes) -> dict[str, Any]:
     return {"returns": played.returns.tolist(), "lengths": played.lengths.tolist(), "own": own}
 
 
-@pytest.mark.parametrize("make", [make_dqn, make_ppo])
+@pytest.mark.parametrize("make", [make_dqn, make_ppo, make_pqn])
 @pytest.mark.parametrize("explore", [False, True])
 def test_the_same_weights_play_the_same_episodes_as_in_the_process_of_the_trial(
     make: MakeAgent, explore: bool, pool: ProcessTaskPool

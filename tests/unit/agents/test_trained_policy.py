@@ -31,6 +31,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "discretised": ("DQN", {"env_config": {"actions": "box"}, "discretize_actions": 5}),
     "normalized": ("PPO", {"env_config": {"actions": "box"}, "normalize_actions": True}),
     "clipped": ("PPO", {"env_config": {"actions": "box"}, "normalize_actions": False, "clip_actions": True}),
+    "normalised layers": ("PQN", {"model": {"fcnet_hiddens": [16, 8]}}),
+    "normalised image": ("PQN", {"env_config": {"observations": "image"}, **IMAGES}),
     "multi-discrete": ("PPO", {"env_config": {"actions": "multi-discrete"}}),
 }
 
@@ -197,7 +199,7 @@ def test_diverged_weights_are_named(tmp_path: Path) -> None:
         policy.act(np.ones(3, np.float32))
 
 
-@pytest.mark.parametrize("run", ["DQN", "PPO"])
+@pytest.mark.parametrize("run", ["DQN", "PPO", "PQN"])
 def test_small_networks_need_neither_torch_nor_ray(run: str, tmp_path: Path) -> None:
     path = saved_checkpoint(tmp_path, run, "CartPole-v1")
     program = (

@@ -263,7 +263,7 @@ def test_check_spaces_accepts_flattenable_observations(observation_space: gym.Sp
 
 @pytest.mark.parametrize("action_space", [Box(-1.0, 1.0, (2,), np.float32), MultiDiscrete([2, 2])])
 def test_check_spaces_refuses_other_actions(action_space: gym.Space[object]) -> None:
-    with pytest.raises(UsageError, match=r"env Maze-v0 .* DQN and APEX need a Discrete one") as caught:
+    with pytest.raises(UsageError, match=r"env Maze-v0 .* DQN, APEX and PQN need a Discrete one") as caught:
         check_spaces(MAZE, VECTOR, action_space)
     assert caught.value.hint is not None
     assert caught.value.exit_code == 2

@@ -19,6 +19,7 @@ import pytest
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metrics import KNOWN_METRICS
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.pqn import PQNConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
@@ -39,7 +40,7 @@ from tests.unit.conftest import MakeRow, MakeTrial
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
 SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))
-METRICS = [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *KNOWN_METRICS]
+METRICS = [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *PQNConfig.AGENT_COLUMNS, *KNOWN_METRICS]
 VALUES = [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS]
 
 

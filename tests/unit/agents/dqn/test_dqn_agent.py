@@ -173,7 +173,7 @@ def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
 
 
 def test_an_env_that_it_cannot_play_is_refused() -> None:
-    with pytest.raises(UsageError, match="DQN and APEX need a Discrete one"):
+    with pytest.raises(UsageError, match="DQN, APEX and PQN need a Discrete one"):
         make_agent(CONTINUOUS_ENV)
 
 

@@ -10,12 +10,12 @@ from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class
 from rlexp.config.keys.agents import AGENTS
-from tests.lab import agents, ppo
+from tests.lab import agents, ppo, pqn
 from tests.lab.agents import PlacementPool
 from tests.lab.checkpoints import trained
 
 MATCHING_ENV = "tests.lab.ppo:MatchingEnv"
-_TINY: Mapping[str, Mapping[str, Any]] = {"DQN": agents.TINY, "PPO": ppo.TINY}
+_TINY: Mapping[str, Mapping[str, Any]] = {"DQN": agents.TINY, "PPO": ppo.TINY, "PQN": pqn.TINY}
 
 
 def saved_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]) -> Path:

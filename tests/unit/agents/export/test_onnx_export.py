@@ -19,6 +19,7 @@ from rlexp.agents.export.export import NUM_OBSERVATIONS, drawn_observations
 from rlexp.agents.export.onnx import ExportError, Verifier, onnx_model
 from rlexp.agents.export.policy_graph import GreedyPolicy
 from rlexp.cli import app
+from tests.lab.envs import PIXEL_ENV
 from tests.unit.agents.export.checkpoints import MATCHING_ENV, saved_checkpoint
 
 for library in ("onnx", "onnxscript", "onnxruntime"):
@@ -180,6 +181,8 @@ def test_nothing_is_written_where_the_check_fails(
     ("run", "env", "model"),
     [
         ("PPO", "Pendulum-v1", {"fcnet_hiddens": [8], "free_log_std": True}),
+        ("PQN", "CartPole-v1", {"fcnet_hiddens": [8, 8]}),
+        ("PQN", PIXEL_ENV, {"conv_filters": [[4, [4, 4], 2], [5, [5, 5], 1]]}),
         ("PPO", "Pendulum-v1", {"custom_model": "tests.lab.user_torsos:Projected"}),
         ("DQN", "CartPole-v1", {"custom_model": "tests.lab.user_torsos:Normalised"}),
     ],

@@ -30,6 +30,7 @@ CASES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "grid": ("DQN", PENDULUM, {"discretize_actions": 5}),
     "images": ("DQN", IMAGE_ENV, {"buffer_size": 100, "timesteps_per_iteration": 20}),
     "categorical": ("PPO", "CartPole-v1", {"model": {"fcnet_hiddens": [8], "vf_share_layers": True}}),
+    "normalised": ("PQN", "CartPole-v1", {"dueling": True, "hiddens": [8], "observation_filter": "MeanStdFilter"}),
     "multi-discrete": ("PPO", MATCHING_ENV, {"env_config": {"space": "multi-discrete"}}),
     "normalized": ("PPO", PENDULUM, {"normalize_actions": True, "observation_filter": "MeanStdFilter"}),
     "clipped": ("PPO", ECHO_ENV, {"normalize_actions": False, "clip_actions": True}),

@@ -15,6 +15,7 @@ from rlexp.config.keys.common import CommonConfig, LearnerProcesses
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
+from rlexp.config.keys.pqn import PQNConfig
 from rlexp.config.keys.trial import required_cpus, required_gpus
 from rlexp.envs.registry import EnvConfig
 from rlexp.runs.resuming import CHANGEABLE, differences
@@ -360,6 +361,23 @@ def test_population_keeps_network_processes_and_actions() -> None:
     kept = {"use_critic", "num_learners", "num_cpus_per_learner", "clip_actions", "normalize_actions"}
     assert set(PPOConfig.KEPT_BY_PBT) - set(CommonConfig.KEPT_BY_PBT) == kept
     assert all(("config", key) in key_table("PPO") for key in kept)
+
+
+def test_pqn_cannot_have_what_its_train_batch_or_its_exploration_excludes() -> None:
+    (found,) = conflicts(PQNConfig, train_batch_size=100)
+    assert found.message == "sgd_minibatch_size is 128 (its default), more than train_batch_size, which is 100"
+    ineffective = dict(PQNConfig.model_validate({"soft_q": True, "epsilon_timesteps": 5}).ineffective_keys())
+    assert ineffective["epsilon_timesteps"] == "soft_q explores instead"
+    assert "sample_async" in ineffective
+    assert {"hiddens", "dueling", "discretize_actions", "model"} <= set(PQNConfig.KEPT_BY_PBT)
+    (continuous,) = PQNConfig().env_conflicts("Pendulum-v1")
+    assert "discretize_actions: 5" in str(continuous.hint)
+
+
+def test_pqn_normalises_layers_unless_a_file_says_otherwise() -> None:
+    assert PQNConfig().model.layer_norm
+    assert not PPOConfig().model.layer_norm
+    assert not PQNConfig.model_validate({"model": {"layer_norm": False}}).model.layer_norm
 
 
 @pytest.mark.parametrize("value", [-0.01, float("inf"), "0.1"])

@@ -1,0 +1,119 @@
+"""PQN learns: epochs of SGD over each train batch, towards the returns of Q(lambda) that its workers computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlexp.agents.torch.device import BatchStaging, use_precision
+from rlexp.agents.torch.epochs import Epochs, refuse_divergence
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.process import keep_freed_memory
+from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.networks import QNetwork
+from rlexp.models.torsos import load_weights, tensors_of
+from rlexp.policy import LearnResult, Weights
+from rlexp.rollout.evaluation import ShouldStop, never
+from rlexp.rollout.folds import VALUE_TARGETS
+from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
+from rlexp.schedules import PiecewiseSchedule
+
+COLUMNS = (OBS, ACTIONS, VALUE_TARGETS)
+FIGURES = ("loss", "mean_q", "mean_td_error", "grad_norm")
+
+
+@dataclass(frozen=True)
+class PQNLearnerConfig:
+    """What a PQN learner needs to know, apart from the network's shape."""
+
+    lr: PiecewiseSchedule
+    """Adam's learning rate over sampled steps."""
+    adam_epsilon: float
+    grad_norm_clipping: float | None
+    """Global norm that gradients are scaled down to, or None."""
+    num_sgd_iter: int
+    """Epochs over a train batch."""
+    sgd_minibatch_size: int
+    device: str = "cpu"
+
+
+class PQNLearner:
+    """Owns the Q-network and Adam; used by one thread at a time. There is no target network."""
+
+    def __init__(self, network: QNetworkConfig, config: PQNLearnerConfig, seed: int) -> None:
+        self._config = config
+        device = torch.device(config.device)
+        use_precision("float32", device)
+        if device.type == "cpu":
+            keep_freed_memory()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._network = QNetwork(network).to(device)
+        self._parameters = FlatParameters(self._network)
+        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._staging = BatchStaging(COLUMNS, device, num_slots=1)
+        self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._network, self._adam, seed)
+        self._num_steps_sampled = 0
+
+    @property
+    def num_updates(self) -> int:
+        return self._epochs.num_updates
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self._num_steps_sampled = num_steps_sampled
+
+    def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
+        """Do all epochs over a train batch, which has COLUMNS; the figures are means over the last epoch.
+
+        Raises TrialError where the loss or its gradient is not finite: nothing can be learned from there on; and
+        InterruptedLearningError where ``should_stop``, which is called before each SGD step, says so.
+        """
+        columns = self._staging.load(batch)
+        rows = columns[OBS], columns[ACTIONS].to(torch.int64), columns[VALUE_TARGETS]
+        lr = self._config.lr.value(self._num_steps_sampled)
+
+        def update(indices: Tensor, measures: bool) -> list[Tensor]:
+            figures = self._backward(*(each.index_select(0, indices) for each in rows))
+            return [*figures, self._adam.step(lr)]
+
+        figures = self._epochs.train(batch.count, update, should_stop)
+        means = torch.stack([torch.stack(minibatch) for minibatch in figures]).mean(dim=0)
+        stats = dict(zip(FIGURES, means.tolist(), strict=True))
+        hint = "lower lr, set grad_norm_clipping or clip_rewards, or write model.layer_norm: true"
+        refuse_divergence(stats["loss"], stats["grad_norm"], self.num_updates, hint)
+        return LearnResult(stats | {"lr": lr})
+
+    def stats(self) -> Mapping[str, float | None]:
+        return {"adam_step_share": self._adam.step_share()}
+
+    def get_weights(self) -> Weights:
+        return self._parameters.arrays()
+
+    def state_dict(self) -> Mapping[str, Array]:
+        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
+        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
+        state["minibatch_rng"] = self._epochs.order_state()
+        return state | {"counters": np.array([self._num_steps_sampled, self.num_updates])}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        load_weights(self._network, tensors_of(state, "network."))
+        self._adam.load_state_dict(tensors_of(state, "adam."))
+        self._num_steps_sampled, num_updates = state["counters"].tolist()
+        self._epochs.load(state["minibatch_rng"], num_updates)
+
+    def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor) -> list[Tensor]:
+        """Replace the gradient by that of ``1/2 mean (Q(s, a) - R)^2``; return the figures of a minibatch.
+
+        ``obs [b, ...]``, ``actions [b]``, ``targets [b]``: the returns R, which carry no gradient (Gallici et al. 2024,
+        algorithm 1).
+        """
+        values = self._network(obs)
+        errors = values.gather(1, actions.unsqueeze(1)).squeeze(1) - targets
+        loss = 0.5 * errors.square().mean()
+        self._adam.zero_grad()
+        loss.backward()
+        return [loss.detach(), values.detach().mean(), errors.detach().abs().mean()]
