@@ -143,8 +143,11 @@ class StopRequest:
         self._handlers.install()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Handle signals as before; raises SystemExit with ``exit_code`` where it was no Ctrl-C that ended the body."""
         self._handlers.restore()
+        if kind is KeyboardInterrupt and self.signal not in (None, signal.SIGINT):
+            raise SystemExit(self.exit_code)
 
     def _is_sent_twice(self, number: int) -> bool:
         return number == self.signal == signal.SIGTERM and time.monotonic() - self._requested_s < TOGETHER_S

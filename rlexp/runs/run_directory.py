@@ -84,9 +84,8 @@ class RunDirectory:
         behind, where the name is not allowed or taken or the place cannot be written, and
         ResumeError where the run to be overwritten is still running.
         """
-        path, lock = make_run_directory(out, usual_name, name, overwrite=overwrite)
         record = RunRecord(
-            name=path.name,
+            name="",
             command=masked_command(command),
             versions=versions(),
             git_commit=git_commit(Path.cwd()),
@@ -94,6 +93,9 @@ class RunDirectory:
             cpus=os.cpu_count() or 1,
             started=now(),
         )
+        # Last: git may take a second, in which a signal would leave the directory behind.
+        path, lock = make_run_directory(out, usual_name, name, overwrite=overwrite)
+        record.name = path.name
         return cls(path, lock, record, is_new=True)
 
     @classmethod
@@ -252,6 +254,11 @@ class RunDirectory:
         self._due_s = min(self._due_s, self._written_s + pause_s)
         self.write_when_due()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run is new and has no result."""
+        return self.is_new and not any(trial.iterations for trial in self.record.trials)
+
     def discard(self) -> None:
         """Remove the directory of a run that never began, and give up its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -265,7 +272,9 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is KeyboardInterrupt and self.is_empty:
+            self.discard()
         self.close()
 
 

@@ -169,7 +169,7 @@ def _train(
             source.conclude(Status.STOPPED)
             return Status.ERROR, RayStoppedError(error.message, _how_to_resume(directory, session.is_joined))
         except KeyboardInterrupt:
-            if _is_to_be_discarded(directory):
+            if directory.is_empty:
                 raise
             return source.conclude(Status.STOPPED), None
 
@@ -192,16 +192,11 @@ def _how_to_resume(directory: RunDirectory, is_joined: bool) -> str:
 def _end_early(directory: RunDirectory, status: Status) -> bool:
     """End a run that was interrupted, or could not begin; return whether anything of it is kept."""
     directory.check()
-    if _is_to_be_discarded(directory):
+    if directory.is_empty:
         directory.discard()
         return False
     directory.finish(status)
     return True
-
-
-def _is_to_be_discarded(directory: RunDirectory) -> bool:
-    """Return whether a run that ends now is new and has no result."""
-    return directory.is_new and not any(trial.iterations for trial in directory.record.trials)
 
 
 def run_sweep(plan: Plan, request: TrainingRequest, display: Display) -> int:

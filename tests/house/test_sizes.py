@@ -24,7 +24,7 @@ BUDGETS = {
     "processes": (7, 1_150),
     "replay": (14, 2_850),
     "rollout": (17, 3_700),
-    "runs": (15, 3_500),
+    "runs": (15, 3_550),
     "search": (16, 3_600),
     "terminal": (17, 3_900),
     "trackers": (6, 1_050),

@@ -39,6 +39,17 @@ def test_signal_before_trials_may_save_interrupts(number: int, exit_code: int) -
 
 
 @SIGNALS
+def test_a_command_that_a_signal_ends_tells_by_its_exit_code_which_one(number: int, exit_code: int) -> None:
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as raised, StopRequest(lambda: None):
+        send(number)
+    if number == signal.SIGINT:
+        assert raised.type is KeyboardInterrupt
+    else:
+        assert isinstance(raised.value, SystemExit)
+        assert raised.value.code == exit_code
+
+
+@SIGNALS
 def test_first_signal_asks_trials_to_save_and_second_interrupts(number: int, exit_code: int, tmp_path: Path) -> None:
     asked = []
     with StopRequest(lambda: asked.append("asked")) as request:

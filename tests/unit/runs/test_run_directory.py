@@ -490,3 +490,18 @@ def test_a_run_that_never_began_can_be_discarded(tmp_path: Path) -> None:
     with created(tmp_path) as run:
         run.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("has_result", "is_left"), [(False, []), (True, ["run"])])
+def test_a_run_that_a_signal_ends_before_its_first_result_leaves_nothing(
+    has_result: bool, is_left: list[str], tmp_path: Path, trial: Trial
+) -> None:
+    def train() -> None:
+        with RunDirectory.create(tmp_path, "run", None, [], overwrite=False) as run:
+            run.start([trial])
+            run.record.trials[0].iterations = int(has_result)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert [path.name for path in tmp_path.iterdir()] == is_left
