@@ -21,6 +21,7 @@ from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.networks import QNetwork
+from rlexp.models.torsos import tensors_of
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.rollout.fragment import SampleInfo
@@ -56,6 +57,7 @@ class PlacementPool(InlineTaskPool):
 
 
 AgentT = TypeVar("AgentT", bound=Agent[Any])
+NetworkT = TypeVar("NetworkT", bound=torch.nn.Module)
 MADE: list[Agent[Any]] = []
 """The agents of the test that runs; ``tests/conftest.py`` stops them at its end."""
 
@@ -97,9 +99,13 @@ def poll_sent(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SentR
 
 def sample(polls: int, env: str = COUNTING_ENV, **changes: Any) -> list[tuple[SampleBatch, SampleInfo]]:
     """Return what the workers of a new agent deliver."""
-    agent = make_agent(env, **changes)
+    return delivered(make_agent(env, **changes), polls)
+
+
+def delivered(agent: Agent[Any], polls: int) -> list[tuple[SampleBatch, SampleInfo]]:
+    """Return what the workers of an agent deliver, which is stopped then."""
     try:
-        return [delivered for _ in range(polls) for delivered in poll(agent)]
+        return [sample for _ in range(polls) for sample in poll(agent)]
     finally:
         agent.stop()
 
@@ -235,9 +241,12 @@ def updates_of(agent: Agent[Any], count: int, td_errors: TDErrors | None = None)
 
 def network_of(agent: DQNAgent[Any], state: Mapping[str, Array], prefix: str) -> QNetwork:
     """Return the network whose weights stand under ``prefix`` in a learner's state, without noise."""
-    network = QNetwork(agent.policies.network).eval()
-    weights = {name.removeprefix(prefix): torch.tensor(a) for name, a in state.items() if name.startswith(prefix)}
-    network.load_state_dict(weights)
+    return with_weights(QNetwork(agent.policies.network).eval(), state, prefix)
+
+
+def with_weights(network: NetworkT, state: Mapping[str, Array], prefix: str = "network.") -> NetworkT:
+    """Return ``network`` with the weights that stand under ``prefix`` in a learner's state."""
+    network.load_state_dict(tensors_of(state, prefix))
     return network
 
 

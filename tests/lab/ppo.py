@@ -35,7 +35,7 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.runs.checkpoints.contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
-from tests.lab.agents import PlacementPool, Update, poll, stopped_in_the_end
+from tests.lab.agents import PlacementPool, Update, delivered, stopped_in_the_end, with_weights
 from tests.lab.envs import ENDLESS_ENV
 
 ECHO_ENV = "tests.lab.ppo:EchoEnv"
@@ -84,19 +84,12 @@ def make_ppo(
 
 def sample_ppo(polls: int, env: str = ENDLESS_ENV, **changes: Any) -> list[tuple[SampleBatch, SampleInfo]]:
     """Return what the workers of a new agent deliver, with its first weights."""
-    agent = make_ppo(env, **changes)
-    try:
-        return [delivered for _ in range(polls) for delivered in poll(agent)]
-    finally:
-        agent.stop()
+    return delivered(make_ppo(env, **changes), polls)
 
 
 def network_of(agent: PPOAgent, state: Mapping[str, Array]) -> ActorCritic:
     """Return the network of a learner's state."""
-    network = ActorCritic(agent.policies.network)
-    prefix = "network."
-    network.load_state_dict({k.removeprefix(prefix): torch.tensor(v) for k, v in state.items() if k.startswith(prefix)})
-    return network
+    return with_weights(ActorCritic(agent.policies.network), state)
 
 
 def watched_minibatches(monkeypatch: pytest.MonkeyPatch) -> list[Array]:

@@ -24,7 +24,7 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.runs.checkpoints.contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
-from tests.lab.agents import PlacementPool, Update, poll, stopped_in_the_end
+from tests.lab.agents import PlacementPool, Update, delivered, stopped_in_the_end, with_weights
 from tests.lab.envs import ENDLESS_ENV
 
 NUM_ENVS, LENGTH = 2, 10
@@ -67,18 +67,12 @@ def make_pqn(
 
 def sample_pqn(polls: int, env: str = ENDLESS_ENV, **changes: Any) -> list[tuple[SampleBatch, SampleInfo]]:
     """Return what the workers of a new agent deliver, with its first weights."""
-    agent = make_pqn(env, **changes)
-    try:
-        return [delivered for _ in range(polls) for delivered in poll(agent)]
-    finally:
-        agent.stop()
+    return delivered(make_pqn(env, **changes), polls)
 
 
 def q_network_of(agent: PQNAgent, state: Mapping[str, Array]) -> QNetwork:
     """Return the network of a learner's state."""
-    network, prefix = QNetwork(agent.policies.network), "network."
-    network.load_state_dict({k.removeprefix(prefix): torch.tensor(v) for k, v in state.items() if k.startswith(prefix)})
-    return network
+    return with_weights(QNetwork(agent.policies.network), state)
 
 
 def make_learner(seed: int = 0, **changes: Any) -> PQNLearner:

@@ -77,7 +77,7 @@ class PQNLearner:
         lr = self._config.lr.value(self._num_steps_sampled)
 
         def update(indices: Tensor, measures: bool) -> list[Tensor]:
-            figures = self._backward(*(each.index_select(0, indices) for each in rows))
+            figures = self._backward(*(each.index_select(0, indices) for each in rows), measures=measures)
             return [*figures, self._adam.step(lr)]
 
         figures = self._epochs.train(batch.count, update, should_stop)
@@ -105,8 +105,8 @@ class PQNLearner:
         self._num_steps_sampled, num_updates = state["counters"].tolist()
         self._epochs.load(state["minibatch_rng"], num_updates)
 
-    def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor) -> list[Tensor]:
-        """Replace the gradient by that of ``1/2 mean (Q(s, a) - R)^2``; return the figures of a minibatch.
+    def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor, *, measures: bool) -> list[Tensor]:
+        """Replace the gradient by that of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's figures if ``measures``.
 
         ``obs [b, ...]``, ``actions [b]``, ``targets [b]``: the returns R, which carry no gradient (Gallici et al. 2024,
         algorithm 1).
@@ -116,4 +116,6 @@ class PQNLearner:
         loss = 0.5 * errors.square().mean()
         self._adam.zero_grad()
         loss.backward()
+        if not measures:
+            return []
         return [loss.detach(), values.detach().mean(), errors.detach().abs().mean()]
