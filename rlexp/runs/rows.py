@@ -13,6 +13,10 @@ from rlexp.files import parse_json, plain, read_lines
 from rlexp.text import is_known
 
 ITERATION: Final = "training_iteration"
+TAG_PREFIX: Final = "ray/tune/"
+"""What TensorBoard's tags have before the name of a column."""
+SCORE_TAG: Final = "sweep/score"
+"""TensorBoard's tag of what the trials of a sweep are ranked by."""
 
 COLUMNS: Final = (
     *PROGRESS_METRICS,

@@ -25,12 +25,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from rlexp.files import plain, to_json
-from rlexp.runs.rows import flatten, scalars
+from rlexp.runs.rows import SCORE_TAG, TAG_PREFIX, flatten, scalars
 
 EVENT_FILE_PREFIX: Final = "events.out.tfevents."
-TAG_PREFIX: Final = "ray/tune/"
-SCORE_TAG: Final = "sweep/score"
-"""What the trials of a sweep are ranked by."""
 _SEED: Final = "seed"
 _FILE_VERSION: Final = "brain.Event:2"
 _CHARTS: Final[Mapping[str, dict[str, tuple[str, ...]]]] = {

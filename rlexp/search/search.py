@@ -13,9 +13,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point
 from rlexp.errors import ConfigError
 from rlexp.runs.record import RecordedError, Status
-from rlexp.runs.rows import flatten
+from rlexp.runs.rows import SCORE_TAG, TAG_PREFIX, flatten
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.tensorboard import SCORE_TAG, TAG_PREFIX, write_score
 from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.population import Exploits
 from rlexp.search.ranking import Standing
@@ -174,7 +173,9 @@ class Search:
         return self._state.points[standing.trials[0].trial.name]
 
     def _write_changed_scores(self) -> None:
-        """Write the scores of the ranking for TensorBoard, where it has other ones."""
+        """Write the scores of the ranking for TensorBoard, if they changed."""
+        from rlexp.runs.tensorboard import write_score  # only sweeps have scores, and every run would import it
+
         for standing in self.standings.ranked():
             for each, score in zip(standing.trials, standing.scores, strict=True):
                 if score is not None and score != self._scores.get(each.trial.name):

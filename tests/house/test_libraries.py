@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -86,3 +88,10 @@ def test_nothing_is_evaluated() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in {"eval", "exec", "compile"}, f"{module}:{node.lineno}"
+
+
+def test_a_run_begins_without_libraries_that_it_needs_later() -> None:
+    later = {"torch", "ray", "tensorboard", "google.protobuf", "asyncio", "rich"}
+    code = f"import sys, rlexp.tuning.run; print(*sorted({later!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == []
