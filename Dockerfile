@@ -15,6 +15,7 @@ COPY constraints.txt ./
 RUN pip install --index-url "$TORCH_INDEX" --extra-index-url https://pypi.org/simple --constraint constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
 COPY rlexp rlexp
+COPY experiments experiments
 RUN pip install --constraint constraints.txt ".$EXTRAS"
 
 FROM python:3.11-slim

@@ -62,6 +62,7 @@ FLOORS_WITHIN = {
         "command_line": 1,
         "keys": 0,
         "yaml": -1,
+        "examples": -1,
     },
     # a client plays as an actor does and reads what a trainer writes
     "board": {"client": 4, "trainer": 3, "actor": 3, "task": 2, "demands": 1, "servers": 1, "messages": 0},

@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (23, 4_250),
     "commands": (11, 2_450),
     "compare": (21, 4_450),
-    "config": (54, 10_250),
+    "config": (55, 10_350),
     "envs": (12, 2_600),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),

@@ -1,0 +1,76 @@
+"""The examples are found, their heads read, and the wheel has them."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rlexp.config import examples as module
+from rlexp.config.examples import Example, example_of, examples, examples_folder
+from rlexp.config.load import load_plan
+
+ROOT = Path(__file__).parents[3]
+FILE = """\
+# PPO on CartPole, in one process.
+# With the tuned values of somebody.
+# score: 475 (mean return of 100 training episodes,
+#   confirmed by 20 greedy ones)
+# steps: 66,000 to 83,000
+# time: 4.4 s
+# machine: two cores
+# with: own_env.py other.py
+# A last remark: it is no fact.
+
+own:
+  run: PPO
+  env:
+    grid_search: [A-v1, 'B/C-v0']
+  config: {}
+second:
+  run: APEX    # after it
+  env: own_env:Walk
+  search: {}
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Example:
+    path = tmp_path / "own-ppo.yaml"
+    path.write_text(FILE)
+    return example_of(path)
+
+
+def test_head_is_read(read: Example) -> None:
+    assert read.name == "own-ppo"
+    assert read.task == "PPO on CartPole, in one process"
+    assert read.score == "475 (mean return of 100 training episodes, confirmed by 20 greedy ones)"
+    assert (read.steps, read.time, read.machine) == ("66,000 to 83,000", "4.4 s", "two cores")
+    assert (read.seeds, read.date, read.unseen) == (None, None, None)
+    assert [path.name for path in read.files] == ["own-ppo.yaml", "own_env.py", "other.py"]
+
+
+def test_experiments_are_read(read: Example) -> None:
+    assert (read.agent, read.env, read.is_sweep) == ("PPO, APEX", "A-v1, B/C-v0, own_env:Walk", True)
+
+
+def test_file_without_a_head_has_no_facts(tmp_path: Path) -> None:
+    path = tmp_path / "bare.yaml"
+    path.write_text("bare: {run: DQN}\n# score: 3\n")
+    assert (example_of(path).task, dict(example_of(path).facts)) == ("", {})
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_text_search_finds_what_the_plan_has(example: Example) -> None:
+    plan = load_plan([example.path])
+    assert {trial.experiment.run for trial in plan.everything} == {*example.agents}
+    assert bool(plan.sweeps) == example.is_sweep
+    assert {str(trial.experiment.env) for trial in plan.everything} == {*example.envs}
+
+
+def test_wheel_has_the_examples_where_they_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert examples_folder() == ROOT / "experiments"
+    installed = tmp_path / built["force-include"]["experiments"]
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "rlexp/config/examples.py"))
+    assert examples_folder() == installed
