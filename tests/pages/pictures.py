@@ -1,7 +1,8 @@
 """``make pictures``: the pictures in ``docs/images``, made by the commands that stand beside them.
 
 ``run.svg`` is a recording of ``rlexp run experiments/cartpole-apex.yaml``; ``report.png`` is the report of
-``rlexp compare --html``, photographed by Chromium. Takes three minutes on two cores.
+``rlexp compare --html``, photographed by Chromium; ``peers.svg`` is the chart of the README, from the tables of a page.
+Takes three minutes on two cores.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.pages.page_folder import REPOSITORY
+from tests.pages.peers_chart import PICTURE, drawn_chart
 from tests.pages.recording import Frame, moving_svg, record
 
 IMAGES = REPOSITORY / "docs" / "images"
@@ -41,7 +43,9 @@ _SECONDS: Final = (0.7, 5.0)
 
 
 def main(names: Sequence[str]) -> None:
-    """Write the pictures with these names, ``run`` and ``report``; both where there is none."""
+    """Write the pictures with these names, ``run``, ``report`` and ``peers``; all if there is none."""
+    if not names or "peers" in names:
+        PICTURE.write_text(drawn_chart(), encoding="utf-8")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "RLEXP_OUT": "results"}
     environment.pop("NO_COLOR", None)

@@ -28,6 +28,7 @@ from rlexp.cli import app
 from tests.pages.__main__ import all_pages
 from tests.pages.blocks import PARSED, RUN, SHOWN, Block, blocks_of
 from tests.pages.page_folder import REPOSITORY
+from tests.pages.peers_chart import PICTURE, drawn_chart, groups_of
 from tests.pages.recording import Frame, Screen, moving_svg, record
 
 PAGES = all_pages()
@@ -106,12 +107,23 @@ def test_pages_name_the_files_that_they_show(page: Path) -> None:
     assert not unnamed, "say in the sentence before the block what the file is called"
 
 
-def test_results_of_the_readme_are_in_the_table_of_a_page() -> None:
-    results = re.search(r"## Results\n(.*?)\n## ", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    measured = (REPOSITORY / "docs/performance.md").read_text(encoding="utf-8")
-    figures = re.findall(r"\d+\.\d+", results[1]) if results else []
+def test_chart_of_the_readme_is_that_of_its_page() -> None:
+    """`make pictures PICTURES=peers` draws it again."""
+    assert PICTURE.read_text(encoding="utf-8") == drawn_chart()
+
+
+def test_figures_of_the_readme_are_those_of_a_page() -> None:
+    readme = without_blocks(REPOSITORY / "README.md")
+    described = re.search(r'peers.svg" alt="([^"]*)"', readme)
+    measured = (REPOSITORY / "docs/ppo.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\d+\.\d+", described[1]) if described else []
     assert figures
-    assert not [figure for figure in figures if f"| **{figure}** |" not in measured]
+    assert not [figure for figure in figures if f"| {figure} |" not in measured]
+
+
+def test_chart_needs_every_program() -> None:
+    with pytest.raises(ValueError, match=r"CartPole.*the table has rlexp run"):
+        groups_of("| CartPole-v1 to 475, medians of five seeds | seconds |\n|---|---|\n| `rlexp run FILE` | 4.4 |\n\n")
 
 
 def test_files_taken_are_counted_once() -> None:
