@@ -25,16 +25,16 @@ from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 
 STEP_TIMEOUT_S = 0.05
-"""A step returns after this long even if no call completed, so that its caller can look at the clock."""
+"""Seconds after which a step returns even if no call completed, so that its caller can check the time."""
 QUEUE_SHARE_WAITED = 0.5
-"""A step waits at most this share of the learner's queued work, since replay in this process ends no wait."""
+"""Most that a step waits, as a share of the learner's queued work, since replay in this process ends no wait."""
 BUSY_WAIT_SHARE = 0.2
-"""A learner that waits for data less than this is busy."""
+"""A learner is busy if it waits for data during less than this share of the time."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowsOfShard:
-    """Where the rows of a replayed batch are."""
+    """The place of a replayed batch's rows."""
 
     shard: Actor[ReplayShard]
     keys: Array
@@ -43,13 +43,13 @@ class RowsOfShard:
 class AsyncReplayOptimizer:
     """Keeps sample and replay calls in flight between a source, shards and a learner.
 
-    Samples go from worker to shard by reference; only replayed batches pass through here, to the learner.
-    Nothing is dropped: a batch that has no room in the learner's queue is not requested. A shard or a worker
-    that fails is replaced meanwhile, and calls to a shard that does not answer delay no other. A fragment that is
-    lost with the node that held it is counted, and its rows are missing. Owned by one agent, in one thread.
+    Samples go from worker to shard by reference; only replayed batches pass through here, to the learner. No batch is
+    dropped: a batch is requested only if the learner's queue has room. A failed shard or worker is replaced meanwhile,
+    and a silent shard delays no other. A fragment that is lost with its node is counted, but its rows are missing.
+    Owned by one agent, in one thread.
     """
 
-    at_rest = True  # each fragment is stored as it comes
+    at_rest = True  # each fragment is stored when it arrives
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AsyncReplayOptimizer:
         pacing: Pacing,
         rng: np.random.Generator,
     ) -> None:
-        """``rng`` deals batches to shards."""
+        """Initialise; ``rng`` deals batches to shards."""
         self.counters = Counters()
         self._pool = pool
         self._source = source
@@ -75,7 +75,7 @@ class AsyncReplayOptimizer:
         self._priority_calls = Lane(pool)
         self._replayed: deque[Completed[ReplayShard, SampleBatch | None]] = deque()
         self._num_fragments_lost = 0
-        self._arrived: deque[Sample] = deque()  # reports of gatherers that do not count yet
+        self._arrived: deque[Sample] = deque()  # reports of gatherers that are not counted yet
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
@@ -92,7 +92,7 @@ class AsyncReplayOptimizer:
         self._learner_runner.start()
 
     def step(self, should_stop: ShouldStop = never) -> None:
-        """Wait for something to arrive, then do the four phases of Ape-X."""
+        """Wait for an arrival, then do the four phases of Ape-X."""
         with self._stopwatch.lap("wait"):
             timeout = self._longest_wait_s()
             if not self._source.wait(timeout):
@@ -171,7 +171,7 @@ class AsyncReplayOptimizer:
             sample = self._arrived.popleft()
             self._store(sample)
             if isinstance(sample.info, GatheredInfo) and not self._may_store():
-                break  # each report is about thousands of rows: the others count when training has come so far
+                break  # Each report is about thousands of rows; the others count when training has come so far.
         self._learner_runner.observe_progress(self.counters.num_steps_sampled)
 
     def _may_store(self) -> bool:
@@ -203,7 +203,7 @@ class AsyncReplayOptimizer:
         self._queue_batches()  # a shard in this process has answered already
 
     def _queue_batches(self) -> None:
-        """Queue what was replayed; a shard that was silent may answer when the queue has no room any more."""
+        """Queue the replayed batches. A silent shard may answer when the queue has no room any more."""
         for call in self._replay_calls.completed():
             self._shards.answered(call.actor, self._replay_calls.in_flight(call.actor) > 0)
             self._replayed.append(call)
@@ -213,7 +213,7 @@ class AsyncReplayOptimizer:
     def _queue_batch(self, call: Completed[ReplayShard, SampleBatch | None]) -> None:
         with self._failures_handled(call.actor):
             batch = self._pool.get(call.ref, GET_TIMEOUT_S)
-            if batch is None:  # still below learning_starts: ask again once the shard was given more
+            if batch is None:  # still below learning_starts: ask again after the shard got more rows
                 self._shards.starve(call.actor)
             else:
                 self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
@@ -229,7 +229,7 @@ class AsyncReplayOptimizer:
             self._replay_calls.submit(shard, ReplayShard.replay, beta)
 
     def _batches_on_their_way(self) -> int:
-        """Return the batches that wait for the learner or will come soon: not those of a shard that is silent."""
+        """Return the batches that wait for the learner or come soon, without batches of a silent shard."""
         asked = (self._replay_calls.in_flight(shard) for shard in self._shards if not self._shards.is_silent(shard))
         return self._learner_runner.queue_size + len(self._replayed) + sum(asked)
 
@@ -257,7 +257,7 @@ class AsyncReplayOptimizer:
         return "workers" if self._shards.all_starved or not self._may_train() else "replay"
 
     def _check(self, lane: Lane) -> int:
-        """Raise the errors of calls whose results are not used; return how many failed as an argument was lost."""
+        """Raise the errors of calls whose results are not used. Return how many failed because an argument was lost."""
         return sum(not self._has_done(call) for call in lane.completed())
 
     def _has_done(self, call: Completed[ReplayShard, None]) -> bool:
@@ -272,7 +272,7 @@ class AsyncReplayOptimizer:
     def _failures_handled(self, shard: Actor[ReplayShard]) -> Iterator[None]:
         """Replace ``shard`` if it turns out to be lost in the ``with`` body, unless it has been already.
 
-        A batch that is lost while the shard lives is asked for again, as every batch is.
+        A batch that is lost while the shard lives is asked for again.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""Stage 4 of the data path: a thread that learns on what is queued, so that no SGD step waits for a message.
+"""Stage 4 of the data path: a thread that learns on queued batches, so that no SGD step waits for a message.
 
 A GPU computes beside the thread, so it begins updates whose results it reads later, as ``PendingUpdates``.
 """
@@ -18,24 +18,24 @@ from rlexp.policy import Learner, LearnResult, PendingUpdate, PipelinedLearner, 
 from rlexp.sample_batch import Array, SampleBatch
 
 IDLE_WAIT_S = 0.1
-"""How long the thread waits for a batch before it looks whether it shall stop."""
+"""Seconds that the thread waits for a batch before it checks whether to stop."""
 
 
 LEARNER_PARTS = ("wait", "learning", "copying_weights")
-"""What the thread's time is spent on."""
+"""The parts of the thread's time."""
 
 
 STOP_TIMEOUT_S = 60.0
-"""Bound of the wait for the update in progress when the thread is stopped."""
+"""Most seconds to wait for the update in progress when the thread is stopped."""
 
 
 OriginT = TypeVar("OriginT")
-"""Says where a batch came from, for whom its results are; a runner only returns it."""
+"""The origin of a batch, to which its results go; a runner only returns it."""
 
 
 @dataclass(frozen=True, eq=False)
 class LearnerOutput(Generic[OriginT]):
-    """What an update reports about a batch."""
+    """The report of an update about a batch."""
 
     origin: OriginT
     num_rows: int
@@ -45,7 +45,7 @@ class LearnerOutput(Generic[OriginT]):
 
 @dataclass(frozen=True)
 class WeightsSnapshot:
-    """Weights as they were after ``version`` updates."""
+    """The weights after ``version`` updates."""
 
     version: int
     weights: Weights
@@ -58,17 +58,17 @@ class LearnerRunner(Protocol[OriginT]):
     """
 
     queue_capacity: int
-    """Batches that may wait."""
+    """Most batches that may wait."""
     learns_in_step: bool
-    """Whether it learns in the optimizer's thread, in the step that queues a batch."""
+    """Whether it learns in the optimizer's thread, within the step that queues a batch."""
     last_stats: Mapping[str, float]
-    """The learner's own figures, from its last update."""
+    """The learner's own stats, from its last update."""
     time_s: dict[str, float]
-    """Seconds so far by LEARNER_PARTS."""
+    """Seconds so far, by LEARNER_PARTS."""
 
     @property
     def num_updates(self) -> int:
-        """Updates that were done, or one fewer."""
+        """Number of finished updates, or one fewer."""
         ...
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class LearnerRunner(Protocol[OriginT]):
         ...
 
     def stats(self) -> dict[str, Any]:
-        """Return what the learner counts and how the queue is, for the results; ``learner`` has its own figures."""
+        """Return the learner's counters and the queue's state for the results; ``learner`` has its own stats."""
         ...
 
     def put(self, origin: OriginT, batch: SampleBatch) -> None:
@@ -89,20 +89,20 @@ class LearnerRunner(Protocol[OriginT]):
 
     @property
     def queue_size(self) -> int:
-        """Batches that wait."""
+        """Number of batches that wait."""
         ...
 
     @property
     def queue_time_s(self) -> float:
-        """Seconds of learning that wait, if each batch takes as long as the last one did."""
+        """Seconds of queued learning, if each batch takes as long as the last one."""
         ...
 
     def wait_for_output(self, timeout: float) -> None:
-        """Return once an update has ended whose output was not taken yet, or after ``timeout`` seconds."""
+        """Return when an update ended whose output was not taken yet, or after ``timeout`` seconds."""
         ...
 
     def outputs(self) -> list[LearnerOutput[OriginT]]:
-        """Return the reports of the updates since the last call, in order; raises the error that ended learning."""
+        """Return the outputs of the updates since the last call, in order; raise the error that ended learning."""
         ...
 
     def request_weights(self) -> None:
@@ -126,7 +126,7 @@ class LearnerRunner(Protocol[OriginT]):
 
 
 def learner_figures(runner: LearnerRunner[Any], learner: Learner) -> dict[str, Any]:
-    """Return the part of an optimizer's figures that is about its learner."""
+    """Return the learner's part of an optimizer's stats."""
     return {
         "num_updates": learner.num_updates,
         **learner.stats(),
@@ -139,10 +139,10 @@ def learner_figures(runner: LearnerRunner[Any], learner: Learner) -> dict[str, A
 class LearnerThread(Generic[OriginT]):
     """A LearnerRunner with a thread, which owns the learner from ``start`` to ``stop``.
 
-    Batches wait in a bounded in-queue; TD errors come back through an out-queue. Weights are copied
-    on this thread, between two updates, when they were requested: nobody reads a network that
-    is being written, and no update waits for a reader. Updates whose results a PipelinedLearner has not
-    delivered yet are neither waiting nor reported; before a pause and at the end all results are read.
+    Batches wait in a bounded in-queue; TD errors come back through an out-queue. Requested weights are copied on this
+    thread, between two updates: nobody reads a network during an update, and no update waits for a reader. Updates
+    whose results a PipelinedLearner has not delivered yet are neither waiting nor reported; before a pause and at the
+    end all results are read.
     """
 
     learns_in_step = False
@@ -267,7 +267,7 @@ class LearnerThread(Generic[OriginT]):
         self._copy_weights_if_requested()
 
     def _read_oldest_result(self) -> None:
-        """Wait for one update, if any is pending: meanwhile a batch may come, which the next one hides."""
+        """Wait for one update, if any is pending. A batch may arrive meanwhile, and the next wait hides its update."""
         if self._pending:
             read_from = time.perf_counter()
             self._report(self._pending.collect(len(self._pending) - 1))
@@ -288,7 +288,7 @@ class LearnerThread(Generic[OriginT]):
 
 
 class LearnedBatch(NamedTuple, Generic[OriginT]):
-    """A batch that was learned, and what the update reports."""
+    """A learned batch and the report of its update."""
 
     origin: OriginT
     num_rows: int
@@ -302,10 +302,10 @@ class _Pending(NamedTuple, Generic[OriginT]):
 
 
 class PendingUpdates(Generic[OriginT]):
-    """Owns the results that are still to be read, oldest first; a LearnerThread calls it, in its thread.
+    """Owns the results that are not read yet, oldest first; a LearnerThread calls it, in its thread.
 
-    With ``max_pending_updates`` n, the result of an update is read once n later ones have begun, or when no batch
-    waits. Any other learner does one update after the other, as with n = 0.
+    With ``max_pending_updates`` n, the result of an update is read after n later ones have begun, or when no batch
+    waits. Any other learner does one update after another, as with n = 0.
     """
 
     def __init__(self, learner: Learner) -> None:
@@ -319,7 +319,7 @@ class PendingUpdates(Generic[OriginT]):
         return len(self._pending)
 
     def learn(self, origin: OriginT, batch: SampleBatch) -> list[LearnedBatch[OriginT]]:
-        """Begin an update; return the batches whose results are due by now, at most one."""
+        """Begin an update; return the batches whose results are due now, at most one."""
         if self._pipelined is None:
             return [LearnedBatch(origin, batch.count, self._learner.learn_on_batch(batch))]
         self._pending.append(_Pending(origin, batch.count, self._pipelined.submit(batch)))

@@ -1,6 +1,6 @@
-"""How fast the sides of Ape-X's data path go: its depths, its intensity, and when workers get weights.
+"""The pace of Ape-X's data path: its depths, its training intensity, and when workers get weights.
 
-``Pacing`` says which side must wait, so that trained / sampled steps stays where it should. ``WeightPublisher`` takes
+``Pacing`` says which side must wait, so that trained / sampled steps keeps its target. ``WeightPublisher`` takes
 weights from the learner for the workers that are due, no faster than they can be sent.
 """
 
@@ -19,30 +19,33 @@ from rlexp.schedules import LinearSchedule
 
 @dataclass(frozen=True)
 class DataPathConfig:
-    """Settings of the data path; each depth bounds memory and staleness on one edge of the data path."""
+    """Settings of the data path; each depth bounds memory and staleness on one edge of it."""
 
     replay_depth: int
     """Replay calls in flight per shard."""
     store_depth: int
-    """Batches on their way into the shards; when so many are, in equal shares, no new samples are taken."""
+    """Most batches on their way into the shards, in equal shares; no new samples are taken at this number."""
     beta: LinearSchedule
-    """The importance-sampling exponent over trained steps."""
+    """The importance-sampling exponent as a function of trained steps."""
     reports_timing: bool = False
-    """Whether the figures have the seconds of each phase."""
+    """Whether the stats include the seconds of each phase."""
     min_weight_publish_s: float | None = None
-    """Seconds between two versions of the weights that are published, at least; None: see ``WeightPublisher``."""
+    """Least seconds between two published versions of the weights; None: see ``WeightPublisher``."""
     num_gatherers: int = 0
-    """Gatherers between workers and shards."""
+    """Number of gatherers between workers and shards."""
 
 
 class Pacing:
-    """Compares what was sampled with what was trained since the learner began; owned by one optimizer.
+    """Compares sampled with trained steps since the learner began; owned by one optimizer.
 
     Each side runs until it is a batch ahead of the other, so they can never wait for each other.
     """
 
     def __init__(self, intensity: float | None, batch_rows: int) -> None:
-        """``intensity`` is trained per sampled steps, None for free running; ``batch_rows`` the rows of an update."""
+        """Initialise.
+
+        ``intensity`` is trained per sampled steps, None for free running; ``batch_rows`` the rows of an update.
+        """
         self._intensity = intensity
         self._batch_rows = batch_rows
         self._origin: tuple[int, int] | None = None
@@ -53,19 +56,19 @@ class Pacing:
         return self._intensity is not None and self._origin is not None
 
     def begin(self, num_steps_sampled: int, num_steps_trained: int) -> None:
-        """Start to compare here, unless that was done: the learner has its first batch."""
+        """Start to compare when the learner has its first batch; later calls do nothing."""
         if self._origin is None:
             self._origin = (num_steps_sampled, num_steps_trained)
 
     def owed(self, num_steps_sampled: int, num_steps_trained: int) -> float:
-        """Return the batches that training is behind sampling; negative where it is ahead, 0 while nothing is held."""
+        """Return how many batches training lags sampling; negative if it is ahead, 0 if no intensity is held."""
         if self._intensity is None or self._origin is None:
             return 0.0
         sampled, trained = num_steps_sampled - self._origin[0], num_steps_trained - self._origin[1]
         return (self._intensity * sampled - trained) / self._batch_rows
 
     def state(self) -> dict[str, Any]:
-        """Return since when it compares."""
+        """Return the counters at the start of the comparison."""
         return {"origin": self._origin}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -83,14 +86,14 @@ class Pacing:
 
 
 SENT_BYTES_PER_S = 250e6
-"""What the learner's node is taken to send: a fifth of a 10 Gbit/s cable, of which batches and rows need the rest."""
+"""Bytes per second for weights: a fifth of a 10 Gbit/s link, as batches and rows need the rest."""
 
 
 class WeightPublisher:
     """Asks the learner for a copy of its weights when a worker is due, and publishes it. Owned by one optimizer.
 
-    The node of each gatherer fetches every version. With no bound, weights that take long to send would fill the
-    cable of the learner's node, and copying them would take much of the learner's time.
+    The node of each gatherer fetches every version. Without a bound, large weights would fill the link of the learner's
+    node, and copying them would take much of the learner's time.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class WeightPublisher:
         num_gatherers: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Publish at most once in ``min_interval_s``; None: in the time that sending takes, 0 without gatherers."""
+        """Publish at most once in ``min_interval_s``; None: once in the time to send weights, 0 without gatherers."""
         self._source = source
         self._learner_runner = learner_runner
         self._min_interval_s = min_interval_s

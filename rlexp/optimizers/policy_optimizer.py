@@ -1,6 +1,6 @@
-"""The protocols of all optimizers, and the figures that several of them report.
+"""The protocols of all optimizers, and the stats that several of them report.
 
-``InlineLearnerRunner`` learns in the optimizer's own thread: so training is repeatable, and short updates quicker.
+``InlineLearnerRunner`` learns in the optimizer's own thread, which makes training repeatable and short updates faster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlexp.sample_batch import SampleBatch
 
 @dataclass
 class Counters:
-    """What has happened since the training began; part of every checkpoint."""
+    """Counts of env steps and trained rows since the training began; part of every checkpoint."""
 
     num_steps_sampled: int = 0
     """Env steps that workers took."""
@@ -38,31 +38,31 @@ class PolicyOptimizer(Protocol):
 
     @property
     def at_rest(self) -> bool:
-        """Whether an iteration may end now: nothing is half done, such as a train batch collected in part."""
+        """Whether an iteration may end now: nothing is incomplete, such as a train batch collected in part."""
         ...
 
     @property
     def num_updates(self) -> int:
-        """The learner's updates since the training began; one that ends just now may not be counted yet."""
+        """Number of learner updates since the training began; an update that is just ending may not be counted."""
         ...
 
     def start(self) -> None:
-        """Publish the first weights, and start what runs beside ``step``."""
+        """Publish the first weights, and start the threads beside ``step``."""
         ...
 
     def step(self, should_stop: ShouldStop = never) -> None:
-        """Do one round; returns within a bounded time, also when nothing has arrived, and if ``should_stop`` says so.
+        """Do one round. Return within a bounded time even if nothing arrived, and when ``should_stop`` returns True.
 
         A round that ends because of ``should_stop`` loses nothing that was sampled.
         """
         ...
 
     def drain_infos(self) -> list[SampleInfo]:
-        """Return the reports about the samples since the last call."""
+        """Return the reports about samples since the last call."""
         ...
 
     def drain_events(self) -> list[str]:
-        """Return what happened to workers and shards since the last call that a user should know, a sentence each."""
+        """Return the events of workers and shards since the last call that a user should know, a sentence each."""
         ...
 
     def paused(self) -> AbstractContextManager[Learner]:
@@ -73,15 +73,15 @@ class PolicyOptimizer(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what else the next steps depend on, beside counters, learner, replay and source."""
+        """Return what else the next steps depend on, except counters, learner, replay and source."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; call it after replay was filled, before the first step."""
+        """Continue from what ``state`` returned; call it after replay was filled and before the first step."""
         ...
 
     def stats(self) -> Figures:
-        """Return how the data path did since the last call, with the learner's figures under ``learner``.
+        """Return the stats of the data path since the last call, with the learner's stats under ``learner``.
 
         Every optimizer reports ``num_updates``, ``learner_wait_share`` and ``bottleneck``.
         """
@@ -96,13 +96,13 @@ class ReplayOptimizer(PolicyOptimizer, Protocol):
     """An optimizer with replay, which checkpoints may hold."""
 
     def replay_bytes(self) -> int:
-        """Return the bytes of all shards once they are full, estimated from what they hold."""
+        """Return the estimated bytes of all shards once they are full."""
         ...
 
     def replay_states(self) -> list[dict[str, Any]]:
         """Return what each replay shard holds, as ``ReplayShard.state`` does; read the arrays before the next step.
 
-        Raises ActorLostError, now or when they are read, where a shard is lost: it was replaced by an empty one.
+        Raises ActorLostError, now or when they are read, if a shard is lost; an empty one has replaced it.
         """
         ...
 
@@ -115,12 +115,12 @@ class ReplayOptimizer(PolicyOptimizer, Protocol):
 
 
 def source_figures(source: SampleSource) -> dict[str, Any]:
-    """Return what a source counts."""
+    """Return a source's counters."""
     return {"num_weight_syncs": source.num_weight_syncs, "num_worker_restarts": source.num_worker_restarts}
 
 
 def replay_figures(shards: Sequence[ShardStats]) -> dict[str, Any]:
-    """Return how full replay is, and the priorities that came too late."""
+    """Return how full replay is, and the number of priorities that came too late."""
     fills = [shard.size / shard.capacity for shard in shards]
     return {
         "replay_fill": sum(fills) / len(fills),
@@ -132,14 +132,14 @@ def replay_figures(shards: Sequence[ShardStats]) -> dict[str, Any]:
 class InlineLearnerRunner(Generic[OriginT]):
     """A LearnerRunner that learns when its outputs are taken; owned by one optimizer.
 
-    Batches wait within a step of the optimizer only: after it none does, and a checkpoint needs to hold none.
+    Batches wait only within a step of the optimizer, so a checkpoint needs to hold none.
     """
 
     learns_in_step = True
     queue_time_s = 0.0
 
     def __init__(self, learner: Learner, queue_capacity: int = 1) -> None:
-        """Let ``queue_capacity`` batches be drawn before the priorities of the first are known."""
+        """Let ``queue_capacity`` batches be drawn before the first one's priorities are known."""
         self.queue_capacity = queue_capacity
         self._learner = learner
         self.last_stats: Mapping[str, float] = {}
@@ -200,4 +200,4 @@ class InlineLearnerRunner(Generic[OriginT]):
 
 
 Figures = Mapping[str, Any]
-"""Numbers, words or mappings of them, by the names that they have under ``info`` in a row of results."""
+"""Numbers, words or mappings, by their names under ``info`` in a row of results."""

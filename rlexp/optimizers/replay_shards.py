@@ -1,4 +1,4 @@
-"""Where the replay shards are, whose turn it is, what is on its way there, and what becomes of one that died."""
+"""The replay shards: their places, their turns, the batches on their way to them, and replacements of lost ones."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from rlexp.states import LazyArray, join_state
 R = TypeVar("R")
 
 PlaceShard = Callable[[int, int], Actor[ReplayShard]]
-"""Places the shard of an index anew; its attempt, 0 at first, sets its random stream apart."""
+"""A function that places the shard of an index anew. Its attempt (0 at first) selects another random stream."""
 
 MAX_REPLACEMENTS = 10
-"""Of all shards together, by one process of the trial; each costs the rows that the shard held."""
+"""Most replacements of all shards together, in one process of the trial; each costs the rows of the shard."""
 STATS_TIMEOUT_S = 60.0
-"""Bound of the wait for a shard's first figures, and so for it to start."""
+"""Most seconds to wait for a shard's first stats, and so for its start."""
 STATS_WAIT_S = 2.0
-"""Bound of the wait for newer figures of all shards; where one does not answer, its last ones count."""
+"""Most seconds to wait for newer stats of all shards; the last ones of a silent shard count."""
 SILENT_S = 3.0
-"""A shard that has not answered for so long is asked for nothing more, and nothing waits for it."""
+"""Seconds without an answer after which a shard is silent: nothing is asked of it, and nothing waits for it."""
 STATE_TIMEOUT_S = 60.0
-"""Bound of the wait for a piece of what a shard holds, behind all that it was asked before."""
+"""Most seconds to wait for a piece of a shard's state; earlier requests are answered first."""
 LOAD_TIMEOUT_S = 600.0
-"""Bound of the wait for a shard to load all that it held."""
+"""Most seconds to wait until a shard has loaded its state."""
 STEADY_S = 10.0
-"""A shard that has lived for so long is replaced at once."""
+"""Seconds after which a lost shard counts as steady and is replaced at once."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Before the replacement of one that was lost sooner, doubled each time."""
+"""Seconds before an unsteady shard is replaced; doubled after each loss, up to the longest delay."""
 
 UNKNOWN = ShardStats(size=0, capacity=1, num_added=0, num_sampled=0, num_stale_priorities=0, nbytes=0)
-"""Of a shard that was lost before it was asked."""
+"""The stats of a shard that was lost before it was asked."""
 
 
 class ReplayShards:
     """Owns the shards' places, and the order in which they are asked. Owned by one optimizer, in one thread.
 
-    A shard that is lost is replaced by an empty one. Priorities for its rows go nowhere: they are addressed
-    to the actor that handed the rows out, so that its successor's rows never get them.
+    A lost shard is replaced by an empty one. Priorities for its rows are dropped: they are addressed to the actor that
+        drew the rows, so the successor's rows never get them.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ReplayShards:
         self._clock = clock
         self._placed_s = dict.fromkeys(self._actors, clock())
         self._asked_s: dict[Actor[ReplayShard], float] = {}
-        # Of lost shards that are not replaced yet: when they are.
+        # For each lost shard that is not replaced yet: the time of its replacement.
         self._due_s: dict[Actor[ReplayShard], float] = {}
         self._num_replaced = 0
         self._num_placed = 0
@@ -89,33 +89,33 @@ class ReplayShards:
         return all(shard in self._starved or shard in self._due_s for shard in self._actors)
 
     def asked(self, shard: Actor[ReplayShard]) -> None:
-        """Learn that ``shard`` was asked for a batch."""
+        """Note that ``shard`` was asked for a batch."""
         self._asked_s.setdefault(shard, self._clock())
 
     def answered(self, shard: Actor[ReplayShard], is_asked: bool) -> None:
-        """Learn that ``shard`` has answered; ``is_asked`` says whether it still has to answer another call."""
+        """Note that ``shard`` has answered; ``is_asked`` says whether it still has to answer another call."""
         if is_asked and shard in self:
             self._asked_s[shard] = self._clock()
         else:
             self._asked_s.pop(shard, None)
 
     def is_silent(self, shard: Actor[ReplayShard]) -> bool:
-        """Whether ``shard`` is lost, or has not answered for long: nothing more is asked of it, nor waited for."""
+        """Whether ``shard`` is lost or has not answered for long, so that nothing is asked of it or waits for it."""
         if shard in self._due_s:
             return True
         asked_s = self._asked_s.get(shard)
         return asked_s is not None and self._clock() - asked_s > SILENT_S
 
     def starve(self, shard: Actor[ReplayShard]) -> None:
-        """Learn that ``shard`` holds too few rows: it is not asked before it was fed."""
+        """Note that ``shard`` holds too few rows: it is not asked before it gets more."""
         self._starved.add(shard)
 
     def feed(self, shard: Actor[ReplayShard]) -> None:
-        """Learn that ``shard`` was given rows."""
+        """Note that ``shard`` got rows."""
         self._starved.discard(shard)
 
     def take_turn(self, may_be_asked: Callable[[Actor[ReplayShard]], bool]) -> Actor[ReplayShard] | None:
-        """Return the shard that was asked least recently of those that hold enough and may be asked, if any."""
+        """Return the shard asked least recently that holds enough rows and may be asked, if any."""
         open_shards = (each for each in self._turns if each not in self._starved and not self.is_silent(each))
         shard = next(filter(may_be_asked, open_shards), None)
         if shard is not None:
@@ -124,18 +124,18 @@ class ReplayShards:
         return shard
 
     def turns(self) -> list[list[int]]:
-        """Return the shards, by index, in the order in which they are asked, and those that wait for rows."""
+        """Return the indices of the shards in the order of their turns, and of the shards that wait for rows."""
         return [
             [self._actors.index(shard) for shard in shards] for shards in ([*self._turns, *self._due_s], self._starved)
         ]
 
     def load_turns(self, turns: Sequence[Sequence[int]]) -> None:
-        """Go on in the order that ``turns`` returned."""
+        """Continue in the order that ``turns`` returned."""
         order, starved = ([self._actors[index] for index in indices] for indices in turns)
         self._turns, self._starved = deque(order), set(starved)
 
     def stats(self) -> tuple[ShardStats, ...]:
-        """Return the newest figures of every shard; for one that does not answer soon, its last ones.
+        """Return the newest stats of every shard; the last ones if it does not answer soon.
 
         A shard found to be lost is replaced.
         """
@@ -150,10 +150,9 @@ class ReplayShards:
         return tuple(self._stats[shard] for shard in self._actors)
 
     def states(self) -> list[dict[str, Any]]:
-        """Return what each shard holds; a shard in another process is asked for its arrays piece by piece.
+        """Return the state of each shard; a shard in another process is asked for its arrays piece by piece.
 
-        They are to be read before a shard is given anything. Raises ActorLostError, now or then, where a shard is
-        found to be lost, which is replaced.
+        Read them before a shard gets new rows. Raises ActorLostError, now or then, if a shard is lost; it is replaced.
         """
         for shard in tuple(self._due_s):
             self._place_anew(shard)
@@ -163,13 +162,13 @@ class ReplayShards:
         """Fill the empty shards with what ``states`` returned; CheckpointError at the first that does not fit."""
         if len(states) != len(self):
             raise CheckpointError(f"a replay state of {len(states)} shards does not fit {len(self)}")
-        for shard, state in zip(self._actors, states, strict=True):  # one after the other: what travels is in memory
+        for shard, state in zip(self._actors, states, strict=True):  # one by one: a state on its way is in memory
             self._pool.get(self._pool.call(shard, ReplayShard.load, state), LOAD_TIMEOUT_S)
 
     def replace(self, shard: Actor[ReplayShard], error: ActorLostError) -> None:
-        """Put an empty shard in the place of a lost one; raises TrialError when that has happened too often.
+        """Replace a lost shard by an empty one; TrialError if that has happened too often.
 
-        One that lived for a short time only is replaced later. A shard that was lost with its node is not counted.
+        An unsteady shard is replaced later. A shard that was lost with its node is not counted.
         """
         lost_node = self._pool.cluster_state().lost.get(shard)
         self._num_replaced += lost_node is None
@@ -189,13 +188,13 @@ class ReplayShards:
         self.place_replacements()
 
     def place_replacements(self) -> None:
-        """Place anew the lost shards whose delay is over."""
+        """Place the lost shards whose delay is over."""
         for shard, due_s in tuple(self._due_s.items()):
             if due_s <= self._clock():
                 self._place_anew(shard)
 
     def drain_events(self) -> list[str]:
-        """Return what happened to shards since the last call, a sentence each."""
+        """Return the events of shards since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 
@@ -209,7 +208,7 @@ class ReplayShards:
         self._stats[shard] = self._stats.pop(lost)
 
     def _delay_s(self, lived_s: float) -> float:
-        """Return how long the replacement of a shard waits that lived for ``lived_s`` seconds."""
+        """Return the seconds until the replacement of a shard that lived for ``lived_s`` seconds."""
         self._short_lives = 0 if lived_s >= STEADY_S else self._short_lives + 1
         return 0.0 if self._short_lives < 2 else min(FIRST_DELAY_S * 2.0 ** (self._short_lives - 2), LONGEST_DELAY_S)
 
@@ -221,7 +220,7 @@ class ReplayShards:
         self._events.append(f"replay shard {index} failed: {error.message}{held}; an empty shard replaces it")
 
     def _read_stats(self, shard: Actor[ReplayShard], wait_s: float) -> None:
-        """Wait for the figures of a shard at most so long; one found to be lost is replaced."""
+        """Wait at most ``wait_s`` seconds for a shard's stats; replace the shard if it is lost."""
         try:
             self._stats[shard] = self._pool.get(self._stats_asked[shard], wait_s)
         except TimeoutError:
@@ -254,10 +253,10 @@ class ReplayShards:
 
 
 class StoreCalls:
-    """Deals batches to shards at random, each with an equal share of the depth: a silent one fills only its own."""
+    """Deals batches to shards at random. Each has an equal share of the depth, so a silent shard fills only its own."""
 
     def __init__(self, pool: TaskPool, shards: ReplayShards, depth: int, rng: np.random.Generator) -> None:
-        """About ``depth`` calls are in flight at most."""
+        """Allow about ``depth`` calls in flight."""
         self.lane = Lane(pool)
         self._shards = shards
         self._share = -(-depth // len(shards))
@@ -269,7 +268,7 @@ class StoreCalls:
         return any(map(self._is_open, self._shards))
 
     def store(self, sample: Sample) -> None:
-        """Send a batch with rows to the shard that it was written for, or to one that takes more."""
+        """Send a batch with rows to the shard for which it was written, or to one that has room."""
         shard = self._any_shard() if sample.info.shard is None else self._shards[sample.info.shard]
         self.lane.submit(shard, ReplayShard.add_batch, sample.batch)
         self._shards.feed(shard)

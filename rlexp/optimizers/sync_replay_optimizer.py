@@ -20,18 +20,18 @@ from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
 
 ROUND_TIMEOUT_S = 0.05
-"""A step returns after this long even if the round is not complete, so that its caller can look at the clock."""
+"""Seconds after which a step returns even if the round is incomplete, so that its caller can check the time."""
 
 
 class SyncReplayOptimizer:
     """Alternates between a round of samples and an update, all in one thread.
 
-    A round is as many batches as there are workers, so that trained / sampled steps is
-    ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``, and a little more
-    with short episodes, since the step that resets an env is no env step.
+    A round has one batch per worker, so that trained / sampled steps is ``train_batch_size / (sample_batch_size *
+    num_envs_per_worker * max(num_workers, 1))``, and a little more with short episodes, since the step that resets an
+    env is no env step.
     """
 
-    at_rest = True  # each fragment is stored as it comes
+    at_rest = True  # each fragment is stored when it arrives
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SyncReplayOptimizer:
     ) -> None:
         """``round_size`` batches make a round; ``beta`` is the importance-sampling exponent over trained steps.
 
-        Where ``pacing`` holds an intensity, the steps sampled decide how often to learn, instead of the rounds.
+        If ``pacing`` holds an intensity, the sampled steps decide how often to learn, instead of the rounds.
         """
         self.counters = Counters()
         self._pool = pool
@@ -68,7 +68,7 @@ class SyncReplayOptimizer:
         return self._learner.num_updates
 
     def start(self) -> None:
-        """Publish the first weights: nobody is due for newer ones yet, and nobody has any."""
+        """Publish the first weights; nobody has weights yet."""
         self._source.publish(self._learner.num_updates, self._newest_weights())
 
     def step(self, should_stop: ShouldStop = never) -> None:
@@ -141,7 +141,7 @@ class SyncReplayOptimizer:
         if sample.info.num_rows:
             try:
                 self._shard.add_batch(self._pool.get(sample.batch, GET_TIMEOUT_S))
-            except ArgumentLostError:  # with the node that it was on; what it reported is counted all the same
+            except ArgumentLostError:  # lost with its node; its reported steps count all the same
                 self._num_fragments_lost += 1
 
     def _learn_when_due(self) -> None:
@@ -175,7 +175,7 @@ class SyncReplayOptimizer:
 
 
 def _live_weights(learner: Learner, source: SampleSource) -> LiveWeights | None:
-    """Return the weights in the learner's own memory where the workers act in its thread: between two updates."""
+    """Return the weights in the learner's own memory if the workers act in its thread, between two updates."""
     if isinstance(source, LocalWorkers) and isinstance(learner, HasLiveWeights):
         return learner.live_weights()
     return None

@@ -19,7 +19,7 @@ from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
 
 COLLECT_TIMEOUT_S = 0.05
-"""A step returns after this long even if no sample has arrived, so that its caller can look at the clock."""
+"""Seconds after which a step returns even if no sample arrived, so that its caller can check the time."""
 
 
 @dataclass(frozen=True)
@@ -27,35 +27,35 @@ class TrainBatchConfig:
     """How a train batch is collected."""
 
     size: int
-    """Env steps, at least (``train_batch_size``)."""
+    """Least env steps (``train_batch_size``)."""
     steps_per_call: int
-    """Env steps that a call of a worker counts as, at least: the steps that reset an env are counted too."""
+    """Least env steps that a call of a worker counts as, with the steps that reset an env."""
     num_workers: int
-    """Each of them contributes to each train batch."""
+    """Number of workers; each contributes to every train batch."""
     overlaps: bool
-    """Whether the next one is sampled while this one is learned, with the weights from before (``sample_async``)."""
+    """Whether the next batch is sampled while this one is learned, with the previous weights (``sample_async``)."""
 
 
 class TrainBatchLearner(Learner, Protocol):
-    """A Learner that takes long for a batch, and can be interrupted."""
+    """A Learner that takes long for a batch and can be interrupted."""
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
-        """Learn on a train batch; may raise InterruptedLearningError once ``should_stop`` says so."""
+        """Learn on a train batch; may raise InterruptedLearningError once ``should_stop`` returns True."""
         ...
 
 
 @dataclass
 class Collected:
-    """What of a train batch has arrived."""
+    """The part of a train batch that has arrived."""
 
     batches: list[SentRows] = field(default_factory=list)
     num_calls: int = 0
-    """Calls of workers."""
+    """Number of calls of workers."""
     num_steps: int = 0
-    """Env steps that they count as."""
+    """Env steps that the calls count as."""
 
     def join(self) -> SampleBatch | None:
-        """Return the rows as one batch, which replaces those that it is made of; None where there are none."""
+        """Return the rows as one batch, which replaces its parts; None if there are none."""
         if not self.batches:
             return None
         batch = SampleBatch.concat(_each_freed(self.batches), sum(map(len, self.batches)))
@@ -72,9 +72,8 @@ class Collected:
 class SyncSamplesOptimizer:
     """Alternates between collecting a train batch and learning on it; owned by one agent, in one thread.
 
-    Without overlap, a train batch is sampled with the newest weights alone: they are published before the first call
-    of a worker, and nothing is in flight when the learner begins. A call that a lost worker does not answer is
-    asked of the others.
+    Without overlap, a train batch is sampled with the newest weights only. They are published before the first call of
+    a worker, and no call is in flight when the learner begins. Other workers get the calls of a lost worker.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class SyncSamplesOptimizer:
     ) -> None:
         self.counters = Counters()
         self.learner_stats: Mapping[str, float] = {}
-        """The learner's own figures, of its newest train batch."""
+        """The learner's own stats, of its newest train batch."""
         self._pool = pool
         self._source = source
         self._learner = learner
@@ -109,7 +108,7 @@ class SyncSamplesOptimizer:
     def step(self, should_stop: ShouldStop = never) -> None:
         """Take the samples that have arrived; if they complete a train batch, learn on it and publish the weights.
 
-        Once ``should_stop`` says so while it learns, the batch is as it was before, complete and not learned.
+        If ``should_stop`` interrupts learning, the batch stays complete and not learned.
         """
         with self._stopwatch.lap("workers"):
             samples = self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
@@ -143,7 +142,7 @@ class SyncSamplesOptimizer:
         return nullcontext(self._learner)
 
     def state(self) -> dict[str, Any]:
-        """Return the rows of a train batch that is collected in part, and the learner's newest figures."""
+        """Return the rows of a train batch that is collected in part, and the learner's newest stats."""
         return {
             "batches": [_columns(batch) for batch in self._collected.batches],
             "num_calls": self._collected.num_calls,
@@ -175,7 +174,7 @@ class SyncSamplesOptimizer:
         self._source.stop()
 
     def _num_wanted(self) -> int:
-        """Return the calls of workers that the train batch still needs, those in flight included."""
+        """Return the number of worker calls that the train batch still needs, with those in flight."""
         config = self._config
         missing = -(-(config.size - self._collected.num_steps) // config.steps_per_call)
         return max(missing, max(config.num_workers, 1) - self._collected.num_calls, 0)
@@ -195,7 +194,7 @@ class SyncSamplesOptimizer:
             batch = self._pool.get(sample.batch, GET_TIMEOUT_S) if info.num_rows else None
         except (ActorLostError, ArgumentLostError):
             self._num_fragments_lost += 1
-            return  # lost with the machine that it was on: nothing of it counts, and another is wanted
+            return  # lost with its machine: its rows do not count, and another call is asked for
         self._infos.append(info)
         self._weight_age.add(age)
         self.counters.num_steps_sampled += info.num_env_steps
@@ -205,7 +204,7 @@ class SyncSamplesOptimizer:
             self._collected.batches.append(batch)
 
     def _ask_ahead(self) -> None:
-        """Let the workers begin with the next train batch; what has arrived already belongs to it."""
+        """Let the workers begin the next train batch; samples that have arrived belong to it."""
         for sample in self._source.poll(self.counters.num_steps_sampled, self._num_wanted()):
             self._collect(sample)
 
@@ -221,7 +220,7 @@ class SyncSamplesOptimizer:
 
 
 def _each_freed(batches: list[SentRows]) -> Iterator[SampleBatch]:
-    """Yield the rows of each batch and remove it: a large train batch would be in memory three times otherwise."""
+    """Yield the rows of each batch and remove it; otherwise a large train batch would be in memory three times."""
     while batches:
         yield _whole(batches.pop(0))
 

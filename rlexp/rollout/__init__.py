@@ -1,1 +1,1 @@
-"""Who plays: workers that step envs with a policy, and the sources through which their batches arrive."""
+"""The rollout workers, which step envs with a policy, and the sources that deliver their batches."""

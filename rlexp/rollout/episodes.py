@@ -1,4 +1,4 @@
-"""Episodes as they are reported, whole, undiscounted and unclipped, and the user's hooks that are called for them."""
+"""Whole episodes as they are reported, undiscounted and unclipped, and the calls of the user's hooks for them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Episodes:
     reported: Array
     """Whether they count for the reported returns ``[E]``; episodes that explore much do not."""
     own_metrics: Mapping[str, Array] = field(default_factory=dict)
-    """The metrics that the user's callbacks gave those that are reported, by name; values of those that have one."""
+    """The user's own metrics of the reported episodes, by name; only episodes that have a metric give a value."""
 
     @staticmethod
     def join(parts: Sequence[Episodes]) -> Episodes:
-        """Return the episodes of all parts, in order; none where there are no parts."""
+        """Return the episodes of all parts, in order; an empty result if there are no parts."""
         if not parts:
             return Episodes(np.empty(0), np.empty(0, np.int64), np.empty(0, bool))
         return Episodes(
@@ -62,18 +62,18 @@ class Finished:
 class EpisodeCounter:
     """Adds up the running episodes of ``M`` envs, which reset on the step after an episode's end.
 
-    Where an env's episodes are only parts of a game (lives of an Atari game), its infos report when a game
-    is over, its score and its length: then whole games are counted.
+    If an env's episodes are only parts of a game, such as lives in Atari, its infos report the end, score and length of
+    each game. Whole games are then counted.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.resetting = np.zeros(num_envs, bool)
-        """Whether each env's next step is no env step but its reset ``[M]``."""
+        """Whether the next step of each env is a reset and not an env step ``[M]``."""
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
 
     def add(self, rewards: Array, ended: Array, infos: Mapping[str, Any]) -> Finished | None:
-        """Count one step of every env, its rewards ``[M]`` and ends ``[M]``; None where it finished nothing."""
+        """Count one step of every env: its rewards ``[M]`` and ends ``[M]``. Return None if no episode finished."""
         self._returns += rewards
         self._lengths += ~self.resetting
         self.resetting = ended
@@ -95,7 +95,7 @@ class EpisodeCounter:
 
 
 def _finished(over: Array, returns: Array, lengths: Array) -> Finished | None:
-    if not np.count_nonzero(over):  # every step asks; ``over.any()`` takes six times as long
+    if not np.count_nonzero(over):  # Every step calls this; ``over.any()`` takes six times as long.
         return None
     envs = over.nonzero()[0]
     return Finished(envs, returns[envs], lengths[envs])
@@ -106,10 +106,10 @@ Vector = VectorEnv[Any, Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class VectorStep:
-    """One step of the M envs of a vector env, as it was returned."""
+    """One step of the M envs of a vector env, as the env returned it."""
 
     resetting: Array
-    """Whether it was no env step but the reset between two episodes ``[M]``."""
+    """Whether the step was the reset between two episodes ``[M]``."""
     obs: Array
     """Observations after it ``[M, ...]``."""
     actions: Array
@@ -131,11 +131,11 @@ class _Running:
     episode_return: float = 0.0
     length: int = 0
     last: VectorStep | None = None
-    """Its last step where only a part of it (a life) ended: the whole may be over with the reset that follows."""
+    """Its last step, if only a part of it (a life) has ended. The next reset may end the whole episode."""
 
 
 class EpisodeHooks:
-    """Owned by whoever steps the vector env: a recorder or an evaluation.
+    """Calls the user's hooks for episodes. A recorder or an evaluation, whichever steps the vector env, owns it.
 
     ``playing [M]`` says in which envs another episode may begin; its owner changes it.
     """
@@ -143,7 +143,7 @@ class EpisodeHooks:
     def __init__(
         self, callbacks: UserCallbacks, env: Vector, worker_index: int | None, reported: Array | None = None
     ) -> None:
-        """``worker_index`` None is an evaluation. Own metrics count in envs that are ``reported [M]``; None: all."""
+        """Call hooks for the envs that are ``reported [M]``; None: all. ``worker_index`` None means an evaluation."""
         self._callbacks = callbacks
         self._on_start = callbacks.hooks(Callbacks.on_episode_start)
         self._on_step = callbacks.hooks(Callbacks.on_episode_step)
@@ -158,7 +158,7 @@ class EpisodeHooks:
         self._metrics: dict[str, list[float]] = {}
 
     def note_first_reset(self, obs: Array, infos: Mapping[str, Any]) -> None:
-        """Take what the first reset of all envs returned; the hooks are called by ``begin``."""
+        """Store what the first reset of all envs returned; ``begin`` calls the hooks."""
         self._first_reset = obs, infos
 
     def begin(self) -> None:
@@ -170,7 +170,7 @@ class EpisodeHooks:
             self._start(index, obs, infos)
 
     def after_step(self, step: VectorStep, finished: Finished | None) -> None:
-        """Call the hooks that belong to one step of the vector env; ``finished`` are the episodes that it ended."""
+        """Call the hooks that belong to one step of the vector env; the step ended the ``finished`` episodes."""
         if self._is_of_no_interest(step, finished):
             return
         totals: dict[int, tuple[float, int]] = {}
@@ -192,7 +192,7 @@ class EpisodeHooks:
         return {name: np.array(values) for name, values in metrics.items()}
 
     def state(self) -> dict[str, Any] | None:
-        """Return how far episodes are; None where their ``data`` cannot be written to a checkpoint."""
+        """Return the progress of the running episodes; None if a checkpoint cannot hold their ``data``."""
         try:
             episodes = [None if running is None else _state_of(running) for running in self._running]
         except ValueError:
@@ -200,11 +200,11 @@ class EpisodeHooks:
         return {"episodes": episodes, "num_begun": list(self._num_begun), **self.callbacks_state()}
 
     def callbacks_state(self) -> dict[str, Any]:
-        """Return what ``load_callbacks`` needs of ``state``, which can always be written to a checkpoint."""
+        """Return the part of ``state`` that ``load_callbacks`` needs. A checkpoint can always hold it."""
         return {"callbacks": self._callbacks.state()}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Continue the episodes of ``state``; those of other classes, or of none, have no hooks until they end."""
+        """Continue the episodes of ``state``. Episodes of other or no callback classes have no hooks until they end."""
         self._first_reset = None
         if state is None or not self._callbacks.load(state["callbacks"]):
             return
@@ -213,7 +213,7 @@ class EpisodeHooks:
             self._running[index] = None if episode is None else self._restored(index, episode)
 
     def load_callbacks(self, state: Mapping[str, Any] | None) -> None:
-        """Let the objects continue from ``state``, but begin new episodes; objects of other classes begin anew."""
+        """Load the callbacks' own state from ``state`` and begin new episodes; objects of other classes begin anew."""
         if state is not None:
             self._callbacks.load(state["callbacks"])
 
@@ -273,7 +273,7 @@ class EpisodeHooks:
 def make_episode_hooks(
     callbacks: UserCallbacks, env: Vector, worker_index: int | None, reported: Array | None = None
 ) -> EpisodeHooks | None:
-    """Return what calls the hooks of ``env``'s episodes; None where there are none, so that no step looks for any."""
+    """Return the object that calls the hooks of ``env``'s episodes; None without hooks, so that steps look none up."""
     hooks = (Callbacks.on_episode_start, Callbacks.on_episode_step, Callbacks.on_episode_end)
     if not any(callbacks.hooks(hook) for hook in hooks):
         return None
@@ -283,7 +283,7 @@ def make_episode_hooks(
 def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
     """Return the info of one env from those of a vector env: ``_key`` says which envs gave ``key``, all without it.
 
-    What has no entry for each env, such as a number, belongs to all of them and is returned as it is.
+    A value without an entry for each env, such as a number, belongs to all envs and is returned unchanged.
     """
     info: dict[str, Any] = {}
     for key, values in infos.items():
@@ -307,7 +307,7 @@ def _has_one_per_env(values: Any, num_envs: int) -> bool:
 
 
 def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:
-    """Return what a hook is given of one env's step; copies, as a hook may change them."""
+    """Return copies of the arguments of a hook for one env's step, as a hook may change them."""
     return {
         "episode": episode,
         "obs": step.obs[index].copy(),
@@ -320,9 +320,9 @@ def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:
 
 
 def _state_of(running: _Running) -> dict[str, Any]:
-    """Return how far an episode is; ValueError where a checkpoint cannot hold its metrics or data."""
+    """Return the progress of an episode; ValueError if a checkpoint cannot hold its metrics or data."""
     episode = running.episode
-    # NaN says that an episode has no such metric.
+    # NaN marks a metric that an episode does not have.
     metrics = {name: value for name, value in episode.metrics.items() if not _is_nan(value)}
     totals = {"episode_return": running.episode_return, "length": running.length}
     own = {"metrics": plain_copy(metrics), "data": plain_copy(episode.data)}
@@ -334,7 +334,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _sub_envs(vector: Any) -> tuple[Any, ...]:
-    """Return the envs of a vector env one by one; None for each where it has no such."""
+    """Return the envs of a vector env one by one; None for each if the vector env has no such list."""
     while isinstance(vector, VectorWrapper):
         vector = vector.env
     return tuple(vector.envs) if isinstance(vector, SyncVectorEnv) else (None,) * vector.num_envs

@@ -17,7 +17,7 @@ from rlexp.sample_batch import Array
 ShouldStop = Callable[[], bool]
 """Returns whether the evaluation must end."""
 ReportProgress = Callable[[int, int], None]
-"""Is called with the episodes that have ended and the env steps taken, about once a second."""
+"""A function that is called about once a second with the number of ended episodes and env steps."""
 REPORT_PERIOD_S = 1.0
 
 
@@ -30,9 +30,9 @@ class ActingPolicy(Protocol):
 
 
 def film_episode(policy: ActingPolicy, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> Iterator[Array]:
-    """Yield the pictures ``[H, W, 3]`` of one episode of an env that renders; at most ``max_frames`` of them.
+    """Yield the pictures ``[H, W, 3]`` of one episode, at most ``max_frames`` of them. The env must render.
 
-    An episode is a whole one, as it is reported: of an Atari game, all lives.
+    The episode is a whole one, as it is reported: in Atari, a game with all its lives.
     """
     episodes = EpisodeCounter(1)
     obs, _ = env.reset(seed=seed)
@@ -52,20 +52,20 @@ def _picture(env: VectorEnv[Any, Any, Any]) -> Array:
 
 
 def never() -> bool:
-    """Return False: nothing ends it early."""
+    """Return False: no condition ends the evaluation early."""
     return False
 
 
 @dataclass(frozen=True)
 class EvaluationLimits:
-    """When an evaluation ends although episodes are missing: an env may have no end of its own."""
+    """Limits that end an evaluation although episodes are missing, as an env's episodes may never end."""
 
     max_steps: int
-    """Steps of the vector env."""
+    """Most steps of the vector env."""
     timeout_s: float | None
-    """Seconds; None: no limit."""
+    """Most seconds; None: no limit."""
     should_stop: ShouldStop = never
-    """Is called before every step."""
+    """A function that is called before every step."""
 
 
 @dataclass(frozen=True)
@@ -78,32 +78,32 @@ class PlayedEpisodes:
     """Env steps ``[E]``."""
     num_wanted: int
     num_env_steps: int
-    """Of all envs together, those of unfinished episodes too."""
+    """Env steps of all envs together, with the steps of unfinished episodes."""
     seconds: float
     own_metrics: Mapping[str, Array] = field(default_factory=dict)
-    """The metrics that the user's callbacks gave them, by name; values of those that have one."""
+    """The user's own metrics of the episodes, by name; only episodes that have a metric give a value."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many episodes have ended as were wanted."""
+        """Whether all wanted episodes have ended."""
         return len(self.returns) == self.num_wanted
 
     def __str__(self) -> str:
-        """Return how far it came, for a sentence."""
+        """Return the progress as text for a sentence."""
         ended = f"{len(self.returns)} of {self.num_wanted} evaluation episodes ended"
         return f"{ended} within {self.seconds:.0f} s, {self.num_env_steps:,} env steps"
 
 
 def ignore_progress(num_ended: int, num_env_steps: int) -> None:
-    """Do nothing with a report."""
+    """Ignore a progress report."""
 
 
 Playing = Generator[tuple[int, int], None, PlayedEpisodes]
-"""An evaluation, played up to its next report whenever that is asked for; it returns its episodes."""
+"""A generator that plays an evaluation up to the next progress report at each call; it returns the episodes."""
 
 
 def played_to_end(playing: Playing, report: ReportProgress = ignore_progress) -> PlayedEpisodes:
-    """Return the episodes of an evaluation, which is played now."""
+    """Play an evaluation to its end and return its episodes."""
     with closing(playing):
         while True:
             try:
@@ -122,10 +122,10 @@ def play_episodes(
     limits: EvaluationLimits,
     hooks: EpisodeHooks | None = None,
 ) -> Playing:
-    """Play whole episodes, fewer than ``num_episodes`` where ``limits`` end them.
+    """Play whole episodes; fewer than ``num_episodes`` if ``limits`` end the evaluation.
 
-    Each of the M envs plays its fixed share of the episodes: taking the first ones to finish instead
-    would favour the short ones. ``hooks`` calls the user's for the episodes that count.
+    Each of the M envs plays a fixed share of the episodes. Taking the first ones to finish would favour short episodes.
+    ``hooks`` calls the user's hooks for the episodes that count.
     """
     share = _Shares(num_episodes, env.num_envs, hooks)
     started = reported = now = time.monotonic()
@@ -149,7 +149,7 @@ def play_episodes(
 
 
 class _Shares:
-    """Counts the episodes of each env up to its share, and tells ``hooks`` of those."""
+    """Counts the episodes of each env up to its share, and passes those episodes to ``hooks``."""
 
     def __init__(self, num_episodes: int, num_envs: int, hooks: EpisodeHooks | None) -> None:
         self.returns: list[float] = []
@@ -165,11 +165,11 @@ class _Shares:
 
     @property
     def resetting(self) -> Array:
-        """Whether each env's next step is no env step but its reset ``[M]``."""
+        """Whether the next step of each env is a reset and not an env step ``[M]``."""
         return self._episodes.resetting
 
     def begin(self, obs: Array, infos: Mapping[str, Any]) -> None:
-        """Begin with what the reset of all envs returned."""
+        """Begin with the result of the first reset of all envs."""
         if self._hooks is not None:
             self._hooks.playing = self._missing > 0
             self._hooks.note_first_reset(obs, infos)
@@ -185,7 +185,7 @@ class _Shares:
             self._hooks.after_step(step, finished)
 
     def own_metrics(self) -> dict[str, Array]:
-        """Return the own metrics of the episodes, by name."""
+        """Return the user's own metrics of the episodes, by name."""
         return {} if self._hooks is None else self._hooks.drain_metrics()
 
     def _count(self, finished: Finished) -> None:

@@ -1,4 +1,4 @@
-"""Running mean and deviation of observations: how ``MeanStdFilter`` standardises what a policy sees."""
+"""Running mean and deviation of observations, with which ``MeanStdFilter`` standardises what a policy sees."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
 
 LARGEST_DEVIATION = 10.0
-"""Standardised observations are cut here: the first move of an element that stood still would be without bounds."""
+"""Bound of standardised observations. Without it, the first change of a constant element would be unbounded."""
 SMALLEST_SCALE = 1e-8
-"""Added to each deviation, so that an element that never moved is divided by something."""
+"""Added to each deviation, so that the divisor of a constant element is not 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
     """How many observations were seen, and per element their mean and squared deviations; float64 throughout.
 
-    Sums of squares are never taken from each other: values with a large mean keep their variance.
+    Sums of squares are never subtracted from each other, so values with a large mean keep their variance.
     """
 
     count: int
@@ -53,7 +53,7 @@ class Moments:
         return Moments(count, self.mean + difference * share, squares)
 
     def state(self) -> dict[str, Any]:
-        """Return what ``Moments(**state)`` makes equal ones of."""
+        """Return a dict from which ``Moments(**state)`` makes an equal object."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     @property
@@ -62,7 +62,7 @@ class Moments:
         return np.sqrt(self.squares / (self.count - 1)) if self.count > 1 else np.ones_like(self.mean)
 
     def standardise(self, obs: Array) -> Array:
-        """Return ``obs [B, ...]`` in deviations from the mean, as float32; as they are before anything was seen."""
+        """Return ``obs [B, ...]`` standardised, as float32; unchanged if nothing was observed yet."""
         if self.count == 0:
             return obs.astype(np.float32)
         standardised = (obs - self.mean) / (self.deviation + SMALLEST_SCALE)
@@ -72,13 +72,13 @@ class Moments:
 class MeanStdFilter:
     """Standardises what one worker observes; owned by its recorder.
 
-    It goes by its own observations, each of which counts before it is standardised, until it is given
-    moments that all workers share; from then on by the newest of those alone. What a worker observes
-    reaches the shared moments through ``drain``, so that nothing counts twice.
+    At first it uses the moments of its own observations; each observation is counted before it is standardised. Once it
+    was given the moments that all workers share, it uses only the newest of those. ``drain`` sends its own observations
+    to the shared moments, so that each is counted once.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Begin with ``moments``: none, or those of a checkpoint."""
+        """Begin with ``moments``: empty ones, or the moments of a checkpoint."""
         self._moments = moments
         self._is_shared = False
         self._observed = Moments.none(moments.mean.shape)
@@ -92,7 +92,7 @@ class MeanStdFilter:
         return self._moments.standardise(obs)
 
     def share(self, moments: Moments) -> None:
-        """Go by ``moments`` of all workers from now on."""
+        """Use the shared ``moments`` of all workers from now on."""
         self._moments = moments
         self._is_shared = True
 
@@ -102,7 +102,7 @@ class MeanStdFilter:
         return observed
 
     def state(self) -> dict[str, Any]:
-        """Return the moments that it goes by, and what was observed since the last ``drain``."""
+        """Return the moments in use, and the moments of the observations since the last ``drain``."""
         return {
             "moments": self._moments.state(),
             "is_shared": self._is_shared,
@@ -116,24 +116,24 @@ class MeanStdFilter:
 
 
 class ObservedMoments:
-    """What the workers of an agent have observed: shared by all, or of each by itself; part of its checkpoints."""
+    """The moments that an agent's workers observed, shared by all or kept for each worker; part of its checkpoints."""
 
     def __init__(self, num_workers: int, shape: tuple[int, ...], shared: bool) -> None:
-        """Begin with nothing seen, for observations of ``shape``."""
+        """Begin with empty moments for observations of ``shape``."""
         self.shared = shared
         self._moments = [Moments.none(shape)] * (1 if shared else max(num_workers, 1))
 
     def of_worker(self, worker_index: int) -> Moments:
-        """Return what the filter of this worker goes by."""
+        """Return the moments that the filter of this worker uses."""
         return self._moments[0 if self.shared else worker_index]
 
     def add(self, worker_index: int, observed: Moments) -> None:
-        """Count what a worker has observed."""
+        """Add the moments that a worker observed."""
         index = 0 if self.shared else worker_index
         self._moments[index] = self._moments[index].merged(observed)
 
     def of_all(self) -> Moments:
-        """Return the moments of everything that was observed: what evaluations go by."""
+        """Return the moments of all observations, which evaluations use."""
         return reduce(Moments.merged, self._moments)
 
     def state(self) -> dict[str, Array]:
@@ -145,7 +145,10 @@ class ObservedMoments:
         }
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Continue from ``state``; where it is of another number of filters, each begins with everything observed."""
+        """Continue from ``state``.
+
+        If its number of filters differs, each filter begins with the moments of all observations.
+        """
         rows = zip(state["count"].tolist(), state["mean"], state["squares"], strict=True)
         loaded = [Moments(count, mean, squares) for count, mean, squares in rows]
         same_number = len(loaded) == len(self._moments)
@@ -153,7 +156,7 @@ class ObservedMoments:
 
 
 class StandardisingPolicy:
-    """A policy that sees observations through fixed moments: how evaluations play."""
+    """A policy that standardises observations with fixed moments, for evaluations."""
 
     def __init__(self, policy: ActingPolicy, moments: Moments) -> None:
         self._policy = policy

@@ -28,7 +28,7 @@ __all__ = ["Fleet", "FleetLimits", "FleetWords", "Worker"]
 
 Worker = Actor[RolloutWorker]
 RECHECK_S = 1.0
-"""A worker that may take longer for its first fragment is looked at so often."""
+"""Seconds between two checks of a worker that may take longer for its first fragment."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,20 @@ class Suspect:
     member: WorkerSlot
     failed_at_s: float
     is_counted: bool
-    """Whether it cost a restart."""
+    """Whether it was counted as a restart."""
 
     def is_over(self, now: float) -> bool:
-        """Return whether it is too late for its node to turn out to be lost."""
+        """Return whether it is too late to find out that its node was lost."""
         return now - self.failed_at_s > SUSPECTED_S
 
 
 class Fleet:
     """Owns the workers' places: replaces workers that fail, up to a limit, and with a delay if they fail early.
 
-    A worker that is lost with its node, or is on one that ends soon, is placed anew without being counted, and is not
-    asked for anything until a node has room for it. The results of an actor that was removed are never used: the pool
-    forgets its calls, so that no step can be counted twice, nor be taken from one that was only asleep. Owned by one
-    thread. What is done at each step does not depend on the number of workers.
+    A worker that is lost with its node, or whose node ends soon, is placed anew without counting as a restart. It gets
+    no requests until a node has room for it. The pool forgets the calls of a removed actor, so no step is counted
+    twice, and a late result of a stalled actor is never used. Owned by one thread. The cost of a step does not depend
+    on the number of workers.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Fleet:
     ) -> None:
         """Place ``num_workers``; ``clock`` returns seconds that only grow."""
         self.num_workers = num_workers
-        """Their places, also of those that wait for their replacement or were removed."""
+        """Places for workers, including workers that were removed or wait for their replacement."""
         self._num_restarts = 0
         self._pool = pool
         self._place = place
@@ -80,7 +80,7 @@ class Fleet:
         self._with_room: dict[Worker, WorkerSlot] = {}
         self._without_room: dict[Worker, WorkerSlot] = {}
         self._suspects: dict[Worker, Suspect] = {}
-        # Heaps of a time and a member's index: when replacements are due, and when a worker may hang.
+        # Heaps of (time, index of a member): when a replacement is due, and when a worker counts as hanging.
         self._due: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
         for member in self._members:
@@ -88,28 +88,28 @@ class Fleet:
 
     @property
     def num_restarts(self) -> int:
-        """How often a worker was replaced that failed, which never becomes less.
+        """Number of replacements of failed workers; it never decreases.
 
-        One that may turn out to have been lost with its node is counted once that is too late.
+        A worker that may have been lost with its node is counted only when that can no longer be found out.
         """
         now, suspects = self._clock(), self._suspects.values()
         return self._num_restarts - sum(each.is_counted and not each.is_over(now) for each in suspects)
 
     def __iter__(self) -> Iterator[Worker]:
-        """Return the workers that may be asked."""
+        """Return the workers that take requests."""
         return iter(tuple(self._with_room))
 
     def drain_events(self) -> list[str]:
-        """Return what happened to workers since the last call, a sentence each."""
+        """Return the events of workers since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 
     def asked(self, worker: Worker) -> None:
-        """Learn that ``worker``, which had nothing to do, was asked for a fragment."""
+        """Note that ``worker``, which was idle, was asked for a fragment."""
         self._with_room[worker].answered_s = self._clock()
 
     def delivered(self, worker: Worker) -> None:
-        """Learn that a fragment of ``worker`` has come."""
+        """Note that ``worker`` has delivered a fragment."""
         member, now = self._with_room[worker], self._clock()
         member.delivered(now)
         if member.lost_node:
@@ -122,9 +122,9 @@ class Fleet:
             member.lost = ""
 
     def failed(self, worker: Worker, error: Exception) -> None:
-        """Learn that a call of ``worker`` raised; raises ``error`` when it is the last of too many in a row.
+        """Note that a call of ``worker`` raised. Raise ``error`` after too many failures in a row.
 
-        What the user's callbacks raise is raised at once: a replacement would only fail again.
+        An error of the user's callbacks is raised at once, as a replacement would fail again.
         """
         if isinstance(error, CallbackError) or isinstance(getattr(error, "cause", None), CallbackError):
             raise error
@@ -139,11 +139,11 @@ class Fleet:
         self._handle_failure(member, f"failed: {last_line(error)}", self._clock())
 
     def remove_lost_workers(self, is_asked: Callable[[Worker], bool]) -> list[Worker]:
-        """Remove workers that were asked for a fragment too long ago or whose node ends, and return them."""
+        """Remove and return workers whose fragment is overdue or whose node ends."""
         return self._remove_workers_of_nodes() + self._remove_hung_workers(is_asked)
 
     def take_new_workers(self) -> list[Worker]:
-        """Place anew the workers whose delay is over; return those that have room since the last call."""
+        """Place anew the workers whose delay is over. Return the workers that got room since the last call."""
         now, num_placed = self._clock(), 0
         while self._due and self._due[0][0] <= now:
             due_s, index = heappop(self._due)
@@ -158,7 +158,7 @@ class Fleet:
         return [self._give_room(worker, now) for worker in tuple(self._without_room) if state.has_room(worker)]
 
     def stop(self) -> None:
-        """Forget every worker: the pool ends them."""
+        """Forget every worker; the pool ends them."""
         self._members = []
         for workers in (self._with_room, self._without_room, self._suspects):
             workers.clear()
@@ -195,7 +195,7 @@ class Fleet:
         return hanging
 
     def _remove_workers_of_nodes(self) -> list[Worker]:
-        """Remove the workers whose nodes are known to be lost, or to end soon, since the last call."""
+        """Remove the workers whose nodes were lost, or end soon, since the last call."""
         state = self._pool.cluster_state()
         if state is self._state_of_nodes:
             return []
@@ -213,7 +213,7 @@ class Fleet:
         return workers
 
     def _forgive_suspects(self, state: ClusterState) -> list[tuple[str, WorkerSlot]]:
-        """Take back the restarts of workers that turn out to have been lost with their node; return those."""
+        """Return the workers that turn out to have been lost with their node, and do not count their restarts."""
         now, forgiven = self._clock(), []
         for worker, suspect in tuple(self._suspects.items()):
             node, member = state.lost.get(worker), suspect.member
@@ -228,7 +228,7 @@ class Fleet:
         return forgiven
 
     def _lose_with_node(self, lost: list[tuple[str, WorkerSlot]], ends_soon: bool) -> None:
-        """Place anew, without counting it, what nodes have taken with them."""
+        """Place anew the workers that nodes have taken with them, without counting restarts."""
         now = self._clock()
         for node, member in lost:
             member.lost, member.lost_node, member.short_lives = "", node, 0
@@ -249,7 +249,7 @@ class Fleet:
         heappush(self._due, (due_s, member.index))
 
     def _suspect(self, member: WorkerSlot, why: str, now: float) -> None:
-        """Handle a failure that may turn out to be that of the worker's node."""
+        """Handle a failure that may be a failure of the worker's node."""
         worker, num_before = member.actor, self._num_restarts
         assert worker is not None
         self._handle_failure(member, why, now)

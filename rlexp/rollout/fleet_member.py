@@ -1,4 +1,4 @@
-"""One worker's place in a fleet: what it did, how often it failed, when it is replaced, and nodes lost with it."""
+"""One worker's place in a fleet: its deliveries, failures, replacement time, and the nodes lost with it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rlexp.errors import RlexpError
 from rlexp.rollout.worker import RolloutWorker
 
 PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
-"""Places the worker of an index anew; its attempt, 0 at first, sets its random streams apart."""
+"""A function that places the worker of an index anew. Its attempt (0 at first) selects other random streams."""
 
 FAILURES_IN_A_ROW = 3
-"""After so many errors in a row without a fragment in between, the trial fails with the last one."""
+"""The trial fails with the last error after so many errors in a row without a fragment."""
 WINDOW_S, FAILURES_IN_WINDOW = 300.0, 10
-"""A worker that fails more often within so long is removed."""
+"""A worker is removed if it fails more often than this within this window of seconds."""
 START_S = 60.0
-"""Extra time for a worker's first fragment, in which its process starts and makes the envs."""
+"""Extra seconds for a worker's first fragment, in which its process starts and makes the envs."""
 STEADY_S = 10.0
-"""A worker that has delivered for so long was lost by accident: its replacement comes at once."""
+"""Seconds after which a lost worker counts as steady: its replacement comes at once."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Before the replacement of one that was lost sooner, as its predecessor was, doubled each time."""
+"""Seconds before an unsteady worker is replaced; doubled after each unsteady life, up to the longest delay."""
 SUSPECTED_S = 90.0
-"""How long a lost process may turn out to have been lost with its node, which Ray notices up to a minute late."""
+"""Seconds in which a lost process may turn out to be lost with its node. Ray reports a node up to a minute late."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class FleetLimits:
     """Limits on failures, beyond which a worker, or all of them, are removed."""
 
     max_restarts: int
-    """Of all workers together, by one process of the trial."""
+    """Most restarts of all workers together, in one process of the trial."""
     sample_timeout_s: float
-    """A worker that needs longer for a fragment hangs."""
+    """Seconds after which a worker without a fragment counts as hanging."""
 
 
 @dataclass(frozen=True)
 class FleetWords:
-    """How events call the members of a fleet."""
+    """The names that events use for the members of a fleet."""
 
     name_of: Callable[[int], str]
-    """Returns the name of the member of an index."""
+    """A function that returns the name of the member of an index."""
     num_workers_of: Callable[[int], int] = lambda index: 1
-    """Returns how many rollout workers are lost with the member of an index."""
+    """A function that returns how many rollout workers are lost with the member of an index."""
 
 
 OF_WORKERS = FleetWords("worker {}".format)
@@ -56,39 +56,39 @@ class WorkerSlot:
 
     index: int
     actor: Actor[RolloutWorker] | None = None
-    """None while it waits for its replacement, and once it is removed."""
+    """None while it waits for its replacement, and after it was removed."""
     answered_s: float = 0.0
-    """When it delivered last, was asked first or was given room."""
+    """When it last delivered, was first asked, or was given room."""
     attempt: int = 0
     first_delivery_s: float | None = None
     short_lives: int = 0
-    """Losses in a row of replacements that had not been steady."""
+    """Number of unsteady replacements in a row."""
     failures: int = 0
     """Errors since its last fragment."""
     failed_at_s: deque[float] = field(default_factory=deque)
-    """When it was lost, within the window; not those times when its node was lost."""
+    """Times of its losses within the window, except losses with its node."""
     lost: str = ""
-    """Why, until its replacement delivers."""
+    """Reason of its loss; set until its replacement delivers."""
     lost_node: str = ""
-    """The node that it was lost with, until its replacement delivers."""
+    """The node that was lost with it; set until its replacement delivers."""
     replace_at_s: float | None = None
     restart: int = 0
-    """The number of its last replacement, among those of all workers."""
+    """The number of its last restart, counted over all workers."""
 
     @property
     def is_removed(self) -> bool:
-        """Whether it is not replaced any more."""
+        """Whether it is never replaced again."""
         return self.actor is None and self.replace_at_s is None
 
     def delivered(self, now: float) -> None:
-        """Note that a fragment has come."""
+        """Note that a fragment has arrived."""
         self.answered_s = now
         self.failures = 0
         if self.first_delivery_s is None:
             self.first_delivery_s = now
 
     def hangs_at_s(self, limits: FleetLimits) -> float:
-        """Return when it counts as hanging if it is asked and delivers nothing."""
+        """Return the time at which it counts as hanging if it is asked and delivers nothing."""
         return self.answered_s + self.timeout_s(limits)
 
     def timeout_s(self, limits: FleetLimits) -> float:
@@ -103,7 +103,7 @@ class WorkerSlot:
         return len(self.failed_at_s)
 
     def next_delay_s(self, now: float) -> float:
-        """Return how long its replacement waits, in seconds: longer with each that was not steady."""
+        """Return the seconds until its replacement; more after each unsteady one."""
         if self.first_delivery_s is not None and now - self.first_delivery_s >= STEADY_S:
             self.short_lives = 0
         self.short_lives += 1
@@ -111,7 +111,7 @@ class WorkerSlot:
 
 
 def last_line(error: Exception) -> str:
-    """Return what was raised in the worker, without the layers that carried it."""
+    """Return the last line of the error that was raised in the worker, without the layers that carried it."""
     cause = getattr(error, "cause", error)
     if isinstance(cause, RlexpError):
         return cause.message
@@ -125,9 +125,9 @@ class NodeLoss:
 
     lost_at_s: float
     lost: set[int] = field(default_factory=set)
-    """The indices of those that were lost with it."""
+    """The indices of the members that were lost with it."""
     missing: set[int] = field(default_factory=set)
-    """Those of them that have not delivered since."""
+    """The members that have not delivered since."""
 
 
 class WorkerLosses:
@@ -139,14 +139,14 @@ class WorkerLosses:
         self._losses: dict[str, NodeLoss] = {}
 
     def lost(self, members: Sequence[tuple[str, int]], ends_soon: bool, now: float) -> list[str]:
-        """Return an event for each node of ``members``, which are pairs of a node and a member's index."""
+        """Return an event for each node in ``members``, which are pairs of a node and a member's index."""
         by_node: defaultdict[str, set[int]] = defaultdict(set)
         for node, index in members:
             by_node[node].add(index)
         return [self._lost(node, indices, ends_soon, now) for node, indices in by_node.items()]
 
     def back(self, node: str, index: int, now: float) -> list[str]:
-        """Return an event if the member was the last of ``node`` that was missing."""
+        """Return an event if the member was the last missing one of ``node``."""
         loss = self._losses.get(node)
         if loss is None:
             return []

@@ -1,8 +1,8 @@
 """Part of stage 1 of the data path: turns a worker's fragments into rows.
 
-Rows are made as soon as they are complete, or of whole episodes only (``batch_mode``): the accumulators decide when, a
-fold decides what they are: n-step transitions for agents that bootstrap from Q-values, or advantages for those that
-learn a policy and a value function from their newest steps.
+Rows are made as soon as they are complete, or of whole episodes only (``batch_mode``). An accumulator decides when rows
+are made. A fold decides what they are: n-step transitions for agents with Q-values, or advantages for agents that learn
+a policy and a value function from their newest steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, n_step_returns, new
 
 MAX_WAITING_BYTES = 2**31
-"""Observations that may wait in a worker."""
+"""Most bytes of observations that may wait in a worker."""
 
 
 class Fold(Protocol):
@@ -26,7 +26,7 @@ class Fold(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """Steps of the stream after the last start that rows need, unless their episodes end before.
+        """Number of steps that rows need after the last start, unless their episodes end before.
 
         A row may depend on all steps up to there. If it depends on more than the ``lookahead`` steps after its own
         start, as an advantage does, its numbers depend on where the stream was cut.
@@ -36,16 +36,16 @@ class Fold(Protocol):
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
         """Return the rows that start at steps ``0 .. num_starts - 1`` of every env, in time-major order.
 
-        Steps that are not ``valid`` have no row, and nothing behind step ``num_starts + lookahead`` matters.
+        Steps that are not ``valid`` have no row. Steps after ``num_starts + lookahead`` are not read.
         """
         ...
 
 
 class Accumulator(Protocol):
-    """Holds the steps that wait until rows can be folded from them; owned by one worker."""
+    """Holds the steps that wait until a fold can compute rows from them; owned by one worker."""
 
     def push(self, fragment: Fragment) -> SampleBatch | None:
-        """Return the rows that may be sent now; None: more fragments are needed first."""
+        """Return the rows that may be sent now; None if more fragments are needed first."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -60,8 +60,8 @@ class Accumulator(Protocol):
 class FragmentAccumulator:
     """An Accumulator that returns each row as soon as it is complete.
 
-    The steps at a fragment's end whose rows need later ones wait for the next fragment, so that no row is
-    folded short at a border, none is lost and none appears twice.
+    Steps at the end of a fragment whose rows need later steps wait for the next fragment. So no n-step return is
+    shortened at a border, and each row appears exactly once.
     """
 
     def __init__(self, fold: Fold) -> None:
@@ -87,9 +87,9 @@ class FragmentAccumulator:
 class EpisodeAccumulator:
     """An Accumulator that returns the rows of whole episodes.
 
-    The stream of all envs waits together and each env has its own cut, behind its last ended episode.
-    The steps before it are sent as soon as they are ``min_steps`` of all envs together; the rest waits,
-    at most an episode per env (which ``horizon`` bounds) and a fragment. Every episode is sent once.
+    The steps of all envs wait together. Each env has its own cut, right after its last ended episode. The steps before
+    it are sent as soon as they are ``min_steps`` of all envs together; the rest waits, at most an episode per env
+    (which ``horizon`` bounds) and a fragment. Every episode is sent once.
     """
 
     def __init__(self, fold: Fold, min_steps: int) -> None:
@@ -138,7 +138,7 @@ class EpisodeAccumulator:
 
 
 def refuse_unended_episodes(num_bytes: int) -> None:
-    """Raise TrialError where observations that wait for the end of their episode take too many bytes."""
+    """Raise TrialError if observations that wait for the end of their episode take too many bytes."""
     refuse_too_much_waiting(
         num_bytes,
         "of episodes that have not ended (batch_mode: complete_episodes)",
@@ -147,7 +147,7 @@ def refuse_unended_episodes(num_bytes: int) -> None:
 
 
 def refuse_too_much_waiting(num_bytes: int, what: str, hint: str) -> None:
-    """Raise TrialError where observations that a worker has not sent yet take more than MAX_WAITING_BYTES."""
+    """Raise TrialError if a worker's unsent observations take more than MAX_WAITING_BYTES."""
     if num_bytes > MAX_WAITING_BYTES:
         raise TrialError(f"a rollout worker holds {num_bytes / 1e9:.1f} GB of observations {what}", hint)
 
@@ -161,7 +161,7 @@ def before_last_end(fragment: Fragment) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class NStep:
-    """A Fold that sums up the rewards of up to ``n_step`` steps; the learner bootstraps from the last one."""
+    """A Fold that sums the rewards of up to ``n_step`` steps; the learner bootstraps from the last step."""
 
     n_step: int
     gamma: float
@@ -173,12 +173,11 @@ class NStep:
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
         """Return one row for each valid step ``t < num_starts``.
 
-        A row that folds m <= n steps (fewer where the episode ends) has
-        REWARDS = sum_{k<m} gamma^k r_{t+k}, NEW_OBS = the observation after step t + m - 1, and
-        DISCOUNTS = gamma^m, or 0 where the episode terminated: the loss bootstraps with
-        ``REWARDS + DISCOUNTS * q(NEW_OBS)``. Truncation bootstraps (Pardo et al. 2018); the folded return is
-        equation 2 of Horgan et al. (2018) with the true number of steps. Each output of the policy is a column
-        under its name for OBS, and under ``new(name)`` for NEW_OBS.
+        A row of m <= n steps (fewer if the episode ends) has REWARDS = sum_{k<m} gamma^k r_{t+k}, NEW_OBS = the
+        observation after step t + m - 1, and DISCOUNTS = gamma^m, or 0 where the episode terminated: the loss
+        bootstraps with ``REWARDS + DISCOUNTS * q(NEW_OBS)``. Truncation bootstraps (Pardo et al. 2018); the n-step
+        return is equation 2 of Horgan et al. (2018) with the true number of steps. Each output of the policy is a
+        column under its name for OBS, and under ``new(name)`` for NEW_OBS.
         """
         returns, num_folded, bootstraps = n_step_returns(stream, num_starts, self.n_step, self.gamma)
         if self._is_unbroken(stream, num_starts):
@@ -198,7 +197,7 @@ class NStep:
         return SampleBatch(columns)
 
     def _is_unbroken(self, stream: Fragment, num_starts: int) -> bool:
-        """Return whether each of the first steps has a row, and each row folds ``n_step`` steps without an end."""
+        """Return whether each of the first steps has a row of ``n_step`` steps without an episode's end."""
         if num_starts == 0 or num_starts + self.lookahead > stream.num_steps:
             return False
         if np.count_nonzero(stream.terminated) or np.count_nonzero(stream.truncated):
@@ -206,7 +205,7 @@ class NStep:
         return bool(np.count_nonzero(stream.valid[:num_starts]) == num_starts * stream.valid.shape[1])
 
     def _unbroken_rows(self, stream: Fragment, returns: Array) -> SampleBatch:
-        """Return what ``rows`` does of such steps: neighbours in the stream, so views of it instead of copies."""
+        """Return what ``rows`` returns for unbroken steps, as views of the stream instead of copies."""
         num_starts, count = len(returns), returns.size
 
         def starts(column: Array, first: int = 0) -> Array:
@@ -225,7 +224,7 @@ class NStep:
 
 
 DIST_INPUTS = "dist_inputs"
-"""The policy's output: the inputs ``[B, K]`` of the distribution that an action was drawn from."""
+"""The policy's output: the inputs ``[B, K]`` of the distribution from which an action was drawn."""
 VF_PREDS = "vf_preds"
 """The policy's output: the value ``[B]`` of an observation."""
 LOGP = "logp"
@@ -233,20 +232,20 @@ LOGP = "logp"
 ADVANTAGES = "advantages"
 """How much better an action was than the policy is on average, ``[B]``; not normalised."""
 VALUE_TARGETS = "value_targets"
-"""What the value function learns, ``[B]``."""
+"""The targets of the value function, ``[B]``."""
 
 
 @dataclass(frozen=True)
 class Advantages:
-    """A Fold that estimates advantages, with the values that the policy computed when it acted."""
+    """A Fold that estimates advantages with the values that the policy computed when it acted."""
 
     gamma: float
     lambda_: float
     """GAE's parameter; 1 without GAE."""
     uses_gae: bool
-    """Whether the targets of the value function are those of GAE; else they are the returns."""
+    """Whether the value function learns GAE's targets; otherwise it learns returns."""
     uses_critic: bool
-    """Whether values are subtracted from returns, and stand for what is not known of them."""
+    """Whether values are subtracted from returns, and replace rewards that are not known."""
 
     @property
     def lookahead(self) -> int:
@@ -275,7 +274,7 @@ class Advantages:
         return SampleBatch({**columns, **outputs})
 
     def _advantages(self, stream: Fragment, values: Array, num_starts: int) -> Array:
-        """Return the sums ``[num_starts, M]``; those of steps that are not valid mean nothing."""
+        """Return the sums ``[num_starts, M]``; sums of steps that are not valid have no meaning."""
         gamma, decay = np.float32(self.gamma), np.float32(self.gamma * (self.lambda_ if self.uses_gae else 1.0))
         terminated, truncated = stream.terminated[:num_starts], stream.truncated[:num_starts]
         deltas = stream.rewards[:num_starts] + gamma * np.where(terminated, 0, values[1:]) - values[:-1]

@@ -1,6 +1,6 @@
-"""What a worker records while it steps its envs, before it becomes rows, and what it reports about it.
+"""The steps that a worker records, before they become rows, and the worker's report about them.
 
-Fragments of several workers can be joined to one batch, and their reports to one: so a gatherer sends them.
+Fragments of several workers can be joined to one batch, and their reports to one report, as a gatherer sends them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rlexp.sample_batch import FRAME_IDS_OF, Array, FrameRows, SampleBatch, Sent
 class Fragment:
     """``T`` consecutive steps of ``M`` envs, time-major.
 
-    One stream of observations serves every step: the observation after step t is ``obs[t + 1]``. Because
-    the vector env resets on the step after an episode's end, that is also the episode's true last
-    observation; the resetting step itself is no transition and has ``valid`` False.
+    One stream of observations serves every step: the observation after step t is ``obs[t + 1]``. The vector env resets
+        on the step after an episode's end, so ``obs[t + 1]`` is also the true last observation. The resetting step is
+        not a transition: its ``valid`` is False.
     """
 
     obs: Array
@@ -36,11 +36,11 @@ class Fragment:
     terminated: Array
     """``[T, M]`` bool: the episode ended here, and no value follows."""
     truncated: Array
-    """``[T, M]`` bool: the episode was cut here; the value of what follows still counts."""
+    """``[T, M]`` bool: the episode was truncated here, and later states still have a value."""
     valid: Array
-    """``[T, M]`` bool: a real env step, not the reset between two episodes."""
+    """``[T, M]`` bool: an env step, not the reset between two episodes."""
     outputs: Outputs = field(default_factory=dict)
-    """What the policy computed for each observation, ``[T + 1, M, ...]`` by name."""
+    """The policy's outputs for each observation, ``[T + 1, M, ...]`` by name."""
 
     @property
     def num_steps(self) -> int:
@@ -60,14 +60,14 @@ class Fragment:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return its arrays by their names: ``Fragment(**state)`` is an equal one."""
+        """Return its arrays by name: ``Fragment(**state)`` is an equal fragment."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @staticmethod
     def join(parts: Sequence[Fragment]) -> Fragment:
         """Return fragments, each recorded right after the one before, as one.
 
-        At a border there are two outputs for one observation: those of the weights that acted on it are kept.
+        At a border, one observation has two outputs; the output of the weights that acted on it is kept.
         """
         return Fragment(
             _overlapping([part.obs for part in parts]),
@@ -81,7 +81,7 @@ class Fragment:
 
 
 def _overlapping(parts: Sequence[Array]) -> Array:
-    """Join arrays ``[T + 1, M, ...]``, of which the last item of each is the first one of the next."""
+    """Join arrays ``[T + 1, M, ...]``; the last item of each array is the first item of the next."""
     return np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]])
 
 
@@ -91,11 +91,11 @@ class SampleTime:
 
     total_s: float = 0.0
     acting_s: float = 0.0
-    """Of them, those in which the policy chose actions."""
+    """Seconds in which the policy chose actions."""
     stepping_s: float = 0.0
-    """Those in which the envs stepped."""
+    """Seconds in which the envs stepped."""
     folding_s: float = 0.0
-    """Those in which steps became transitions with priorities."""
+    """Seconds in which steps became transitions with priorities."""
 
     @staticmethod
     def sum(parts: Iterable[SampleTime]) -> SampleTime:
@@ -111,28 +111,28 @@ class SampleTime:
 
 @dataclass(frozen=True)
 class SampleInfo:
-    """What a worker reports about a batch; small, and separate from it, so that the batch can be sent by reference."""
+    """A worker's small report about a batch, apart from the batch, which can be sent by reference."""
 
     worker_index: int
     num_rows: int
     """Transitions in the batch."""
     num_env_steps: int
-    """Env steps taken; differs from ``num_rows`` by what waits for its n-step successors, or for its episode's end."""
+    """Env steps taken. It differs from ``num_rows`` by steps that wait for n-step successors or their episode's end."""
     episodes: Episodes
     weights_version: int
-    """Learner updates behind the weights of its last step."""
+    """Number of learner updates that the weights of its last step include."""
     time: SampleTime
-    """How long it took to make."""
+    """The time in which the batch was made."""
     observed: Moments | None = None
-    """Moments of the raw observations, where there is a filter."""
+    """Moments of the raw observations; None without a filter."""
     shard: int | None = None
-    """The replay shard for which the rows were written already; None: they may go to any."""
+    """The replay shard for which the rows were already written; None: any shard may take them."""
     num_weight_reads: int | None = None
-    """How often the worker itself has read newer weights from shared memory for them; None: it is sent weights."""
+    """How often the worker read newer weights from shared memory; None if weights are sent to it."""
 
 
 def join_rows(parts: Sequence[SentRows]) -> SampleBatch | FrameRows:
-    """Return the rows of ``parts`` in order as one batch, each frame once; ValueError for rows of different kinds."""
+    """Return the rows of ``parts`` in order as one batch, each frame once. ValueError for rows of different kinds."""
     plain = [part for part in parts if isinstance(part, SampleBatch)]
     framed = [part for part in parts if isinstance(part, FrameRows)]
     if len(plain) == len(parts):
@@ -144,9 +144,9 @@ def join_rows(parts: Sequence[SentRows]) -> SampleBatch | FrameRows:
 
 
 def join_infos(infos: Sequence[SampleInfo]) -> SampleInfo:
-    """Return one report about all of ``infos``, or about nothing; without what each worker observed.
+    """Return one report about all of ``infos``, which may be empty. It leaves out each worker's observed moments.
 
-    Its weights are as old as those of an env step are on average.
+    Its weights have the mean age of the weights over all env steps.
     """
     steps = np.array([info.num_env_steps for info in infos])
     versions = np.array([info.weights_version for info in infos])
@@ -161,7 +161,7 @@ def join_infos(infos: Sequence[SampleInfo]) -> SampleInfo:
 
 
 def join_reports_of_worker(infos: Sequence[SampleInfo]) -> SampleInfo:
-    """Return one report about fragments of one worker, with what it observed and how often it read weights."""
+    """Return one report about fragments of one worker, with its observed moments and its number of weight reads."""
     reads = [info.num_weight_reads for info in infos if info.num_weight_reads is not None]
     return replace(
         join_infos(infos),
@@ -171,7 +171,7 @@ def join_reports_of_worker(infos: Sequence[SampleInfo]) -> SampleInfo:
 
 
 def join_observed(infos: Sequence[SampleInfo]) -> dict[int, Moments]:
-    """Return by worker what was observed in all of ``infos``."""
+    """Return the observed moments in all of ``infos``, by worker."""
     observed: dict[int, list[Moments]] = {}
     for info in infos:
         if info.observed is not None:
@@ -180,7 +180,7 @@ def join_observed(infos: Sequence[SampleInfo]) -> dict[int, Moments]:
 
 
 def _join_frame_rows(parts: Sequence[FrameRows]) -> FrameRows:
-    """Join rows of frames; the last frames of a worker's fragment are the first ones of its next one."""
+    """Join rows of frames; the last frames of a worker's fragment are the first frames of its next one."""
     if len(parts) == 1:
         return parts[0]
     numbers, first, places = np.unique(
@@ -193,6 +193,6 @@ def _join_frame_rows(parts: Sequence[FrameRows]) -> FrameRows:
 
 
 def _renumbered(rows: SampleBatch, places: np.ndarray) -> SampleBatch:
-    """Return ``rows`` whose frames are at ``places [F]`` now."""
+    """Return ``rows`` with their frames renumbered to ``places [F]``."""
     columns = {ids: places[rows[ids]].astype(rows[ids].dtype) for ids in FRAME_IDS_OF.values() if ids in rows}
     return rows.with_columns(**columns)

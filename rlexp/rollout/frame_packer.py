@@ -1,4 +1,4 @@
-"""Large observations on their way from the envs to replay: each frame is numbered, and sent once in a batch."""
+"""Large observations on their way from the envs to replay: each frame has a number and is sent once in a batch."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import FRAME_IDS_OF, OBS, Array, FrameRows, SampleBatch, num_frames
 
 ENV_BITS = 40
-"""The frames of an env are numbered within so many bits; it never shows as many."""
+"""Number of bits within which the frames of an env are numbered; an env never shows so many."""
 
 
 class FramePacker:
-    """Puts the numbers of frames in the place of a worker's observations, and the frames beside what is sent.
+    """Replaces a worker's observations by frame numbers, and puts the frames beside the rows that are sent.
 
-    Each channel of an image ``[H, W, K]`` is a frame, since the image may be a stack of them; any other
-    observation is one. Which frames a stack shares with the one before is seen by comparing the two, so nothing
-    is assumed of the env: stacks that do not overlap share no frames. Between packing and sending,
-    n-step rows are folded of numbers ``[T + 1, M, K]`` instead of observations.
+    Each channel of an image ``[H, W, K]`` is a frame, since the image may be a stack of frames. Any other observation
+    is one frame. Comparing consecutive stacks shows which frames they share, so nothing is assumed about the env:
+    stacks that do not overlap share no frames. Between packing and sending, n-step rows hold numbers ``[T + 1, M, K]``
+    instead of observations.
     """
 
     def __init__(self, num_envs: int, refuse_waiting: Callable[[int], None]) -> None:
-        """Number the frames of ``num_envs`` envs; ``refuse_waiting`` raises TrialError where too many bytes wait."""
+        """Number the frames of ``num_envs`` envs; ``refuse_waiting`` raises TrialError if too many bytes wait."""
         self._refuse_waiting = refuse_waiting
-        # Random, so that frames of another worker, or of the one before it, have other numbers.
+        # Random, so that frames of another worker, or of its predecessor, have other numbers.
         self._first = secrets.randbits(61)
         self._streams = [FrameStream(self._first + (env << ENV_BITS)) for env in range(num_envs)]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames that wait, or that later rows may show again."""
+        """Bytes of the frames that wait or that later rows may need."""
         return sum(stream.nbytes for stream in self._streams)
 
     def pack(self, fragment: Fragment) -> Fragment:
         """Return ``fragment`` with the global numbers of its frames as its stream of observations ``[T + 1, M, K]``.
 
-        Raises TrialError where too many frames wait to be sent.
+        Raises TrialError if too many frames wait to be sent.
         """
         numbers = [stream.extend(fragment.obs[:, env]) for env, stream in enumerate(self._streams)]
         self._refuse_waiting(self.nbytes)
         return replace(fragment, obs=np.stack(numbers, axis=1))
 
     def send(self, folded: SampleBatch) -> FrameRows:
-        """Return rows that were ``folded`` of packed fragments with their frames; forget those that no later row needs.
+        """Return the ``folded`` rows of packed fragments with their frames; forget frames that no later row needs.
 
-        In ``folded``, OBS and NEW_OBS, where a fold has it, are global frame numbers; in the rows returned, FRAME_IDS
+        In ``folded``, OBS and NEW_OBS (if the fold has it) are global frame numbers; in the rows returned, FRAME_IDS
         and NEW_FRAME_IDS are indices into their frames.
         """
         rows = self._with_frames(folded)
@@ -89,17 +89,17 @@ class FramePacker:
 
 
 def refuse_large_fragment(num_bytes: int) -> None:
-    """Raise TrialError where the frames of a fragment take too many bytes."""
+    """Raise TrialError if the frames of a fragment take too many bytes."""
     refuse_too_much_waiting(num_bytes, "for one fragment", "lower sample_batch_size or num_envs_per_worker")
 
 
 class FrameStream:
-    """The frames that an env has shown and rows may still need."""
+    """The frames of an env that later rows may need."""
 
     def __init__(self, first: int) -> None:
         """Number the frames from ``first`` on."""
         self.first = first
-        """The oldest one held."""
+        """Number of the oldest frame held."""
         self._end = first
         self._frames: dict[int, Array] = {}
         self._last: Array = np.empty(0, np.uint8)
@@ -121,7 +121,7 @@ class FrameStream:
         """Add the next ``observations [T, ...]``; return the numbers of their frames ``[T, K]``."""
         flat = observations.reshape(len(observations), -1).view(np.uint8)
         numbers = [self._take_in(observation, pixels) for observation, pixels in zip(observations, flat, strict=True)]
-        self._last = self._last.copy()  # not to hold the whole fragment
+        self._last = self._last.copy()  # Copy the frame, so that the whole fragment is not kept.
         return np.array(numbers)
 
     def frame(self, number: int) -> Array:
@@ -145,7 +145,7 @@ class FrameStream:
         self._frames = dict(enumerate(frames, self.first))
 
     def _take_in(self, observation: Array, flat: Array) -> list[int]:
-        """Number the frames of an ``observation``, whose bytes are ``flat``."""
+        """Number the frames of an ``observation`` with the bytes ``flat``."""
         count = num_frames(observation.shape)
         shared = self._num_shared(flat, count, observation.itemsize)
         numbers = self._last_numbers[len(self._last_numbers) - shared :]
@@ -161,7 +161,7 @@ class FrameStream:
         return numbers
 
     def _num_shared(self, flat: Array, count: int, itemsize: int) -> int:
-        """Return how many of an observation's ``count`` frames are the last ones of the observation before."""
+        """Return how many of the ``count`` frames were the last frames of the previous observation."""
         if not self._last_numbers:
             return 0
         likely = min(self._shift, count - 1)
@@ -173,9 +173,9 @@ class FrameStream:
 
 
 def overlaps(before: Array, after: Array, pixel: int, moved: int) -> bool:
-    """Return whether ``after`` is the image ``before`` with the first ``moved`` of the bytes of each pixel gone.
+    """Return whether ``after`` is the image ``before`` without the first ``moved`` bytes of each pixel.
 
-    Both are bytes, ``pixel`` of them for each pixel, to whose end others have come.
+    Both have ``pixel`` bytes for each pixel; new bytes were added at the end of each pixel.
     """
     differ: Array = before[moved:] != after[: len(after) - moved]
     differ &= _compared(len(differ), pixel, moved)
@@ -184,5 +184,5 @@ def overlaps(before: Array, after: Array, pixel: int, moved: int) -> bool:
 
 @lru_cache
 def _compared(length: int, pixel: int, moved: int) -> Array:
-    """Return which of an image's bytes are those of the frames that it shares with the one before."""
+    """Return a mask of the image bytes that belong to frames shared with the previous image."""
     return np.arange(length) % pixel < pixel - moved

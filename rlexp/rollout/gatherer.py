@@ -1,6 +1,7 @@
 """Gatherers: each keeps the workers of one node busy and stores their rows, so that the driver handles few reports.
 
-``GatheredWorkers`` is the driver's side: it keeps each gatherer busy, fed with weights, and knowing where to store.
+``GatheredWorkers`` is the driver's side. It asks gatherers for reports, and gives them weights and the shards to store
+in.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import SentRows
 
 IDLE_S = 0.05
-"""How long a gatherer sleeps where nothing is in progress that could end a wait: all workers are being replaced."""
+"""Seconds that a gatherer sleeps if no call is in progress, as when all workers are being replaced."""
 
 RenewSpec = Callable[[WorkerSpec, int], WorkerSpec]
-"""Returns the spec of a worker's replacement, given the first one's and the number of the attempt."""
+"""A function that returns the spec of a worker's replacement, given the first spec and the attempt."""
 
 
 class RowStore(Protocol):
-    """What keeps rows: a replay shard."""
+    """Stores rows, as a replay shard does."""
 
     def add_batch(self, sent: SentRows) -> int:
         """Add rows."""
@@ -43,62 +44,62 @@ class GathererConfig:
     """How a gatherer joins and stores rows, and how it treats its workers."""
 
     limits: FleetLimits
-    """For its own workers."""
+    """Limits on failures of its own workers."""
     queue_depth: int
     """Sample calls in flight per worker."""
     max_weight_sync_delay: int
     """Env steps that a worker samples before it gets newer weights."""
     joined_rows: int
-    """Rows of a batch that is stored, at least."""
+    """Least number of rows in a batch that is stored."""
     reported_rows: int
-    """Rows of a report, at least, unless ``longest_wait_s`` passes."""
+    """Least number of rows in a report, unless ``longest_wait_s`` passes."""
     longest_wait_s: float
-    """A report comes after so many seconds, with what there is."""
+    """Seconds after which a report is sent with the rows that there are."""
     store_depth: int
     """Batches on their way into each shard."""
 
 
 @dataclass(frozen=True)
 class GathererSpec:
-    """One gatherer. It can be pickled, as its functions are those of modules."""
+    """The settings of one gatherer. It can be pickled, as its functions are module functions."""
 
     index: int
     attempt: int
-    """How many gatherers of this index there were before."""
+    """Number of earlier gatherers of this index."""
     seed: int
-    """Seeds the choice of shards."""
+    """Seed for the choice of shards."""
     workers: tuple[tuple[WorkerSpec, Resources], ...]
     renew: RenewSpec
     make_pool: Callable[[], TaskPool]
-    """Makes the pool that places the workers, in the gatherer's process."""
+    """A function that makes the pool of workers in the gatherer's process."""
     config: GathererConfig
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a gatherer reports beside the samples; all but what it holds is since its last report."""
+    """What a gatherer reports beside the samples, all since its last report except the fragments that it holds."""
 
     gatherer: int
     """Its index."""
     attempt: int
-    """How many gatherers of this index there were before."""
+    """Number of earlier gatherers of this index."""
     num_worker_restarts: int
     num_fragments_held: int
-    """Fragments that it holds, or has asked for, now: lost if it dies."""
+    """Number of fragments that it holds or has asked for now; they are lost if it dies."""
     events: tuple[str, ...]
     observed: dict[int, Moments]
-    """What each worker observed, where there is a filter."""
+    """The moments that each worker observed; empty without a filter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatheredInfo(SampleInfo):
-    """A report about rows of several workers, which are stored."""
+    """A report about stored rows of several workers."""
 
     gathered: Gathered
     fed: tuple[int, ...]
-    """The shards that were given rows."""
+    """The shards that got rows."""
     num_fragments_lost: int
-    """Fragments that a lost shard did not take, or that were lost with their node, since the last report."""
+    """Fragments since the last report that were lost with their node or that a lost shard did not take."""
 
 
 class Gatherer:
@@ -127,7 +128,7 @@ class Gatherer:
         self._num_restarts_reported = 0
 
     def set_shard(self, index: int, shard: Actor[Any]) -> None:
-        """Store in ``shard`` from now on, which may replace one that was lost."""
+        """Store in ``shard`` from now on; it may replace a lost shard."""
         lost = self._shards.get(index)
         if lost is not None:
             self._forget(lost)
@@ -135,7 +136,7 @@ class Gatherer:
         self._stored_fragments[shard] = []
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        """Give each worker ``weights`` when it is due; they came to this node once."""
+        """Give ``weights`` to each worker that is due; they are sent to this node once."""
         self._source.publish(version, weights)
 
     def set_filter(self, moments: Moments) -> None:
@@ -143,9 +144,9 @@ class Gatherer:
         self._source.set_filter(moments)
 
     def sample(self, num_steps_sampled: int) -> tuple[int, GatheredInfo]:
-        """Store rows until there are enough for a report, or its time is over; return their number, and the report.
+        """Store rows until there are enough for a report or its time is over. Return their number and the report.
 
-        ``num_steps_sampled`` is the clock of the workers' schedules. Raises what ends a fleet of workers.
+        ``num_steps_sampled`` is the clock of the workers' schedules. Raises errors that end a fleet of workers.
         """
         ends_s = self._clock() + self._config.longest_wait_s
         while True:
@@ -174,7 +175,7 @@ class Gatherer:
         return sum(sample.info.num_rows for sample in self._waiting)
 
     def _store(self, least_rows: int) -> None:
-        """Send what waits to a shard that has room, if it is at least so many rows."""
+        """Send the waiting rows to a shard that has room, if there are at least ``least_rows``."""
         if not self._waiting or self._num_waiting_rows() < least_rows:
             return
         with_room = sorted(index for index, shard in self._shards.items() if self._has_room(shard))
@@ -195,7 +196,7 @@ class Gatherer:
         self._store_calls.submit(shard, RowStore.add_batch, self._pool.put(rows))
 
     def _rows_of(self, sample: Sample) -> SentRows | None:
-        """Return a fragment's rows; None, counted, if they are lost: their worker's process died meanwhile."""
+        """Return a fragment's rows; None if they were lost with their worker's process, which is counted."""
         try:
             return self._pool.get(sample.batch, GET_TIMEOUT_S)
         except (ActorLostError, ArgumentLostError):
@@ -206,7 +207,7 @@ class Gatherer:
         return self._store_calls.in_flight(shard) < self._config.store_depth
 
     def _check_stores(self) -> None:
-        """Count what shards did not take; one that is lost gets nothing until it is replaced."""
+        """Count batches that shards did not take. A lost shard gets nothing until it is replaced."""
         for call in self._store_calls.completed():
             sent = self._stored_fragments.get(call.actor)
             if sent is None:
@@ -222,7 +223,7 @@ class Gatherer:
                 self._forget(call.actor)
 
     def _forget(self, shard: Actor[Any]) -> None:
-        """Send nothing more to a shard that was lost, and count what it had not taken."""
+        """Send nothing more to a lost shard, and count the batches that it had not taken."""
         self._num_fragments_lost += sum(self._stored_fragments.pop(shard, []))
         self._store_calls.forget(shard)
         self._shards = {index: each for index, each in self._shards.items() if each is not shard}
@@ -246,17 +247,17 @@ class Gatherer:
 
 
 QUEUE_DEPTH = 2
-"""Calls in flight per gatherer: with 2, its workers are kept busy while the driver does something else."""
+"""Calls in flight per gatherer. With 2, its workers stay busy while the driver is busy elsewhere."""
 
 
 class GatheredWorkers(RemoteWorkers):
-    """A SampleSource over a fleet of gatherers, which have the methods that it calls of workers.
+    """A SampleSource over a fleet of gatherers, which have the same methods as workers.
 
-    The rows of its samples are in the replay shards already; the infos are of the type ``GatheredInfo``.
+    The rows of its samples are already in the replay shards; the infos are of the type ``GatheredInfo``.
     """
 
     def __init__(self, pool: TaskPool, fleet: Fleet, max_weight_sync_delay: int) -> None:
-        """Each of ``fleet`` gets newer weights after it has reported so many more env steps.
+        """Send a member of ``fleet`` newer weights after it reported ``max_weight_sync_delay`` more env steps.
 
         Call ``set_shard`` for each shard before the first poll.
         """
@@ -273,7 +274,7 @@ class GatheredWorkers(RemoteWorkers):
         return super().num_worker_restarts + self._num_restarts
 
     def set_shard(self, index: int, shard: Actor[Any]) -> None:
-        """Let all gatherers store in ``shard``, which may replace one that was lost."""
+        """Let all gatherers store in ``shard``, which may replace a lost one."""
         self._shards[index] = shard
         for gatherer in self._fleet:
             self._send_shard(gatherer, index)
@@ -287,13 +288,13 @@ class GatheredWorkers(RemoteWorkers):
         return super().drain_events() + events
 
     def _prepare(self, worker: Actor[Any]) -> None:
-        """Tell a new gatherer also where to store."""
+        """Send a new gatherer the settings of a worker, and the shards to store in."""
         super()._prepare(worker)
         for index in self._shards:
             self._send_shard(worker, index)
 
     def _replace(self, worker: Actor[Any], error: Exception) -> None:
-        """Replace a gatherer that died, maybe with a report; another error has ended its fleet, and is raised."""
+        """Replace a gatherer that died and count its lost fragments; raise any other error, which ended its fleet."""
         if not isinstance(error, (ActorLostError, ArgumentLostError)):
             raise error
         super()._replace(worker, error)
@@ -302,7 +303,7 @@ class GatheredWorkers(RemoteWorkers):
         self._updates.submit(gatherer, Gatherer.set_shard, index, self._shards[index])
 
     def _unpacked(self, sample: Sample) -> Sequence[Sample]:
-        """Return a gatherer's sample, if it has any, and one without rows for what each worker observed."""
+        """Return a gatherer's sample, if it has one, and a sample without rows for each worker's observed moments."""
         info = sample.info
         assert isinstance(info, GatheredInfo)
         self._count(info)
@@ -327,5 +328,5 @@ class GatheredWorkers(RemoteWorkers):
 
 
 def _observation(worker: int, weights_version: int, moments: Moments) -> SampleInfo:
-    """Return a report about nothing but what a worker observed."""
+    """Return a report that has only a worker's observed moments."""
     return replace(join_infos([]), worker_index=worker, weights_version=weights_version, observed=moments)

@@ -1,4 +1,4 @@
-"""Steps a vector env with a policy and records what happens: fragments, before they become transitions."""
+"""Steps a vector env with a policy and records fragments, before they become transitions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig
 from rlexp.sample_batch import Array
 
 ENV = "env"
-"""The part of a recorder's state that has the envs."""
+"""Key of the envs in a recorder's state."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A fragment and what is reported about it."""
+    """A fragment and the report about it."""
 
     fragment: Fragment
     episodes: Episodes
@@ -34,25 +34,25 @@ class Recording:
     observed: Moments | None
     """Moments of its raw observations; None without a filter."""
     weights_version: int
-    """Learner updates behind the weights that acted."""
+    """Number of learner updates that the acting weights include."""
     time: SampleTime
-    """How long it took."""
+    """The time that recording took."""
 
     @property
     def num_env_steps(self) -> int:
-        """Steps that were no resets."""
+        """Env steps, without resets."""
         return int(np.count_nonzero(self.fragment.valid))
 
 
 class StepRecorder(Protocol):
-    """Delivers fragment after fragment; weights and filters change between two of them."""
+    """Delivers one fragment after another; weights and filters change only between fragments."""
 
     def record(self, num_steps_sampled: int) -> Recording:
         """Return the next fragment; ``num_steps_sampled`` is the clock of the policy's schedules."""
         ...
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        """Act with ``weights``; ``version`` counts the learner's updates behind them."""
+        """Act with ``weights``; ``version`` counts the learner updates that they include."""
         ...
 
     def set_filter(self, moments: Moments) -> None:
@@ -60,21 +60,21 @@ class StepRecorder(Protocol):
         ...
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next fragment depends on but weights; None where that cannot be read.
+        """Return everything except weights on which the next fragment depends; None if it cannot be read.
 
-        Where only the states of the user's callbacks can be read, it has nothing else: no ``ENV``.
+        If only the states of the user's callbacks can be read, the result has nothing else: no ``ENV``.
         """
         ...
 
     def load(self, state: Mapping[str, Any]) -> bool:
         """Continue from what ``state`` returned, as a new recorder.
 
-        False where the envs cannot: then only the user's callbacks have continued.
+        False if the envs cannot continue; then only the user's callbacks have continued.
         """
         ...
 
     def stop(self) -> None:
-        """End what is in progress and close the envs; idempotent."""
+        """End the recording in progress and close the envs; idempotent."""
         ...
 
 
@@ -89,7 +89,7 @@ class FragmentRecorder:
         seed: int,
         hooks: EpisodeHooks | None = None,
     ) -> None:
-        """Reset the envs with ``seed``; ``hooks`` are called for its episodes, from the first ``record`` on."""
+        """Reset the envs with ``seed``. ``hooks`` are called for the episodes, from the first ``record`` on."""
         self._env = env
         self._policy = policy
         self._config = config
@@ -144,7 +144,7 @@ class FragmentRecorder:
             fragment=replace(
                 fragment,
                 rewards=clip_rewards(rewards, self._config.clip_rewards).astype(np.float32),
-                # Of small arrays, ``np.array`` makes one in a third of the time of ``np.stack``.
+                # For small arrays, ``np.array`` takes a third of the time of ``np.stack``.
                 outputs={name: np.array([output[name] for output in outputs]) for name in outputs[-1]},
             ),
             episodes=self._joined(episodes),
@@ -193,7 +193,7 @@ class FragmentRecorder:
         self._env.close()
 
     def _joined(self, parts: list[Episodes]) -> Episodes:
-        """Return the episodes of a fragment, with their own metrics where there are hooks."""
+        """Return the episodes of a fragment, with their own metrics if there are hooks."""
         episodes = Episodes.join(parts)
         return episodes if self._hooks is None else replace(episodes, own_metrics=self._hooks.drain_metrics())
 
@@ -218,7 +218,7 @@ class FragmentRecorder:
 
 
 def _refuse_not_finite(seen: Array, what: str) -> None:
-    """Raise TrialError for the first of ``seen [T, M, ...]`` that is NaN or infinite."""
+    """Raise TrialError for the first value in ``seen [T, M, ...]`` that is NaN or infinite."""
     if np.issubdtype(seen.dtype, np.floating) and not np.isfinite(seen).all():
         step, env, *place = np.argwhere(~np.isfinite(seen))[0].tolist()
         value = seen[(step, env, *place)]
@@ -230,7 +230,7 @@ def _refuse_not_finite(seen: Array, what: str) -> None:
 
 
 def clip_rewards(rewards: Array, limits: RewardLimits) -> Array:
-    """Return ``rewards [...]`` within ``limits``, for learning."""
+    """Return ``rewards [...]`` clipped to ``limits``, for learning."""
     if isinstance(limits, bool):
         return np.sign(rewards) if limits else rewards
     low, high = limits if isinstance(limits, tuple) else (-limits, limits)
@@ -240,8 +240,8 @@ def clip_rewards(rewards: Array, limits: RewardLimits) -> Array:
 class RecordingAhead:
     """A Recorder whose own thread works one fragment ahead, never more.
 
-    The thread handles requests in order, so weights and filters change between two fragments: the
-    one in progress when they arrive is finished with the old ones.
+    The thread handles requests in order, so weights and filters change between two fragments. The fragment in progress
+    is finished with the old ones.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
@@ -252,10 +252,10 @@ class RecordingAhead:
         self._changes: list[Future[None]] = []
 
     def record(self, num_steps_sampled: int) -> Recording:
-        """Return the fragment that was in progress, and begin the next one; raises what recording it raised."""
+        """Return the fragment in progress and begin the next one; raise the error of the recording, if any."""
         ahead = self._ahead or self._begin(num_steps_sampled)
         self._ahead = None
-        # No bound: like a call to the env itself, it lasts as long as the env's steps do.
+        # No timeout: like a call of the env, it lasts as long as the env's steps.
         recording = ahead.result()
         self._raise_errors_of_changes()
         self._ahead = self._begin(num_steps_sampled + recording.num_env_steps)
@@ -270,11 +270,11 @@ class RecordingAhead:
         self._changes.append(self._thread.submit(self._recorder.set_filter, moments))
 
     def state(self) -> dict[str, Any] | None:
-        """Return None: a fragment is in progress."""
+        """Return None, as a fragment is in progress."""
         return None
 
     def load(self, state: Mapping[str, Any]) -> bool:
-        """Return False: there is no state of it."""
+        """Return False, as it has no state to load."""
         return False
 
     def stop(self) -> None:

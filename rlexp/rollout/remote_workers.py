@@ -1,4 +1,4 @@
-"""The rollout workers that a task pool placed elsewhere: keeps each busy and fed with weights, in turns."""
+"""The rollout workers that a task pool placed elsewhere. Each is kept busy and gets weights, in turns."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rlexp.rollout.worker import RolloutWorker
 
 
 class Turns:
-    """Which worker is asked next: the one with the fewest calls in flight, then the one asked longest ago.
+    """Chooses the next worker to ask: the one with the fewest calls in flight, then the one asked longest ago.
 
     A heap, so that a turn costs the logarithm of the number of workers.
     """
 
     def __init__(self, queue_depth: int) -> None:
-        """No worker has more than ``queue_depth`` calls in flight."""
+        """Limit each worker to ``queue_depth`` calls in flight."""
         self.num_in_flight = 0
         self._queue_depth = queue_depth
         self._turn = 0
-        # Of each worker the calls in flight, the turn in which it was asked last, and a number that breaks ties.
+        # For each worker: its calls in flight, the turn in which it was last asked, and a number that breaks ties.
         self._entries: dict[Worker, tuple[int, int, int]] = {}
         self._workers: dict[int, Worker] = {}
         self._heap: list[tuple[int, int, int]] = []
@@ -48,12 +48,12 @@ class Turns:
             del self._workers[entry[2]]
 
     def next(self) -> Worker | None:
-        """Return the worker that is asked now, and count its call; None where every queue is full."""
+        """Return the worker that is asked now, and count its call; None if every queue is full."""
         while self._heap:
             entry = heappop(self._heap)
             worker = self._workers.get(entry[2])
             if worker is None or self._entries[worker] != entry:
-                continue  # an entry from before
+                continue  # an outdated entry
             self._turn += 1
             self.num_in_flight += 1
             self._set(worker, (entry[0] + 1, self._turn, entry[2]))
@@ -74,7 +74,7 @@ class Turns:
         self._entries[worker] = entry
         if entry[0] < self._queue_depth:
             heappush(self._heap, entry)
-        if len(self._heap) > 4 * len(self._entries) + 64:  # mostly entries from before
+        if len(self._heap) > 4 * len(self._entries) + 64:  # mostly outdated entries
             self._heap = [each for each in self._entries.values() if each[0] < self._queue_depth]
             heapify(self._heap)
 
@@ -83,12 +83,12 @@ class WeightSyncs:
     """Which workers are due for newer weights: those that have sampled long enough with theirs."""
 
     def __init__(self, max_delay: int) -> None:
-        """A worker is due once it has sampled ``max_delay`` env steps since its last weights."""
+        """Make a worker due once it has sampled ``max_delay`` env steps since its last weights."""
         self._max_delay = max_delay
         self._steps: dict[Worker, int] = {}
         self._version_of: dict[Worker, int] = {}
         self._due: dict[Worker, None] = {}
-        # Those that may be sent the newest weights: looked at once for each version, not at each step.
+        # Workers that may be sent the newest weights: checked once for each version, not at each step.
         self._candidates: dict[Worker, None] = {}
         self._reading: set[Worker] = set()
 
@@ -101,7 +101,7 @@ class WeightSyncs:
         return worker in self._steps
 
     def add(self, worker: Worker) -> None:
-        """Count what a worker without weights samples from now on."""
+        """Count the env steps that a worker without weights samples from now on."""
         self._candidates[worker] = None
         self._restart(worker)
 
@@ -114,7 +114,7 @@ class WeightSyncs:
         self._reading.discard(worker)
 
     def reads(self, worker: Worker) -> None:
-        """Learn that ``worker`` reads weights from shared memory when it is due: it is sent none from now on."""
+        """Note that ``worker`` reads weights from shared memory when it is due, so none are sent to it."""
         if worker not in self._reading:
             self._reading.add(worker)
             self._due.pop(worker, None)
@@ -127,17 +127,17 @@ class WeightSyncs:
             self._due[worker] = self._candidates[worker] = None
 
     def published(self) -> None:
-        """Learn that there are newer weights."""
+        """Note that there are newer weights."""
         self._candidates |= self._due
 
     def lost(self, worker: Worker) -> None:
-        """Learn that weights did not reach ``worker``: it is sent some again."""
+        """Note that weights did not reach ``worker``, so that they are sent again."""
         self._version_of.pop(worker, None)
         if worker not in self._reading:
             self._candidates[worker] = None
 
     def take(self, version: int) -> list[Worker]:
-        """Return the workers to which weights of ``version`` are sent now, as if they had them."""
+        """Return the workers to which weights of ``version`` are sent now, and note that they have them."""
         candidates, self._candidates = self._candidates, {}
         taken = [worker for worker in candidates if self._version_of.get(worker, version - 1) < version]
         for worker in taken:
@@ -156,7 +156,7 @@ class WeightSyncs:
 class RemoteWorkers:
     """A SampleSource over a fleet of workers, each with up to ``queue_depth`` sample calls in flight.
 
-    What a step costs depends on what has completed, not on the number of workers.
+    The cost of a step depends on the completed calls, not on the number of workers.
     """
 
     def __init__(
@@ -167,10 +167,10 @@ class RemoteWorkers:
         max_weight_sync_delay: int,
         shared_weights: SharedWeights | None = None,
     ) -> None:
-        """Weights go to a worker once it has sampled ``max_weight_sync_delay`` env steps since its last ones.
+        """Send a worker weights once it has sampled ``max_weight_sync_delay`` env steps since its last ones.
 
-        With 0, newer weights always go to each worker before its next call. A worker whose first report says that it
-        reads ``shared_weights``, which this owns, is sent none from then on.
+        With 0, each worker always gets newer weights before its next call. This owns ``shared_weights``. A worker whose
+        first report says that it reads them is sent none from then on.
         """
         self.num_weight_syncs = 0
         self._num_earlier_restarts = 0
@@ -201,7 +201,7 @@ class RemoteWorkers:
         self._ask(num_steps_sampled, math.inf if wanted is None else wanted - len(samples))
         return samples
 
-    has_waiting = False  # each poll takes all that have come
+    has_waiting = False  # each poll takes all completed calls
 
     @property
     def num_in_flight(self) -> int:
@@ -225,7 +225,7 @@ class RemoteWorkers:
             self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
 
     def state(self) -> dict[str, Any]:
-        """Return what was counted: workers in other processes begin new episodes."""
+        """Return the counters only, as workers in other processes begin new episodes."""
         return {"num_weight_syncs": self.num_weight_syncs, "num_worker_restarts": self.num_worker_restarts}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ class RemoteWorkers:
             self._shared_weights.close()
 
     def _sample_of(self, call: Completed[RolloutWorker, SampleInfo]) -> Sample | None:
-        """Return what a completed call has brought; None if its worker was lost by it, or before."""
+        """Return the sample of a completed call; None if its worker was lost during the call, or before."""
         if call.actor not in self._syncs:
             return None
         self._turns.ended(call.actor)
@@ -264,12 +264,12 @@ class RemoteWorkers:
         self.num_weight_syncs += info.num_weight_reads
 
     def _check_updates(self) -> None:
-        """Replace workers that could not take their weights or filter: they would act with old ones."""
+        """Replace workers that could not take their weights or filter, as they would act with old ones."""
         for call in self._updates.completed():
             if call.actor in self._syncs:
                 try:
                     self._pool.get(call.ref, GET_TIMEOUT_S)
-                except ArgumentLostError:  # the worker lives, and is sent both again
+                except ArgumentLostError:  # The worker lives, and both are sent again.
                     self._send_filter(call.actor)
                     self._syncs.lost(call.actor)
                 except Exception as error:
@@ -280,14 +280,14 @@ class RemoteWorkers:
         self._fleet.failed(worker, error)
 
     def _take_new_workers(self) -> None:
-        """Ask new workers from now on."""
+        """Ask new workers for samples from now on."""
         for worker in self._fleet.take_new_workers():
             self._turns.add(worker)
             self._syncs.add(worker)
             self._prepare(worker)
 
     def _prepare(self, worker: Worker) -> None:
-        """Send a new worker what it needs before its first call, beside weights."""
+        """Send a new worker what it needs before its first call, except weights."""
         self._send_filter(worker)
 
     def _send_filter(self, worker: Worker) -> None:

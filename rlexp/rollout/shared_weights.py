@@ -1,4 +1,4 @@
-"""SharedWeights: the newest weights where the workers of one machine read them, so that none is sent any.
+"""SharedWeights: the newest weights in memory that the workers of one machine read, so that none are sent.
 
 ::
 
@@ -22,18 +22,18 @@ from rlexp.sample_batch import Array, Column
 
 NUM_SLOTS = 2
 ALIGNMENT = 64
-"""Of each array within a slot, in bytes."""
+"""Alignment of each array within a slot, in bytes."""
 MOST_READS = 10
-"""Of one call: a reader that is overtaken by the writer in each of them goes on with what it has."""
+"""Most reads in one call. A reader that the writer overtakes in each of them keeps its weights."""
 
 
 class _Memory:
     """The arrays of a segment, in the order in which every process takes them.
 
-    Publication ``count``, counted from 1, is in slot ``count % 2``. The writer says that it ``begun`` one, fills the
-    slot, and says that it was ``published``. A reader copies the slot of the last one published. Only the publication
-    after the next is written to that slot, so the copy is whole if that has not begun once the copy is made. Nobody
-    waits for anybody, and a process that dies at any point leaves what was published before readable.
+    Publication ``count``, counted from 1, is in slot ``count % 2``. The writer sets ``begun``, fills the slot, and sets
+    ``published``. A reader copies the slot of the last publication. Only the publication after the next is written to
+    that slot, so the copy is whole if that one has not begun after the copy. Neither side waits. If a process dies at
+    any point, earlier publications stay readable.
     """
 
     def __init__(self, segment: Segment, num_readers: int) -> None:
@@ -44,27 +44,27 @@ class _Memory:
         self.versions: Array = words[2, :NUM_SLOTS]
         """The version in each slot."""
         self.wanted: Array = words[3:, 0]
-        """Of each reader the lowest version that it waits for ``[num_readers]``; written by that reader only."""
+        """The lowest version that each reader waits for ``[num_readers]``; only that reader writes its entry."""
         self._forms_nbytes: Array = words[0, 1:2]
         self.forms: tuple[Column, ...] = ()
-        """Of the arrays of weights, once there are any."""
+        """The forms of the weight arrays, once they are known."""
         self.slots: list[Array] = []
         """The bytes of each slot."""
 
     def lay_out(self, forms: Sequence[Column]) -> None:
-        """Write of what form all weights will be, before the first are published."""
+        """Write the form of all weights, before the first are published."""
         text = json.dumps(forms).encode()
         self._segment_bytes(len(text))[:] = np.frombuffer(text, np.uint8)
         self._forms_nbytes[0] = len(text)
         self._take_slots(forms)
 
     def find_layout(self) -> None:
-        """Read what ``lay_out`` wrote, in another process, once something was published."""
+        """Read what ``lay_out`` wrote, in another process, after the first publication."""
         text = self._segment_bytes(int(self._forms_nbytes[0])).tobytes()
         self._take_slots([Column(name, dtype, tuple(shape)) for name, dtype, shape in json.loads(text)])
 
     def arrays(self, slot: Array) -> dict[str, Array]:
-        """Return the weights within the bytes of a slot, or of its copy, as views."""
+        """Return the weights as views of the bytes of a slot, or of its copy."""
         starts, _ = _places(self.forms)
         return {
             form.name: slot[start : start + _nbytes(form)].view(form.dtype).reshape(form.shape)
@@ -72,7 +72,7 @@ class _Memory:
         }
 
     def close(self) -> None:
-        """Let no further process in, and give the memory back where nobody reads it; counters keep their values."""
+        """Refuse new readers, and free memory that nobody reads; counters keep their values."""
         self._segment.close()
         self.slots = []
         self.begun, self.published, self.versions = self.begun.copy(), self.published.copy(), self.versions.copy()
@@ -88,12 +88,12 @@ class _Memory:
 
 
 class SharedWeights:
-    """The writer's end, of which there is one; owned by the source that publishes."""
+    """The writer's end, which exists once; owned by the source that publishes."""
 
     def __init__(self, num_readers: int, max_delay: int) -> None:
-        """Take no memory for weights yet; raises ResourceError where the system has none to share.
+        """Prepare the counters, without memory for weights yet. ResourceError if the system has no memory to share.
 
-        Each of ``num_readers`` is due for newer weights once it has sampled ``max_delay`` env steps with its own.
+        Each of ``num_readers`` is due for newer weights after it sampled ``max_delay`` env steps with its own.
         """
         self._segment = Segment.create()
         self._num_readers = num_readers
@@ -105,17 +105,17 @@ class SharedWeights:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a reader that is due has found no weights newer than its own."""
+        """Whether a reader that is due found no weights newer than its own."""
         return int(self._memory.wanted.max(initial=0)) > self._version
 
     def reader(self, index: int) -> WeightsHandle:
-        """Return what reader ``index`` opens in its process; one that replaces another gets the same."""
+        """Return the handle that reader ``index`` opens in its process; its replacement gets the same one."""
         if not 0 <= index < self._num_readers:
             raise ValueError(f"there are readers 0 to {self._num_readers - 1}, but no {index}")
         return WeightsHandle(self._segment.handle, self._num_readers, index, self._max_delay)
 
     def publish(self, version: int, weights: Mapping[str, Array]) -> None:
-        """Copy ``weights`` to where readers find them. Versions grow.
+        """Copy ``weights`` to the shared memory. Versions must grow.
 
         ValueError for weights of another form, and once this is closed.
         """
@@ -137,7 +137,7 @@ class SharedWeights:
         self._num_published, self._version = count, version
 
     def close(self) -> None:
-        """Let no further process in, and give the memory back when nobody reads it any more; idempotent."""
+        """Refuse new readers, and free the memory when nobody reads it any more; idempotent."""
         self._views = []
         self._memory.close()
 
@@ -152,14 +152,14 @@ class WeightsHandle:
     max_delay: int
 
     def open(self) -> WeightsReader | None:
-        """Return the reader; None where this process cannot reach the memory, as on another machine.
+        """Return the reader; None if this process cannot reach the memory, as on another machine.
 
-        None, too, in the writer's own process, where sending weights copies nothing.
+        Also None in the writer's own process, as sending weights copies nothing there.
         """
         return None if self.segment.pid == os.getpid() else self.open_anywhere()
 
     def open_anywhere(self) -> WeightsReader | None:
-        """Return the reader, in the writer's own process too; None where the memory is out of reach."""
+        """Return the reader, in the writer's own process too; None if the memory is out of reach."""
         try:
             segment = self.segment.open()
         except ResourceError:
@@ -171,27 +171,27 @@ class WeightsReader:
     """A worker's end; it knows when the worker is due. Used by one thread."""
 
     def __init__(self, memory: _Memory, index: int, max_delay: int) -> None:
-        """Write only to the ``wanted`` of ``index``."""
+        """Write only to entry ``index`` of ``wanted``."""
         self.version = -1
-        """Of the weights that the worker has; -1: none."""
+        """Version of the worker's weights; -1: none."""
         self._memory = memory
         self._index = index
         self._max_delay = max_delay
         self._num_steps = 0
 
     def sampled(self, num_env_steps: int) -> None:
-        """Count env steps that were sampled with the weights that the worker has."""
+        """Count env steps that the worker sampled with its weights."""
         self._num_steps += num_env_steps
 
     def given(self, version: int) -> None:
-        """Learn that the worker was sent weights, which are newer than its own."""
+        """Note that the worker was sent weights newer than its own."""
         self.version = version
         self._num_steps = 0
 
     def take(self) -> dict[str, Array] | None:
-        """Return the newest weights, a copy, if the worker is due and they are newer than its own, else None.
+        """Return a copy of the newest weights if the worker is due and they are newer than its own, else None.
 
-        Where it is due but none are newer, the writer finds them ``is_wanted``.
+        If it is due but none are newer, the writer's ``is_wanted`` becomes true.
         """
         if self.version >= 0 and self._num_steps < self._max_delay:
             return None
@@ -204,7 +204,7 @@ class WeightsReader:
         return weights
 
     def _newest(self) -> tuple[int, dict[str, Array]] | None:
-        """Return the version and a copy of the newest weights, if they are newer than the worker's."""
+        """Return the version and a copy of the newest weights; None if they are not newer than the worker's."""
         memory = self._memory
         for _ in range(MOST_READS):
             count = int(memory.published[0])
@@ -229,6 +229,6 @@ def _nbytes(form: Column) -> int:
 
 
 def _places(forms: Sequence[Column]) -> tuple[list[int], int]:
-    """Return where each array begins in a slot, and the bytes of a slot."""
+    """Return the offset of each array in a slot, and the bytes of a slot."""
     ends = np.cumsum([-(-_nbytes(form) // ALIGNMENT) * ALIGNMENT for form in forms], dtype=np.int64)
     return [0, *ends.tolist()[:-1]], int(ends[-1]) if forms else 0

@@ -1,4 +1,4 @@
-"""Where an optimizer's samples come from: the protocol of all sources, and workers in the optimizer's own thread."""
+"""The protocol of an optimizer's sources of samples, and workers in the optimizer's own thread."""
 
 from __future__ import annotations
 
@@ -27,66 +27,65 @@ class SampleSource(Protocol):
 
     @property
     def num_weight_syncs(self) -> int:
-        """How often a worker was given newer weights."""
+        """Number of times that a worker was given newer weights."""
         ...
 
     @property
     def num_worker_restarts(self) -> int:
-        """How often a worker was replaced that had died, hung or failed."""
+        """Number of replacements of workers that died, hung or failed."""
         ...
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         """Return the batches that have arrived, and ask workers for more.
 
-        ``num_steps_sampled`` (env steps of all workers) is what the workers' schedules go by. ``wanted`` is how many
-        batches the caller still needs, those in flight and those that this poll returns included: so many calls
-        are started that returned and in flight together are ``wanted``, and none where they are that many
-        already. Calls are dealt evenly: a worker with fewer of them in flight is asked first, then the one that was
-        asked longest ago. The calls of a worker that is lost are no longer in flight, so others are asked. None
-        keeps every worker busy.
+        ``num_steps_sampled`` (env steps of all workers) is the clock of the workers' schedules. ``wanted`` is the
+        number of batches that the caller still needs. Calls are started until the returned batches and the calls in
+        flight are ``wanted`` together; None keeps every worker busy. The worker with the fewest calls in flight is
+        asked first, then the one asked longest ago. Calls of a lost worker are not in flight any more, so other workers
+        are asked.
         """
         ...
 
     @property
     def num_in_flight(self) -> int:
-        """Calls of workers that were started and that no poll has returned yet."""
+        """Number of started calls that no poll has returned yet."""
         ...
 
     @property
     def has_waiting(self) -> bool:
-        """Whether samples have come that no poll has taken: there is nothing to wait for."""
+        """Whether samples have arrived that no poll has returned, so that nothing needs to be waited for."""
         ...
 
     def wait(self, timeout: float) -> bool:
         """Return once a sample may have come, or after ``timeout`` seconds.
 
-        A source whose workers are in a task pool returns for any completed call of that pool, those of replay
-        too. False, at once, where nothing is in progress.
+        A source with workers in a task pool returns for any completed call of that pool, with calls of replay. Returns
+        False at once if no call is in progress.
         """
         ...
 
     def weights_wanted(self) -> bool:
-        """Whether a worker has acted long enough with its weights to be given newer ones."""
+        """Whether a worker has sampled long enough with its weights to be given newer ones."""
         ...
 
     def publish(self, version: int, weights: Weights) -> None:
-        """Offer weights; each worker gets them when it is due. Versions grow."""
+        """Offer weights; each worker gets them when it is due. Versions must grow."""
         ...
 
     def set_filter(self, moments: Moments) -> None:
-        """Let every worker standardise observations by ``moments``, from one of its next fragments on."""
+        """Let every worker standardise observations by ``moments``, within its next fragments."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what the next samples depend on but weights, as far as that can be read."""
+        """Return everything except weights on which the next samples depend, as far as it can be read."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what the ``state`` of a source like this one returned; call it before the first ``poll``."""
+        """Continue from the ``state`` of a source like this one; call it before the first ``poll``."""
         ...
 
     def drain_events(self) -> list[str]:
-        """Return what happened to workers since the last call that a user should know, a sentence each."""
+        """Return the workers' events since the last call that a user should know, a sentence each."""
         ...
 
     def stop(self) -> None:
@@ -107,7 +106,7 @@ class LocalWorkers:
         self._workers = tuple(workers)
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
-        """Let each worker sample once, or as many of them as are ``wanted``."""
+        """Let each worker sample once, or only ``wanted`` of them."""
         asked = self._workers if wanted is None else self._workers[: max(wanted, 0)]
         samples = [worker.sample(num_steps_sampled) for worker in asked]
         return [Sample(self._pool.keep(batch), info) for batch, info in samples]

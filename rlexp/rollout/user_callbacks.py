@@ -1,6 +1,6 @@
-"""The user's callbacks in one process: made of the classes that a file names, called with errors that name them.
+"""The user's callbacks in one process: objects of the classes that a file names, and calls whose errors name them.
 
-A trial's own process calls their hooks for iterations and checkpoints; episodes are in ``episodes.py``.
+A trial's own process calls their hooks for iterations and checkpoints; ``episodes.py`` has the hooks of episodes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PLAIN_KINDS: Final = "biuf"
 
 @dataclass(frozen=True)
 class CallbackClasses:
-    """The classes of an experiment, by name: plain data, from which each process makes objects of its own."""
+    """The classes of an experiment, by name. This is plain data, from which each process makes its own objects."""
 
     parts: tuple[UserPart, ...]
     modules: UserModules = NO_MODULES
 
     def make(self, place: str) -> UserCallbacks:
-        """Import the classes and make one object of each; ``place`` is where messages say that they are.
+        """Import the classes and make one object of each; messages name ``place`` as the process of the objects.
 
-        Raises UsageError where a class does not exist, CallbackError where it cannot be made.
+        Raises UsageError if a class does not exist, CallbackError if it cannot be made.
         """
         prepare_imports((part.module for part in self.parts), self.modules)
         return UserCallbacks(tuple((part.name, self._made(part, place)) for part in self.parts), place)
@@ -63,29 +63,29 @@ class CallbackClasses:
 
 
 def _refuse_unknown_hooks(part: UserPart, kind: type[Callbacks]) -> None:
-    """Raise UsageError for a method that is called like a hook and is none: it would never be called."""
+    """Raise UsageError for a method whose name looks like a hook but is not one, as it would never be called."""
     for name in dir(kind):
         if name.startswith("on_") and not hasattr(Callbacks, name):
             hooks = [hook for hook in dir(Callbacks) if hook.startswith("on_")]
             close = get_close_matches(name, hooks, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hooks)}"
-            raise UsageError(f"{part.key} {part.name}: {name} is no hook", hint)
+            raise UsageError(f"{part.key} {part.name}: {name} is not a hook", hint)
 
 
 class UserCallbacks:
-    """The objects, in the order of the file; owned by a worker or by an agent, none where there are no callbacks."""
+    """The objects, in the order of the file; owned by a worker or an agent. Empty without callbacks."""
 
     def __init__(self, objects: tuple[tuple[str, Callbacks], ...] = (), place: str = "") -> None:
         """``objects`` are named by their classes."""
         self._objects = objects
         self._place = place
         self.episode_metrics = tuple(dict.fromkeys(name for _, each in objects for name in each.EPISODE_METRICS))
-        """The own metrics of episodes that are declared beforehand."""
+        """The names of the episode metrics that the classes declare."""
         self._iteration_names: set[str] = set()
         self._are_all_declared = bool(objects) and all(each.EPISODE_METRICS for _, each in objects)
 
     def hooks(self, hook: Callable[..., None]) -> tuple[Callable[[Any], None], ...]:
-        """Return the methods that override ``hook``, a method of Callbacks; what they raise is a CallbackError."""
+        """Return the methods that override ``hook``, a method of Callbacks. Their errors become CallbackError."""
         found = ((name, getattr(each, hook.__name__)) for name, each in self._objects)
         own = ((name, method) for name, method in found if getattr(method, "__func__", None) is not hook)
         return tuple(_guarded(name, method, self._place) for name, method in own)
@@ -107,14 +107,14 @@ class UserCallbacks:
         return checked
 
     def iteration_metrics(self, metrics: Mapping[Any, Any], of_episodes: Collection[str]) -> dict[str, float]:
-        """Return the own metrics of an iteration, whose row has those ``of_episodes``, as ``checked_metrics`` does.
+        """Return the own metrics of an iteration, checked as by ``checked_metrics``; its row has those ``of_episodes``.
 
-        Raises CallbackError where both have one name, or for more than MOST_METRICS names in all iterations.
+        Raises CallbackError if both have the same name, or for more than MOST_METRICS names in all iterations.
         """
         checked = self.checked_metrics(metrics, of_episode=False)
         for name in checked:
             if name in of_episodes:
-                message = f"on_iteration reports the metric {name}, which is that of episodes by the same name"
+                message = f"on_iteration reports the metric {name}, but episodes have a metric of the same name"
                 raise self._refused(message, "choose another name")
         self._iteration_names.update(checked)
         if len(self._iteration_names) > MOST_METRICS:
@@ -123,7 +123,7 @@ class UserCallbacks:
         return checked
 
     def state(self) -> dict[str, Any]:
-        """Return the objects' own states by their classes; raises CallbackError where one is not plain data."""
+        """Return the objects' own states by class; raises CallbackError if a state is not plain data."""
         states = [self._state_of(name, each) for name, each in self._objects]
         return {"classes": [name for name, _ in self._objects], "states": states}
 
@@ -155,11 +155,14 @@ class UserCallbacks:
 
 
 NO_CALLBACKS: Final = UserCallbacks()
-"""Of an agent without callbacks."""
+"""The callbacks of an agent without any."""
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a copy of ``value`` that a checkpoint can hold, NumPy's numbers as Python's; ValueError where none can."""
+    """Return a copy of ``value`` that a checkpoint can hold, with Python numbers for NumPy's.
+
+    ValueError if there is none.
+    """
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: plain_copy(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -183,7 +186,7 @@ def _guarded(name: str, method: Callable[[Any], None], place: str) -> Callable[[
 
 
 def _raised(name: str, hook: str, place: str, error: BaseException) -> CallbackError:
-    is_call = isinstance(error, TypeError) and f"{hook}() " in str(error)  # it was not even entered
+    is_call = isinstance(error, TypeError) and f"{hook}() " in str(error)  # the hook's body did not run
     hint = (
         f"write def {hook}(self, event), with one argument" if is_call and hook != "__init__" else "correct the class"
     )
@@ -195,7 +198,7 @@ def _is_name(name: object) -> bool:
 
 
 def _bad_name(name: object) -> str:
-    return f"{name!r} is no name of a metric: it must be up to 64 letters, digits, _ and -"
+    return f"{name!r} is not a valid name of a metric: it must be up to 64 letters, digits, _ and -"
 
 
 def _number(value: Any) -> float | None:
@@ -209,15 +212,15 @@ def _number(value: Any) -> float | None:
 
 
 def callback_classes(parts: Iterable[UserPart], modules: UserModules) -> CallbackClasses | None:
-    """Return the classes that ``parts`` name; None where there are none."""
+    """Return the classes that ``parts`` name; None if there are none."""
     named = tuple(parts)
     return CallbackClasses(named, modules) if named else None
 
 
 def trial_callbacks(config: CommonConfig, modules: UserModules) -> UserCallbacks:
-    """Return the objects of the trial's process, none where ``config`` names no classes.
+    """Return the objects of the trial's process; none if ``config`` names no classes.
 
-    Raises UsageError where one does not exist, CallbackError where it cannot be made.
+    Raises UsageError if one does not exist, CallbackError if it cannot be made.
     """
     classes = callback_classes(config.callback_parts, modules)
     return NO_CALLBACKS if classes is None else classes.make("the trial's process")
@@ -237,7 +240,7 @@ def end_iteration(callbacks: UserCallbacks, row: dict[str, Any]) -> dict[str, An
 
 
 def announce_checkpoint(callbacks: UserCallbacks, path: Path, row: Mapping[str, Any]) -> None:
-    """Call the hooks of the checkpoint that was written to ``path`` after the iteration of ``row``."""
+    """Call the hooks of the checkpoint at ``path``, written after the iteration of ``row``."""
     hooks = callbacks.hooks(Callbacks.on_checkpoint)
     if hooks:
         checkpoint = SavedCheckpoint(path=path, row=_read_only(row))
@@ -246,5 +249,5 @@ def announce_checkpoint(callbacks: UserCallbacks, path: Path, row: Mapping[str, 
 
 
 def _read_only(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a copy, whose nested mappings are the hooks' own too."""
+    """Return a read-only copy; its nested mappings are copies too."""
     return MappingProxyType(copy.deepcopy(dict(row)))

@@ -24,9 +24,9 @@ from rlexp.schedules import derive_seed
 
 
 class RolloutWorker:
-    """Owns a recorder, with its envs and policy, and the steps that still wait before they are sent.
+    """Owns a recorder with its envs and policy, and the steps that wait to be sent.
 
-    A plain class, built from a ``WorkerSpec`` wherever it runs: ``RemoteWorkers`` places it as an actor,
+    A plain class, built from a ``WorkerSpec`` in the process that runs it: ``RemoteWorkers`` places it as an actor,
     ``LocalWorkers`` calls it in its own thread.
     """
 
@@ -45,9 +45,9 @@ class RolloutWorker:
         self._recorder: StepRecorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        """Act with ``weights`` from the next fragment on; ``version`` counts the learner's updates behind them.
+        """Act with ``weights`` from the next fragment on; ``version`` counts the learner updates that they include.
 
-        They are ignored where the worker has read newer ones from shared memory meanwhile.
+        They are ignored if the worker has read newer ones from shared memory meanwhile.
         """
         if self._weights is not None:
             if version <= self._weights.version:
@@ -62,9 +62,9 @@ class RolloutWorker:
     def sample(self, num_steps_sampled: int) -> tuple[SentRows, SampleInfo]:
         """Step every env ``fragment_length`` times; return the complete transitions and a report about them.
 
-        With ``batch_mode: complete_episodes`` again and again, until as many steps of whole episodes are
-        there. ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules. Where the
-        worker reads weights itself, it may do all this several times and return everything together.
+        With ``batch_mode: complete_episodes``, repeat this until there are as many steps of whole episodes.
+            ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules. A worker that
+            reads weights itself may sample several fragments and return them together.
         """
         started, num_bytes = time.perf_counter(), 0
         parts: list[SampleBatch | FrameRows] = []
@@ -80,20 +80,20 @@ class RolloutWorker:
         return self._sent(join_rows(parts), join_reports_of_worker(infos))
 
     def state(self) -> dict[str, Any] | None:
-        """Return all that the next call of ``sample`` depends on but weights; None where that cannot be read.
+        """Return everything except weights on which the next ``sample`` depends; None if it cannot be read.
 
-        Where the envs cannot be read, it has the states of the user's callbacks alone.
+        If the envs cannot be read, it has only the states of the user's callbacks.
         """
         recorder = self._recorder.state()
         if recorder is None:
             return None
-        if ENV not in recorder:  # steps that wait belong to episodes that do not go on
+        if ENV not in recorder:  # waiting steps belong to episodes that will not continue
             return {"recorder": recorder}
         packer = None if self._packer is None else self._packer.state()
         return {"recorder": recorder, "accumulator": self._accumulator.state(), "packer": packer}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what the ``state`` of a worker like this one returned, if the envs can; else start episodes.
+        """Continue from the ``state`` of a worker like this one if the envs can; else start new episodes.
 
         Call it before the first ``sample``.
         """
@@ -104,7 +104,7 @@ class RolloutWorker:
             self._packer.load(state["packer"])
 
     def stop(self) -> None:
-        """End what is in progress and close the envs; idempotent."""
+        """End the recording in progress and close the envs; idempotent."""
         self._recorder.stop()
 
     def _act_with(self, version: int, weights: Weights) -> None:
@@ -138,7 +138,7 @@ class RolloutWorker:
         return rows, replace(info, num_weight_reads=num_weight_reads)
 
     def _read_weights(self) -> int:
-        """Act with newer weights, if the worker reads them itself and is due; return how many versions it took."""
+        """Act with newer weights if the worker reads them itself and is due; return the number of new versions."""
         weights = None if self._weights is None else self._weights.take()
         if self._weights is None or weights is None:
             return 0
@@ -146,14 +146,14 @@ class RolloutWorker:
         return 1
 
     def _sent(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> tuple[SentRows, SampleInfo]:
-        """Return what travels: the rows, or where they were written; and the report about them."""
+        """Return what is sent: the rows, or where they were written, and the report about them."""
         if self._spec.row_writer is None or not isinstance(rows, SampleBatch):
             return rows, info
         written = self._spec.row_writer.write(rows)
         return written, replace(info, shard=written.shard)
 
     def _postprocessed(self, batch: SampleBatch) -> SampleBatch | FrameRows:
-        """Return the rows to send; a policy that needs their observations gets them laid out in full."""
+        """Return the rows to send; their observations are laid out in full if the policy needs them."""
         if self._packer is None:
             return self._policy.postprocess(batch)
         sent = self._packer.send(batch)
@@ -177,7 +177,7 @@ class RolloutWorker:
 
 
 def _make_packer(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> FramePacker | None:
-    """Return what makes frames of large observations; a ring of shared memory takes them whole."""
+    """Return a packer for large observations; None if a shared-memory ring takes whole observations."""
     space = env.single_observation_space
     is_large = space.shape is not None and space.dtype is not None and has_frames(space.shape, np.dtype(space.dtype))
     if not is_large or spec.row_writer is not None:

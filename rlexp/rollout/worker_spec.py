@@ -1,4 +1,4 @@
-"""Everything that a rollout worker is built from, in any process. This module imports neither torch nor Ray."""
+"""The settings from which a rollout worker is built, in any process. This module imports neither torch nor Ray."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
 MakePolicy = Callable[[], Policy]
 
 RewardLimits = bool | float | tuple[float, float]
-"""True: their sign. False: whole. A number x: limited to [-x, x]. A pair: limited to [low, high]."""
+"""True: the sign. False: unchanged. A number x: clipped to [-x, x]. A pair: clipped to [low, high]."""
 
 
 class RowWriter(Protocol):
     """Puts rows where replay finds them, so that the worker need not send them."""
 
     def write(self, batch: SampleBatch) -> WrittenRows:
-        """Write ``batch [B]`` and return where it is."""
+        """Write ``batch [B]`` and return the place of its rows."""
         ...
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How a worker samples, whatever the algorithm."""
+    """How a worker samples, for any algorithm."""
 
     fragment_length: int
     """Steps per env and fragment (``sample_batch_size``)."""
     clip_rewards: RewardLimits
     """How the learner sees rewards; episode returns are never clipped."""
     batch_mode: Literal["truncate_episodes", "complete_episodes"]
-    """Whether ``sample`` returns what it has recorded, or whole episodes only."""
+    """Whether ``sample`` returns all recorded steps, or whole episodes only."""
     sample_async: bool
-    """Whether the next fragment is recorded while this one is folded and sent."""
+    """Whether the next fragment is recorded while rows of this one are computed and sent."""
     observation_filter: Moments | None = None
     """The moments that a MeanStdFilter starts with; None: observations stay as they are."""
     reported_envs: tuple[bool, ...] | None = None
-    """Whether the episodes of each env count for the reported returns; None: all do. Others explore too much."""
+    """Whether the episodes of each env count for the reported returns; None: all do. Other envs explore too much."""
 
 
 @dataclass(frozen=True)
 class MessageLimits:
-    """When fragments go together: another one is recorded first, unless all would exceed one of these limits."""
+    """Limits within which fragments are sent together: another one is recorded unless all would exceed a limit."""
 
     num_fragments: int = 1
-    """1: each goes alone."""
+    """Most fragments; 1: each is sent alone."""
     num_bytes: int = 0
-    """Of the rows of all."""
+    """Most bytes of all rows."""
     seconds: float = 0.0
-    """In which all were recorded."""
+    """Most seconds in which all were recorded."""
 
     def have_room(self, num_fragments: int, num_bytes: int, seconds: float) -> bool:
-        """Return whether another fragment like ``num_fragments``, which took so many bytes and seconds, may join."""
+        """Return whether another fragment like these, which took so many bytes and seconds, may join them."""
         if num_fragments >= self.num_fragments:
             return False
         growth = (num_fragments + 1) / num_fragments
@@ -73,21 +73,21 @@ EACH_ALONE = MessageLimits()
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One rollout worker. It can be pickled, as its functions are those of modules."""
+    """The settings of one rollout worker. It can be pickled, as its functions are module functions."""
 
     index: int
     seed: int
-    """Seeds its envs; each of its random streams is derived from it and ``index``."""
+    """Seed of its envs; each random stream is derived from it and ``index``."""
     make_env: MakeVectorEnv
     make_policy: MakePolicy
-    """Called once, and twice with ``sample_async``: a policy is used by one thread."""
+    """Called once, or twice with ``sample_async``, as each policy is used by one thread."""
     fold: Fold
     rollout: RolloutConfig
     row_writer: RowWriter | None = None
-    """What writes its transitions into replay; None: they are sent."""
+    """Writes its transitions into replay; None: they are sent."""
     callbacks: CallbackClasses | None = None
-    """The user's classes with hooks for its episodes; None: there are none."""
+    """The user's classes with hooks for its episodes; None: no callbacks."""
     weights: WeightsHandle | None = None
-    """Where the newest weights are, if its process can reach that memory; None: it is sent weights."""
+    """The place of the newest weights, if its process can reach that memory; None: weights are sent to it."""
     message: MessageLimits = EACH_ALONE
-    """Which fragments it sends together, if it reads weights itself: those that it is sent wait for its calls."""
+    """The limits of fragments that it sends together, if it reads weights itself. Sent weights wait for its calls."""
