@@ -42,9 +42,9 @@ from rlexp.sample_batch import Array
 from rlexp.states import AnyArray, join_state, split_state
 
 STATE_GROUP = "state"
-"""The group of a checkpoint's arrays that belong to its state."""
+"""The group of a checkpoint's arrays that belong to the agent's state."""
 STOP_GRACE_S = 1.0
-"""How long an iteration that is asked to stop waits for its first sample."""
+"""Seconds that an iteration which is asked to stop waits for its first sample."""
 
 ConfigT = TypeVar("ConfigT", bound=CommonConfig)
 CheckpointArrays = dict[str, Mapping[str, AnyArray]]
@@ -55,7 +55,7 @@ class Agent(ABC, Generic[ConfigT]):
     """Owns the optimizer and the workers of one trial; used by one thread. An algorithm writes the abstract methods."""
 
     POLICIES: ClassVar[type[Policies[Any]]]
-    """How the algorithm acts where it is not trained. ``agent_class`` refuses an agent without it."""
+    """The class that plays the algorithm outside of training. ``agent_class`` refuses an agent without it."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Agent(ABC, Generic[ConfigT]):
         modules: UserModules = NO_MODULES,
         board: JoinedActors | None = None,
     ) -> None:
-        """Place everything and publish the first weights, those of ``checkpoint`` where one is given.
+        """Place all actors and publish the first weights, which come from ``checkpoint`` if there is one.
 
         With ``board``, which it owns from now on, actors can join.
 
         Every process that makes envs may import the user's ``modules``. ``stream_seed`` seeds workers, shards and
-        routing: after a checkpoint it is another one than before, so that nothing comes twice.
+        routing: after a checkpoint it differs, so that no random stream repeats.
         """
         self.config = config
         self.env_config = env_config_of(env, config, modules)
@@ -109,21 +109,21 @@ class Agent(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return what a worker is built from beside the env; ``num_threads`` are for its forward passes."""
+        """Return the parts of a worker beside the env; ``num_threads`` are for its forward passes."""
 
     @abstractmethod
     def make_optimizer(self, learner: Learner, source: SampleSource) -> PolicyOptimizer:
-        """Return what moves experience from ``source`` to ``learner``, which it owns from now on; place its actors."""
+        """Return the optimizer that moves experience from ``source`` to ``learner`` and owns both; place its actors."""
 
     def stats(self) -> Figures:
-        """Return figures for the results, beside those of the optimizer."""
+        """Return the agent's stats for the results, beside the optimizer's stats."""
         return {} if self.board is None else self.board.figures(self.source)
 
     def observe(self, row: Mapping[str, Any], infos: Sequence[SampleInfo]) -> None:
-        """Look at the row of an iteration and at what came from the workers in it, to change what the next one does."""
+        """Read an iteration's row and the samples' ``infos``, to adjust the next iteration."""
 
     def add_to_checkpoint(self, arrays: CheckpointArrays, state: dict[str, Any]) -> None:
-        """Add what may be read while the learner continues, but before the next step of the optimizer."""
+        """Add state that may be read while the learner continues, but before the next step of the optimizer."""
 
     def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
         """Let the optimizer continue from the state of a checkpoint, which may be of another optimizer."""
@@ -133,7 +133,7 @@ class Agent(ABC, Generic[ConfigT]):
 
     @property
     def num_players(self) -> int:
-        """The trial's own workers, and the seats of those who join it."""
+        """Number of the trial's own workers and of the seats of actors that join it."""
         return max(self.config.num_workers, 1) if self.board is None else self.board.num_players(self.config)
 
     def place_workers(self, links: WorkerLinks) -> SampleSource:
@@ -144,7 +144,7 @@ class Agent(ABC, Generic[ConfigT]):
         return self.with_board(place_workers(*workers, links))
 
     def with_board(self, own: SampleSource | None) -> SampleSource:
-        """Return ``own`` workers together with the actors that join, where there is a board."""
+        """Return ``own`` workers, together with the actors that join if there is a board."""
         if self.board is None:
             assert own is not None
             return own
@@ -152,7 +152,7 @@ class Agent(ABC, Generic[ConfigT]):
         return self.board.beside(own, self.pool, self.config, trial)
 
     def spec_maker(self) -> MakeSpec:
-        """Return what makes the specs of the workers."""
+        """Return the function that makes the specs of the workers."""
         return partial(worker_spec, self.config, self.env_config, self.filters, self.worker_parts)
 
     def train(
@@ -193,24 +193,24 @@ class Agent(ABC, Generic[ConfigT]):
     def evaluate(
         self, num_episodes: int, should_stop: ShouldStop = never, report: ReportProgress = ignore_progress
     ) -> PlayedEpisodes:
-        """Play episodes with the learner's weights as ``evaluation_config`` has them, greedily unless it explores.
+        """Play episodes with the learner's weights and ``evaluation_config``, greedily unless it sets ``explore``.
 
-        They are fewer than ``num_episodes`` if ``evaluation_timeout_s`` passes or ``should_stop`` says so first. Where
-        workers have processes of their own, they are played in one too.
+        There are fewer than ``num_episodes`` if ``evaluation_timeout_s`` passes or ``should_stop`` returns True first.
+        If workers have their own processes, the evaluation has one too.
         """
         return self._evaluation.play_apart(self._progress.iteration, num_episodes, should_stop, report)
 
     def film(self) -> tuple[Iterator[Array], float]:
-        """Return the pictures of one evaluation episode, taken while it is played, and how many make a second."""
+        """Return a generator of the pictures of one evaluation episode, and their number per second."""
         return self._evaluation.film(self._progress.iteration)
 
     def drain_events(self) -> list[str]:
-        """Return what happened to workers and replay since the last call that a user should know, a sentence each."""
+        """Return the events of workers and replay since the last call that a user should know, a sentence each."""
         events, self._events = self._events, []
         return events + self.optimizer.drain_events()
 
     def add_event(self, event: str) -> None:
-        """Let ``drain_events`` return ``event``, a sentence."""
+        """Let ``drain_events`` return the sentence ``event``."""
         self._events.append(event)
 
     def _make_evaluation(self) -> AgentEvaluation:
@@ -221,20 +221,20 @@ class Agent(ABC, Generic[ConfigT]):
         return AgentEvaluation(self.policies, self.env_config, *given, process)
 
     def _weights(self) -> Weights:
-        """Return the learner's weights as they are now."""
+        """Return the learner's current weights."""
         with self.optimizer.paused() as learner:
             return learner.get_weights()
 
     def save(self, directory: Path, metadata: Mapping[str, Any], with_replay: bool = True) -> Path:
-        """Write a checkpoint to ``directory``; raises what the file system raises.
+        """Write a checkpoint to ``directory``; errors of the file system are raised.
 
-        ``with_replay`` false leaves out what :meth:`add_to_checkpoint` adds, whatever the keys say.
+        ``with_replay`` false leaves out what :meth:`add_to_checkpoint` adds, whatever the keys are.
         """
         while True:
             try:
                 return self._write_checkpoint(directory, metadata, with_replay)
             except ActorLostError:
-                continue  # an actor failed while its state was read; those that fail too often raise TrialError
+                continue  # An actor failed while its state was read. Too many such failures raise TrialError.
 
     def stop(self) -> None:
         """Stop optimizer, workers and shards; idempotent."""
@@ -249,14 +249,14 @@ class Agent(ABC, Generic[ConfigT]):
                 **self.filters.arrays(),
             }
             whole_state = self._state()
-        # The learner may continue now, with the batches that it has: its results are used by the next step only.
+        # The learner may continue now with its queued batches, as only the next step uses their results.
         if with_replay:
             self.add_to_checkpoint(arrays, whole_state)
         arrays[STATE_GROUP], state = split_state(whole_state)
         return write_checkpoint(directory, arrays, state, metadata)
 
     def _state(self) -> dict[str, Any]:
-        """Return all that has no file of its own in a checkpoint: values for JSON, and arrays."""
+        """Return all state without a file of its own in a checkpoint: values for JSON, and arrays."""
         return {
             **self._progress.state(),
             "num_steps_sampled": self.optimizer.counters.num_steps_sampled,
@@ -268,7 +268,7 @@ class Agent(ABC, Generic[ConfigT]):
         }
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
-        """Continue from the state of a checkpoint, and its arrays; an older one lacks all but the counters."""
+        """Continue from the state of a checkpoint, and its arrays; an older one has only the counters."""
         self._progress.load(state)
         self.callbacks.load(state.get("callbacks"))
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
@@ -280,7 +280,7 @@ class Agent(ABC, Generic[ConfigT]):
         self.restore_optimizer(state, arrays)
 
     def _may_end(self, iteration: Iteration, bounds: IterationBounds) -> bool:
-        """Return whether ``iteration`` has its minimum, or has done something and reached one of ``bounds``."""
+        """Return whether ``iteration`` has its minimum, or has made progress and reached one of ``bounds``."""
         if iteration.has_minimum(self.config):
             return True
         counters = self._progress.counters(self.optimizer, self.source.num_weight_syncs)

@@ -1,7 +1,7 @@
-"""A checkpoint read back, evaluated, filmed and called: all that it needs is in it, neither its run nor Ray.
+"""A loaded checkpoint that can be evaluated, filmed and called, without its run or Ray.
 
-``LoadedCheckpoint`` has the experiment, the env and the policy of a checkpoint; behind it is what plays with them, and
-last the ``TrainedPolicy``, which acts on an env's own observations.
+``LoadedCheckpoint`` has the experiment, the env and the policy of a checkpoint. The functions after it evaluate and
+film it. ``TrainedPolicy``, at the end, acts on an env's own observations.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 WEIGHTS = "weights"
-"""The group of a checkpoint's arrays that a policy acts with."""
+"""The group of a checkpoint's arrays with which a policy acts."""
 
 
 @dataclass(frozen=True)
 class RestoredPolicy:
-    """The policy of a checkpoint, and what it was trained to see and to do."""
+    """The policy of a checkpoint, with the spaces and the filter of its training."""
 
     policies: Policies[Any]
-    """They have the spaces of what the policy sees and chooses."""
+    """The policies, with the spaces of what the policy sees and chooses."""
     policy: Policy
     filters: ObservationFilters
-    """How observations are standardised before the policy sees them."""
+    """The filters that standardise observations before the policy sees them."""
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint, and what it was trained in."""
+    """A checkpoint, and the experiment and env of its training."""
 
     checkpoint: Checkpoint
     experiment: Experiment
@@ -66,32 +66,32 @@ class LoadedCheckpoint:
 
     @staticmethod
     def load(path: Path, explore: bool | None = None, trusted: TrustedCode = NOTHING_ALLOWED) -> LoadedCheckpoint:
-        """Read a checkpoint; ``explore`` replaces that of its ``evaluation_config``.
+        """Read a checkpoint; ``explore`` replaces ``explore`` of its ``evaluation_config``.
 
         ``trusted`` has the modules and classes that the caller names.
 
-        Raises CheckpointError where ``path`` holds no good checkpoint, ResumeError where it names code that this user
-        has neither trained with nor allowed.
+        Raises CheckpointError if ``path`` has no valid checkpoint, ResumeError if it names code that this user has
+        neither trained with nor allowed.
         """
         checkpoint = read_checkpoint(path)
         experiment, named = _training_of(checkpoint, path)
         if explore is not None:
             experiment = _with_explore(experiment, explore)
         modules = trusted.decided(named)
-        if modules.decided:  # who can write the names could choose others of this user's
+        if modules.decided:  # whoever can write the names could choose other code of this user
             for place in (path.resolve(), path / MANIFEST):
                 refuse_foreign(place)
         return LoadedCheckpoint(checkpoint, experiment, env_config_of(experiment.env, experiment.config, modules))
 
     def seed(self, stream: str, given: int | None) -> int:
-        """Return the seed of a stream: as in the run that wrote the checkpoint, unless another one is given."""
+        """Return the seed of a stream: the run's own, unless another one is given."""
         own = self.experiment.config.seed
         if given is None and own is not None:
             return derive_seed(own, stream, self.checkpoint.sequence)
         return derive_seed(given or 0, stream)
 
     def policy(self) -> RestoredPolicy:
-        """Return its policy; raises CheckpointError where the weights are those of another network, or not finite."""
+        """Return its policy; CheckpointError if the weights belong to another network or are not finite."""
         self.checkpoint.check_numbers(WEIGHTS, FILTERS)
         config, env_config = self.experiment.config, self.env_config
         policies = policies_of(self.experiment)(config, *spaces_of(env_config), env_config.modules)
@@ -106,7 +106,7 @@ class LoadedCheckpoint:
 
     @contextmanager
     def errors_of_weights(self) -> Iterator[None]:
-        """Name the largest weight where what the policy computes in the body is not finite."""
+        """Name the largest weight if the policy's outputs in the body are not finite."""
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 yield
@@ -114,7 +114,7 @@ class LoadedCheckpoint:
             raise self.divergence(error) from error
 
     def divergence(self, error: NotFiniteError) -> CheckpointError:
-        """Return what a policy's outputs that are not finite mean; names the largest weight."""
+        """Return the error for outputs of the policy that are not finite; it names the largest weight."""
         largest = {name: np.abs(array).max(initial=0) for name, array in self.checkpoint.arrays[WEIGHTS].items()}
         name = max(largest, key=largest.__getitem__)
         return CheckpointError(
@@ -131,7 +131,7 @@ def _with_explore(experiment: Experiment, explore: bool) -> Experiment:
 
 
 def _training_of(checkpoint: Checkpoint, path: Path) -> tuple[Experiment, Named]:
-    """Return the experiment that a checkpoint is of, and the code that it names."""
+    """Return the experiment of a checkpoint, and the code that it names."""
     strings = TypeAdapter(tuple[str, ...])
     try:
         imports = strings.validate_python(checkpoint.metadata.get("imports", ()))
@@ -154,41 +154,41 @@ def _of_unknown_agent(path: Path, run: str) -> CheckpointError:
 
 
 def _by_current_names(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment with the keys of its config by their current names: an older checkpoint has the old ones."""
+    """Return an experiment with current names of its config keys; an older checkpoint has old names."""
     renamed = renamed_keys(experiment["run"])
     config = {renamed.get(("config", name), (name,))[-1]: value for name, value in experiment["config"].items()}
     return {**experiment, "config": config}
 
 
 DEFAULT_EPISODES = 20
-"""Episodes of a checkpoint whose run does not evaluate itself."""
+"""Number of episodes for a checkpoint whose run does not evaluate itself."""
 
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The options of ``rlexp evaluate``; None: as the checkpoint's own run evaluates itself."""
+    """The options of ``rlexp evaluate``; None: the same as in the checkpoint's own run."""
 
     num_episodes: int | None = None
     seed: int | None = None
     explore: bool | None = None
     timeout_s: float | None = None
-    """Seconds that it may take; None: no limit."""
+    """Most seconds; None: no limit."""
     trusted: TrustedCode = NOTHING_ALLOWED
-    """The code that the caller allows; never as the checkpoint's own run says."""
+    """The code that the caller allows; it never comes from the checkpoint's run."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a checkpoint did."""
+    """The result of evaluating a checkpoint."""
 
     checkpoint: Path
     run: str
     env: str
     iteration: int
     explores: bool
-    """Whether its episodes explore; else they are greedy."""
+    """Whether its episodes explore; otherwise they are greedy."""
     exploration: Mapping[str, float]
-    """How they do, or would: such as ε, by name."""
+    """The figures of its exploration, such as ε, by name; also given if it does not explore."""
     played: PlayedEpisodes
     interval: tuple[float, float]
     """95 % bootstrap interval of the mean return."""
@@ -202,7 +202,7 @@ def evaluate_checkpoint(
 ) -> Evaluation:
     """Play episodes as the evaluations of the checkpoint's own run do, with the same seed, unless ``request`` differs.
 
-    Raises CheckpointError where ``path`` holds no good checkpoint, TrialError where no episode ends in time.
+    Raises CheckpointError if ``path`` has no valid checkpoint, TrialError if no episode ends in time.
     """
     loaded = LoadedCheckpoint.load(path, request.explore, request.trusted)
     config = loaded.experiment.config
@@ -229,9 +229,9 @@ def evaluate_checkpoint(
 
 @hides_what_is_beside
 def film_checkpoint(path: Path, request: EvaluationRequest) -> tuple[Iterator[Array], float]:
-    """Return the pictures ``[H, W, 3]`` of an evaluation episode, taken while it is played, and how many make a second.
+    """Return a generator of the pictures ``[H, W, 3]`` of an evaluation episode, and their number per second.
 
-    Raises CheckpointError where ``path`` holds no good checkpoint, UsageError where its env cannot be filmed.
+    Raises CheckpointError if ``path`` has no valid checkpoint, UsageError if its env cannot be filmed.
     """
     loaded = LoadedCheckpoint.load(path, request.explore, request.trusted)
     pictures, fps = _evaluator(loaded).film(loaded.seed("film", request.seed))
@@ -244,10 +244,10 @@ def film_checkpoint(path: Path, request: EvaluationRequest) -> tuple[Iterator[Ar
 
 
 def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationRequest) -> Path:
-    """Film an evaluation episode of ``checkpoint`` into ``directory``, which is made where missing; return the video.
+    """Film an evaluation episode of ``checkpoint`` into ``directory``, which is created if missing; return the video.
 
-    Raises UsageError where videos cannot be written or the env cannot be filmed, CheckpointError where
-    there is no good checkpoint.
+    Raises UsageError if videos cannot be written or the env cannot be filmed, CheckpointError if there is no valid
+    checkpoint.
     """
     require_video_extra("--video")
     checkpoint = checkpoint.resolve()
@@ -265,36 +265,36 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationReq
 
 
 def _evaluator(loaded: LoadedCheckpoint) -> Evaluator:
-    """Return what plays with the checkpoint's policy as ``evaluation_config`` says."""
+    """Return the evaluator of the checkpoint's policy, as ``evaluation_config`` says."""
     restored = loaded.policy()
     return Evaluator(loaded.env_config, restored.policies, restored.policy, restored.filters)
 
 
 @dataclass(frozen=True)
 class PolicyMetadata:
-    """Where a policy comes from."""
+    """The origin of a policy."""
 
     checkpoint: Path
     run: str
-    """The agent: ``DQN``."""
+    """The agent, such as ``DQN``."""
     env: str
     iteration: int
-    """Of the training, when the checkpoint was written."""
+    """The training iteration after which the checkpoint was written."""
     seed: int | None
-    """Of the trial."""
+    """The seed of the trial."""
     explores: bool
-    """Whether its actions are drawn as in an evaluation that explores; else they are greedy."""
+    """Whether its actions are drawn as in an evaluation that explores; otherwise they are greedy."""
 
 
 class TrainedPolicy:
     """The policy of one checkpoint; made by :func:`rlexp.load_policy`.
 
-    It needs neither Ray nor the run, and of torch only what its network is made of: fully connected networks are NumPy
-    here. One thread or process uses it at a time; it can be pickled, and the copy acts as it does.
+    It needs neither Ray nor the run. Fully connected networks run in NumPy, others in torch. One thread or process uses
+    it at a time. It can be pickled, and the copy acts in the same way.
     """
 
     def __init__(self, loaded: LoadedCheckpoint, explore: bool, seed: int) -> None:
-        """Raise CheckpointError where the weights are not those of the network, or not finite."""
+        """Raise CheckpointError if the weights belong to another network or are not finite."""
         restored, experiment = loaded.policy(), loaded.experiment
         self.metadata = PolicyMetadata(
             checkpoint=loaded.checkpoint.path,
@@ -311,33 +311,32 @@ class TrainedPolicy:
         self._divergence = loaded.divergence(NotFiniteError("the network's outputs are NaN or infinite"))
         self._greedy = restored.filters.applied_to(restored.policy)
         self._exploring: dict[int, ActingPolicy] = {}
-        """By the number of observations: each explores with a random stream of its own."""
+        """For each number of observations, the policy that explores with a random stream of its own."""
 
     @property
     def observation_space(self) -> gym.Space[Any]:
-        """Of the observations that ``act`` takes: those of the env itself; of Atari under ``deepmind``, make_env's."""
+        """The space of observations that ``act`` takes: the env's own; for Atari under ``deepmind``, make_env's."""
         return self._spaces.observation_space
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """Of the actions that ``act`` returns: the env's own."""
+        """The space of actions that ``act`` returns: the env's own."""
         return self._spaces.action_space
 
     @property
     def env_id(self) -> str:
-        """The env that it was trained in, as the experiment names it."""
+        """The env of its training, as the experiment names it."""
         return self.metadata.env
 
     def act(self, observation: Any) -> Any:
-        """Return the action for one observation of the env, to be given to ``env.step``.
+        """Return the action for one observation, for ``env.step``.
 
         What training does to observations and actions is done here too: images are scaled, Dict, Tuple and Discrete
         observations become vectors, the observation filter is applied, discretised actions become values of the env's
         Box, and continuous ones are brought within its bounds.
 
-        Raises:
-            UsageError: what was expected and what was given, where it is no observation of ``observation_space``.
-            CheckpointError: where the network's outputs are not finite.
+        Raises: UsageError: if it is not in ``observation_space``; it says what was expected and given. CheckpointError:
+            if the network's outputs are not finite.
 
         """
         return self._act(self._spaces.prepared(observation))[0]
@@ -345,14 +344,14 @@ class TrainedPolicy:
     def act_batch(self, observations: Any) -> Array:
         """Return the actions ``[B, ...]`` for B observations, as ``act`` does for one.
 
-        Observations are an array ``[B, ...]``, a list of them, or for Dict and Tuple what a vector env returns.
+        Observations are an array ``[B, ...]`` or a list; for Dict and Tuple, the form that a vector env returns.
         """
         return self._act(self._spaces.prepared_batch(observations))
 
     def make_env(self, render_mode: str | None = None) -> Env:
-        """Make one env to play: with the ``env_config`` and ``horizon`` of the training, and of Atari its frames.
+        """Make one env to play in, with the ``env_config``, ``horizon`` and (for Atari) frames of the training.
 
-        Its observations are those that ``act`` takes, and its actions those that ``act`` returns.
+        ``act`` takes its observations and returns its actions.
         """
         return make_env(playable_config(self._env_config), render_mode)
 
@@ -382,6 +381,6 @@ class TrainedPolicy:
 
 @hides_what_is_beside
 def load_trained_policy(path: Path, explore: bool, seed: int | None, trusted: TrustedCode) -> TrainedPolicy:
-    """Return the policy of a checkpoint, or of the best one of a trial or run; see :func:`rlexp.load_policy`."""
+    """Return the policy of a checkpoint, or of the best checkpoint of a trial or run; see :func:`rlexp.load_policy`."""
     loaded = LoadedCheckpoint.load(find_checkpoint(path, trusted), trusted=trusted)
     return TrainedPolicy(loaded, explore, loaded.seed("policy", seed))

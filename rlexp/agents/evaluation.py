@@ -1,4 +1,4 @@
-"""Evaluation episodes of an agent, as ``evaluation_config`` has them."""
+"""Evaluation episodes of an agent, under ``evaluation_config``."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed
 
 MAX_ENVS = 8
-"""Envs of an evaluation that step side by side, at most."""
+"""Most envs of an evaluation that step side by side."""
 MAX_STEPS = 1_000_000
-"""Bound of an evaluation, in steps of its vector env."""
+"""Most steps of an evaluation's vector env."""
 MAX_FILM_FRAMES = 10_000
-"""Frames of a video, at most: eleven minutes of an Atari game, which an agent that waits for ever would fill."""
+"""Most frames of a video: eleven minutes of an Atari game, which an agent that never moves would fill."""
 CLOSE_TIMEOUT_S = 10.0
-"""How long envs may take to close."""
+"""Seconds that envs may take to close."""
 DEFAULT_FPS = 30
-"""Frames a second of an env without ``render_fps``."""
+"""Frames per second of an env without ``render_fps``."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Plays and films episodes with the policies of an agent; makes envs of its own each time."""
+    """Plays and films episodes with the policies of an agent; makes new envs each time."""
 
     training_env: EnvConfig
     policies: Policies[Any]
     policy: Policy
-    """One of theirs, with the weights to be evaluated."""
+    """A policy of ``policies``, with the weights to evaluate."""
     filters: ObservationFilters
     callbacks: UserCallbacks = NO_CALLBACKS
-    """Whose hooks are called for the episodes."""
+    """The callbacks whose hooks are called for the episodes."""
 
     def play(
         self, num_episodes: int, seed: int, limits: EvaluationLimits, report: ReportProgress = ignore_progress
@@ -70,7 +70,7 @@ class Evaluator:
     def playing(self, num_episodes: int, seed: int, limits: EvaluationLimits) -> Playing:
         """Play the same episodes in parts; the envs are closed with the iterator.
 
-        Raises TrialError where their ``close`` does not return within CLOSE_TIMEOUT_S.
+        Raises TrialError if their ``close`` does not return within CLOSE_TIMEOUT_S.
         """
         env = make_vector_env(self.env_config, min(num_episodes, MAX_ENVS))
         try:
@@ -81,10 +81,10 @@ class Evaluator:
             _close(env)
 
     def film(self, seed: int) -> tuple[Iterator[Array], float]:
-        """Return the pictures ``[H, W, 3]`` of an episode, and how many make a second.
+        """Return a generator of the pictures ``[H, W, 3]`` of an episode, and their number per second.
 
-        It is played while they are taken, in an env that is closed with the iterator: all pictures of a long
-        episode would be gigabytes. Raises UsageError where the env cannot be filmed.
+        The episode is played while pictures are taken, as all pictures of a long episode would be gigabytes. The env is
+        closed with the generator. Raises UsageError if the env cannot be filmed.
         """
         env = make_filmed_env(self.env_config)
         player = self._player(1, seed)
@@ -99,7 +99,7 @@ class Evaluator:
 
     @property
     def env_config(self) -> EnvConfig:
-        """How the env of the evaluation is made."""
+        """The config of the evaluation's env."""
         return evaluation_env(self.training_env, self.policies.config.evaluation_config)
 
     def _player(self, num_envs: int, seed: int) -> ActingPolicy:
@@ -115,14 +115,14 @@ def evaluator_of(
     filters: ObservationFilters,
     callbacks: UserCallbacks = NO_CALLBACKS,
 ) -> Evaluator:
-    """Return what plays with ``weights``."""
+    """Return the evaluator of ``weights``."""
     policy = policies.make_policy()
     policy.set_weights(weights)
     return Evaluator(training_env, policies, policy, filters, callbacks)
 
 
 def _close(env: VectorEnv[Any, Any, Any]) -> None:
-    """Close envs in a thread, which is left alone where it hangs: the trial goes on."""
+    """Close envs in a thread, which is abandoned if it hangs, so that the trial continues."""
     closed: Future[None] = Future()
 
     def close() -> None:
@@ -141,18 +141,18 @@ def _close(env: VectorEnv[Any, Any, Any]) -> None:
 
 
 def evaluation_env(training_env: EnvConfig, config: EvaluationConfig) -> EnvConfig:
-    """Return how the env of an evaluation is made: as the training's, with what ``evaluation_config`` changes."""
+    """Return the config of an evaluation's env: the training's, with the changes of ``evaluation_config``."""
     env_config = {**training_env.env_config, **config.env_config}
     return replace(training_env, env_config=env_config, horizon=config.horizon or training_env.horizon)
 
 
 def evaluation_seed(seed: int, iteration: int) -> int:
-    """Return the seed of the episodes by which a trial with ``seed`` is evaluated after an iteration."""
+    """Return the seed of the evaluation episodes of a trial with ``seed`` after an iteration."""
     return derive_seed(seed, "evaluation", iteration)
 
 
 def evaluation_figures(played: PlayedEpisodes) -> dict[str, Any]:
-    """Return the figures under ``evaluation`` in a row of results; NaN where no episode has ended."""
+    """Return the stats under ``evaluation`` in a row of results; NaN if no episode has ended."""
     returns, lengths = played.returns, played.lengths
     if not len(returns):
         returns = lengths = np.array([math.nan])

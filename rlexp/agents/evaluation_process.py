@@ -1,7 +1,7 @@
-"""The evaluations of a trial while it trains, with the weights that its learner has by then.
+"""The evaluations of a trial during training, with the learner's current weights.
 
-Where workers have processes of their own, evaluations have one too: an env that ends its process, or hangs, then does
-not end the trial.
+If workers have processes of their own, evaluations have one too: an env that ends its process, or hangs, then does not
+end the trial.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed
 
 LOOK_S: Final = 0.1
-"""Seconds between two looks at whether an evaluation must end."""
+"""Seconds between two checks of whether an evaluation must end."""
 
 R = TypeVar("R")
 
 Answer = tuple[int, int] | PlayedEpisodes
-"""How far an evaluation has come, in ended episodes and env steps, or its end."""
+"""The progress of an evaluation, in ended episodes and env steps, or its result."""
 
 
 @dataclass(frozen=True)
 class EvaluationPlayerSpec:
-    """What plays the evaluations of a trial, as plain data that any process can play by."""
+    """The settings of a trial's evaluations, as plain data that any process can use."""
 
     policies: type[Policies[Any]]
     config: CommonConfig
@@ -51,7 +51,7 @@ class EvaluationPlayerSpec:
 
 
 class EvaluationPlayer:
-    """Plays one evaluation after the other, each in parts of a second; a task pool places it."""
+    """Plays one evaluation after another, each in parts of a second; a task pool places it."""
 
     def __init__(self, spec: EvaluationPlayerSpec) -> None:
         self._config, self._env_config = spec.config, spec.env_config
@@ -66,12 +66,12 @@ class EvaluationPlayer:
         return True
 
     def begin(self, weights: Weights, filters: ObservationFilters, num_episodes: int, seed: int) -> Answer:
-        """Play the first part of an evaluation; the one before is ended, if it was cut off."""
+        """Play the first part of an evaluation; end the previous one if it was cut off."""
         if self._playing is not None:
             self._playing.close()
         evaluator = evaluator_of(self._policies, self._env_config, weights, filters, self._callbacks)
         torch = sys.modules.get("torch")
-        if torch is not None:  # as in the process of the trial, so that a forward pass has the same bits
+        if torch is not None:  # as in the trial's process, so that a forward pass gives the same bits
             torch.set_num_threads(max(int(self._config.num_cpus_for_driver), 1))
         limits = EvaluationLimits(MAX_STEPS, self._config.evaluation_timeout_s)
         self._playing = evaluator.playing(num_episodes, seed, limits)
@@ -88,9 +88,9 @@ class EvaluationPlayer:
 
 
 class EvaluationProcess:
-    """Owned by an agent: lets an EvaluationPlayer play, which it places when it is first needed, and keeps.
+    """Owned by an agent: places an EvaluationPlayer when it is first needed, keeps it, and calls it.
 
-    One thing is asked of it at a time. A player that dies, fails or answers too late is removed.
+    The player has one call at a time. A player that dies, fails or answers too late is removed.
     """
 
     def __init__(self, pool: TaskPool, spec: EvaluationPlayerSpec) -> None:
@@ -98,12 +98,12 @@ class EvaluationProcess:
         self._spec = spec
         self._player: Actor[EvaluationPlayer] | None = None
         self._asked: Ref[Any] | None = None
-        """What is not answered yet, also of an evaluation that was cut off."""
+        """The call without an answer yet, also of an evaluation that was cut off."""
         self._asked_s = self._timeout_s = 0.0
-        """When it was asked, and how long the answer may take."""
+        """When it was called, and how long the answer may take."""
 
     def prepare(self, should_stop: ShouldStop) -> None:
-        """Start the process, if there is none: so the time that this takes is not that of an evaluation."""
+        """Start the process if there is none, so that its start does not count as time of an evaluation."""
         if self._player is None:
             resources = Resources(cpus=0, gpus=0, bundle=bundles_of(self._spec.config).of_driver)
             with self._removed_on_error():
@@ -121,7 +121,7 @@ class EvaluationProcess:
     ) -> PlayedEpisodes:
         """Return the episodes of an evaluation; none if it is cut off.
 
-        Raises what the env raises, and TrialError where the process dies or answers too late.
+        Raises errors of the env, and TrialError if the process dies or answers too late.
         """
         cut_off = PlayedEpisodes(np.array([]), np.array([], np.int64), num_episodes, 0, 0.0)
         self.prepare(should_stop)
@@ -143,7 +143,7 @@ class EvaluationProcess:
         method: Callable[Concatenate[EvaluationPlayer, ...], R],
         *args: Any,
     ) -> R | None:
-        """Return what ``method`` of the player returns; None if ``should_stop`` says so before it has answered."""
+        """Return the result of the player's ``method``; None if ``should_stop`` returns True first."""
         assert self._player is not None
         self._timeout_s = self._spec.config.sample_timeout_s + extra_s
         self._asked_s = time.monotonic()
@@ -153,7 +153,7 @@ class EvaluationProcess:
         return answer
 
     def _answer(self, should_stop: ShouldStop, left_s: float) -> Any:
-        """Return what was asked; None if ``should_stop`` says so before. Raises TrialError after ``left_s``."""
+        """Return the answer; None if ``should_stop`` returns True first. Raises TrialError after ``left_s``."""
         assert self._asked is not None
         clock = RunningClock()
         while not should_stop():
@@ -171,7 +171,7 @@ class EvaluationProcess:
 
     @contextmanager
     def _removed_on_error(self) -> Iterator[None]:
-        """Remove the player where it raises, or its pool does; raise that without the layer that carried it."""
+        """Remove the player if it or its pool raises; re-raise the error without the layer that carried it."""
         try:
             yield
         except Exception as error:
@@ -188,30 +188,30 @@ class EvaluationProcess:
 
 @dataclass(frozen=True)
 class AgentEvaluation:
-    """Owned by one agent."""
+    """Plays the evaluations of an agent, in its own or the agent's process; owned by one agent."""
 
     policies: Policies[Any]
     env_config: EnvConfig
     filters: ObservationFilters
     callbacks: UserCallbacks
     seed: int
-    """Of the trial."""
+    """The seed of the trial."""
     get_weights: Callable[[], Weights]
-    """Returns the learner's weights as they are at that moment."""
+    """A function that returns the learner's current weights."""
     add_event: Callable[[str], None]
-    """Takes a sentence for the user."""
+    """A function that takes a sentence for the user."""
     process: EvaluationProcess | None
-    """Plays in place of this process; None: the envs of training are in this process too."""
+    """The process that plays instead of this one; None: the envs of training are in this process too."""
 
     def prepare(self, should_stop: ShouldStop) -> None:
-        """Start the process that ``play_apart`` needs, if any; raises TrialError where it dies."""
+        """Start the process that ``play_apart`` needs, if any; raises TrialError if it dies."""
         if self.process is not None:
             self.process.prepare(should_stop)
 
     def play_apart(
         self, iteration: int, num_episodes: int, should_stop: ShouldStop, report: ReportProgress
     ) -> PlayedEpisodes:
-        """Return the same episodes as ``play``, played where no env can end or stop this process."""
+        """Return the same episodes as ``play``, played in a process that no env of this one can end or stop."""
         if self.process is None:
             return self.play(iteration, num_episodes, should_stop, report)
         what = self.get_weights(), self.filters, num_episodes, evaluation_seed(self.seed, iteration)
@@ -225,13 +225,13 @@ class AgentEvaluation:
         return self._evaluator().play(num_episodes, evaluation_seed(self.seed, iteration), limits, report)
 
     def film(self, iteration: int) -> tuple[Iterator[Array], float]:
-        """Return the pictures of an episode after ``iteration``, and how many make a second."""
+        """Return a generator of the pictures of an episode after ``iteration``, and their number per second."""
         return self._evaluator().film(derive_seed(self.seed, "film", iteration))
 
     def figures_when_due(self, iteration: int, should_stop: ShouldStop, report: ReportProgress) -> dict[str, Any]:
-        """Return the row's part about an evaluation, in every ``evaluation_interval``-th iteration.
+        """Return the row's ``evaluation``, in every ``evaluation_interval``-th iteration.
 
-        A stop that is requested cannot wait for it, and the episodes that end before are the short ones: no figures.
+        A requested stop cuts the evaluation off. It then gives no stats, as the episodes that ended are the short ones.
         """
         config = self.policies.config
         interval = config.evaluation_interval
@@ -245,5 +245,5 @@ class AgentEvaluation:
         return {"evaluation": evaluation_figures(played)}
 
     def _evaluator(self) -> Evaluator:
-        """Return what evaluates the learner's weights as they are now."""
+        """Return the evaluator of the learner's current weights."""
         return evaluator_of(self.policies, self.env_config, self.get_weights(), self.filters, self.callbacks)

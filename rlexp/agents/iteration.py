@@ -1,6 +1,6 @@
-"""One iteration of training: when it ends, the row of results that it gives, and what is counted over all of them.
+"""One iteration of training: its end, its row of results, and the counters over all iterations.
 
-``StallWatch`` ends training that gets no new sample any more.
+``StallWatch`` ends training that gets no new samples.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rlexp.rollout.fragment import SampleInfo, SampleTime
 
 @dataclass(frozen=True)
 class IterationBounds:
-    """Values of counters at which an iteration ends, although it is shorter than its minimum."""
+    """Values of counters at which an iteration ends before its minimum."""
 
     values: Mapping[str, float] = field(default_factory=dict)
-    """By the names that the counters have in a row. Others, such as rewards, do not end an iteration."""
+    """Values by the counters' names in a row. Other columns, such as rewards, do not end an iteration."""
 
     def reached(self, counters: Mapping[str, float]) -> bool:
         """Return whether one of ``counters``, which count since the training began, has reached its value."""
@@ -39,7 +39,7 @@ class Iteration:
     """Measures one iteration; begins when it is made."""
 
     def __init__(self, counters: Counters) -> None:
-        """``counters`` are the optimizer's own, which it changes while the iteration runs."""
+        """Begin; ``counters`` are the optimizer's own, which it changes while the iteration runs."""
         self._started_s = time.monotonic()
         self._counters = counters
         self._before = replace(counters)
@@ -51,21 +51,21 @@ class Iteration:
 
     @property
     def sampled(self) -> int:
-        """Env steps that it has sampled."""
+        """Env steps sampled in it."""
         return self._counters.num_steps_sampled - self._before.num_steps_sampled
 
     @property
     def trained(self) -> int:
-        """Rows that it has trained on."""
+        """Rows trained on in it."""
         return self._counters.num_steps_trained - self._before.num_steps_trained
 
     @property
     def has_progress(self) -> bool:
-        """Whether it has sampled or trained something: without that, its row would be that of the iteration before."""
+        """Whether it has sampled or trained; without either, its row would repeat the previous one."""
         return self.sampled + self.trained > 0
 
     def has_minimum(self, config: CommonConfig) -> bool:
-        """Return whether it has the env steps and seconds that ``config`` asks for, and has done something."""
+        """Return whether it has the env steps and seconds that ``config`` asks for, and has made progress."""
         steps, seconds = config.timesteps_per_iteration or 0, config.min_iter_time_s or 0.0
         return self.has_progress and self.sampled >= steps and self.elapsed_s >= seconds
 
@@ -85,10 +85,10 @@ class IterationReport:
     num_workers: int
     infos: Sequence[SampleInfo]
     figures: Figures
-    """Those of the agent and its optimizer."""
+    """Stats of the agent and its optimizer."""
 
     def row(self, progress: Progress) -> dict[str, Any]:
-        """Return the row of results of the iteration; ``progress`` counts it already."""
+        """Return the iteration's row of results; ``progress`` already counts the iteration."""
         reported, all_episodes = progress.summaries()
         return {
             "training_iteration": progress.iteration,
@@ -103,7 +103,7 @@ class IterationReport:
             "episode_reward_max": reported["returns_max"],
             "episode_reward_mean_all": all_episodes["returns_mean"],
             "episode_len_mean": reported["lengths_mean"],
-            "policy_reward_mean": {},  # by policy, if there are several agents; there is one
+            "policy_reward_mean": {},  # by policy, as with several policies; there is one
             "policy_reward_min": {},
             "policy_reward_max": {},
             "info": self.info(),
@@ -112,7 +112,7 @@ class IterationReport:
         }
 
     def info(self) -> dict[str, Any]:
-        """Return all figures, under RLlib's names where it had them."""
+        """Return all stats, under RLlib's names if it had them."""
         seconds = max(self.elapsed_s, 1e-9)
         worker_time_share = self._worker_time_share(seconds * self.num_workers)
         learner: Mapping[str, Any] = self.figures.get("learner", {})
@@ -129,7 +129,7 @@ class IterationReport:
         }
 
     def timers(self) -> dict[str, float]:
-        """Return steps and rows per second of the time that was spent on them, as RLlib's group of this name."""
+        """Return steps and rows per second of their own time, as in RLlib's group of this name."""
         share: Mapping[str, float] = self.figures.get("learner_time_share", {})
         busy = {
             "sample_throughput": (self.sampled, share.get("workers", 1.0)),
@@ -138,7 +138,7 @@ class IterationReport:
         return {name: count / max(part * self.elapsed_s, 1e-9) for name, (count, part) in busy.items() if part}
 
     def _worker_time_share(self, seconds: float) -> dict[str, float]:
-        """Return what part of ``seconds``, those of all workers together, was spent on what."""
+        """Return the share of each activity in ``seconds``, the time of all workers together."""
         spent = SampleTime.sum(info.time for info in self.infos)
         return {
             "acting": spent.acting_s / seconds,
@@ -149,10 +149,10 @@ class IterationReport:
 
 
 class Progress:
-    """Counts what was done, and remembers the newest episodes; part of every checkpoint. Owned by one agent."""
+    """Counts totals and stores the newest episodes; part of every checkpoint. Owned by one agent."""
 
     def __init__(self, smoothing_episodes: int, own_metrics: Sequence[str] = ()) -> None:
-        """Begin now; results are taken over so many episodes. ``own_metrics`` are those known beforehand."""
+        """Begin now; results average ``smoothing_episodes``. ``own_metrics`` are the names known beforehand."""
         self.iteration = 0
         self.episodes_total = 0
         self._all, self._reported = (MetricWindows(smoothing_episodes, ("returns", "lengths")) for _ in range(2))
@@ -162,11 +162,11 @@ class Progress:
 
     @property
     def time_total_s(self) -> float:
-        """Seconds since the beginning, without those between two processes."""
+        """Seconds since the beginning, without the time between two processes."""
         return self._time_before_s + time.monotonic() - self._started_s
 
     def counters(self, optimizer: PolicyOptimizer, num_weight_syncs: int) -> dict[str, float]:
-        """Return the counters that are known at every step of the optimizer, by the names that they have in a row."""
+        """Return the counters known at every step of the optimizer, by their names in a row."""
         steps = optimizer.counters
         return {
             "timesteps_total": steps.num_steps_sampled,
@@ -187,16 +187,16 @@ class Progress:
         self._own_metrics.extend(episodes.own_metrics)
 
     def summaries(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Return mean, min and max of the returns and lengths of the newest episodes that are reported, and of all."""
+        """Return mean, min and max of returns and lengths of the newest episodes: reported ones, and all."""
         return self._reported.summary(), self._all.summary()
 
     def own_metrics(self) -> dict[str, dict[str, float]]:
-        """Return the row's part with the metrics of the user's callbacks; empty where there are none."""
+        """Return the row's part with the metrics of the user's callbacks; empty if there are none."""
         summary = self._own_metrics.summary()
         return {OWN_METRICS: summary} if summary else {}
 
     def state(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
+        """Return its whole state for JSON."""
         return {
             "iteration": self.iteration,
             "time_total_s": self.time_total_s,
@@ -216,24 +216,24 @@ class Progress:
 
 
 STALL_TIMEOUT_S: Final = 600.0
-"""Training that gets no new sample for so long is given up: every worker hangs."""
+"""Seconds without a new sample after which training is given up, as every worker hangs."""
 
 
 class StallWatch:
-    """Owned by one agent, which shows it what each step of its optimizer has brought."""
+    """Raises TrialError if training gets no samples. Owned by one agent, which passes it each step's samples."""
 
     def __init__(self, *, is_patient: bool) -> None:
-        """``is_patient``: actors may join at any time, so nothing is given up."""
+        """Initialise. With ``is_patient``, actors may join at any time, so training is never given up."""
         self._is_patient = is_patient
         self._clock = RunningClock()
         self._last_sample_s = math.inf
 
     def begin(self) -> None:
-        """Count from now on: an iteration begins."""
+        """Start the time of an iteration."""
         self._last_sample_s = self._clock()
 
     def look(self, infos: Sequence[SampleInfo]) -> None:
-        """Take note of the samples that have come; raises TrialError where none has for STALL_TIMEOUT_S."""
+        """Check the samples of a step; TrialError if there were none for STALL_TIMEOUT_S."""
         now = self._clock()
         if infos:
             self._last_sample_s = now

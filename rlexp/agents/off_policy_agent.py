@@ -1,4 +1,4 @@
-"""Agents that learn from replay: its shards, what checkpoints hold of them, and the importance-sampling exponent."""
+"""Agents that learn from replay: its shards, its part of checkpoints, and the importance-sampling exponent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ReplayKeysT = TypeVar("ReplayKeysT", bound=ReplayKeys)
 
 
 class OffPolicyAgent(Agent[ReplayKeysT]):
-    """An agent whose optimizer owns replay; by default one shard in the learner's process, which learns in turn."""
+    """An agent whose optimizer owns replay; by default one shard in the learner's process, in turn with it."""
 
     optimizer: ReplayOptimizer
 
@@ -34,16 +34,16 @@ class OffPolicyAgent(Agent[ReplayKeysT]):
         return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
 
     def make_shard(self) -> ReplayShard:
-        """Return the whole replay, in one shard."""
+        """Return the whole replay as one shard."""
         return ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))
 
     def stores_replay(self) -> bool:
-        """Return whether checkpoints hold what replay holds, which may depend on how much that is."""
+        """Return whether checkpoints include replay, which may depend on its size."""
         given = self.config.checkpoint_replay
         return self.optimizer.replay_bytes() <= MOST_CHECKPOINTED_BYTES if given is None else given
 
     def beta_schedule(self) -> LinearSchedule:
-        """Return the importance-sampling exponent over trained steps."""
+        """Return the importance-sampling exponent as a function of trained steps."""
         keys = self.config
         return LinearSchedule(
             keys.prioritized_replay_beta,
@@ -71,7 +71,7 @@ class OffPolicyAgent(Agent[ReplayKeysT]):
             arrays.update(replay_arrays)
 
     def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
-        """Fill replay; without it, the rest of the optimizer's state starts anew as well."""
+        """Fill replay; without it, the rest of the optimizer's state also starts anew."""
         if "replay" not in state:
             self.add_event("replay starts empty: the checkpoint has none; checkpoint_replay: true stores it")
             return
@@ -94,5 +94,5 @@ def split_shard_states(
 def join_shard_states(
     groups: Mapping[str, Mapping[str, Array]], values: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the states that ``split_shard_states`` split; their arrays are those of ``groups``, not copies."""
+    """Return the states that ``split_shard_states`` split; their arrays are the arrays in ``groups``, not copies."""
     return [join_state(groups[f"replay_{index}"], each) for index, each in enumerate(values)]

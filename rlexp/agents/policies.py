@@ -1,6 +1,6 @@
-"""Policies: how an algorithm acts where its agent is not: in evaluations, checkpoints, exports, and seats of a board.
+"""Policies: how an algorithm acts outside of its agent: in evaluations, checkpoints, exports, and actors of a board.
 
-For an export it gives its network as torch has it, and what its policy computes, to check by. Nothing here loads torch.
+For an export, they give the network in torch, and the policy's own outputs to check it with. Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exportable:
-    """The greedy policy of one algorithm, twice."""
+    """The greedy policy of one algorithm, as a torch network and as the policy's own functions."""
 
     network: nn.Module
-    """Returns for what the policy sees ``[B, ...]`` its actions ``[B, ...]``, and then the arrays of ``output_names``.
+    """Returns actions ``[B, ...]`` for what the policy sees ``[B, ...]``, then the arrays of ``output_names``.
 
-    The first of these arrays are what actions are chosen by.
+    The first of these arrays decide the actions.
     """
     output_names: tuple[str, ...]
     outputs: Callable[[Array], tuple[Array, ...]]
-    """The same arrays as the policy computes them; raises NotFiniteError."""
+    """The same arrays, computed by the policy; raises NotFiniteError."""
     choose: Callable[[Array], Array]
-    """Returns the policy's actions ``[B, ...]`` by the first of these arrays."""
+    """Returns the policy's actions ``[B, ...]`` for the first of these arrays."""
 
 
 class SeatPlayers(Protocol):
-    """The players of a trial that actors join, by index: the trial's own workers first, then the seats."""
+    """The players of a trial with joined actors, by index: the trial's own workers first, then their seats."""
 
     @property
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the arrays that they act with, by name; raises UsageError or ModuleNotFoundError where none act here."""
+        """Shapes of the acting weights, by name; UsageError or ModuleNotFoundError if they cannot act here."""
         ...
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
+        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
         ...
 
     def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
-        """Return the mean ε of a player's envs once all have sampled so many env steps; None where it has none."""
+        """Return the mean ε of a player's envs after all have sampled so many env steps; None if it has none."""
         ...
 
 
@@ -62,34 +62,37 @@ PlayedConfigT = TypeVar("PlayedConfigT", bound=CommonConfig)
 
 @dataclass(frozen=True)
 class Policies(ABC, Generic[PlayedConfigT]):
-    """How one experiment is played; an algorithm derives from it. Importing that class loads neither torch nor Ray."""
+    """The acting of one experiment; an algorithm derives a class from it.
+
+    Importing that class loads neither torch nor Ray.
+    """
 
     config: PlayedConfigT
     observation_space: gym.Space[Any]
-    """Of what a policy sees: one of the env's observations, prepared."""
+    """The space of what a policy sees: a prepared observation of the env."""
     action_space: gym.Space[Any]
-    """Of what a policy chooses."""
+    """The space of what a policy chooses."""
     modules: UserModules = NO_MODULES
-    """The user's, which may be imported."""
+    """The user's modules, which may be imported."""
 
     @abstractmethod
     def make_policy(self) -> Policy:
         """Return a new policy that acts in this process without exploration."""
 
     def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
-        """Return ``policy`` as it acts in evaluations that explore, in ``num_envs`` envs; by default, greedily."""
+        """Return ``policy`` for evaluations that explore, in ``num_envs`` envs; by default, a greedy one."""
         return policy
 
     def evaluation_exploration(self) -> Mapping[str, float]:
-        """Return the figures of ``exploring_player``, such as ε, by name."""
+        """Return the stats of ``exploring_player``, such as ε, by name."""
         return {}
 
     def seat_players(self) -> SeatPlayers:
-        """Return who plays a trial that actors join, where ``config.board_obstacle`` is None."""
+        """Return the players of a trial with joined actors, if ``config.board_obstacle`` is None."""
         raise self._unsaid("how joined actors play", "seat_players")
 
     def exportable(self, policy: Policy, weights: Weights) -> Exportable:
-        """Return what ``policy``, which has ``weights``, is exported as; raises UsageError where it cannot be."""
+        """Return the exportable form of ``policy`` with ``weights``; raises UsageError if it cannot be exported."""
         raise self._unsaid("how it is exported", "exportable")
 
     def _unsaid(self, what: str, method: str) -> UsageError:

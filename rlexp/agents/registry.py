@@ -1,4 +1,4 @@
-"""What trains and what plays an experiment, each imported when it is needed: what trains loads torch."""
+"""The classes that train and play an experiment, each imported when it is needed, as training loads torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _HINT: Final = "correct AGENT of its class of experiments, or the package that b
 
 
 def agent_class(experiment: Experiment) -> type[Agent[Any]]:
-    """Return the agent that ``experiment.AGENT`` names; raises UsageError where that of a package cannot be used."""
-    from rlexp.agents.agent import Agent  # it loads torch, which players of checkpoints may not need
+    """Return the agent that ``experiment.AGENT`` names; raises UsageError if a package's agent cannot be used."""
+    from rlexp.agents.agent import Agent  # it loads torch, which checkpoint players may not need
 
     found = _found(experiment, experiment.AGENT)
     if not isinstance(found, type) or not issubclass(found, Agent):
@@ -37,19 +37,19 @@ def agent_class(experiment: Experiment) -> type[Agent[Any]]:
 
 
 def policies_of(experiment: Experiment) -> type[Policies[Any]]:
-    """Return what plays an experiment's checkpoints: ``POLICIES``, without torch, where they are its agent's.
+    """Return the class that plays an experiment's checkpoints: ``POLICIES``, without torch, if they are its agent's.
 
-    Raises UsageError where those of a package cannot be used.
+    Raises UsageError if a package's policies cannot be used.
     """
     return _named_policies(experiment) or agent_class(experiment).POLICIES
 
 
 def _named_policies(experiment: Experiment) -> type[Policies[Any]] | None:
-    """Return what ``experiment.POLICIES`` names; None where it is inherited from the experiment of another agent."""
+    """Return the class that ``experiment.POLICIES`` names; None if it is inherited from another agent's experiment."""
     for kind in type(experiment).__mro__:
         if "POLICIES" in vars(kind):
             break
-        if "AGENT" in vars(kind):  # nearer than POLICIES, which belong to the agent that it derives from
+        if "AGENT" in vars(kind):  # nearer than POLICIES, which belong to the agent of the base class
             return None
     if not experiment.POLICIES:
         return None
@@ -66,7 +66,7 @@ def _checked_policies(experiment: Experiment, name: str, found: object) -> type[
 
 
 def _refuse_methods_of_policies(experiment: Experiment, agent: type[Agent[Any]]) -> None:
-    """Raise UsageError for methods of ``Policies`` in a class of agents, where nobody would call them."""
+    """Raise UsageError for methods of ``Policies`` in an agent class, as they would never be called."""
     methods = [name for name, value in vars(Policies).items() if isfunction(value) and not name.startswith("_")]
     misplaced = [name for name in methods if hasattr(agent, name)]
     if misplaced:

@@ -1,4 +1,4 @@
-"""Measures the memory of a transition in full replay on a first batch, since frames compress differently."""
+"""Measures the memory of a transition in full replay from a first batch, as frames compress differently."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rlexp.sample_batch import FRAME_IDS, MIN_FRAMED_BYTES, Array, FrameRows, Sa
 NUM_STEPS = 256
 """Steps of the batch: a third of a second of an Atari game."""
 BYTES_OF_PRIORITY = 48
-"""Bytes of a transition in the sum tree, at most."""
+"""Most bytes of a transition in the sum tree."""
 BYTES_BESIDE = BYTES_OF_PRIORITY + 80
-"""Bytes of a transition beside its two observations, at most."""
+"""Most bytes of a transition beside its two observations."""
 
 
 class RandomPolicy:
@@ -64,11 +64,11 @@ class RandomPolicy:
 
 
 def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation_bytes: int, machine: Machine) -> None:
-    """Raise ResourceError where an experiment's replay, once it is full, takes more memory than the machine has.
+    """Raise ResourceError if an experiment's full replay takes more memory than the machine has.
 
-    The env is only played where whole observations, of ``observation_bytes`` each, would not fit.
-    Raises UsageError where it cannot be made, or where replay on the learner's device would hold no frames. What
-    replay takes of a GPU is checked where the GPU is, by the trial.
+    The env is played only if whole observations, of ``observation_bytes`` each, would not fit. Raises UsageError if it
+    cannot be made, or if replay on the learner's device would hold no frames. The trial checks the GPU's memory, on the
+    GPU's machine.
     """
     replay, memory = experiment.config.replay, machine.memory_total
     if replay is not None and replay.on_device:
@@ -90,7 +90,7 @@ def check_replay_fits(experiment: Experiment, env_config: EnvConfig, observation
 def bytes_per_transition_above(
     limit: int, experiment: Experiment, env_config: EnvConfig, observation_bytes: int
 ) -> int | None:
-    """Return the bytes of a transition where full replay takes more than ``limit`` bytes, else None."""
+    """Return the bytes of a transition if full replay takes more than ``limit`` bytes, else None."""
     replay = experiment.config.replay
     if replay is None or replay.capacity * (2 * observation_bytes + BYTES_BESIDE) <= limit:
         return None
@@ -99,7 +99,7 @@ def bytes_per_transition_above(
 
 
 def measured_bytes_per_transition(env_config: EnvConfig, replay: ReplayNeeds, fragment_length: int) -> int:
-    """Return the bytes of one transition of full replay, after some steps at random."""
+    """Return the bytes of one transition of full replay, measured over some random steps."""
     rows = _first_batch(env_config, replay.n_step)
     if isinstance(rows, SampleBatch):
         return BYTES_OF_PRIORITY + math.ceil(rows.nbytes / len(rows))

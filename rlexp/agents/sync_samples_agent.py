@@ -1,4 +1,4 @@
-"""Agents that learn from what their newest weights have sampled: no replay, a train batch at a time."""
+"""Agents that learn from samples of their newest weights: no replay, a train batch at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlexp.policy import Learner
 from rlexp.rollout.source import SampleSource
 
 CALLS_PER_WORKER = 2
-"""Sample calls in flight per worker, at least: the second one hides the time of the messages."""
+"""Least sample calls in flight per worker: the second one hides the time of the messages."""
 
 SyncSamplesKeysT = TypeVar("SyncSamplesKeysT", bound=SyncSamplesKeys)
 
@@ -42,7 +42,7 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         return SyncSamplesOptimizer(self.pool, source, cast(TrainBatchLearner, learner), batch_config)
 
     def _calls_per_worker(self) -> int:
-        """Return how many calls of a worker may be in flight: a whole train batch while the learner learns."""
+        """Return the most calls in flight of a worker: a whole train batch while the learner learns."""
         config = self.config
         if not config.sample_async or config.num_workers == 0:
             return CALLS_PER_WORKER

@@ -1,8 +1,8 @@
-"""An agent's rollout workers: what they are built from, where they run, and what of them outlives a checkpoint.
+"""An agent's rollout workers: their specs, their places, and their part of a checkpoint.
 
-They are one in this thread or several that a task pool places and replaces; actors of a board may play beside them.
-The agent keeps the moments that ``observation_filter`` standardises by, and checks a checkpoint before it continues
-from it: the file or the experiment may have changed.
+There is one worker in this thread, or several that a task pool places and replaces; actors of a board may play beside
+them. The agent keeps the moments of ``observation_filter``. It checks a checkpoint before it continues from it, as the
+file or the experiment may have changed.
 """
 
 from __future__ import annotations
@@ -56,34 +56,35 @@ from rlexp.schedules import derive_seed
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What an algorithm puts into one of its workers."""
+    """An algorithm's part of one of its workers."""
 
     make_policy: MakePolicy
     fold: Fold
     reported_envs: tuple[bool, ...] | None = None
-    """Of the worker's envs, those whose episodes count for ``episode_reward_mean``; None: all."""
+    """The worker's envs whose episodes count for ``episode_reward_mean``; None: all."""
     row_writer: RowWriter | None = None
-    """What writes its rows into replay; None: it sends them."""
+    """Writes its rows into replay; None: it sends them."""
 
 
 MakeParts = Callable[[int, int, int | None], WorkerParts]
 
 
 MakeSpec = Callable[[int, int, int | None], WorkerSpec]
-"""Both are called with a worker's index, its seed, and the threads of its forward passes (None: as in this process)."""
+"""Functions of a worker's index, its seed, and the threads of its forward passes (None: the process's own)."""
 
 
 @dataclass(frozen=True)
 class WorkerLinks:
-    """How a source is linked to its workers, where these have processes of their own."""
+    """How a source is linked to its workers, if these have processes of their own."""
 
     queue_depth: int
     """Sample calls in flight per worker."""
     max_weight_sync_delay: int
     """Env steps that a worker samples before it gets newer weights."""
     shares_weights: bool = False
-    """Whether workers on this machine read weights from shared memory, where the system has it: once they are due,
-    instead of with their next call."""
+    """Whether workers on this machine read weights from shared memory when they are due, instead of getting them with
+    their next call. Needs a system with shared memory.
+    """
     message: MessageLimits = EACH_ALONE
     """Which fragments such a worker sends together."""
 
@@ -91,14 +92,14 @@ class WorkerLinks:
 def place_workers(
     pool: TaskPool, config: CommonConfig, make_spec: MakeSpec, seed: int, links: WorkerLinks
 ) -> SampleSource:
-    """Return the workers of ``config``; with ``num_workers: 0`` one works in this thread."""
+    """Return the workers of ``config``; with ``num_workers: 0``, one works in this thread."""
     if config.num_workers == 0:
         return LocalWorkers(pool, [RolloutWorker(make_spec(0, seed, None))])
     bundles = bundles_of(config)
     shared_weights = _shared_weights(config.num_workers, links)
 
     def place(index: int, attempt: int) -> Actor[RolloutWorker]:
-        # A worker's replacement does not play its predecessor's episodes again.
+        # A worker's replacement does not repeat its predecessor's episodes.
         own_seed = derive_seed(seed, "attempt", attempt) if attempt else seed
         spec = make_spec(index, own_seed, config.num_threads_per_worker or 1)
         if shared_weights is not None:
@@ -111,7 +112,7 @@ def place_workers(
 
 
 def _shared_weights(num_workers: int, links: WorkerLinks) -> SharedWeights | None:
-    """Return where workers read weights; None where they are sent them, as where the system gives no shared memory."""
+    """Return the shared weights; None if weights are sent, as when the system gives no shared memory."""
     if not links.shares_weights:
         return None
     try:
@@ -121,7 +122,7 @@ def _shared_weights(num_workers: int, links: WorkerLinks) -> SharedWeights | Non
 
 
 def worker_resources(config: CommonConfig, bundles: Bundles, index: int) -> Resources:
-    """Return what a worker reserves: its bundle of the trial, or for an elastic one, any room of the cluster."""
+    """Return the resources of a worker: its bundle of the trial, or for an elastic one any room of the cluster."""
     return Resources(
         config.num_cpus_per_worker,
         config.num_gpus_per_worker,
@@ -140,7 +141,7 @@ def worker_spec(
     seed: int,
     num_threads: int | None,
 ) -> WorkerSpec:
-    """Return everything that a worker is built from; its filter starts from what was observed so far."""
+    """Return the spec of a worker; its filter starts from the moments observed so far."""
     parts = make_parts(worker_index, seed, num_threads)
     return WorkerSpec(
         index=worker_index,
@@ -174,44 +175,44 @@ class PlayedTrial:
 
     env_config: EnvConfig
     seed: int
-    """Of all players' random streams."""
+    """Seed of all players' random streams."""
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
 
 
 class JoinedActors(Protocol):
-    """Actors that join a trial from elsewhere and play beside its own workers; the agent owns what they need."""
+    """Actors that join a trial and play beside its own workers; owned by the agent."""
 
     def num_players(self, config: CommonConfig) -> int:
-        """Return how many can play: the trial's own workers and the seats of those who join, at least one."""
+        """Return the most players: the trial's own workers and the seats of joined actors, at least one."""
         ...
 
     def beside(
         self, own: SampleSource | None, pool: TaskPool, config: CommonConfig, trial: PlayedTrial
     ) -> SampleSource:
-        """Return the source of those who join, together with the trial's ``own`` workers if it has some.
+        """Return the source of joined actors, together with the trial's ``own`` workers if there are any.
 
-        Raises UsageError where they cannot join.
+        Raises UsageError if actors cannot join.
         """
         ...
 
     def figures(self, source: SampleSource) -> Mapping[str, Any]:
-        """Return the figures of those who join under their name in the results; ``source`` is from ``beside``."""
+        """Return the joined actors' stats under their name in the results; ``source`` is from ``beside``."""
         ...
 
 
 FILTERS: Final = "filters"
-"""The group of a checkpoint's arrays that holds them."""
+"""The group of a checkpoint's arrays for the filters."""
 
 
 IMAGE_RANK = 3
 
 
 class ObservationFilters:
-    """Owns the moments of what the workers have observed; does nothing under ``NoFilter``.
+    """Owns the moments of the workers' observations; does nothing under ``NoFilter``.
 
-    Each fragment reports what was observed in it, so these moments are always those of the steps
-    that ``num_steps_sampled`` counts, and no worker has to be called.
+    Each fragment reports its moments, so these are always the moments of the steps in ``num_steps_sampled``, and no
+    worker has to be called.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class ObservationFilters:
         arrays: Mapping[str, Mapping[str, Array]],
         num_players: int | None = None,
     ) -> None:
-        """Begin with nothing seen, or with what the ``arrays`` of a checkpoint hold; raises UsageError for images.
+        """Begin with empty moments, or with the ``arrays`` of a checkpoint; raises UsageError for images.
 
         Workers and joined actors together are ``num_players``; None: there are workers only.
         """
@@ -239,31 +240,31 @@ class ObservationFilters:
             self._observed.load(arrays[FILTERS])
 
     def of_worker(self, worker_index: int) -> Moments | None:
-        """Return what a worker's filter begins with; None: it has no filter."""
+        """Return the moments with which a worker's filter begins; None: it has no filter."""
         return None if self._observed is None else self._observed.of_worker(worker_index)
 
     def add(self, infos: Iterable[SampleInfo]) -> None:
-        """Count what was observed in new fragments."""
+        """Add the observed moments of new fragments."""
         for info in infos:
             if self._observed is not None and info.observed is not None:
                 self._observed.add(info.worker_index, info.observed)
 
     def synchronize(self, source: SampleSource) -> None:
-        """Give all workers the merged moments, where they share them; called once per iteration."""
+        """Give all workers the merged moments, if they share them; called once per iteration."""
         if self._observed is not None and self._observed.shared:
             source.set_filter(self._observed.of_all())
 
     def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
-        """Return ``policy`` as it has to see the observations of an evaluation."""
+        """Return ``policy`` with the observation filter of an evaluation."""
         moments = self.of_evaluations()
         return policy if moments is None else StandardisingPolicy(policy, moments)
 
     def of_evaluations(self) -> Moments | None:
-        """Return what evaluations standardise observations by; None: they leave them as they are."""
+        """Return the moments that evaluations use; None: they do not standardise."""
         return None if self._observed is None else self._observed.of_all()
 
     def arrays(self) -> dict[str, dict[str, Array]]:
-        """Return what a checkpoint has to hold."""
+        """Return the arrays for a checkpoint."""
         return {} if self._observed is None else {FILTERS: self._observed.state()}
 
 
@@ -271,7 +272,7 @@ _COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "epis
 
 
 _MOST: Final = 2**53
-"""Above this, adding 1 to a count may not change it: an iteration would never end."""
+"""Above this, adding 1 to a count may not change it, and an iteration would never end."""
 
 
 _HINT: Final = "it was changed after it was written; use an earlier checkpoint of the trial"
@@ -284,7 +285,7 @@ _LONGEST_CAUSE: Final = 300
 
 
 def check_counters(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise CheckpointError where what the state of the checkpoint at ``path`` counts is not a count or a time."""
+    """Raise CheckpointError if a counter of the checkpoint at ``path`` is not a count or a time."""
     for name in _COUNTERS:
         value = state.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
@@ -295,7 +296,7 @@ def check_counters(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
-    """Raise CheckpointError where a trial could not start from its newest checkpoint, which was verified."""
+    """Raise CheckpointError if a trial could not start from its newest, verified checkpoint."""
     if newest is not None:
         path, manifest = newest
         check_counters(path, read_state(path))
@@ -303,13 +304,13 @@ def refuse_unloadable(newest: tuple[Path, Manifest] | None) -> None:
 
 
 def resumed_seed(seed: int, checkpoint: Checkpoint) -> int:
-    """Return the seed of the random streams that start anew after ``checkpoint``; checks its counters."""
+    """Return the seed of the random streams after ``checkpoint``; check its counters."""
     check_counters(checkpoint.path, checkpoint.state)
     return derive_seed(seed, "resumed", checkpoint.state["num_steps_sampled"])
 
 
 def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Let ``learner`` continue from ``checkpoint``; raises CheckpointError where that holds no state of it."""
+    """Let ``learner`` continue from ``checkpoint``; raises CheckpointError if that has no state of it."""
     checkpoint.check_numbers("learner")
     with errors_of(checkpoint.path, _LEARNER_HINT):
         learner.load_state_dict(checkpoint.arrays["learner"])
@@ -317,27 +318,25 @@ def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
 
 @contextmanager
 def errors_of(path: Path, hint: str = _HINT) -> Iterator[None]:
-    """Turn what a state of another form raises in the body, where it is loaded, into a CheckpointError."""
+    """Turn errors of loading a state of another form in the body into a CheckpointError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        what = shorten(f"{type(error).__name__}: {error}", _LONGEST_CAUSE)  # torch's have a line for each weight
+        what = shorten(f"{type(error).__name__}: {error}", _LONGEST_CAUSE)  # torch's errors have a line for each weight
         raise CheckpointError(f"checkpoint {path} does not hold the state of this agent ({what})", hint) from error
 
 
 def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig, has_board: bool = False) -> dict[str, Any]:
-    """Return the env and the keys by which workers play, as JSON has them."""
-    # Where it is imported from, and how many threads step it, changes nothing in an env.
+    """Return the env and the keys that decide how workers play, in JSON form."""
+    # The import path and the number of stepping threads change nothing in an env.
     env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
-    del env["actions"]  # which actions can be played does not change how they are
+    del env["actions"]  # the choice of playable actions does not change how they are played
     for part in ("wrappers", "preprocessor"):
         if not env[part]:
-            del env[part]  # checkpoints without them stay as they are
+            del env[part]  # without them, checkpoints do not change
     keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {
         "sample_batch_size": config.fragment_length
     }
-    board = (
-        {"board": True} if has_board else {}
-    )  # its source has another state; checkpoints without one stay as they are
+    board = {"board": True} if has_board else {}  # its source has another state; without one, checkpoints do not change
     fingerprint: dict[str, Any] = plain({"env": env, "config": keys, **board})
     return fingerprint

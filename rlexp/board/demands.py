@@ -75,7 +75,7 @@ MOST_LEVELS: Final = 16
 _LONGEST_SHOWN: Final = 10**16
 _LARGEST: Final = 10**300
 """What larger integers, which no float holds, are shown as."""
-_MOST_RUNGS: Final = 1_000_000
+_MOST_LADDER_PLACES: Final = 1_000_000
 """Envs of all players together: each has a place on the ladder of ε."""
 _PROCESSES_PER_CPU: Final = 8
 """Of a trial: each takes memory and starts, though it may reserve a small part of a CPU, or none."""
@@ -162,9 +162,9 @@ def _actor_excesses(config: CommonConfig, memory: int, row_bytes: int, num_weigh
     envs, board = config.num_envs_per_worker, config.board_keys
     assert board is not None  # others have no actors
     players = config.num_workers + board.actors
-    if players * envs > _MOST_RUNGS:
+    if players * envs > _MOST_LADDER_PLACES:
         product = "(config.num_workers + config.board.actors) x config.num_envs_per_worker"
-        yield f"{product} is {players * envs:,}, and at most {_MOST_RUNGS:,} is allowed"
+        yield f"{product} is {players * envs:,}, and at most {_MOST_LADDER_PLACES:,} is allowed"
     wanted = [network_excess(config, memory)]
     if num_weights is not None:
         needed = _COPIES_AT_ACTOR * _FLOAT_BYTES * num_weights

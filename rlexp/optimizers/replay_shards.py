@@ -47,7 +47,7 @@ class ReplayShards:
     """Owns the shards' places, and the order in which they are asked. Owned by one optimizer, in one thread.
 
     A lost shard is replaced by an empty one. Priorities for its rows are dropped: they are addressed to the actor that
-        drew the rows, so the successor's rows never get them.
+    drew the rows, so the successor's rows never get them.
     """
 
     def __init__(

@@ -145,10 +145,7 @@ class ObservedMoments:
         }
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Continue from ``state``.
-
-        If its number of filters differs, each filter begins with the moments of all observations.
-        """
+        """Continue from ``state``; if its number of filters differs, each begins with the moments of all."""
         rows = zip(state["count"].tolist(), state["mean"], state["squares"], strict=True)
         loaded = [Moments(count, mean, squares) for count, mean, squares in rows]
         same_number = len(loaded) == len(self._moments)

@@ -23,8 +23,8 @@ class Fragment:
     """``T`` consecutive steps of ``M`` envs, time-major.
 
     One stream of observations serves every step: the observation after step t is ``obs[t + 1]``. The vector env resets
-        on the step after an episode's end, so ``obs[t + 1]`` is also the true last observation. The resetting step is
-        not a transition: its ``valid`` is False.
+    on the step after an episode's end, so ``obs[t + 1]`` is also the true last observation. The resetting step is not a
+    transition: its ``valid`` is False.
     """
 
     obs: Array

@@ -1,7 +1,6 @@
 """Gatherers: each keeps the workers of one node busy and stores their rows, so that the driver handles few reports.
 
-``GatheredWorkers`` is the driver's side. It asks gatherers for reports, and gives them weights and the shards to store
-in.
+``GatheredWorkers`` is the driver's side. It asks gatherers for reports, and gives them weights and shards.
 """
 
 from __future__ import annotations

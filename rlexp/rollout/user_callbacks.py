@@ -159,10 +159,7 @@ NO_CALLBACKS: Final = UserCallbacks()
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a copy of ``value`` that a checkpoint can hold, with Python numbers for NumPy's.
-
-    ValueError if there is none.
-    """
+    """Return a copy of ``value`` for a checkpoint, with Python numbers for NumPy's; ValueError if there is none."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: plain_copy(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -63,8 +63,8 @@ class RolloutWorker:
         """Step every env ``fragment_length`` times; return the complete transitions and a report about them.
 
         With ``batch_mode: complete_episodes``, repeat this until there are as many steps of whole episodes.
-            ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules. A worker that
-            reads weights itself may sample several fragments and return them together.
+        ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules. A worker that reads
+        weights itself may sample several fragments and return them together.
         """
         started, num_bytes = time.perf_counter(), 0
         parts: list[SampleBatch | FrameRows] = []

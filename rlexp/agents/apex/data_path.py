@@ -1,4 +1,4 @@
-"""Ape-X around any agent with replay: where its workers, shards and learner are, and what moves rows between them.
+"""Ape-X around any agent with replay: the places of workers, shards and learner, and the optimizer between them.
 
 An agent that learns from replay in turn becomes one of Ape-X (Horgan et al. 2018) by giving its methods to an
 ``ApexDataPath``, as ``ApexAgent`` does with DQN's.
@@ -43,7 +43,7 @@ from rlexp.sample_batch import num_frames
 from rlexp.schedules import derive_seed
 
 MESSAGE_LIMITS: Final = MessageLimits(4, 96_000, 0.1)
-"""How many fragments a worker sends at once, at most: each message costs the driver and the worker time of their own.
+"""Limits on the fragments that a worker sends at once, since each message costs the driver and the worker time.
 
 Rows of more than 100 kB would go through Ray's object store, which costs another message. Slow envs send each of their
 fragments at once: a worker that shares its core takes 20 ms for 400 steps of CartPole, so four of them fit into 100 ms.
@@ -51,7 +51,7 @@ fragments at once: a worker that shares its core takes 20 ms for 400 steps of Ca
 
 
 class ApexKeys(Protocol):
-    """The keys of an agent of Ape-X, beside those of every agent with replay."""
+    """The keys of an Ape-X agent, beside the keys of every agent with replay."""
 
     @property
     def replay_storage(self) -> str: ...
@@ -63,17 +63,17 @@ class ThreadedLearner(Learner, Protocol):
     """A Learner whose threads can change while it runs."""
 
     num_threads: int | None
-    """From its next update on; may be set from another thread."""
+    """Number of threads from its next update on; may be set from another thread."""
 
 
 class ApexDataPath:
-    """Places what an agent of Ape-X consists of beside its learner and the parts of its workers; owned by that agent.
+    """Places the workers, shards and optimizer of an Ape-X agent; owned by that agent.
 
-    ``Agent`` calls the agent's methods in this order: the learner is there first, then come source and optimizer.
+    ``Agent`` calls the agent's methods in this order: learner, source, optimizer.
     """
 
     def __init__(self, agent: OffPolicyAgent[Any], keys: ApexKeys, learner: ThreadedLearner) -> None:
-        """``keys`` are the agent's own; raises ResourceError where replay does not fit into the memory of the GPU."""
+        """Initialise with the agent's own ``keys``. ResourceError if replay does not fit into the GPU's memory."""
         self._agent, self._keys, self._learner = agent, keys, learner
         self._config: ReplayKeys = agent.config
         self._gathered: GatheredWorkers | None = None
@@ -82,7 +82,7 @@ class ApexDataPath:
         self._threads = self._make_learner_threads()
 
     def make_source(self) -> SampleSource:
-        """Place the workers, behind gatherers where the trial has them."""
+        """Place the workers, with gatherers if the trial has them."""
         settings, agent = self._keys.optimizer, self._agent
         self._gathered = self._place_gatherers()
         if self._gathered is not None:
@@ -93,14 +93,14 @@ class ApexDataPath:
         )
 
     def row_writer(self, worker_index: int) -> RowWriter | None:
-        """Return what writes the rows of a worker into replay; None where it sends them."""
+        """Return the writer of a worker's rows into replay; None if the worker sends its rows."""
         if self._shared is None:
             return None
         routing_seed = derive_seed(self._agent.stream_seed, "worker", worker_index, "routing")
         return self._shared.writer(worker_index, routing_seed)
 
     def make_optimizer(self, source: SampleSource) -> AsyncReplayOptimizer:
-        """Place the shards; return what lets workers, shards and learner run side by side."""
+        """Place the shards; return the optimizer that lets workers, shards and learner run side by side."""
         settings, agent = self._keys.optimizer, self._agent
         config = DataPathConfig(
             replay_depth=settings.replay_queue_depth,
@@ -121,27 +121,27 @@ class ApexDataPath:
         )
 
     def observe(self, row: Mapping[str, Any], infos: Sequence[SampleInfo]) -> None:
-        """Let the learner have as many threads as the load of the iteration of ``row`` leaves it."""
+        """Set the number of the learner's threads by the load of the iteration of ``row``."""
         if self._threads is not None:
             self._threads.observe(trial_load(row, infos, self._config.train_batch_size))
             self._learner.num_threads = self._threads.number
 
     def stats(self) -> dict[str, Any]:
-        """Return how many threads the learner has where that is decided while it runs."""
+        """Return the learner's number of threads, if it is decided while training runs."""
         return {} if self._threads is None else {"num_learner_threads": self._threads.number}
 
     # The learner.
 
     def _make_learner_runner(self) -> LearnerRunner[RowsOfShard]:
-        """Return what learns: a thread; without other players the optimizer's own, so that runs are repeatable."""
+        """Return the learner's runner: a thread; without other players the optimizer's, for repeatable runs."""
         if self._config.num_workers == 0 and self._agent.board is None:
             return InlineLearnerRunner(self._learner)
         return LearnerThread(self._learner, self._keys.optimizer.learner_queue_depth)
 
     def _make_learner_threads(self) -> LearnerThreads | None:
-        """Return what gives the learner the cores that its workers leave idle; None where they are not its workers.
+        """Return the threads of a learner that takes its workers' idle cores; None if the workers are elsewhere.
 
-        A learner without a thread of its own keeps its number: more threads would add in another order.
+        A learner without its own thread keeps its number of threads, as more would change the order of sums.
         """
         config = self._config
         if config.num_gpus or config.num_workers == 0 or self._agent.board is not None:
@@ -153,16 +153,16 @@ class ApexDataPath:
     # The workers.
 
     def _message_limits(self) -> MessageLimits:
-        """Return which fragments go together where sampling waits for nobody.
+        """Return which fragments are sent together if sampling never waits for the learner.
 
-        With an intensity workers wait for the learner, and what they have sampled in advance gets old meanwhile. A
-        ring has room for single fragments.
+        With an intensity, workers wait for the learner, and samples taken in advance would get old. A ring has room for
+        single fragments only.
         """
         is_waited_for = self._config.training_intensity is not None or self._shared is not None
         return EACH_ALONE if is_waited_for else MESSAGE_LIMITS
 
     def _place_gatherers(self) -> GatheredWorkers | None:
-        """Return the workers behind gatherers; None where shards are in this process, which alone can add rows."""
+        """Return gatherers with their workers; None if the shards are in this process, which alone can add rows."""
         if self._replays_here():
             return None
         settings, agent = self._keys.optimizer, self._agent
@@ -173,7 +173,7 @@ class ApexDataPath:
 
     @cached_property
     def _num_workers_here(self) -> int:
-        """How many workers use this machine's CPUs: all, unless some of the trial's bundles are elsewhere.
+        """Number of workers on this machine's CPUs: all, unless some of the trial's bundles are elsewhere.
 
         It is decided once, since a lost bundle may come back on another machine, but shards do not move.
         """
@@ -187,15 +187,15 @@ class ApexDataPath:
 
     @cached_property
     def _shared(self) -> SharedReplay | None:
-        """The memory that workers in other processes write into, with ``replay_storage: shared_memory``."""
+        """The memory into which workers in other processes write, with ``replay_storage: shared_memory``."""
         config, settings = self._config, self._keys.optimizer
         if self._keys.replay_storage != "shared_memory" or config.num_workers == 0:
             return None
         sizes = RingSizes(
             capacity=self._agent.replay_config(settings.num_replay_buffer_shards).capacity,
             num_rings=config.num_workers,
-            # The fragments that a worker is asked for, and those that have come back and are about to be taken in:
-            # with so much room no worker ever waits.
+            # The fragments that a worker was asked for, and those that came back and are about to be stored. With so
+            # much room, no worker ever waits.
             headroom=2 * settings.sample_queue_depth * config.fragment_length * config.num_envs_per_worker,
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
@@ -218,12 +218,12 @@ class ApexDataPath:
     def _shard_resources(self) -> Resources:
         """Return the driver's bundle, so that batches are not sent from another machine to the learner.
 
-        A shard asks for no CPUs of it: Tune gives all of that bundle, those for shards included, to this process.
+        A shard asks for no CPUs: Tune gives this process the whole bundle, with the CPUs for shards.
         """
         return Resources(cpus=0, gpus=0, bundle=bundles_of(self._config).of_driver)
 
     def _replays_here(self) -> bool:
-        """Return whether the shards are in this process; ``auto`` spares a small machine their messages."""
+        """Return whether the shards are in this process; ``auto`` does so on a small machine to save messages."""
         settings = self._keys.optimizer
         if self._keys.replay_storage != "auto":
             return self._keys.replay_storage != "actors"
@@ -234,7 +234,7 @@ class ApexDataPath:
         return available_cpus() < self._num_workers_here + settings.num_replay_buffer_shards + 1
 
     def _rows_of(self, index: int) -> Rows | None:
-        """Return where shard ``index`` keeps its rows; None: in memory of its own."""
+        """Return the rows of shard ``index``; None: it keeps them in its own memory."""
         if self._shared is not None:
             return self._shared.rows(index)
         if not self._config.replay.on_device:

@@ -1,4 +1,4 @@
-"""Where Ape-X has gatherers, and which workers each of them has."""
+"""Decides whether Ape-X has gatherers, and which workers each of them has."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.schedules import derive_seed
 
 MOST_WORKERS_WITHOUT = 128
-"""On one machine, the driver handles the fragments of so many workers itself."""
+"""Most workers on one machine whose fragments the driver handles itself."""
 WORKERS_OF_ONE = 64
-"""Workers per gatherer where one machine has more."""
+"""Workers per gatherer if one machine has more."""
 JOINED_ROWS = 1000
-"""Rows of a batch that a gatherer stores, at least: 20 fragments of 50 rows cost a shard one call."""
+"""Least rows of a batch that a gatherer stores: 20 fragments of 50 rows cost a shard one call."""
 REPORTED_ROWS = 2000
-"""Rows of a report, at least: reports of 3 kB are then less than 2 bytes a row."""
+"""Least rows of a report: reports of 3 kB are then less than 2 bytes a row."""
 LONGEST_WAIT_S = 1.0
-"""Bound of the time in which a gatherer gathers for one report, so that slow envs are counted, too."""
+"""Most seconds in which a gatherer collects for one report, so that slow envs are counted too."""
 STORE_DEPTH = 2
-"""Batches on their way from a gatherer to each shard: one is sent while one is added."""
+"""Batches on their way from a gatherer to each shard: one is sent while another is added."""
 SYNC_SHARE = 4
-"""A gatherer gets newer weights at least so often within the time in which each of its workers becomes due."""
+"""A gatherer gets newer weights at least this often within the time after which each worker is due."""
 
 
 def worker_nodes(config: CommonConfig, group: TrialGroup | None) -> tuple[list[str], str]:
-    """Return the node of each worker, and that of the driver; empty where it is not known, as of elastic workers."""
+    """Return the node of each worker, and the driver's node; empty if not known, as for elastic workers."""
     nodes = {} if group is None else group.nodes
     bundles = bundles_of(config)
     by_bundle = [bundles.of_worker(index) for index in range(config.num_workers)]
@@ -47,7 +47,7 @@ def worker_nodes(config: CommonConfig, group: TrialGroup | None) -> tuple[list[s
 
 
 def groups_of(setting: int | str, worker_nodes: Sequence[str], driver_node: str) -> list[list[int]]:
-    """Return the indices of the workers of each gatherer; none where the driver calls the workers itself.
+    """Return the indices of each gatherer's workers; empty if the driver calls the workers itself.
 
     ``setting`` is the key ``optimizer.gatherers``. The workers of a gatherer are on one node, unless ``setting`` asks
     for fewer gatherers than there are nodes.
@@ -74,7 +74,7 @@ def place_gatherers(
     """Place a gatherer for each of ``groups``, indices of workers; each places its workers itself."""
     bundles, common = bundles_of(config), _gatherer_config(config, settings, len(groups))
 
-    def place(index: int, attempt: int) -> Actor[Any]:  # of a Gatherer, which is called like a worker
+    def place(index: int, attempt: int) -> Actor[Any]:  # a Gatherer, which is called like a worker
         own_seed = derive_seed(seed, "gatherer", index, attempt)
         worker_seed = derive_seed(seed, "attempt", f"gatherer {attempt}") if attempt else seed
         workers = tuple(
@@ -85,7 +85,7 @@ def place_gatherers(
             for worker in groups[index]
         )
         spec = GathererSpec(index, attempt, own_seed, workers, renewed, type(pool), common)
-        # It is placed with its first worker, and takes nothing of what is reserved there.
+        # It is placed with its first worker, and uses none of the resources reserved there.
         resources = replace(workers[0][1], cpus=0, gpus=0, custom={})
         return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
 
@@ -98,7 +98,7 @@ def place_gatherers(
 
 
 def _gatherer_config(config: CommonConfig, settings: AsyncReplayOptimizerConfig, number: int) -> GathererConfig:
-    """Return what all gatherers have in common."""
+    """Return the config that all gatherers share."""
     return GathererConfig(
         limits=FleetLimits(ceil(config.max_num_worker_restarts / number), config.sample_timeout_s),
         queue_depth=settings.sample_queue_depth,
@@ -112,15 +112,15 @@ def _gatherer_config(config: CommonConfig, settings: AsyncReplayOptimizerConfig,
 
 @runtime_checkable
 class Reseedable(Protocol):
-    """What an algorithm gives its policies to explore by, with a random stream of its own."""
+    """An algorithm's settings of exploration, with a random stream of their own."""
 
     def reseeded(self, attempt: int) -> Self:
-        """Return it as the replacement of a worker has it."""
+        """Return the settings for a worker's replacement."""
         ...
 
 
 def renewed(spec: WorkerSpec, attempt: int) -> WorkerSpec:
-    """Return the spec of a worker's replacement, with random streams of its own, also that of its exploration."""
+    """Return the spec of a worker's replacement, with new random streams, also for its exploration."""
     make = spec.make_policy
     if isinstance(make, partial):
         args = (each.reseeded(attempt) if isinstance(each, Reseedable) else each for each in make.args)
@@ -129,7 +129,7 @@ def renewed(spec: WorkerSpec, attempt: int) -> WorkerSpec:
 
 
 def _split(indices: Sequence[int], number: int) -> list[list[int]]:
-    """Return ``indices`` in ``number`` parts of about equal length, as many as there are indices at most."""
+    """Return ``indices`` in ``number`` parts of about equal length; at most one part per index."""
     number = min(number, len(indices))
     bounds = [round(part * len(indices) / number) for part in range(number + 1)] if number else []
     return [list(indices[start:stop]) for start, stop in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""DQN: samples, stores and learns in turn; the policy, the learner and the exploration of its whole family."""
+"""DQN: samples, stores and learns in turn. It has the policy, learner and exploration of the whole DQN family."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlexp.rollout.source import SampleSource
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 BOARD_LEARNER_QUEUE = 4
-"""Batches that wait for the learner, where actors join over a board."""
+"""Batches that wait for the learner, if actors join over a board."""
 
 DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
 
@@ -36,7 +36,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     POLICIES = DQNPolicies
     policies: DQNPolicies
     target_counts_trained = False
-    """Whether the target network is copied by trained steps, or by sampled ones."""
+    """Whether trained steps decide when the target network is copied; otherwise sampled steps do."""
 
     def make_learner(self) -> DQNLearner:
         config = self.config
@@ -57,7 +57,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return DQNLearner(self.policies.network, learner_config, derive_seed(self.seed, "learner"), self.add_event)
 
     def make_source(self) -> SampleSource:
-        # The workers overlap with the update, and get its weights with their next call.
+        # Workers sample during the update, and get its weights with their next call.
         return self.place_workers(WorkerLinks(queue_depth=1, max_weight_sync_delay=1))
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
@@ -73,11 +73,11 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return self._players.epsilon_schedule(worker_index)
 
     def stats(self) -> Figures:
-        """Return ε, as of the steps sampled so far, and how the board and its actors do."""
+        """Return ε at the steps sampled so far, and the stats of the board and its actors."""
         return {**self._players.figures(self.optimizer.counters.num_steps_sampled), **super().stats()}
 
     def reported_epsilon(self) -> float:
-        """Return the largest ε of the third of the ladder that explores least; no limit without a ladder.
+        """Return the largest ε in the least-exploring third of the ladder; no limit without a ladder.
 
         Only episodes of envs with at most this ε count for ``episode_reward_mean``.
         """
@@ -91,7 +91,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     def _make_board_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
         """Return the optimizer of Ape-X with one shard in this process: rounds would wait for the network."""
         config = self.config
-        # As without a board: a batch for each round, and here each fragment is one.
+        # As without a board, a batch for each round; here each fragment is a round.
         intensity = config.training_intensity or config.train_batch_size / self._steps_per_fragment
         self.add_event(
             f"DQN with a board samples and learns side by side; training_intensity {intensity:g} holds them together"
@@ -111,7 +111,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         return self.config.fragment_length * self.config.num_envs_per_worker
 
     def _make_board_runner(self, learner: Learner) -> LearnerRunner[RowsOfShard]:
-        """Return what learns: a thread, unless it and the optimizer's would only take turns in calling Python."""
+        """Return the learner's runner: a thread, unless it and the optimizer's would only take turns in Python."""
         if isinstance(learner, DQNLearner) and learner.has_short_updates(self.config.train_batch_size):
             return InlineLearnerRunner(learner, BOARD_LEARNER_QUEUE)
         return LearnerThread(learner, BOARD_LEARNER_QUEUE)

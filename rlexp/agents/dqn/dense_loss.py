@@ -1,4 +1,4 @@
-"""The gradient of a small, fully connected Q-network in NumPy: there, calling autograd takes most of the time."""
+"""The gradient of a small, fully connected Q-network in NumPy, for which autograd's calls take most of the time."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 
 MOST_PRODUCTS: Final = 15_000_000
-"""Rows times parameters up to which NumPy is clearly quicker: beyond, sums take the time, and torch has threads."""
+"""Most rows times parameters for which NumPy is clearly faster. Above, sums take the time, and torch has threads."""
 
 
 @dataclass(frozen=True, eq=False)
 class DenseLoss:
-    """What is reported about the loss of a batch."""
+    """The reported parts of a batch's loss."""
 
     loss: float
     mean_q: float
     mean_td_error: float
     td_errors: Array
-    """Without sign, ``[B]``."""
+    """Absolute TD errors, ``[B]``."""
 
 
 @dataclass(frozen=True, eq=False)
 class _LossRows:
-    """What the loss of a batch needs of each network: its outputs, and the batch's rows."""
+    """The inputs of the loss: each network's outputs and the batch's rows."""
 
     online: Array
-    """Outputs ``[B, A, K]`` for OBS; with double Q-learning ``[2 B, A, K]``, behind them those for NEW_OBS."""
+    """Outputs ``[B, A, K]`` for OBS; with double Q-learning ``[2 B, A, K]``, followed by the outputs for NEW_OBS."""
     target: Array
-    """Of the target network for NEW_OBS, ``[B, A, K]``."""
+    """Outputs of the target network for NEW_OBS, ``[B, A, K]``."""
     a_tm1: Array
     r_t: Array
     discount_t: Array
@@ -44,7 +44,7 @@ class _LossRows:
     """Importance weights divided by B, ``[B]``."""
 
     def next_actions(self, q_online: Array, q_target: Array) -> Array:
-        """Return the actions ``[B]`` that are best by the values of ``online``, or without double Q, of ``target``."""
+        """Return the best actions ``[B]`` by the values of ``online``, or without double Q by those of ``target``."""
         count = len(q_target)
         actions: Array = (q_online[count:] if len(q_online) > count else q_target).argmax(axis=1)
         return actions
@@ -61,7 +61,7 @@ class DenseGradient:
         adam: FlatAdam,
         double_q: bool,
     ) -> None:
-        """Read the parameters where the learner changes them; the network is one that ``is_dense`` accepts."""
+        """Read the parameters in place, where the learner changes them; ``is_dense`` must accept the network."""
         gradients = online[1].arrays_of(adam.gradient)
         self._online, self._target = (
             DenseNetwork(config, parameters.arrays_of(parameters.values), gradients, _noise_of(network))
@@ -71,7 +71,7 @@ class DenseGradient:
         self._atoms = Atoms(config.head) if config.head.num_atoms > 1 else None
 
     def compute(self, batch: SampleBatch) -> DenseLoss:
-        """Replace the gradient by that of a batch, which has the COLUMNS of an AutogradGradient's."""
+        """Replace the gradient by the gradient of a batch, which has the COLUMNS of an AutogradGradient's."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # the learner reports what is not finite
             return self._compute(batch)
 
@@ -108,14 +108,14 @@ def _of_values(rows: _LossRows) -> tuple[DenseLoss, Array]:
 def _of_distributions(rows: _LossRows, atoms: Atoms) -> tuple[DenseLoss, Array]:
     """Return the cross-entropy of the distributions, and its gradient by the logits ``[B, A, K]``; as in ``loss.py``.
 
-    The gradient by the logits of the action taken is the predicted distribution less the projected one.
+    The gradient by the logits of the chosen action is the predicted distribution minus the projected one.
     """
     count = len(rows.target)
     numbers = np.arange(count)
     taken = numbers, rows.a_tm1
     shifted, exponentials, sums = shifted_exponentials(rows.online)
     q_online = atoms.values(exponentials / sums)
-    # Without double Q-learning the target network chooses too.
+    # Without double Q-learning, the target network also chooses.
     q_target = rows.target[:, :, 0] if len(rows.online) > count else atoms.values(softmax(rows.target))
     next_actions = rows.next_actions(q_online, q_target)
     target = atoms.projected(softmax(rows.target[numbers, next_actions]), rows.r_t, rows.discount_t)

@@ -14,14 +14,14 @@ from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
 
 STEPS_DRAWN_AHEAD = 64
-"""Steps that random actions are drawn for at once."""
+"""Number of steps for which random actions are drawn at once."""
 
 
 class EpsilonSchedule(Protocol):
-    """How likely each env of a worker takes a random action."""
+    """The probability of a random action in each env of a worker."""
 
     def epsilons(self, num_steps_sampled: int) -> Array:
-        """Return ε per env ``[M]`` once all workers together have sampled so many env steps."""
+        """Return ε per env ``[M]`` after all workers together have sampled so many env steps."""
         ...
 
 
@@ -46,7 +46,7 @@ class AnnealedEpsilon:
 
     schedule: LinearSchedule
     warmup_timesteps: int
-    """Env steps for which ε keeps its first value before the schedule begins."""
+    """Env steps during which ε keeps its first value before the schedule begins."""
     num_envs: int
 
     def epsilons(self, num_steps_sampled: int) -> Array:
@@ -65,19 +65,19 @@ class PolicyExploration:
     softmax_temp: float | None = None
     """Actions are drawn from softmax(Q / ``softmax_temp``); None: they are greedy."""
     parameter_noise_stddev: float | None = None
-    """Deviation of parameter noise at the start; None: the weights act as they are."""
+    """Standard deviation of parameter noise at the start; None: no parameter noise."""
 
     def seed_of(self, stream: str) -> int:
         """Return the seed of one of the worker's random streams."""
         return derive_seed(self.seed, "worker", self.worker_index, stream)
 
     def reseeded(self, attempt: int) -> PolicyExploration:
-        """Return it as the worker's replacement has it, with random streams of its own."""
+        """Return the exploration of the worker's replacement, with random streams of its own."""
         return replace(self, seed=derive_seed(self.seed, "attempt", attempt))
 
 
 class Explorer:
-    """Chooses a worker's actions from their values, by ε and softmax; owned by its policy."""
+    """Chooses a worker's actions from action values by ε and softmax; owned by its policy."""
 
     def __init__(self, exploration: PolicyExploration, num_actions: int) -> None:
         self._schedule, self._softmax_temp = exploration.epsilon, exploration.softmax_temp
@@ -86,7 +86,7 @@ class Explorer:
         self._epsilon_greedy = EpsilonGreedy(len(exploration.epsilon.epsilons(0)), num_actions, epsilon_rng)
 
     def epsilons(self, num_steps_sampled: int) -> Array:
-        """Return ε per env ``[M]`` once all workers together have sampled so many env steps."""
+        """Return ε per env ``[M]`` after all workers together have sampled so many env steps."""
         return self._schedule.epsilons(num_steps_sampled)
 
     def choose(self, values: Array, epsilons: Array) -> Array:
@@ -106,10 +106,10 @@ class Explorer:
 
 
 class EpsilonGreedyPolicy:
-    """A policy that takes a random action with probability ε: for evaluations that explore."""
+    """A policy that takes a random action with probability ε, for evaluations that explore."""
 
     def __init__(self, policy: ActingPolicy, epsilons: Array, num_actions: int, seed: int) -> None:
-        """Explore in as many envs as there are ``epsilons [M]``."""
+        """Explore in M envs, for ``epsilons [M]``."""
         self._policy = policy
         self._epsilons = epsilons
         self._epsilon_greedy = EpsilonGreedy(len(epsilons), num_actions, np.random.default_rng(seed))
@@ -119,11 +119,11 @@ class EpsilonGreedyPolicy:
         return self._epsilon_greedy(self._policy.compute_actions(obs), self._epsilons)
 
 
-def epsilon_ladder(num_rungs: int) -> tuple[float, ...]:
-    """Return ε_i = 0.4^(1 + 7 i / (N - 1)) for i = 0 .. N - 1 (Horgan et al. 2018, section 4.1); one rung is 0.4."""
-    if num_rungs == 1:
+def epsilon_ladder(num_places: int) -> tuple[float, ...]:
+    """Return ε_i = 0.4^(1 + 7 i / (N - 1)) for i = 0 .. N - 1 (Horgan et al. 2018, section 4.1); 0.4 if N = 1."""
+    if num_places == 1:
         return (0.4,)
-    return tuple(0.4 ** (1 + 7 * i / (num_rungs - 1)) for i in range(num_rungs))
+    return tuple(0.4 ** (1 + 7 * i / (num_places - 1)) for i in range(num_places))
 
 
 def draw_softmax(values: Array, temperature: float, rng: np.random.Generator) -> Array:
@@ -131,21 +131,21 @@ def draw_softmax(values: Array, temperature: float, rng: np.random.Generator) ->
 
     Adding Gumbel noise and taking the largest draws from a softmax (Gumbel 1954), without a sum that could overflow.
     """
-    with np.errstate(over="ignore"):  # near temperature 0, all but the best are at -inf: never drawn
+    with np.errstate(over="ignore"):  # near temperature 0, all but the best are at -inf and never drawn
         logits = (values - values.max(axis=1, keepdims=True)).astype(np.float64) / temperature
     actions: Array = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     return actions
 
 
 class EpsilonGreedy:
-    """Replaces actions by random ones; draws for many steps ahead, which is a tenth of the work of drawing for one."""
+    """Replaces actions by random ones. Drawing for many steps ahead takes a tenth of the time of drawing for one."""
 
     def __init__(self, num_envs: int, num_actions: int, rng: np.random.Generator) -> None:
         """Explore in ``num_envs`` envs (M); only this object draws from ``rng``."""
         self._shape = (STEPS_DRAWN_AHEAD, num_envs)
         self._num_actions = num_actions
         self._rng = rng
-        self._ahead: list[tuple[Array, Array]] = []  # of the steps to come, the next one last
+        self._ahead: list[tuple[Array, Array]] = []  # for the coming steps, the next one last
 
     def __call__(self, actions: Array, epsilons: Array) -> Array:
         """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one."""
@@ -155,7 +155,7 @@ class EpsilonGreedy:
         return np.where(chances < epsilons, random_actions, actions)
 
     def state(self) -> dict[str, Any]:
-        """Return what was drawn ahead, and the generator of the next draws."""
+        """Return the actions drawn ahead, and the generator of the next draws."""
         chances, actions = ([drawn[part] for drawn in self._ahead] for part in range(2))
         return {"rng": self._rng.bit_generator.state, "chances": np.array(chances), "actions": np.array(actions)}
 

@@ -24,29 +24,29 @@ from rlexp.sample_batch import IMPORTANCE_WEIGHTS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
 NUM_PENDING_ON_GPU = 2
-"""Updates that are begun before the result of an earlier one is read: the GPU has work while its thread copies."""
+"""Updates that begin before an earlier result is read, so that the GPU has work while its thread copies."""
 
 
 @dataclass(frozen=True)
 class DQNLearnerConfig:
-    """What a DQN learner needs to know, apart from the network's shape."""
+    """The settings of a DQN learner, apart from the network's shape."""
 
     lr: PiecewiseSchedule
-    """Adam's learning rate over sampled steps."""
+    """Adam's learning rate as a function of sampled steps."""
     adam_epsilon: float
     grad_norm_clipping: float | None
-    """Global norm that gradients are scaled down to, or None."""
+    """Global norm to which gradients are scaled down, or None."""
     double_q: bool
     target_network_update_freq: int
     """Steps between two copies of the online network into the target network."""
     target_counts_trained: bool
-    """Whether those are trained steps (APEX) or sampled ones (DQN)."""
+    """Whether these are trained steps (APEX) or sampled steps (DQN)."""
     device: str
     precision: Precision = "float32"
 
 
 ReadFigures = Callable[[], Sequence[Array]]
-"""Waits for loss, mean action value, mean TD error and gradient norm ``[4]``, and the TD errors ``[B]``."""
+"""A function that waits for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
 
 
 def _say_nothing(note: str) -> None:
@@ -59,7 +59,7 @@ class DQNLearner:
     def __init__(
         self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int, note: Callable[[str], None] = _say_nothing
     ) -> None:
-        """``note`` gets what the user should know."""
+        """Initialise; ``note`` gets notices for the user."""
         self._config, self._note = config, note
         device = torch.device(config.device)
         use_precision(config.precision, device)
@@ -85,11 +85,12 @@ class DQNLearner:
         self._num_steps_trained = 0
         self._target_updated_at = 0
         self._importance_weights: Array = np.empty(0, np.float32)
-        """Of the newest batch; after a resume their mean."""
+        """Importance weights of the newest batch; after a resume, their mean."""
         self.num_updates = 0
         self.num_target_updates = 0
         self.num_threads: int | None = None
-        """Threads from the next update on; may be set from another thread. None: those that its thread has."""
+        """Threads from the next update on; may be set from another thread. None: the threads that its own thread has.
+        """
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
@@ -97,12 +98,12 @@ class DQNLearner:
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         """Do one step of Adam; the batch has OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS and IMPORTANCE_WEIGHTS.
 
-        Raises TrialError where the loss or its gradient is not finite: nothing can be learned from there on.
+        Raises TrialError if the loss or its gradient is not finite, as learning cannot continue.
         """
         return self.submit(batch).result()
 
     def submit(self, batch: SampleBatch) -> DQNUpdate:
-        """Begin what ``learn_on_batch`` does; on a CPU it is done when this returns."""
+        """Begin the update of ``learn_on_batch``; on a CPU it is done when this returns."""
         if self.num_threads not in {None, torch.get_num_threads()}:
             torch.set_num_threads(self.num_threads)
         for network in (self._network, self._target):
@@ -151,7 +152,7 @@ class DQNLearner:
         self.num_updates, self.num_target_updates = counters[3:]
 
     def has_short_updates(self, num_rows: int) -> bool:
-        """Return whether an update of so many rows is little but calls of Python: a thread of its own gains nothing."""
+        """Return whether an update of ``num_rows`` is mostly Python calls, so that an own thread would not help."""
         return self._is_by_hand(num_rows)
 
     def _mean_weight(self) -> Array:
@@ -160,14 +161,14 @@ class DQNLearner:
         return weights.mean(keepdims=True) if len(weights) else weights
 
     def _make_dense_gradient(self, network: QNetworkConfig) -> DenseGradient | None:
-        """Return what computes small gradients; None where only autograd can."""
+        """Return the object that computes small gradients; None if only autograd can."""
         if self._device.type != "cpu" or self._config.precision != "float32" or not is_dense(network):
             return None
         online, target = (self._network, self._parameters), (self._target, self._target_parameters)
         return DenseGradient(network, online, target, self._adam, self._config.double_q)
 
     def _is_by_hand(self, num_rows: int) -> bool:
-        """Return whether the gradient of so many rows is computed the quickest by hand."""
+        """Return whether computing the gradient by hand is fastest for so many rows."""
         return self._by_hand is not None and num_rows * self._parameters.values.numel() <= MOST_PRODUCTS
 
     def _step(self, batch: SampleBatch, lr: float) -> ReadFigures:
@@ -190,10 +191,10 @@ class DQNLearner:
 
 
 class DQNUpdate:
-    """A PendingUpdate of a DQNLearner: its figures and TD errors, on their way from the device."""
+    """A PendingUpdate of a DQNLearner: its stats and TD errors, on their way from the device."""
 
     def __init__(self, number: int, lr: float, read: ReadFigures) -> None:
-        """Take what update ``number`` reports."""
+        """Initialise with the results of update ``number``."""
         self._number = number
         self._lr = lr
         self._read = read

@@ -41,10 +41,10 @@ def huber(td: Tensor) -> Tensor:
 
 
 def projected_distribution(p_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor) -> Tensor:
-    """Return the distribution of ``r_t + discount_t z``, z ~ ``p_t [B, N]``, laid onto ``support [N]``: ``[B, N]``.
+    """Return the distribution ``[B, N]`` of ``r_t + discount_t z``, z ~ ``p_t [B, N]``, on ``support [N]``.
 
-    Each shifted atom gives its probability to its two neighbours on the (even) support, to each the more the
-    closer it is; what lies outside falls on the outermost atoms (Bellemare et al. 2017, equation 7).
+    Each shifted atom divides its probability between its two neighbours on the evenly spaced support, in proportion to
+    closeness. Atoms outside of the support count as its outermost atoms (Bellemare et al. 2017, equation 7).
     """
     last = len(support) - 1
     shifted = r_t.unsqueeze(1) + discount_t.unsqueeze(1) * support
@@ -77,12 +77,12 @@ def cross_entropies(
 
 @dataclass(frozen=True)
 class RowLosses:
-    """One number per row of a batch ``[B]``, and the values they came from."""
+    """One number per row of a batch ``[B]``, and the action values of the rows."""
 
     losses: Tensor
-    """What the update lowers: the Huber loss of the TD error, or the cross-entropy of the distributions."""
+    """What the update minimises: the Huber loss of the TD error, or the cross-entropy of the distributions."""
     td_errors: Tensor
-    """What priorities are made of, without gradient: the absolute TD error, or the cross-entropy."""
+    """The source of priorities, without gradient: the absolute TD error, or the cross-entropy."""
     q_tm1: Tensor
     """Action values ``[B, A]`` of the rows' observations, without gradient."""
 
@@ -96,7 +96,7 @@ def row_losses(
 ) -> RowLosses:
     """Return the losses of rows with OBS, ACTIONS, REWARDS, DISCOUNTS and NEW_OBS; only OBS carries a gradient.
 
-    The networks compute within ``forward_passes``; the losses are of their outputs as float32.
+    The networks compute within ``forward_passes``; the losses use their outputs as float32.
     """
     with nullcontext() if forward_passes is None else forward_passes:
         outputs_tm1 = online.outputs(rows[OBS]).float()
@@ -120,16 +120,16 @@ COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, IMPORTANCE_WEIGHTS)
 
 @dataclass(frozen=True)
 class BatchLoss:
-    """What is reported about the loss of a batch, on the learner's device."""
+    """The reported parts of a batch's loss, on the learner's device."""
 
     figures: Tensor
     """The loss, the mean action value and the mean TD error, ``[3]``."""
     td_errors: Tensor
-    """Without sign, ``[B]``."""
+    """Absolute TD errors, ``[B]``."""
 
 
 class AutogradGradient:
-    """Writes the gradient of one learner's loss to where its Adam reads it: of any network, on any device."""
+    """Writes the gradient of a learner's loss to where its Adam reads it, for any network and device."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class AutogradGradient:
         self._staging = BatchStaging(COLUMNS, device)
 
     def compute(self, batch: SampleBatch) -> BatchLoss:
-        """Replace the gradient by that of a batch, which has COLUMNS."""
+        """Replace the gradient by the gradient of a batch, which has COLUMNS."""
         rows = self._staging.load(batch)
         passes = forward_passes(self._precision, self._device)
         result = row_losses(self._online, self._target, rows, self._double_q, passes)

@@ -1,7 +1,7 @@
-"""Who plays for the DQN family: its network, own workers and joined actors, and the policies that play checkpoints.
+"""The players of the DQN family: its network, own workers and joined actors, and the policies for checkpoints.
 
-A player's index says its place on the ladder of ε: a trial's own workers come first, then the seats of those who join.
-No torch is imported here.
+A player's index decides its ε: a trial's own workers come first, then the seats of joined actors. No torch is imported
+here.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from rlexp.schedules import LinearSchedule
 
 @dataclass(frozen=True)
 class ExploringPlayers:
-    """All players of a trial, each known by its index, and how each of them explores."""
+    """All players of a trial, each with an index and a way to explore."""
 
     config: ExplorationKeys
     network: QNetworkConfig
     num_seats: int | None = None
-    """Of joined actors; None: the trial has no board."""
+    """Slots for joined actors; None: the trial has no board."""
 
     @property
     def number(self) -> int:
-        """How many there are."""
+        """Number of players."""
         if self.num_seats is None:
             return max(self.config.num_workers, 1)
         return self.config.num_workers + self.num_seats
@@ -64,16 +64,16 @@ class ExploringPlayers:
             schedule = LinearSchedule(first, last, config.resolved_epsilon_timesteps)
             return AnnealedEpsilon(schedule, config.exploration_warmup_timesteps, num_envs)
         ladder = self._ladder()
-        return ConstantEpsilon(tuple(ladder[rung] for rung in self._rungs(index)))
+        return ConstantEpsilon(tuple(ladder[place] for place in self._ladder_places(index)))
 
     def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
-        """Return the mean ε of the envs of player ``index``; None where nothing explores."""
+        """Return the mean ε of the envs of player ``index``; None if they do not explore by ε."""
         if not self.config.explore:
             return None
         return float(self.epsilon_schedule(index).epsilons(num_steps_sampled).mean())
 
     def reported_epsilon(self) -> float:
-        """Return the largest ε of the third of the ladder that explores least; no limit without a ladder.
+        """Return the largest ε in the least-exploring third of the ladder; no limit without a ladder.
 
         Only episodes of envs with at most this ε count for ``episode_reward_mean``.
         """
@@ -83,7 +83,7 @@ class ExploringPlayers:
         return ladder[math.ceil(len(ladder) / 3) - 1]
 
     def figures(self, num_steps_sampled: int) -> dict[str, Any]:
-        """Return ε once all have sampled so many env steps, for the results."""
+        """Return ε for the results, after all players together have sampled so many env steps."""
         epsilons = [self.epsilon_schedule(index).epsilons(num_steps_sampled) for index in range(self.number)]
         return {
             "min_exploration": float(min(each.min() for each in epsilons)),
@@ -99,7 +99,7 @@ class ExploringPlayers:
         return tuple((self.epsilon_schedule(index).epsilons(0) <= limit).tolist())
 
     def exploration(self, index: int, seed: int) -> PolicyExploration | None:
-        """Return how the policy of player ``index`` explores; None where none does."""
+        """Return the exploration of player ``index``; None if its policy does not explore."""
         config = self.config
         if not config.explore:
             return None
@@ -111,22 +111,22 @@ class ExploringPlayers:
         )
 
     @property
-    def _has_rung_per_player(self) -> bool:
+    def _has_place_per_player(self) -> bool:
         if self.num_seats is None or self.config.epsilon_ladder is not None:
             return self.config.resolved_epsilon_ladder == "worker"
         return self.number > 1
 
     def _ladder(self) -> tuple[float, ...]:
-        return epsilon_ladder(self.number if self._has_rung_per_player else self.number * self._num_envs)
+        return epsilon_ladder(self.number if self._has_place_per_player else self.number * self._num_envs)
 
-    def _rungs(self, index: int) -> tuple[int, ...]:
-        """Return the rung of each env: in order, or with a board such that any number of players spans the ladder."""
-        if self._has_rung_per_player:
-            rung = index if self.num_seats is None else rungs(self.number)[index]
-            return (rung,) * self._num_envs
+    def _ladder_places(self, index: int) -> tuple[int, ...]:
+        """Return each env's ladder place: in order, or with a board spread out for any number of players."""
+        if self._has_place_per_player:
+            place = index if self.num_seats is None else ladder_places(self.number)[index]
+            return (place,) * self._num_envs
         if self.num_seats is None:
             return tuple(range(index * self._num_envs, (index + 1) * self._num_envs))
-        return rungs_of_envs(self.number, self._num_envs)[index]
+        return ladder_places_of_envs(self.number, self._num_envs)[index]
 
     @property
     def _num_envs(self) -> int:
@@ -135,17 +135,17 @@ class ExploringPlayers:
 
 @dataclass(frozen=True)
 class DQNWorkerParts(ExploringPlayers):
-    """The players of DQN and APEX: the trial's own workers first, then the seats."""
+    """The players of DQN and APEX: the trial's own workers first, then the seats of joined actors."""
 
     config: DQNConfig
 
     @property
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the Q-network's parameters, by name."""
+        """Shapes of the Q-network's parameters, by name."""
         return parameter_shapes(self.network)
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return what player ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
+        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
         config = self.config
         return WorkerParts(
             make_policy=partial(
@@ -166,20 +166,20 @@ class DQNWorkerParts(ExploringPlayers):
         return replace(found, parameter_noise_stddev=self.config.parameter_noise_initial_stddev)
 
 
-def rungs(num_players: int) -> tuple[int, ...]:
-    """Return the rung of each of ``num_players``, 0 to ``num_players - 1``, in van der Corput's order from the last on.
+def ladder_places(num_players: int) -> tuple[int, ...]:
+    """Return the ladder places of ``num_players``, 0 to ``num_players - 1``, in van der Corput's order from the last on.
 
-    However many of the first players are there, they are spread over the whole ladder. The first player has the last
-    rung, on which is explored least: the episodes that are reported come from there.
+    Any number of first players is spread over the whole ladder. The first player has the last place, with the least
+    exploration: the reported episodes come from there.
     """
     num_bits = max(num_players - 1, 0).bit_length()
     spread = [_reversed_bits(number, num_bits) for number in range(1 << num_bits)]
     return tuple(num_players - 1 - number for number in spread if number < num_players)
 
 
-def rungs_of_envs(num_players: int, num_envs: int) -> tuple[tuple[int, ...], ...]:
-    """Return the rungs of each player's envs, on a ladder with one rung for every env of all players."""
-    return tuple(tuple(env * num_players + rung for env in range(num_envs)) for rung in rungs(num_players))
+def ladder_places_of_envs(num_players: int, num_envs: int) -> tuple[tuple[int, ...], ...]:
+    """Return the ladder places of each player's envs, with one place for every env of all players."""
+    return tuple(tuple(env * num_players + place for env in range(num_envs)) for place in ladder_places(num_players))
 
 
 def _reversed_bits(number: int, num_bits: int) -> int:
@@ -190,12 +190,12 @@ ExplorationKeysT = TypeVar("ExplorationKeysT", bound=ExplorationKeys)
 
 
 class QNetworkPolicies(Policies[ExplorationKeysT]):
-    """The policies of an agent that acts by a Q-network; it says which ``head`` this has."""
+    """The policies of an agent that acts by a Q-network; the agent defines ``head``."""
 
     @property
     @abstractmethod
     def head(self) -> HeadConfig:
-        """What lies between the torso and the action values."""
+        """The layers between the torso and the action values."""
 
     @cached_property
     def network(self) -> QNetworkConfig:

@@ -1,7 +1,7 @@
-"""The policy of the DQN family: acts on a Q-network's values, and explores by ε, by their softmax, or with noise.
+"""The policy of the DQN family: acts on a Q-network's values and explores by ε, softmax or noise.
 
-It asks its network for arrays, whichever library computes them. At the end are the categorical distributions of returns
-in NumPy, as ``loss.py`` has them in torch. No torch is imported here, unless a network needs it.
+Its network returns arrays, computed by either library. The categorical distributions of returns are at the end, in
+NumPy; ``loss.py`` has them in torch. No torch is imported here, unless a network needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEW_Q_VALUES = new(Q_VALUES)
 
 
 class DQNPolicy:
-    """Owns a copy of the Q-network, which runs on the CPU, and the random streams that it explores with."""
+    """Owns a copy of the Q-network on the CPU, and the random streams of its exploration."""
 
     def __init__(
         self,
@@ -35,17 +35,16 @@ class DQNPolicy:
         worker_side_prioritization: bool = False,
         num_threads: int | None = None,
     ) -> None:
-        """Without ``exploration``, ``act`` is greedy.
+        """Act greedily if there is no ``exploration``.
 
-        With ``worker_side_prioritization`` the worker computes each row's TD error before it is sent.
-        ``num_threads`` is for the forward passes of a worker in a process of its own; None leaves the process
-        as it is.
+        With ``worker_side_prioritization``, the worker computes each row's TD error before it is sent. ``num_threads``
+        is for the forward passes of a worker in its own process; None leaves the process unchanged.
         """
         self._network = make_acting_network(network, exploration, num_threads)
         self._atoms = None if network.head.num_atoms == 1 else Atoms(network.head)
         self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
         self._worker_side_prioritization = worker_side_prioritization
-        # Priorities are computed with the learner's weights, so not from values of perturbed ones.
+        # Priorities use the learner's weights, so not the values of perturbed ones.
         self._returns_outputs = worker_side_prioritization and not self._network.is_perturbed
         self.postprocess_reads_obs = worker_side_prioritization and not self._returns_outputs
 
@@ -54,7 +53,7 @@ class DQNPolicy:
         return actions
 
     def action_values(self, obs: Array) -> Array:
-        """Return the values ``[B, A]`` that greedy actions have for ``obs [B, ...]``; raises NotFiniteError."""
+        """Return the action values ``[B, A]`` of the network for ``obs [B, ...]``; raises NotFiniteError."""
         values = self._values(self._network.outputs(obs))
         if not np.isfinite(values).all():
             raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
@@ -74,8 +73,8 @@ class DQNPolicy:
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Add |TD errors| by the worker's own weights, as Ape-X's actors do (Horgan et al. 2018, section 3).
 
-        They come from the values that the network acted on, so they cost no forward pass; of the two
-        observations of a row, one may have been seen by weights that are a fragment older.
+        They use the values with which the network acted, so they cost no forward pass. One of a row's two observations
+        may have been evaluated with weights that are a fragment older.
         """
         if not self._worker_side_prioritization:
             return batch
@@ -96,7 +95,7 @@ class DQNPolicy:
             self._explorer.load(state["explorer"])
 
     def _values(self, outputs: Array) -> Array:
-        """Return the action values ``[B, A]`` of outputs."""
+        """Return the action values ``[B, A]`` of ``outputs``."""
         return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
 
     def _td_errors(self, batch: SampleBatch) -> Array:
@@ -109,52 +108,52 @@ class DQNPolicy:
         return errors
 
     def returned(self, outputs: Array) -> Outputs:
-        """Return the policy's outputs, of Q_VALUES that the network computed."""
+        """Return the policy's outputs for Q_VALUES that the network computed."""
         return {Q_VALUES: outputs} if self._returns_outputs else {}
 
     def _with_values(self, batch: SampleBatch) -> SampleBatch:
-        """Return ``batch`` with the values of the unperturbed network."""
+        """Return ``batch`` with the action values of the unperturbed network."""
         values, new_values = (self._network.outputs(batch[name]) for name in (OBS, NEW_OBS))
         return batch.with_columns(**{Q_VALUES: values, NEW_Q_VALUES: new_values})
 
 
 class ActingNetwork(Protocol):
-    """A copy of the Q-network that acts, on the CPU; a policy owns it."""
+    """A copy of the Q-network that acts on the CPU; owned by a policy."""
 
     is_perturbed: bool
-    """Whether ``exploring_outputs`` are those of other weights than the learner's."""
+    """Whether ``exploring_outputs`` use other weights than the learner's."""
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of these weights from now on."""
         ...
 
     def outputs(self, obs: Array) -> Array:
-        """Return what the heads compute for ``obs [B, ...]``: Q_VALUES."""
+        """Return the outputs of the heads for ``obs [B, ...]``: Q_VALUES."""
         ...
 
     def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
-        """Return the outputs to explore by, perturbed or not; envs ``resetting [B]`` start an episode.
+        """Return the outputs for exploration, perturbed or not; envs ``resetting [B]`` start an episode.
 
         ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
         """
         ...
 
     def noise_state(self) -> dict[str, Any]:
-        """Return the noise that it explores with: arrays, and values for JSON, by name."""
+        """Return the noise of its exploration, by name: arrays, and values for JSON."""
         ...
 
     def load_noise(self, state: Mapping[str, Any]) -> None:
-        """Continue with the noise that ``noise_state`` returned; it has its weights already."""
+        """Continue with the noise that ``noise_state`` returned; its weights are loaded already."""
         ...
 
 
 def make_acting_network(
     config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None
 ) -> ActingNetwork:
-    """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well.
+    """Return the fastest acting network: in NumPy if possible, so that the process needs no torch.
 
-    ``num_threads`` is what its forward passes may use, in a process of its own; None leaves the process as
-    it is. More than one is worth it for networks that only torch can spread over them.
+    ``num_threads`` are for its forward passes, in a process of its own; None leaves the process unchanged. More than
+    one helps only networks that run in torch.
     """
     is_perturbed = exploration is not None and exploration.parameter_noise_stddev is not None
     if has_numpy_form(config) and not is_perturbed and num_threads in {None, 1}:
@@ -166,18 +165,18 @@ def make_acting_network(
 
 
 class NumpyActingNetwork:
-    """An ActingNetwork of fully connected layers, which needs no torch in its process; noisy while it explores."""
+    """An ActingNetwork of fully connected layers, without torch; noisy while it explores."""
 
     is_perturbed = False
 
     def __init__(self, config: QNetworkConfig, noise_seed: int | None = None) -> None:
-        """Draw the noise of noisy layers from ``noise_seed``; without it, they have none."""
+        """Draw the noise of noisy layers from ``noise_seed``; None: no noise."""
         self._network = NumpyQNetwork(config, is_noisy=noise_seed is not None)
         self._noise_rng = None if noise_seed is None else np.random.default_rng(noise_seed)
         self._live: LiveWeights | None = None
 
     def load(self, weights: Weights) -> None:
-        """Act with a copy of ``weights``, or with those of a learner in this thread where they are."""
+        """Act with a copy of ``weights``, or in place with the weights of a learner in this thread."""
         if not isinstance(weights, LiveWeights):
             self._live = None
             self._network.load(weights)
@@ -197,12 +196,12 @@ class NumpyActingNetwork:
         return {} if self._noise_rng is None else {"rng": self._noise_rng.bit_generator.state}
 
     def load_noise(self, state: Mapping[str, Any]) -> None:
-        if self._noise_rng is not None and "rng" in state:  # older checkpoints have a state of torch's generator
+        if self._noise_rng is not None and "rng" in state:  # older checkpoints have the state of torch's generator
             self._noise_rng.bit_generator.state = state["rng"]
 
 
 class Atoms:
-    """The values on which the distributions of one network lie; everything is float32."""
+    """The values on which the distributions of a network lie; everything is float32."""
 
     support: Array
     """``[K]``, evenly spaced."""
@@ -215,19 +214,19 @@ class Atoms:
 
     def values(self, probabilities: Array) -> Array:
         """Return the means ``[...]`` of distributions ``[..., K]``."""
-        # As one matrix: of a stack of small ones, NumPy would multiply each by itself.
+        # As one matrix, since NumPy would multiply each of a stack of small matrices by itself.
         values: Array = probabilities.reshape(-1, len(self.support)) @ self.support
         return values.reshape(probabilities.shape[:-1])
 
     def projected(self, p_t: Array, r_t: Array, discount_t: Array) -> Array:
-        """Return the distributions of ``r_t + discount_t z``, z ~ ``p_t [B, K]``, laid onto the support: ``[B, K]``.
+        """Return the distributions ``[B, K]`` of ``r_t + discount_t z``, z ~ ``p_t [B, K]``, on the support.
 
-        Each shifted atom gives its probability to its two neighbours on the support (Bellemare et al. 2017, eq. 7).
+        Each shifted atom divides its probability between its two neighbours there (Bellemare et al. 2017, eq. 7).
         """
         position = r_t[:, None] + discount_t[:, None] * self.support
         position -= self._lowest
         position *= self._per_value
-        position = np.fmin(np.fmax(position, 0), self._last)  # which leave no NaN, that would be no index
+        position = np.fmin(np.fmax(position, 0), self._last)  # which remove NaN, as NaN would not be an index
         lower = np.minimum(np.floor(position), self._last - 1)
         position -= lower
         upper_share = position * p_t
@@ -252,10 +251,10 @@ class Atoms:
 
 
 def shifted_exponentials(logits: Array) -> tuple[Array, Array, Array]:
-    """Return ``logits [..., K]`` less the largest of each row, their exponentials, and the sums ``[..., 1]`` of those.
+    """Return ``logits [..., K]`` minus each row's maximum, their exponentials, and the sums ``[..., 1]`` of these.
 
-    Quotients of the exponentials and their sums are the softmax, shifted logits less the logarithms of the sums are its
-    logarithm.
+    The softmax is the exponentials divided by the sums. Its logarithm is the shifted logits minus the logarithms of the
+    sums.
     """
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
     exponentials = np.exp(shifted)

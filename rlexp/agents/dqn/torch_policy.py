@@ -1,4 +1,4 @@
-"""What the DQN family plays by torch: convolutions, torsos of the user's own, noise on weights, and exports.
+"""The DQN family's acting in torch: convolutions, the user's own torsos, noise on weights, and exports.
 
 ``ParameterNoise`` perturbs a copy of the network, about as much as ε would change its actions.
 """
@@ -28,11 +28,11 @@ class TorchActingNetwork:
     """An ActingNetwork that can be any Q-network, noisy while it explores."""
 
     def __init__(self, config: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None) -> None:
-        """Without ``exploration`` there is no noise; ``num_threads`` is for this whole process."""
-        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
+        """Act without noise if there is no ``exploration``; ``num_threads`` is for this whole process."""
+        if num_threads is not None:  # with torch's default, the workers of a machine compete for its cores
             torch.set_num_threads(num_threads)
         self._network = QNetwork(config).train(exploration is not None)
-        self._network.torso.eval()  # noise in layers explores; what drops out or normalises batches does not
+        self._network.torso.eval()  # noisy layers explore; dropout and batch normalisation do not
         self._layer_noise = _layer_noise(config, exploration)
         self._parameter_noise = _parameter_noise(self._network, exploration)
         self.is_perturbed = self._parameter_noise is not None
@@ -95,22 +95,23 @@ def _parameter_noise(network: QNetwork, exploration: PolicyExploration | None) -
 
 
 ADAPTATION_FACTOR = 1.01
-"""By what the deviation grows, or shrinks, at a time (Plappert et al. 2018, appendix C)."""
+"""The factor by which the deviation grows or shrinks at a time (Plappert et al. 2018, appendix C)."""
 
 
 ADAPTATION_INTERVAL = 10
-"""Acting steps behind each change of the deviation: it can halve within 700 steps, so that it keeps up with ε, and the
-unperturbed values of so many steps cost one forward pass."""
+"""Acting steps between two changes of the deviation. It can halve within 700 steps, so it follows ε, and the
+unperturbed values of so many steps cost one forward pass.
+"""
 
 
 class ParameterNoise:
     """Owns the copy of a worker's network that explores, and the deviation of the noise on its weights.
 
-    Every weight carries Gaussian noise of one deviation (Plappert et al. 2018, section 3). One draw serves
-    all envs of a worker. It lasts for an episode of the first of them, so that what is tried is tried
-    consistently; weights that arrive meanwhile get the same noise. The deviation starts at ``stddev``
-    and adapts until the copy acts about as differently from the network as ε-greedy acting would. ε's
-    random actions are taken all the same, as in RLlib; the paper explores by the noise alone.
+    Every weight has Gaussian noise of one deviation (Plappert et al. 2018, section 3). One draw serves all envs of a
+    worker. It lasts for an episode of the first env, so that exploration is consistent; weights that arrive meanwhile
+    get the same noise. The deviation starts at ``stddev`` and adapts until the copy differs from the network about as
+    much as ε-greedy acting would. Random actions by ε are also taken, as in RLlib; the paper explores by the noise
+    alone.
 
     The caller, who acts with ``network``, decides when to ``redraw``, ``perturb``, ``record`` and ``adapt``.
     """
@@ -126,14 +127,14 @@ class ParameterNoise:
         self.redraw()
 
     def redraw(self) -> None:
-        """Perturb by fresh noise."""
+        """Draw fresh noise and perturb with it."""
         for noise in self._noise:
             noise.normal_(generator=self._generator)
         self.perturb()
 
     @torch.no_grad()
     def perturb(self) -> None:
-        """Perturb the weights as they are now, by the noise of the last ``redraw``."""
+        """Perturb the current weights with the noise of the last ``redraw``."""
         weights, perturbed = self._unperturbed.parameters(), self.network.parameters()
         for weight, noise, copy in zip(weights, self._noise, perturbed, strict=True):
             torch.add(weight, noise, alpha=self.stddev, out=copy)
@@ -141,7 +142,7 @@ class ParameterNoise:
             own.copy_(buffer)
 
     def record(self, obs: Array, values: Tensor) -> None:
-        """Remember a step that was acted on: observations ``[B, ...]`` and the copy's values ``[B, A]`` of them."""
+        """Store a step for the next ``adapt``: observations ``[B, ...]`` and the copy's values ``[B, A]``."""
         self._steps.append((obs.copy(), values))
 
     def wants_to_adapt(self) -> bool:
@@ -153,9 +154,9 @@ class ParameterNoise:
         return np.concatenate([obs for obs, _ in self._steps])
 
     def adapt(self, values: Tensor, epsilons: Array) -> None:
-        """Change the deviation by one step, up or down, towards the divergence that ``epsilons [M]`` have on average.
+        """Change the deviation by one step, up or down, towards the mean divergence of ``epsilons [M]``.
 
-        ``values [N, A]`` are the unperturbed network's of ``recorded_obs``.
+        ``values [N, A]`` are the unperturbed network's values of ``recorded_obs``.
         """
         distance = divergence(values, torch.cat([perturbed for _, perturbed in self._steps]))
         wanted = float(divergence_of_epsilon(epsilons, values.shape[1]).mean())
@@ -164,7 +165,7 @@ class ParameterNoise:
         self.perturb()
 
     def state(self) -> dict[str, Any]:
-        """Return the noise, its deviation, the steps recorded, and what the next draws come of."""
+        """Return the noise, its deviation, the recorded steps, and the generator of the next draws."""
         return {
             "stddev": self.stddev,
             "generator": self._generator.get_state().numpy(),
@@ -174,11 +175,11 @@ class ParameterNoise:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned, with the weights as they are now."""
+        """Continue from what ``state`` returned, with the current weights."""
         self.stddev = state["stddev"]
         self._generator.set_state(torch.from_numpy(state["generator"]))
         for noise, saved in zip(self._noise, state["noise"], strict=True):
-            noise.copy_(torch.from_numpy(saved))  # into its own layout, which the next draws follow
+            noise.copy_(torch.from_numpy(saved))  # into its own layout, which the next draws also fill
         self._steps = list(zip(state["obs"], map(torch.from_numpy, state["values"]), strict=True))
         self.perturb()
 
@@ -198,7 +199,7 @@ def divergence_of_epsilon(epsilons: Array, num_actions: int) -> Array:
 class GreedyQNetwork(nn.Module):
     """Maps what the policy sees ``[B, ...]`` to actions ``[B]`` and action values ``[B, A]``.
 
-    The values of distributions are their means; noisy layers have their mean weights.
+    The value of a distribution is its mean; noisy layers use their mean weights.
     """
 
     def __init__(self, network: QNetwork) -> None:
@@ -212,7 +213,7 @@ class GreedyQNetwork(nn.Module):
 
 
 def exportable_q_network(config: QNetworkConfig, policy: DQNPolicy, weights: Weights) -> Exportable:
-    """Return what ``policy`` with ``weights`` is exported as."""
+    """Return the exportable form of ``policy`` with ``weights``."""
     network = QNetwork(config)
     load_arrays(network, weights)
 

@@ -1,1 +1,1 @@
-"""A checkpoint's policy as an ONNX file: its graph, the conversion, and the check of one against the other."""
+"""Export of a checkpoint's policy to an ONNX file: its graph, the conversion, and the check of the model."""

@@ -1,6 +1,6 @@
 """Exports a checkpoint: reads it, makes the model, checks it, and only then writes the file.
 
-It is checked on observations of its own episodes, and on any that its env may give.
+The model is checked on observations of its own episodes, and on any that its env may give.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlexp.user_code.import_guard import hides_what_is_beside
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 NUM_OBSERVATIONS: Final = 1000
-"""On which a model is compared with its checkpoint, half of them from episodes."""
+"""Observations on which a model is compared with its checkpoint, half of them from episodes."""
 
 
 _TRACED_ROWS: Final = 2
@@ -41,16 +41,16 @@ class Export:
     num_bytes: int
     checkpoint: Path
     metadata: dict[str, str]
-    """As the file has them."""
+    """The metadata in the file."""
     verification: Verification
 
 
 @hides_what_is_beside
 def export_checkpoint(checkpoint: Path, file: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Export:
-    """Write the greedy policy of ``checkpoint`` to ``file`` as an ONNX model; one that is there is replaced.
+    """Write the greedy policy of ``checkpoint`` to ``file`` as an ONNX model; replace an existing file.
 
-    Raises CheckpointError where there is no good checkpoint, UsageError where its env cannot be made, ExportError where
-    the model does not compute what the checkpoint plays. Then nothing was written.
+    Raises CheckpointError if there is no valid checkpoint, UsageError if its env cannot be made, ExportError if the
+    model does not compute the checkpoint's actions. Nothing is written then.
     """
     loaded = LoadedCheckpoint.load(checkpoint, trusted=trusted)
     with loaded.errors_of_weights():
@@ -75,7 +75,7 @@ def _verified(model: bytes, policy: GreedyPolicy, loaded: LoadedCheckpoint) -> V
 
 
 def _metadata(loaded: LoadedCheckpoint, policy: GreedyPolicy) -> dict[str, str]:
-    """Return what the file says of where it is from; no path of this machine."""
+    """Return the file's metadata about its origin, without any path of this machine."""
     restored = policy.restored
     return {
         "rlexp_version": __version__,
@@ -92,14 +92,14 @@ def _metadata(loaded: LoadedCheckpoint, policy: GreedyPolicy) -> dict[str, str]:
 
 
 LARGEST_DRAWN: Final = 1e3
-"""How far from 0: bounds may be those of the number type, and float32 networks overflow with such numbers."""
+"""Largest distance from 0 of drawn numbers. Bounds may be those of the dtype, with which float32 networks overflow."""
 
 
 _NUM_ENVS: Final = 4
 
 
 def played_observations(policy: ActingPolicy, config: EnvConfig, number: int, seed: int) -> Array:
-    """Return observations ``[number, ...]`` of episodes that ``policy`` plays."""
+    """Return observations ``[number, ...]`` from episodes that ``policy`` plays."""
     env = make_vector_env(config, _NUM_ENVS)
     try:
         obs, _ = env.reset(seed=seed)
@@ -113,15 +113,15 @@ def played_observations(policy: ActingPolicy, config: EnvConfig, number: int, se
 
 
 def drawn_observations(space: gym.Space[Any], number: int, seed: int) -> Array:
-    """Return observations ``[number, ...]`` that are drawn from ``space``, which agents see and is a Box."""
+    """Return observations ``[number, ...]`` drawn from ``space``, a Box of what agents see."""
     assert isinstance(space, gym.spaces.Box)
     low, high = _narrowed(space) if np.issubdtype(space.dtype, np.floating) else (space.low, space.high)
-    own = gym.spaces.Box(low, high, dtype=space.dtype.type, seed=seed)  # draws from ``space`` go on as they would
+    own = gym.spaces.Box(low, high, dtype=space.dtype.type, seed=seed)  # later draws from ``space`` are not affected
     return np.stack([own.sample() for _ in range(number)])
 
 
 def _narrowed(space: gym.spaces.Box) -> tuple[Array, Array]:
-    """Return bounds that are at most LARGEST_DRAWN from the number nearest to 0; infinite ones stay as they are."""
+    """Return bounds at most LARGEST_DRAWN from the number nearest to 0; infinite bounds do not change."""
     nearest = np.clip(np.zeros_like(space.low), space.low, space.high)
     low = np.where(np.isinf(space.low), space.low, np.maximum(space.low, nearest - LARGEST_DRAWN))
     high = np.where(np.isinf(space.high), space.high, np.minimum(space.high, nearest + LARGEST_DRAWN))

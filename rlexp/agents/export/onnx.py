@@ -1,4 +1,4 @@
-"""Makes an ONNX model of a policy's graph, and compares it with the policy as onnxruntime computes it."""
+"""Makes an ONNX model of a policy's graph, and compares its outputs in onnxruntime with the policy's."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from rlexp.sample_batch import Array
 INPUT: Final = "obs"
 BATCH: Final = "batch"
 _ABOUT_OTHER_PACKAGES: Final = "torch.onnx._internal.exporter._registration"
-"""The logger that says, for each operator of torchvision, that torchvision is not installed."""
+"""The logger that reports, for each operator of torchvision, that torchvision is not installed."""
 
 
 class ExportError(RlexpError):
-    """A policy that cannot be exported: nothing was written."""
+    """Raised for a policy that cannot be exported; nothing was written."""
 
 
 def onnx_model(graph: nn.Module, example: Array, output_names: Sequence[str], metadata: Mapping[str, str]) -> bytes:
     """Return ``graph`` as an ONNX model for batches of any size.
 
-    ``example [2, ...]`` is what it is traced with: of the first size that torch does not take for a special case.
-    Raises ExportError where a part of the network cannot be expressed in ONNX.
+    ``example [2, ...]`` is the input of the trace; 2 is the smallest size that torch does not treat as a special case.
+    Raises ExportError if a part of the network cannot be expressed in ONNX.
 
-    This is PyTorch's exporter through ``torch.export``. The older one needs no onnxscript, but is deprecated, and
-    records whatever one example happened to run through: where a network of the user's own has an ``if`` on its
-    observations, this one refuses it.
+    This is PyTorch's exporter through ``torch.export``. The older exporter needs no onnxscript, but is deprecated, and
+    records only the branch that one example took. This one refuses a user's network with an ``if`` on its observations.
     """
     with _without_notes_on_packages(), torch.inference_mode():
         try:
@@ -60,7 +59,7 @@ def onnx_model(graph: nn.Module, example: Array, output_names: Sequence[str], me
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of what an error of the exporter began with."""
+    """Return the first line of the exporter's first error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -68,7 +67,7 @@ def _cause(error: BaseException) -> str:
 
 @contextmanager
 def _without_notes_on_packages() -> Iterator[None]:
-    """Silence what the exporter says of packages that are not needed, and of its own use of PyTorch."""
+    """Silence the exporter's notes about packages that are not needed, and about its own use of PyTorch."""
     logger = logging.getLogger(_ABOUT_OTHER_PACKAGES)
     before = logger.disabled
     logger.disabled = True
@@ -81,42 +80,42 @@ def _without_notes_on_packages() -> Iterator[None]:
 
 
 TOLERANCE: Final = 1e-4
-"""Of the outputs on one set of observations, as a part of the largest: sums in float32 depend on their order."""
+"""Tolerance of outputs on one set of observations, relative to the largest; float32 sums depend on their order."""
 LONGEST_MESSAGE: Final = 500
-"""Characters of an error of onnxruntime that are shown; which dimension is wrong comes last."""
+"""Most characters of an onnxruntime error that are shown; the wrong dimension comes last."""
 BATCH_SIZES: Final = (1, 7, 256)
-"""Rows that the model is given at a time, the last size again and again: it has to take any number."""
+"""Rows given to the model at a time, the last size repeatedly, as it must take any number."""
 
 
 @dataclass(frozen=True)
 class TensorForm:
-    """An input or output of a model, as onnxruntime reads it."""
+    """An input or output of a model, as onnxruntime describes it."""
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
-    """A name instead of a number is a size that differs from call to call."""
+    """The size of each dimension; a name instead of a number is a size that varies from call to call."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """A model that computes what the policy computes."""
+    """The result for a model that computes the same as the policy."""
 
     num_observations: Mapping[str, int]
-    """By where they are from."""
+    """Number of observations, by their source."""
     largest_difference: float
-    """Between two numbers of the outputs, or of continuous actions."""
+    """Largest difference between two numbers of the outputs, or of continuous actions."""
     num_other_actions: int | None
-    """Observations on which the actions differ, since outputs that are equal within the tolerance tie for the best.
+    """Observations with different actions, because outputs that are equal within the tolerance tie.
 
-    None for continuous actions, which are among the outputs that are compared.
+    None for continuous actions, which are compared as outputs.
     """
     inputs: tuple[TensorForm, ...]
     outputs: tuple[TensorForm, ...]
 
 
 class _NodeArg(Protocol):
-    """How onnxruntime describes an input or an output: ``tensor(float)`` is one of float32."""
+    """onnxruntime's description of an input or an output: ``tensor(float)`` means float32."""
 
     name: str
     type: str
@@ -124,20 +123,20 @@ class _NodeArg(Protocol):
 
 
 class Verifier:
-    """Runs a model beside the policy."""
+    """Runs a model and the policy on the same observations."""
 
     def __init__(self, model: bytes, policy: GreedyPolicy) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors: what it says of optimisations is no news for users of rlexp
+        options.log_severity_level = 3  # errors only: notes on optimisations are not for users of rlexp
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._policy = policy
 
     def verify(self, observations: Mapping[str, Array]) -> Verification:
-        """Return how near the model is to the policy; raises ExportError where it is another one.
+        """Return how near the model is to the policy; raises ExportError if it differs.
 
-        ``observations [N, ...]`` are in sets, by where they are from: each has a tolerance of its own.
+        ``observations [N, ...]`` are in sets by their source; each set has its own tolerance.
         """
         differences, num_other = [], 0
         for source, obs in observations.items():
@@ -156,7 +155,7 @@ class Verifier:
         )
 
     def _computed(self, obs: Array) -> list[Array]:
-        """Return what the model computes for ``obs [N, ...]``, in batches of different sizes."""
+        """Return the model's outputs for ``obs [N, ...]``, computed in batches of different sizes."""
         try:
             parts = [self._session.run(None, {INPUT: batch}) for batch in _batches(obs)]
         except Exception as error:  # onnxruntime's errors have no class in common
@@ -167,7 +166,7 @@ class Verifier:
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _check_choice(self, source: str, actions: Array, outputs: Array) -> float:
-        """Check that actions follow from the model's own outputs as the policy's from its; return their difference."""
+        """Check that the actions follow from the model's outputs as the policy's do; return their difference."""
         expected = self._policy.actions_by(outputs)
         if not self._policy.chooses_numbers:
             return _difference("actions", source, actions, expected)
@@ -183,10 +182,10 @@ class Verifier:
 
 
 def refuse_unplayed_actions(policy: GreedyPolicy, observations: Mapping[str, Array]) -> None:
-    """Raise ExportError where ``policy`` is exported as other actions than evaluations play.
+    """Raise ExportError if the exported ``policy`` acts differently from its evaluations.
 
-    That is what a model is compared with, so the Verifier would not see it. An agent of a package may mask actions
-    where it plays, but not where it says how it is exported.
+    The Verifier compares the model with the exported form, so it would not see this. An agent of a package may mask
+    actions when it plays, but not in its export.
     """
     for source, obs in observations.items():
         played, exported = policy.played_actions(obs), policy.actions_by(policy.outputs(obs)[0])
@@ -209,7 +208,7 @@ def _batches(obs: Array) -> Iterator[Array]:
 
 
 def _difference(name: str, source: str, computed: Array, expected: Array) -> float:
-    """Return the largest difference of two arrays; raises ExportError where it is too large."""
+    """Return the largest difference of two arrays; raises ExportError if it is too large."""
     if computed.shape != expected.shape or computed.dtype != expected.dtype:
         raise _another_policy(name, source, f"{_form(computed)} instead of {_form(expected)}")
     difference = float(np.abs(computed.astype(np.float64) - expected).max())

@@ -34,7 +34,7 @@ class _Standardised(nn.Module):
 
 
 class _GridPoints(nn.Module):
-    """The env's action of each number."""
+    """The env's action for each action number."""
 
     grid: Tensor
 
@@ -47,7 +47,7 @@ class _GridPoints(nn.Module):
 
 
 class _WithinBounds(nn.Module):
-    """Continuous actions within the bounds of the env, ``ActionBounds.bounded``; in float64 as there."""
+    """Continuous actions clipped to the bounds of the env, ``ActionBounds.bounded``; in float64 as there."""
 
     low: Tensor
     high: Tensor
@@ -67,15 +67,15 @@ class _WithinBounds(nn.Module):
 
 @dataclass(frozen=True)
 class EnvActions:
-    """What an env takes for the actions that a policy chooses; None twice: the same."""
+    """Maps a policy's actions to the env's actions; without grid and bounds, they are the same."""
 
     grid: Array | None = None
-    """The env's action ``[A, *shape]`` of each number."""
+    """The env's action ``[A, *shape]`` for each action number."""
     bounds: ActionBounds | None = None
 
     @staticmethod
     def of(config: EnvConfig, restored: RestoredPolicy) -> EnvActions:
-        """Return what the env of ``config`` takes."""
+        """Return the mapping for the env of ``config``."""
         if config.discretize_actions is not None:
             return EnvActions(grid=action_grid(config))
         space = restored.policies.action_space
@@ -84,25 +84,25 @@ class EnvActions:
         return EnvActions(bounds=ActionBounds.of(space, config.continuous_actions))
 
     def taken(self, actions: Array) -> Array:
-        """Return what the env takes ``[B, ...]`` for ``actions [B, ...]``."""
+        """Return the env's actions ``[B, ...]`` for the policy's ``actions [B, ...]``."""
         if self.grid is not None:
             points: Array = self.grid[actions]
             return points
         return actions if self.bounds is None else self.bounds.bounded(actions)
 
     def as_module(self) -> nn.Module:
-        """Return ``taken`` as torch computes it."""
+        """Return ``taken`` as a torch module."""
         if self.grid is not None:
             return _GridPoints(self.grid)
         return nn.Identity() if self.bounds is None else _WithinBounds(self.bounds)
 
 
 class PolicyGraph(nn.Module):
-    """Maps observations ``[B, ...]`` to the env's actions ``[B, ...]`` and the outputs that they are chosen by."""
+    """Maps observations ``[B, ...]`` to the env's actions ``[B, ...]`` and the outputs that decide them."""
 
     def __init__(self, network: nn.Module, moments: Moments | None, env_actions: EnvActions) -> None:
         super().__init__()
-        # Before anything was seen, a filter leaves observations as they are.
+        # A filter without observations leaves its input unchanged.
         self.standardised = _Standardised(moments) if moments is not None and moments.count else nn.Identity()
         self.network = network
         self.env_actions = env_actions.as_module()
@@ -115,7 +115,7 @@ class PolicyGraph(nn.Module):
 
 @dataclass(frozen=True)
 class GreedyPolicy:
-    """A checkpoint's policy as it is to be exported, and as evaluations play it."""
+    """A checkpoint's policy as exported, and as evaluations play it."""
 
     restored: RestoredPolicy
     exportable: Exportable
@@ -123,23 +123,23 @@ class GreedyPolicy:
 
     @staticmethod
     def of(loaded: LoadedCheckpoint) -> GreedyPolicy:
-        """Return the policy of a checkpoint; raises CheckpointError, and UsageError where it cannot be exported."""
+        """Return the policy of a checkpoint; raises CheckpointError, and UsageError if it cannot be exported."""
         restored = loaded.policy()
         exportable = restored.policies.exportable(restored.policy, loaded.checkpoint.arrays[WEIGHTS])
         return GreedyPolicy(restored, exportable, EnvActions.of(loaded.env_config, restored))
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of what the graph returns."""
+        """The names of the graph's outputs."""
         return ("actions", *self.exportable.output_names)
 
     @property
     def chooses_numbers(self) -> bool:
-        """Whether actions are chosen among a finite number of them."""
+        """Whether actions are chosen from a finite set."""
         return not is_continuous(self.restored.policies.action_space)
 
     def graph(self) -> PolicyGraph:
-        """Return it as one module of torch."""
+        """Return the policy as one torch module."""
         moments = self.restored.filters.of_evaluations()
         return PolicyGraph(self.exportable.network, moments, self.env_actions).eval()
 
@@ -149,20 +149,20 @@ class GreedyPolicy:
         return np.zeros((num_rows, *(space.shape or ())), space.dtype)
 
     def played_actions(self, obs: Array) -> Array:
-        """Return what the env gets ``[B, ...]`` in evaluations that see ``obs [B, ...]``."""
+        """Return the env's actions ``[B, ...]`` in evaluations, for ``obs [B, ...]``."""
         player = self.restored.filters.applied_to(self.restored.policy)
         return self.env_actions.taken(player.compute_actions(obs))
 
     def outputs(self, obs: Array) -> tuple[Array, ...]:
-        """Return the outputs that exported actions are chosen by."""
+        """Return the outputs that decide exported actions."""
         moments = self.restored.filters.of_evaluations()
         return self.exportable.outputs(obs if moments is None else moments.standardise(obs))
 
     def actions_by(self, outputs: Array) -> Array:
-        """Return what the env gets ``[B, ...]`` where these are the first of the outputs."""
+        """Return the env's actions ``[B, ...]`` for ``outputs``, the first of the graph's arrays."""
         return self.env_actions.taken(self.exportable.choose(outputs))
 
 
 def torch_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
-    """Return the type of torch that is a type of NumPy."""
+    """Return the torch dtype of a NumPy dtype."""
     return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,1 +1,1 @@
-"""PPO (Schulman et al. 2017): samples and learns in turn, from rows that its newest weights have sampled."""
+"""PPO (Schulman et al. 2017): samples with its newest weights and learns, in turn."""

@@ -21,7 +21,7 @@ from rlexp.rollout.folds import Advantages
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 TARGETS_FAR_ABOVE_CLIP = 10.0
-"""How many times ``vf_clip_param`` the value targets are on average, for a notice."""
+"""Ratio of the mean value targets to ``vf_clip_param`` above which a notice is given."""
 
 
 class PPOAgent(SyncSamplesAgent[PPOConfig]):
@@ -57,7 +57,7 @@ class PPOAgent(SyncSamplesAgent[PPOConfig]):
         )
 
     def stats(self) -> Figures:
-        """Return no figures of its own; note where ``vf_clip_param`` is far below what the value function learns."""
+        """Return no stats of its own. Add a notice if ``vf_clip_param`` is far below the value targets."""
         target = self.optimizer.learner_stats.get("mean_abs_value_target", 0.0)
         limit = self.config.vf_clip_param
         if self.config.use_critic and target > TARGETS_FAR_ABOVE_CLIP * limit and not self._has_noticed_targets:
@@ -70,7 +70,7 @@ class PPOAgent(SyncSamplesAgent[PPOConfig]):
 
 
 def learner_config(config: PPOConfig) -> PPOLearnerConfig:
-    """Return what the keys say about learning."""
+    """Return the learner's config from the keys."""
     return PPOLearnerConfig(
         lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
         entropy_coeff=PiecewiseSchedule(config.entropy_coeff_schedule or ((0, config.entropy_coeff),)),

@@ -1,4 +1,4 @@
-"""PPO learns: its loss as pure functions of tensors, and epochs of SGD over each train batch, in minibatches."""
+"""PPO's learner: its loss as pure functions of tensors, and epochs of minibatch SGD over each train batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlexp.schedules import PiecewiseSchedule
 
 
 def surrogate_losses(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the losses of the policy, their derivatives by ``logp``, and the probability ratios, each ``[B]``.
+    """Return the policy losses, their derivatives by ``logp``, and the probability ratios, each ``[B]``.
 
     With ``r = exp(logp - old_logp)`` a loss is ``-min(r A, clip(r, 1 - clip, 1 + clip) A)``
     (Schulman et al. 2017, equation 7). Its derivative is ``-r A``, or 0 where the clipped term is the smaller one.
@@ -42,10 +42,10 @@ def surrogate_losses(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: f
 def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """Return the losses of the value function, and their derivatives by ``values``, both ``[B]``.
 
-    A loss is the larger of two squared errors, without a factor of one half: that of ``values``, and that of values
-    that differ from ``old_values`` by ``clip`` at most. RLlib had this form up to 1.8; it is the one of the published
-    results (Engstrom et al. 2020, section 3). Where ``clip`` limits the second one and it is the larger one, the
-    derivative is 0.
+    A loss is the larger of two squared errors, without a factor of one half: the error of ``values``, and the error of
+    ``values`` clipped to within ``clip`` of ``old_values``. RLlib had this form up to 1.8; the published results used
+    it (Engstrom et al. 2020, section 3). If the clipped error is the larger one and ``clip`` limits it, the derivative
+    is 0.
     """
     moved, error = values - old_values, values - targets
     near_moved = moved.clamp(-clip, clip)
@@ -63,27 +63,27 @@ def adapted_kl_coeff(kl_coeff: float, kl: float, kl_target: float) -> float:
 
 
 def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
-    """Return which part of the variance of ``targets [B]`` the ``values [B]`` explain: 1 is all, at least -1."""
+    """Return the share of the variance of ``targets [B]`` that ``values [B]`` explain: 1 is all, at least -1."""
     unexplained = (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-12)
     return (1.0 - unexplained).clamp(min=-1.0)
 
 
 COLUMNS = (OBS, ACTIONS, LOGP, ADVANTAGES, VALUE_TARGETS, VF_PREDS, DIST_INPUTS)
 SMALLEST_DEVIATION = 1e-4
-"""Advantages are divided by at least this: they may all be equal."""
+"""Least divisor of advantages, as all may be equal."""
 
 
 @dataclass(frozen=True)
 class PPOLearnerConfig:
-    """What a PPO learner needs to know, apart from the network's shape and the actions."""
+    """The settings of a PPO learner, apart from the network's shape and the actions."""
 
     lr: PiecewiseSchedule
-    """Adam's learning rate over sampled steps."""
+    """Adam's learning rate as a function of sampled steps."""
     entropy_coeff: PiecewiseSchedule
-    """Weight of the entropy bonus over sampled steps."""
+    """Weight of the entropy bonus as a function of sampled steps."""
     adam_epsilon: float
     grad_norm_clipping: float | None
-    """Global norm that gradients are scaled down to, or None."""
+    """Global norm to which gradients are scaled down, or None."""
     num_sgd_iter: int
     """Epochs over a train batch."""
     sgd_minibatch_size: int
@@ -92,11 +92,11 @@ class PPOLearnerConfig:
     vf_loss_coeff: float
     """Weight of the value function's loss; 0 without a critic."""
     kl_coeff: float
-    """Weight of the KL penalty at first."""
+    """Initial weight of the KL penalty."""
     kl_target: float
 
     def most_updates(self, num_rows: int) -> int:
-        """Return how many SGD steps a train batch of so many rows takes at most."""
+        """Return the most SGD steps for a train batch of so many rows."""
         return self.num_sgd_iter * (num_rows // self.sgd_minibatch_size + 1)
 
 
@@ -109,8 +109,9 @@ class TrainBatch:
     actions: Tensor
     """``[B, D]``, as ``numbered_actions`` returns them."""
     numbers: Tensor
-    """``[B, 4 + K]``: LOGP, ADVANTAGES (normalised), VALUE_TARGETS, VF_PREDS and DIST_INPUTS, as one tensor: a
-    minibatch is then taken with three operations."""
+    """``[B, 4 + K]``: LOGP, ADVANTAGES (normalised), VALUE_TARGETS, VF_PREDS and DIST_INPUTS. One tensor, so that
+    taking a minibatch is three operations.
+    """
 
     def part(self, indices: Tensor) -> TrainBatch:
         """Return the rows at ``indices [b]``."""
@@ -157,9 +158,9 @@ class PPOLearner:
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Do all epochs over a train batch, which has COLUMNS.
 
-        The figures are means over the last epoch, but for ``vf_explained_var``, which is of the values that the
-        workers acted by. Raises TrialError where the loss or its gradient is not finite: nothing can be learned from
-        there on; and InterruptedLearningError where ``should_stop``, which is called before each SGD step, says so.
+        The stats are means over the last epoch, except ``vf_explained_var``, which uses the workers' values. Raises
+        TrialError if the loss or its gradient is not finite, as learning cannot continue. Raises
+        InterruptedLearningError if ``should_stop``, which is called before each SGD step, returns True.
         """
         rows = self._staged(batch)
         lr = self._config.lr.value(self._num_steps_sampled)
@@ -193,11 +194,11 @@ class PPOLearner:
         self._num_steps_sampled, num_updates = state["counters"].tolist()
         self._epochs.load(state["minibatch_rng"], num_updates)
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
-        # Another one may be given than that of the checkpoint, by a user or by pbt: then it is adapted from there.
+        # A user or pbt may give another value than the checkpoint's; it is then adapted from there.
         self._kl_coeff = kl_coeff if first_kl_coeff == self._config.kl_coeff else self._config.kl_coeff
 
     def _staged(self, batch: SampleBatch) -> TrainBatch:
-        """Return a batch on the device, with advantages of mean 0 and deviation 1 over the whole of it."""
+        """Return a batch on the device, with its advantages normalised to mean 0 and deviation 1."""
         columns = self._staging.load(batch)
         advantages = columns[ADVANTAGES]
         normalised = (advantages - advantages.mean()) / advantages.std(correction=0).clamp(min=SMALLEST_DEVIATION)
@@ -211,7 +212,7 @@ class PPOLearner:
     def _update(
         self, rows: TrainBatch, indices: Tensor, lr: float, entropy_coeff: float, measures: bool
     ) -> list[Tensor]:
-        """Do one SGD step; return the figures of this learner's part of the minibatch if it ``measures`` them."""
+        """Do one SGD step; return the stats of this learner's part of the minibatch if it ``measures`` them."""
         own = rows.part(self._shard.part(indices))
         self._adam.zero_grad()
         figures = self._backward(own, 1.0 / len(indices), entropy_coeff, measures)
@@ -219,10 +220,10 @@ class PPOLearner:
         return [*figures, self._adam.step(lr)]
 
     def _backward(self, rows: TrainBatch, weight: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
-        """Compute the gradient of the loss of ``rows``, each of which counts by ``weight``; return its figures.
+        """Compute the gradient of the loss of ``rows``, weighted by ``weight``; return its stats.
 
-        The KL divergence and the entropy are computed only where they are part of the loss, or measured: an
-        operation on a small minibatch costs more to start than to compute.
+        The KL divergence and the entropy are computed only if they are part of the loss or measured. On a small
+        minibatch, starting an operation costs more than computing it.
         """
         config = self._config
         old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
@@ -249,9 +250,9 @@ class PPOLearner:
         return [weight * each.sum() for each in measured]
 
     def _stats(self, figures: Sequence[Sequence[Tensor]], rows: TrainBatch) -> dict[str, float]:
-        """Return the means of an epoch's ``figures``, of all learners together; read back from the device once."""
+        """Return the means of an epoch's ``figures`` over all learners; read back from the device once."""
         sums = torch.stack([torch.stack([*minibatch]) for minibatch in figures]).mean(dim=0)
-        grad_norm = sums[-1].clone()  # the same in all learners
+        grad_norm = sums[-1].clone()  # equal in all learners
         self._shard.add_up(sums)
         explained = explained_variance(rows.numbers[:, 2], rows.numbers[:, 3])
         numbers = torch.stack([*sums[:-1], grad_norm, explained, rows.numbers[:, 2].abs().mean()]).tolist()

@@ -26,7 +26,7 @@ from rlexp.sample_batch import ACTIONS, Array, SampleBatch
 
 
 class ActingActorCritic(Protocol):
-    """A copy of the network that acts, on the CPU; a policy owns it."""
+    """A copy of the actor-critic network that acts on the CPU; owned by a policy."""
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of these weights from now on."""
@@ -38,17 +38,16 @@ class ActingActorCritic(Protocol):
 
 
 class PPOPolicy:
-    """Owns a copy of the network, and the random stream that actions are drawn with."""
+    """Owns a copy of the network, and the random stream of its actions."""
 
     postprocess_reads_obs = False
 
     def __init__(
         self, network: ActorCriticConfig, actions: Actions, seed: int | None = None, num_threads: int | None = None
     ) -> None:
-        """Without ``seed``, ``act`` takes the most likely actions.
+        """Take the most likely actions if there is no ``seed``.
 
-        ``num_threads`` is for the forward passes of a worker in a process of its own; None leaves the process
-        as it is.
+        ``num_threads`` is for the forward passes of a worker in its own process; None leaves the process unchanged.
         """
         self._network = make_acting_network(network, num_threads)
         self._actions = actions
@@ -73,14 +72,14 @@ class PPOPolicy:
         return {DIST_INPUTS: inputs, VF_PREDS: values}
 
     def finite_outputs(self, obs: Array) -> Outputs:
-        """Return the ``outputs``; raises NotFiniteError, as a NaN among them would be an action like any other."""
+        """Return the ``outputs``; raises NotFiniteError, as a NaN would otherwise become an action."""
         outputs = self.outputs(obs)
         if not np.isfinite(outputs[DIST_INPUTS]).all():
             raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
         return outputs
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        """Add LOGP: of all rows at once, which takes less time than at each step."""
+        """Add LOGP for all rows at once, which takes less time than at each step."""
         return batch.with_columns(**{LOGP: self._actions.log_prob(batch[DIST_INPUTS], batch[ACTIONS])})
 
     def set_weights(self, weights: Weights) -> None:
@@ -107,7 +106,7 @@ class StochasticPlayer:
 
 
 def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> ActingActorCritic:
-    """Return the network that acts fastest: in NumPy where it can be, which spares the process torch as well."""
+    """Return the fastest acting network: in NumPy if possible, so that the process needs no torch."""
     if has_numpy_form(config) and num_threads in {None, 1}:
         return NumpyActorCritic(config)
     from rlexp.agents.ppo.torch_policy import TorchActingActorCritic
@@ -120,7 +119,7 @@ class PPOPolicies(Policies[CommonConfig]):
 
     @cached_property
     def actions(self) -> Actions:
-        """The distribution that actions are drawn from."""
+        """The distribution from which actions are drawn."""
         return actions_of(self.action_space)
 
     @cached_property

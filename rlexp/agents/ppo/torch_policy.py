@@ -1,4 +1,4 @@
-"""What PPO plays by torch: on images, with several threads, and in exports."""
+"""PPO's acting in torch: on images, with several threads, and in exports."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TorchActingActorCritic:
     """An ActingActorCritic that can be any network."""
 
     def __init__(self, config: ActorCriticConfig, num_threads: int | None) -> None:
-        """``num_threads`` is for this whole process; None leaves it as it is."""
-        if num_threads is not None:  # with torch's own choice, the workers of a machine fight for its cores
+        """Initialise; ``num_threads`` is for this whole process; None leaves it unchanged."""
+        if num_threads is not None:  # with torch's default, the workers of a machine compete for its cores
             torch.set_num_threads(num_threads)
         self._network = ActorCritic(config).eval()
 
@@ -42,7 +42,7 @@ class TorchActingActorCritic:
 class GreedyActorCritic(nn.Module):
     """Maps what the policy sees ``[B, ...]`` to actions ``[B, *shape]``, inputs ``[B, K]`` and values ``[B]``.
 
-    The inputs are those of the distributions, whose most likely actions are taken: of a normal one, the mean.
+    The inputs are those of the action distributions. The most likely actions are taken; for a normal one, the mean.
     """
 
     def __init__(self, network: ActorCritic, actions: Actions) -> None:
@@ -69,7 +69,7 @@ class GreedyActorCritic(nn.Module):
 def exportable_actor_critic(
     config: ActorCriticConfig, actions: Actions, policy: PPOPolicy, weights: Weights
 ) -> Exportable:
-    """Return what ``policy`` with ``weights`` is exported as."""
+    """Return the exportable form of ``policy`` with ``weights``."""
     network = ActorCritic(config)
     load_arrays(network, weights)
 

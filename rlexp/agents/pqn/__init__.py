@@ -1,1 +1,1 @@
-"""PQN (Gallici et al. 2024): Q(lambda) over many envs, from rows of the newest weights, without a target network."""
+"""PQN (Gallici et al. 2024): Q(lambda) over many envs, on rows of the newest weights, without a target network."""

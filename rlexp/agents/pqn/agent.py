@@ -39,7 +39,7 @@ class PQNAgent(SyncSamplesAgent[PQNConfig]):
         return self._players.parts(worker_index, seed, num_threads)
 
     def stats(self) -> Figures:
-        """Return ε, as of the steps sampled so far."""
+        """Return ε at the steps sampled so far."""
         return self._players.figures(self.optimizer.counters.num_steps_sampled)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""PQN learns: epochs of SGD over each train batch, towards the returns of Q(lambda) that its workers computed."""
+"""PQN's learner: epochs of SGD over each train batch, towards the returns of Q(lambda) that its workers computed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FIGURES = ("loss", "mean_q", "mean_td_error", "grad_norm")
 
 @dataclass(frozen=True)
 class PQNLearnerConfig:
-    """What a PQN learner needs to know, apart from the network's shape."""
+    """The settings of a PQN learner, apart from the network's shape."""
 
     lr: PiecewiseSchedule
-    """Adam's learning rate over sampled steps."""
+    """Adam's learning rate as a function of sampled steps."""
     adam_epsilon: float
     grad_norm_clipping: float | None
-    """Global norm that gradients are scaled down to, or None."""
+    """Global norm to which gradients are scaled down, or None."""
     num_sgd_iter: int
     """Epochs over a train batch."""
     sgd_minibatch_size: int
@@ -67,10 +67,10 @@ class PQNLearner:
         self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
-        """Do all epochs over a train batch, which has COLUMNS; the figures are means over the last epoch.
+        """Do all epochs over a train batch, which has COLUMNS; the stats are means over the last epoch.
 
-        Raises TrialError where the loss or its gradient is not finite: nothing can be learned from there on; and
-        InterruptedLearningError where ``should_stop``, which is called before each SGD step, says so.
+        Raises TrialError if the loss or its gradient is not finite, as learning cannot continue. Raises
+        InterruptedLearningError if ``should_stop``, which is called before each SGD step, returns True.
         """
         columns = self._staging.load(batch)
         rows = columns[OBS], columns[ACTIONS].to(torch.int64), columns[VALUE_TARGETS]
@@ -106,7 +106,7 @@ class PQNLearner:
         self._epochs.load(state["minibatch_rng"], num_updates)
 
     def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor, *, measures: bool) -> list[Tensor]:
-        """Replace the gradient by that of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's figures if ``measures``.
+        """Set the gradient to that of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's stats if ``measures``.
 
         ``obs [b, ...]``, ``actions [b]``, ``targets [b]``: the returns R, which carry no gradient (Gallici et al. 2024,
         algorithm 1).

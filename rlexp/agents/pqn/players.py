@@ -1,6 +1,6 @@
-"""Who plays for PQN: its policy, the workers that it explores in, and the policies that play checkpoints.
+"""The players of PQN: its policy, its exploring workers, and the policies for checkpoints.
 
-A policy acts as DQN's does. It also says which value the best action has, for the returns of Q(lambda). No torch is
+A policy acts as DQN's does. It also outputs the value of the best action, for the returns of Q(lambda). No torch is
 imported here, unless a network needs it.
 """
 
@@ -21,17 +21,17 @@ from rlexp.sample_batch import Array, SampleBatch
 
 
 class PQNPolicy(DQNPolicy):
-    """Owns a copy of the Q-network, and the random streams that it explores with.
+    """Owns a copy of the Q-network, and the random streams of its exploration.
 
     Its output VF_PREDS is ``max_a Q(s, a)`` ``[B]``. With it the fold ``Advantages`` makes VALUE_TARGETS the returns
     ``R_t = r_t + gamma (lambda R_{t+1} + (1 - lambda) max_a Q(s_{t+1}, a))`` (Gallici et al. 2024, section 4), which
-    are Peng's: what follows an exploring action counts too.
+    are Peng's: rewards after an exploring action count too.
     """
 
     def __init__(
         self, network: QNetworkConfig, exploration: PolicyExploration | None = None, num_threads: int | None = None
     ) -> None:
-        """Without ``exploration``, ``act`` is greedy; ``num_threads`` as for a DQNPolicy."""
+        """Act greedily if there is no ``exploration``; ``num_threads`` as for a DQNPolicy."""
         super().__init__(network, exploration, num_threads=num_threads)
 
     def outputs(self, obs: Array) -> Outputs:
@@ -41,7 +41,7 @@ class PQNPolicy(DQNPolicy):
         return {VF_PREDS: outputs.max(axis=1)}
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        """Leave out what the learner does not need."""
+        """Remove the columns that the learner does not need."""
         return SampleBatch({name: each for name, each in batch.columns.items() if name not in {ADVANTAGES, VF_PREDS}})
 
 
@@ -52,7 +52,7 @@ class PQNWorkerParts(ExploringPlayers):
     config: PQNConfig
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return what worker ``index`` is built from beside the env; ``num_threads`` are for its forward passes."""
+        """Return the parts of worker ``index`` beside the env; ``num_threads`` are for its forward passes."""
         config = self.config
         return WorkerParts(
             make_policy=partial(PQNPolicy, self.network, self.exploration(index, seed), num_threads),

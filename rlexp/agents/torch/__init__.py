@@ -1,1 +1,1 @@
-"""What the agents share that computes with torch: Adam over flat parameters, staging of batches, the allocator."""
+"""What agents share in torch: Adam over flat parameters, staging of batches, the memory allocator."""

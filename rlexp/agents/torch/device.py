@@ -1,4 +1,4 @@
-"""The device that a learner computes on, in which precision, and how batches get there and results come back."""
+"""The learner's device, its precision, and the transfer of batches to it and of results from it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlexp.sample_batch import Array, SampleBatch
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _STATE_BYTES: Final = (5056, 16)
-"""Of torch's generators on a CPU (Mersenne Twister) and on a GPU (seed and offset)."""
+"""Bytes of the states of torch's generators on a CPU (Mersenne Twister) and on a GPU (seed and offset)."""
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
-"""One of these an x86 CPU needs for bfloat16: without, updates take two to three times as long as in float32."""
+"""An x86 CPU needs one of these for bfloat16; without, updates take two to three times as long as in float32."""
 
 
 def learner_device(num_gpus: float) -> str:
-    """Return ``cuda`` where GPUs are reserved, else ``cpu``; raises ResourceError where torch sees no GPU.
+    """Return ``cuda`` if GPUs are reserved, else ``cpu``; raises ResourceError if torch sees no GPU.
 
-    This process gets at most the part ``num_gpus`` of the GPU's memory, since others have the rest.
+    This process gets at most the share ``num_gpus`` of the GPU's memory; others have the rest.
     """
     if num_gpus == 0:
         return "cpu"
@@ -35,7 +35,7 @@ def learner_device(num_gpus: float) -> str:
 
 
 def free_device_bytes(num_gpus: float) -> int | None:
-    """Return the bytes that this process may still get of its GPU's memory; None on a CPU."""
+    """Return the bytes of GPU memory that this process may still take; None on a CPU."""
     if num_gpus == 0:
         return None
     free, total = torch.cuda.mem_get_info()
@@ -43,9 +43,9 @@ def free_device_bytes(num_gpus: float) -> int | None:
 
 
 def use_precision(precision: Precision, device: torch.device) -> None:
-    """Let matrix products and convolutions on a GPU use TF32 only where ``precision`` is ``tf32``.
+    """Let matrix products and convolutions on a GPU use TF32 only if ``precision`` is ``tf32``.
 
-    The setting is the process's, so each learner sets it. By itself torch uses TF32 in convolutions.
+    The setting belongs to the process, so each learner sets it. By default torch uses TF32 in convolutions.
     """
     if device.type == "cuda":
         chosen = "tf32" if precision == "tf32" else "ieee"
@@ -56,8 +56,8 @@ def use_precision(precision: Precision, device: torch.device) -> None:
 def continue_generator(generator: torch.Generator, state: Array) -> bool:
     """Let ``generator`` continue from the ``get_state()`` of another one; return whether it can draw the same numbers.
 
-    Generators of CPUs and GPUs have states of different forms: one of the other kind gets a seed that is derived from
-    the state, so that it is the same whenever the same checkpoint is read. Raises ValueError for a state of neither.
+    CPU and GPU generators have states of different forms. A state of the other kind gives a derived seed, which is the
+    same at each read of the checkpoint. Raises ValueError for a state of neither kind.
     """
     if state.dtype != np.uint8 or state.ndim != 1 or len(state) not in _STATE_BYTES:
         raise ValueError("not the state of a random generator")
@@ -69,9 +69,9 @@ def continue_generator(generator: torch.Generator, state: Array) -> bool:
 
 
 def emulation(precision: Precision, device: str) -> str | None:
-    """Return a sentence for the user where ``device`` is a CPU that has to emulate ``precision``; else None.
+    """Return a notice for the user if ``device`` is a CPU that has to emulate ``precision``; else None.
 
-    Only of x86 it is known which instructions that needs. Older torch does not say what a CPU has.
+    The needed instructions are known for x86 only. Older torch does not report a CPU's instructions.
     """
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if precision != "bfloat16" or device != "cpu" or capabilities.get("architecture") != "x86_64":
@@ -85,14 +85,14 @@ def emulation(precision: Precision, device: str) -> str | None:
 
 
 def forward_passes(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context of a learner's forward passes: with ``bfloat16`` their products are computed in it."""
+    """Return the context of a learner's forward passes; with ``bfloat16``, their products use that type."""
     if precision != "bfloat16":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
 
 
 class DeviceBatch(SampleBatch):
-    """Rows of replay whose observations were gathered where they are learned from; only a learner reads ``tensors``."""
+    """Rows of replay whose observations were gathered on the learner's device; only a learner reads ``tensors``."""
 
     __slots__ = ("tensors",)
 
@@ -107,40 +107,40 @@ class DeviceBatch(SampleBatch):
 
 
 NUM_SLOTS = 4
-"""Batches on a GPU or on their way to it: one that is learned from, two begun after it, and one that is copied."""
+"""Batches on a GPU or on their way to it: one that is learned, two begun after it, and one that is copied."""
 
 
 def as_tensor(array: Array) -> Tensor:
-    """Return an array as a CPU tensor: the same memory, or a copy where torch could write into read-only memory.
+    """Return an array as a CPU tensor: the same memory, or a copy if the array is read-only.
 
-    Images whose channels lie apart, as replay keeps its frames, are put together: convolutions on a CPU take
-    an update of 64 rows 26 % longer otherwise, and this takes 4 %.
+    Images whose channels are apart in memory, as in replay's frames, are made contiguous: otherwise an update of 64
+    rows with convolutions on a CPU takes 26 % longer. This copy takes 4 %.
     """
     if array.flags.c_contiguous or array.ndim < 2:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     beside = np.empty(array.shape, array.dtype)
-    for channel in range(array.shape[-1]):  # four times as quick as a copy at once
+    for channel in range(array.shape[-1]):  # four times as fast as one copy of all
         beside[..., channel] = array[..., channel]
     return torch.from_numpy(beside)
 
 
 def on_device(array: Array, device: torch.device) -> Tensor:
-    """Return a copy of an array on a device; to a GPU it is made in the order of the current stream."""
+    """Return a copy of an array on a device; to a GPU, in the order of the current stream."""
     dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
     copy = torch.empty(array.shape, dtype=dtype, pin_memory=device.type == "cuda")
     np.copyto(copy.numpy(), array)
-    return copy.to(device, non_blocking=True)  # torch uses pinned memory again only when the transfer has ended
+    return copy.to(device, non_blocking=True)  # torch reuses pinned memory only after the transfer has ended
 
 
 class BatchStaging:
-    """Brings the columns of a batch to the learner's device; the learner only reads them.
+    """Copies the columns of a batch to the learner's device; the learner only reads them.
 
-    On a CPU they stay where they are. For a GPU there is a ring of slots, each with memory of its own on both sides,
-    so that no update allocates, and a stream of copies: one batch is copied while the GPU learns from another.
+    On a CPU they are not copied. For a GPU there is a ring of slots, each with its own memory on both sides, so that no
+    update allocates. A separate stream copies one batch while the GPU learns from another.
     """
 
     def __init__(self, columns: Sequence[str], device: torch.device, num_slots: int = NUM_SLOTS) -> None:
-        """Let ``num_slots`` batches have their columns on a GPU at a time."""
+        """Let ``num_slots`` batches have their columns on a GPU at the same time."""
         self._columns = tuple(columns)
         self._device = device
         self._ring = _Ring(device, num_slots) if device.type == "cuda" else None
@@ -148,8 +148,8 @@ class BatchStaging:
     def load(self, batch: SampleBatch) -> dict[str, Tensor]:
         """Return the columns ``[B, ...]`` on the device.
 
-        They are valid while the batch lasts, until the call has come that uses their slot again. All that reads them
-        has to be started, in the current stream, before the next call.
+        They are valid while the batch lasts, until a later call reuses their slot. Start every read of them in the
+        current stream before the next call.
         """
         there = batch.tensors if isinstance(batch, DeviceBatch) else {}
         arrays = {name: batch[name] for name in self._columns if name not in there}
@@ -161,7 +161,7 @@ class BatchStaging:
 
 
 class _Ring:
-    """Owns the slots and the stream of copies of a BatchStaging."""
+    """Owns the slots and the copy stream of a BatchStaging."""
 
     def __init__(self, device: torch.device, num_slots: int) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -176,7 +176,7 @@ class _Ring:
 
 
 class _Slot:
-    """The memory of one batch, page-locked on the host's side, and what says when it may be written again."""
+    """The memory of one batch, page-locked on the host's side, and the event after which it may be written again."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -185,12 +185,12 @@ class _Slot:
         self._copied, self._read = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def was_read(self) -> None:
-        """Note that all that reads the last batch has been started in the current stream."""
+        """Note that every read of the last batch has been started in the current stream."""
         self._read.record()
 
     def copy(self, arrays: Mapping[str, Array], stream: torch.cuda.Stream) -> dict[str, Tensor]:
-        """Start to copy ``arrays`` in ``stream``; what is started in the current stream from now on comes after it."""
-        self._copied.synchronize()  # of the last batch in this slot, several updates ago
+        """Start to copy ``arrays`` in ``stream``; later work in the current stream waits for the copy."""
+        self._copied.synchronize()  # for the last batch in this slot, several updates ago
         for name, array in arrays.items():
             self._make_room(name, array)
             np.copyto(self._pinned[name].numpy(), array)
@@ -205,16 +205,16 @@ class _Slot:
     def _make_room(self, name: str, array: Array) -> None:
         pinned = self._pinned.get(name)
         if pinned is None or pinned.shape != array.shape or pinned.numpy().dtype != array.dtype:
-            torch.cuda.synchronize(self._device)  # a stream may still read the memory that this replaces
-            self._pinned[name] = torch.from_numpy(np.empty_like(array)).pin_memory()  # laid out alike
+            torch.cuda.synchronize(self._device)  # a stream may still read the replaced memory
+            self._pinned[name] = torch.from_numpy(np.empty_like(array)).pin_memory()  # the same layout
             self._there[name] = torch.empty_like(self._pinned[name], device=self._device)
 
 
 class LateNumbers:
-    """Tensors on their way from a learner's device; ``read`` waits for them. On a CPU they are there at once."""
+    """Tensors on their way from a learner's device; ``read`` waits for them. On a CPU they need no wait."""
 
     def __init__(self, *tensors: Tensor) -> None:
-        """Start to copy ``tensors [N]`` of one type, once what computes them has ended."""
+        """Start to copy ``tensors [N]`` of one type, after the computation of them has ended."""
         self._tensors: Sequence[Tensor] = tensors
         self._copied: torch.cuda.Event | None = None
         if tensors[0].device.type == "cuda":
@@ -226,7 +226,7 @@ class LateNumbers:
             self._copied.record()
 
     def read(self) -> list[Array]:
-        """Return them as arrays ``[N]``, in order; on a CPU they share the tensors' memory."""
+        """Return the tensors as arrays ``[N]``, in order; on a CPU they share the tensors' memory."""
         if self._copied is None:
             return [tensor.numpy() for tensor in self._tensors]
         self._copied.synchronize()

@@ -1,4 +1,4 @@
-"""Replay with its frames on the learner's device: batches are gathered where they are learned from."""
+"""Replay with its frames on the learner's device, where batches are also gathered."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, Array, Sa
 from rlexp.states import AnyArray, LazyArray
 
 GROWTH = 9 / 8
-"""Factor by which the memory grows where more frames are held than were expected; it is copied then."""
+"""Factor by which the memory grows if more frames are held than were expected; it is copied then."""
 LOADED_FRAMES = 4096
 """Frames of a state that are copied to the device at a time."""
 SHARE_OF_MEMORY = 0.9
-"""Part of the free memory of a GPU that frames may take; the rest is for batches and what an update computes."""
+"""Share of a GPU's free memory that frames may take; the rest is for batches and updates."""
 
 
 class DeviceFrames:
-    """A FrameMemory in one tensor on a device, each frame a block of its own; a FramePool owns it."""
+    """A FrameMemory in one tensor on a device, with one block per frame; owned by a FramePool."""
 
     block_size = 1
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device, num_expected: int) -> None:
-        """Take memory for ``num_expected`` frames at once, since to grow later needs both for a moment."""
+        """Take memory for ``num_expected`` frames at once, as growing later needs the old and new memory together."""
         self._dtype = dtype
         self._device = device
         self._frames = self._empty(num_expected, shape)
@@ -40,7 +40,7 @@ class DeviceFrames:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all blocks, not of the memory that waits for more."""
+        """Bytes of the used blocks, without the reserved memory."""
         return self._num_blocks * math.prod(self._frames.shape[1:]) * self._dtype.itemsize
 
     def grow(self, num_blocks: int) -> None:
@@ -54,7 +54,7 @@ class DeviceFrames:
         self._frames.index_copy_(0, self._there(blocks.astype(np.int64)), self._there(frames))
 
     def gather(self, ids: Array) -> Tensor:
-        """Return a copy of the frames ``ids [F]`` on the device ``[F, ...]``."""
+        """Return a copy of the frames ``ids [F]`` on the device, ``[F, ...]``."""
         return self._frames.index_select(0, self._there(ids))
 
     def read(self, ids: Array, out: Array) -> None:
@@ -91,7 +91,7 @@ class DeviceFrames:
 
 
 class DeviceFrameStorage(FrameStorage):
-    """A FrameStorage whose frames are on a device, and whose batches have their observations there."""
+    """A FrameStorage with frames and gathered observations on a device."""
 
     def __init__(self, capacity: int, device: torch.device, num_expected: int) -> None:
         """Hold ``capacity`` rows with about ``num_expected`` frames; no memory is taken yet."""
@@ -100,7 +100,7 @@ class DeviceFrameStorage(FrameStorage):
         super().__init__(capacity, self._make_frames)
 
     def close(self) -> None:
-        """Give the memory back, also that of the device; the second call does nothing."""
+        """Free the memory, also on the device; idempotent."""
         super().close()
         self._frames: DeviceFrames | None = None
 
@@ -122,7 +122,7 @@ def device_rows(capacity: int, device: str, num_expected: int) -> RowRing:
 
 
 def check_frames_fit(needed: float, free: int | None, buffer_size: int) -> None:
-    """Raise ResourceError where ``buffer_size`` rows ``need`` more bytes than a GPU has ``free``; None: not known."""
+    """Raise ResourceError if ``buffer_size`` rows ``need`` more bytes than a GPU has ``free``; None: not known."""
     if free is None or needed <= SHARE_OF_MEMORY * free:
         return
     fitting = max(int(buffer_size * SHARE_OF_MEMORY * free / needed), 1)
@@ -134,5 +134,5 @@ def check_frames_fit(needed: float, free: int | None, buffer_size: int) -> None:
 
 
 def _side_by_side(stacks: Tensor) -> Tensor:
-    """Return observations ``[B, ..., K C]`` of their frames ``[B, K, ..., C]``: a view, where C or K is 1."""
+    """Return observations ``[B, ..., K C]`` of their frames ``[B, K, ..., C]``; a view if C or K is 1."""
     return stacks.movedim(1, -2).flatten(-2)

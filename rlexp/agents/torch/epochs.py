@@ -1,4 +1,4 @@
-"""Epochs of SGD over a train batch, in minibatches: how a learner learns that gets new rows each time."""
+"""Epochs of SGD over a train batch, in minibatches, for a learner that gets new rows each time."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rlexp.rollout.evaluation import ShouldStop
 from rlexp.sample_batch import Array
 
 Update = Callable[[Tensor, bool], list[Tensor]]
-"""Does one SGD step on the rows at some indices ``[b]``, and returns its figures if it is asked to measure them."""
+"""A function that does one SGD step on the rows at indices ``[b]``, and returns its stats if asked to measure them."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a learner was before a train batch."""
+    """The state of a learner before a train batch."""
 
     tensors: Sequence[Tensor]
-    """Parameters, Adam's state, and buffers of the network."""
+    """Parameters, Adam's state, and the network's buffers."""
     order: Tensor
     """State of the generator that draws minibatches."""
     num_updates: int
 
 
 class Epochs:
-    """Draws the minibatches of each epoch, counts SGD steps, and undoes them where they are interrupted.
+    """Draws the minibatches of each epoch, counts SGD steps, and undoes them if they are interrupted.
 
     Owned by one learner, which does the steps.
     """
@@ -47,10 +47,10 @@ class Epochs:
         self.num_updates = 0
 
     def train(self, num_rows: int, update: Update, should_stop: ShouldStop) -> list[list[Tensor]]:
-        """Call ``update`` for each minibatch of a train batch; return the figures of those of the last epoch.
+        """Call ``update`` for each minibatch of a train batch; return the stats of the last epoch.
 
-        Raises InterruptedLearningError once ``should_stop``, which is called before each step, says so: everything
-        is then as it was before.
+        Raises InterruptedLearningError once ``should_stop``, which is called before each step, returns True. All state
+        is then as before the train batch.
         """
         before = self._snapshot()
         figures: list[list[Tensor]] = []
@@ -67,12 +67,12 @@ class Epochs:
         return figures
 
     def order_state(self) -> Array:
-        """Return what the next minibatches come of, for a checkpoint."""
+        """Return the state of the minibatch generator, for a checkpoint."""
         state: Array = self._order.get_state().numpy().copy()
         return state
 
     def load(self, order_state: Array, num_updates: int) -> None:
-        """Continue from what ``order_state`` returned, after so many steps."""
+        """Continue from what ``order_state`` returned, after ``num_updates`` steps."""
         self._order.set_state(torch.tensor(order_state))
         self.num_updates = num_updates
 
@@ -97,7 +97,7 @@ class Epochs:
 
 
 def refuse_divergence(loss: float, grad_norm: float, num_updates: int, hint: str) -> None:
-    """Raise TrialError where the loss or its gradient is not finite: nothing can be learned from there on."""
+    """Raise TrialError if the loss or its gradient is not finite, as learning cannot continue."""
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         raise TrialError(
             f"the loss is {loss:g} and its gradient {grad_norm:g} at update {num_updates:,}",

@@ -1,7 +1,6 @@
-"""Adam for all parameters of a network at once, behind a gradient that is clipped by its norm.
+"""Adam for all parameters of a network at once, with clipping of the gradient's norm.
 
-It computes with 0 where a number is subnormal, so close to 0 (in float32, below 1.2e-38) that a processor takes far
-longer for it.
+It flushes subnormal numbers (in float32, below 1.2e-38) to 0, as processors compute with them far more slowly.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from rlexp.policy import LiveWeights
 from rlexp.sample_batch import Array
 
 BETA1, BETA2 = 0.9, 0.999
-"""What a step leaves of the old means of the gradient and of its square (Kingma and Ba 2015, algorithm 1)."""
+"""Decay of the means of the gradient and of its square per step (Kingma and Ba 2015, algorithm 1)."""
 
 
 FUSED_ADAM: Final[Callable[..., Any] | None] = getattr(torch, "_fused_adam_", None)
-"""The call in which torch.optim.Adam ends too, but the way there takes a sixth of a small network's update.
+"""The function that torch.optim.Adam also calls, but Adam's way there takes a sixth of a small network's update.
 
-None where torch, which does not promise it, has it no more: ``rlexp doctor`` says so.
+None if torch has removed this private function; ``rlexp doctor`` reports that.
 """
 
 
 class FlatParameters:
     """Owns the memory of a network's parameters, which become views of it.
 
-    An operation on a layer of usual size takes less time than to start it. Adam, the gradient's norm and
-    the copies to the target network and to the workers would each start one or more per weight and per
-    bias; here it is one for the whole network.
+    On a layer of usual size, starting an operation takes longer than computing it. Adam, the gradient's norm, and the
+    copies to the target network and to the workers would each start at least one operation per weight and bias. Here
+    each starts one for the whole network.
     """
 
     values: Tensor
     """All parameters ``[N]``."""
     names: tuple[str, ...]
-    """Of the parameters, in their order."""
+    """Names of the parameters, in their order."""
 
     def __init__(self, network: nn.Module) -> None:
         """Move the parameters of ``network`` here; each keeps its layout, such as channels last."""
@@ -54,7 +53,7 @@ class FlatParameters:
             parameter.data = view.copy_(parameter.detach())
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Return the part of ``flat [N]`` that belongs to each parameter, in the parameter's shape and layout."""
+        """Return the part of ``flat [N]`` for each parameter, in the parameter's shape and layout."""
         views, start = [], 0
         for parameter in self._parameters:
             views.append(flat.as_strided(parameter.shape, parameter.stride(), start))
@@ -62,21 +61,21 @@ class FlatParameters:
         return views
 
     def arrays_of(self, flat: Tensor) -> dict[str, Array]:
-        """Return the ``views`` of ``flat [N]``, which is in NumPy's reach, by the names of the parameters."""
+        """Return the ``views`` of ``flat [N]``, which NumPy must be able to read, by parameter name."""
         views = self.views(flat.detach())
         return {name: view.numpy() for name, view in zip(self.names, views, strict=True)}
 
     def make_gradient(self) -> Tensor:
-        """Return the zeros ``[N]`` to which every ``backward`` from now on adds the gradients."""
+        """Return zeros ``[N]`` to which every later ``backward`` adds the gradients."""
         gradient = torch.zeros_like(self.values)
         for parameter, view in zip(self._parameters, self.views(gradient), strict=True):
             parameter.grad = view
         return gradient
 
     def arrays(self) -> dict[str, Array]:
-        """Return a copy of every parameter by its name, as all updates begun leave it, and of ``named_weights`` beside.
+        """Return a copy of every parameter and of ``named_weights``, by name, after all updates that have begun.
 
-        These are the buffers of torsos of the user's own.
+        ``named_weights`` are the buffers of the user's own torsos.
         """
         views = self.views(_host_copy(self.values))
         arrays = {name: np.ascontiguousarray(view.numpy()) for name, view in zip(self.names, views, strict=True)}
@@ -85,13 +84,13 @@ class FlatParameters:
         return arrays
 
     def live_arrays(self) -> LiveWeights | None:
-        """Return every parameter by its name, in this memory; None where NumPy cannot read all of ``arrays`` there."""
+        """Return every parameter by name, in this memory; None if NumPy cannot read all of ``arrays`` there."""
         if self.values.device.type != "cpu" or self._has_buffers:
             return None
         return LiveWeights(self.arrays_of(self.values))
 
     def copy_from(self, other: FlatParameters) -> None:
-        """Copy the weights of a network that is made alike."""
+        """Copy the weights of a network of the same shape."""
         self.values.copy_(other.values)
         if self._has_buffers:
             theirs = other._buffers()
@@ -99,35 +98,35 @@ class FlatParameters:
                 buffer.copy_(theirs[name])
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Return the weights that are no parameters: no step of Adam changes them, but forward passes may."""
+        """Return the weights that are not parameters: Adam does not change them, but forward passes may."""
         weights = named_weights(self._network).items()
         return {name: weight.detach() for name, weight in weights if not isinstance(weight, nn.Parameter)}
 
 
 class FlatAdam:
-    """Owns the gradient of a network's parameters and Adam's means of it; a learner calls it around ``backward``."""
+    """Owns a network's gradient and Adam's means; a learner calls it before and after ``backward``."""
 
     gradient: Tensor
     """The gradients of all parameters ``[N]``; may be changed between ``backward`` and ``step``."""
 
     def __init__(self, parameters: FlatParameters, epsilon: float, max_norm: float | None) -> None:
-        """Scale gradients whose norm is above ``max_norm`` down to it; None leaves all as they are."""
+        """Scale gradients with a norm above ``max_norm`` down to it; None: never."""
         self._parameters = parameters
         self._epsilon = epsilon
         self._max_norm = max_norm
         self.gradient = parameters.make_gradient()
         self._exp_avg, self._exp_avg_sq = (torch.zeros_like(self.gradient) for _ in range(2))
         self._num_steps = self.gradient.new_zeros(())
-        # Where a unit is inactive, its gradient is 0 and the mean of it decays until it is subnormal, for good: with
-        # two layers of 256 on CartPole half of the means are, and a step takes four times as long.
+        # The gradient of an inactive unit is 0, and its mean decays until it is subnormal for ever. With two layers of
+        # 256 on CartPole, half of the means are, and a step takes four times as long.
         self._subnormals = SubnormalsAsZero() if self.gradient.device.type == "cpu" else None
 
     def zero_grad(self) -> None:
-        """Forget the gradient, since ``backward`` adds to it."""
+        """Set the gradient to 0, since ``backward`` adds to it."""
         self.gradient.zero_()
 
     def step(self, lr: float) -> Tensor:
-        """Move the parameters along the gradient that ``backward`` left; return its norm before it was scaled."""
+        """Move the parameters along the gradient that ``backward`` computed; return its norm before scaling."""
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self._num_steps += 1
         scale = None if self._max_norm is None else (norm + 1e-6) / self._max_norm
@@ -135,7 +134,7 @@ class FlatAdam:
             self._move(lr, None if scale is None else scale.clamp(min=1.0))
             return norm
         with self._subnormals:
-            # To divide by 1 changes nothing, and takes a third of a step.
+            # Dividing by 1 changes nothing, and takes a third of a step.
             self._move(lr, None if scale is None or scale.item() <= 1.0 else scale)
         return norm
 
@@ -161,14 +160,14 @@ class FlatAdam:
         if FUSED_ADAM is not None:
             call()
         else:
-            self._num_steps -= 1  # torch_adam counts it
+            self._num_steps -= 1  # torch_adam counts the step
             call(fused=True)
 
     def step_share(self) -> float | None:
-        """Return how large a step now is, as a part of what it would be with an epsilon of 0; None before the first.
+        """Return the size of a step relative to a step with an epsilon of 0; None before the first step.
 
-        It is the mean of ``m / (sqrt(v) + epsilon)`` over the parameters, without its sign, divided by that of
-        ``m / sqrt(v)``, with both means corrected (Kingma and Ba 2015, algorithm 1).
+        It is the mean over the parameters of ``|m| / (sqrt(v) + epsilon)``, divided by the mean of ``|m| / sqrt(v)``,
+        with both moments corrected (Kingma and Ba 2015, algorithm 1).
         """
         num_steps = int(self._num_steps)
         root = (self._exp_avg_sq / (1.0 - BETA2 ** max(num_steps, 1))).sqrt_()
@@ -178,11 +177,11 @@ class FlatAdam:
         return float((mean / (root + self._epsilon)).sum() / whole) if whole > 0 else None
 
     def tensors(self) -> list[Tensor]:
-        """Return all that a step changes, the parameters too."""
+        """Return all tensors that a step changes, with the parameters."""
         return [self._parameters.values, self._exp_avg, self._exp_avg_sq, self._num_steps]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state as an Adam of the single parameters names it: ``{index}.{name}``."""
+        """Return the state under the names of an Adam of the single parameters: ``{index}.{name}``."""
         exp_avgs, exp_avg_sqs = self._parameters.views(self._exp_avg), self._parameters.views(self._exp_avg_sq)
         state: dict[str, Tensor] = {}
         for index, (exp_avg, exp_avg_sq) in enumerate(zip(exp_avgs, exp_avg_sqs, strict=True)):
@@ -192,14 +191,17 @@ class FlatAdam:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what ``state_dict`` returned, or start anew from an empty one, as torch has before a step."""
+        """Continue from what ``state_dict`` returned.
+
+        An empty state starts anew, as torch has one before its first step.
+        """
         fresh = {name: torch.zeros_like(tensor) for name, tensor in self.state_dict().items()}
         for name, tensor in self.state_dict().items():
             tensor.copy_((state or fresh)[name])
 
 
 def _host_copy(tensor: Tensor) -> Tensor:
-    """Return a copy on the CPU; from a GPU into pinned memory, in a stream of its own, with one wait."""
+    """Return a copy on the CPU; from a GPU into pinned memory, in its own stream, with one wait."""
     if tensor.device.type == "cpu":
         return tensor.clone()
     stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
@@ -212,13 +214,13 @@ def _host_copy(tensor: Tensor) -> Tensor:
 
 
 SMALLEST: Final = 5e-324
-"""The smallest positive Python float, a subnormal one."""
+"""The smallest positive Python float, which is subnormal."""
 
 
 class SubnormalsAsZero:
-    """While entered, this thread computes with 0 where a number is subnormal; it is used by one thread at a time.
+    """Within this context, the thread flushes subnormal numbers to 0; used by one thread at a time.
 
-    The threads of torch's own pool are not affected. Where the processor cannot do it, nothing changes.
+    Threads of torch's own pool are not affected. If the processor cannot do it, nothing changes.
     """
 
     def __enter__(self) -> None:
@@ -226,10 +228,10 @@ class SubnormalsAsZero:
         torch.set_flush_denormal(True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._was_on:  # the same thread may step envs, whose numbers stay as they are
+        if not self._was_on:  # the same thread may step envs, whose numbers must not change
             torch.set_flush_denormal(False)
 
 
 def are_zero(number: float = SMALLEST) -> bool:
-    """Return whether this thread computes with 0 where a number is subnormal, as ``number`` is."""
+    """Return whether this thread treats the subnormal ``number`` as 0."""
     return number * 1.0 == 0.0

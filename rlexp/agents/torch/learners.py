@@ -1,6 +1,6 @@
 """Several learners that act as one: each computes the gradient of a part of each minibatch.
 
-A ``LearnerProcess`` is one of them, in a process group of torch.distributed; ``LearnerGroup`` is what the agent has.
+A ``LearnerProcess`` is one of them, in a process group of torch.distributed. The agent has the ``LearnerGroup``.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.sample_batch import Array, SampleBatch
 
 PEER_TIMEOUT_S = 60.0
-"""How long a learner waits for another one, when they connect and at each sum."""
+"""Seconds that a learner waits for another one, when they connect and at each sum."""
 LOOPBACK = "127.0.0.1"
 ANY_OUTER_ADDRESS = ("192.0.2.1", 9)
-"""An address for documentation (RFC 5737); nothing is sent there."""
+"""An address for documentation (RFC 5737); no packets are sent to it."""
 
 
 class PeerLostError(TrialError):
-    """A sum with the other learners failed: one of them has died, hangs or has failed."""
+    """Raised if a sum with the other learners failed: one of them died, hangs or failed."""
 
 
 class PeerUnreachedError(PeerLostError):
-    """A learner cannot connect to the others; the message has the addresses."""
+    """Raised if a learner cannot connect to the others; the message has the addresses."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of each minibatch one of several learners computes the gradient of."""
+    """The part of each minibatch for which one of several learners computes the gradient."""
 
     rank: int
     num_learners: int
     add_up: Callable[[Tensor], None]
-    """Replaces a tensor by the sum of those of all learners; each calls it at the same time."""
+    """Replaces a tensor by its sum over all learners; each calls it at the same time."""
 
     def part(self, indices: Tensor) -> Tensor:
         """Return the part of a minibatch's ``indices [b]``."""
@@ -57,7 +57,7 @@ class Shard:
 
 
 def _keep(tensor: Tensor) -> None:
-    """Add up nothing: there is one learner."""
+    """Do nothing, as there is one learner."""
 
 
 ALONE = Shard(0, 1, _keep)
@@ -65,24 +65,24 @@ ALONE = Shard(0, 1, _keep)
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """Everything that one of several learners is built from; they differ in their rank only."""
+    """The settings of one of several learners, which differ only in their rank."""
 
     make: Callable[[str, Shard], Learner]
-    """Returns a learner on a device, ``cpu`` or ``cuda``, which trains on its part of each minibatch."""
+    """A function that makes a learner on a device, ``cpu`` or ``cuda``; it trains on its part of each minibatch."""
     most_updates: Callable[[int], int]
-    """Returns how many SGD steps it does at most on a train batch of so many rows."""
+    """A function that returns the most SGD steps for a train batch of so many rows."""
     num_learners: int
     num_threads: int
-    """Torch's threads in the process of each."""
+    """Torch's threads in each learner's process."""
     num_gpus: float
-    """GPUs of each."""
+    """GPUs of each learner."""
     peer_timeout_s: float = PEER_TIMEOUT_S
 
 
 class LearnerProcess:
     """Owns a learner and its place in the process group; a LearnerGroup places and calls it.
 
-    It needs a process of its own, for the group and for torch's threads. First all of them ``join``.
+    It needs a process of its own, for the group and for torch's threads. All of them ``join`` first.
     """
 
     def __init__(self, rank: int, spec: LearnerSpec) -> None:
@@ -95,11 +95,11 @@ class LearnerProcess:
         self._store: TCPStore | None = None
 
     def node_id(self) -> str:
-        """Return Ray's id of its node."""
+        """Return Ray's id of the learner's node."""
         return own_node().id
 
     def open_store(self, are_together: bool) -> tuple[str, int]:
-        """Open the store by which the learners find each other; return its address and port.
+        """Open the store through which the learners find each other; return its address and port.
 
         Only this host can connect to it if they ``are_together`` on it.
         """
@@ -110,9 +110,9 @@ class LearnerProcess:
         return address, port
 
     def join(self, address: str, port: int, are_together: bool) -> None:
-        """Enter the process group, once all learners have called this; raises PeerUnreachedError if one does not.
+        """Enter the process group when all learners have called this; raises PeerUnreachedError if one does not.
 
-        Left to itself, gloo would listen at the address of the host's name, which Debian sets to 127.0.1.1.
+        By default, gloo listens at the address of the host's name, which Debian sets to 127.0.1.1.
         """
         own = _address(are_together)
         interface = interface_of(own)
@@ -135,28 +135,28 @@ class LearnerProcess:
     def learn_on_batch(self, batch: SampleBatch, num_steps_sampled: int | None) -> tuple[LearnResult, int]:
         """Learn on a whole train batch, as all learners do; return the result and the number of updates so far.
 
-        ``num_steps_sampled`` is the clock of schedules; None leaves it as it is.
+        ``num_steps_sampled`` is the clock of schedules; None leaves it unchanged.
         """
         if num_steps_sampled is not None:
             self._learner.observe_progress(num_steps_sampled)
         return self._learner.learn_on_batch(batch), self._learner.num_updates
 
     def get_weights(self) -> Weights:
-        """Return a copy of the weights, those of every learner."""
+        """Return a copy of the weights, which all learners share."""
         return self._learner.get_weights()
 
     def state_dict(self) -> Mapping[str, Array]:
-        """Return the state of the learner, that of every learner."""
+        """Return the state of the learner, which is equal in every learner."""
         return self._learner.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> int:
-        """Continue from what ``state_dict`` of any such learner returned; return its number of updates."""
+        """Continue from the ``state_dict`` of any such learner; return its number of updates."""
         self._learner.load_state_dict(state)
         return self._learner.num_updates
 
 
 def add_up(tensor: Tensor) -> None:
-    """Replace a tensor by the sum of those of all learners in the process group; raises PeerLostError."""
+    """Replace a tensor by its sum over all learners in the process group; raises PeerLostError."""
     try:
         dist.all_reduce(tensor)
     except RuntimeError as error:
@@ -172,7 +172,7 @@ def _first_line(error: RuntimeError) -> str:
 
 
 def _store(address: str, port: int, timeout: timedelta, listener: int | None = None) -> TCPStore:
-    """Return the store at an address; with a listening socket, this process has it."""
+    """Return the store at an address; a process with a ``listener`` hosts it."""
     return TCPStore(
         address,
         port,
@@ -184,9 +184,9 @@ def _store(address: str, port: int, timeout: timedelta, listener: int | None = N
 
 
 def _address(are_together: bool) -> str:
-    """Return the address of this host towards the other learners: the one by which Ray's nodes reach it, if it has it.
+    """Return the address of this host for the other learners: the one that Ray's nodes use, if the host has it.
 
-    Behind a translation of addresses the host has another one than Ray uses.
+    Behind network address translation, the host's address differs from Ray's.
     """
     if are_together:
         return LOOPBACK
@@ -195,7 +195,7 @@ def _address(are_together: bool) -> str:
 
 
 def _outer_address() -> str:
-    """Return the address of this host towards other hosts."""
+    """Return this host's address for other hosts."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.connect(ANY_OUTER_ADDRESS)
         address: str = sender.getsockname()[0]
@@ -203,13 +203,13 @@ def _outer_address() -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of the network interface that has an address, None where there is none."""
+    """Return the name of the network interface with an address; None if there is none."""
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, found in interfaces if any(each.address == address for each in found)), None)
 
 
 def use_interface(interface: str, environment: MutableMapping[str, str], is_only_choice: bool) -> None:
-    """Let gloo and NCCL use a network interface; one that the user has named wins unless there ``is_only_choice``."""
+    """Let gloo and NCCL use a network interface; the user's own choice wins unless this ``is_only_choice``."""
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         if is_only_choice or not environment.get(name):
             environment[name] = interface
@@ -218,13 +218,13 @@ def use_interface(interface: str, environment: MutableMapping[str, str], is_only
 R = TypeVar("R")
 
 START_TIMEOUT_S = 120.0
-"""How long the processes of the learners may take to start and import torch."""
+"""Seconds that the learners' processes may take to start and import torch."""
 ANSWER_TIMEOUT_S = 60.0
-"""Bound of every other wait, apart from ``learn_on_batch``."""
+"""Most seconds of every other wait, apart from ``learn_on_batch``."""
 LOOK_S = 10.0
-"""How often the clock is looked at while the learners are waited for."""
+"""Seconds between two checks of the time while the learners are waited for."""
 GRACE_S = 5.0
-"""After a learner has lost another one: how long the error of that one is waited for."""
+"""Seconds to wait for a lost learner's error after another one has lost it."""
 _NETWORK_HINT = "GLOO_SOCKET_IFNAME in the environment of a node's Ray names another network interface; "
 _HINT = "max_failures restarts a trial from its newest checkpoint"
 
@@ -232,16 +232,15 @@ _HINT = "max_failures restarts a trial from its newest checkpoint"
 class LearnerGroup:
     """A Learner: owns ``num_learners`` processes with equal weights; the agent's thread calls it.
 
-    Every learner has the whole train batch, draws the same minibatches, and takes its part of each. They add up
-    their gradients and do the same step of Adam, so that they stay equal bit by bit. Weights, state and figures are
-    those of the first one. If one dies, hangs or fails, all of them are ended and the first cause is raised, now and
-    in every later call.
+    Every learner has the whole train batch, draws the same minibatches, and takes its part of each. They sum their
+    gradients and do the same step of Adam, so they stay equal bit by bit. Weights, state and stats come from the first
+    one. If one dies, hangs or fails, all of them are ended. The first cause is raised, now and in every later call.
     """
 
     def __init__(self, pool: TaskPool, resources: Resources, spec: LearnerSpec) -> None:
         """Place the learners, which have ``resources`` each, and let them connect; raises TrialError if one cannot.
 
-        Where ``resources`` name a bundle, it is that of the first learner, and those of the others follow.
+        If ``resources`` name a bundle, it is the first learner's, and the other learners' bundles follow it.
         """
         self.num_updates = 0
         self._num_steps_sampled: int | None = None
@@ -262,7 +261,7 @@ class LearnerGroup:
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Learn on a train batch as one learner does; ``should_stop`` is not called."""
-        # One that is slower than the others fails earlier.
+        # A learner that is slower than the others fails earlier.
         timeout_s = (self._most_updates(batch.count) + 1) * self._peer_timeout_s
         sent = self._pool.put(batch)
         answers = self._ask_all(timeout_s, LearnerProcess.learn_on_batch, sent, self._num_steps_sampled)
@@ -279,7 +278,7 @@ class LearnerGroup:
         return self._ask(self._learners[:1], ANSWER_TIMEOUT_S, LearnerProcess.state_dict)[0]
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Let every learner continue from what ``state_dict`` of a group or of a single learner returned."""
+        """Let every learner continue from the ``state_dict`` of a group or of a single learner."""
         sent = self._pool.put(state)
         self.num_updates = self._ask_all(ANSWER_TIMEOUT_S, LearnerProcess.load_state_dict, sent)[0]
 
@@ -301,7 +300,7 @@ class LearnerGroup:
         method: Callable[Concatenate[LearnerProcess, ...], R],
         *args: object,
     ) -> list[R]:
-        """Return what ``method`` of each learner returns; ends the group if one fails, or is not ready in time."""
+        """Return the results of each learner's ``method``; end the group if one fails or is late."""
         if self._failure is not None:
             raise self._failure
         for learner in learners:
@@ -314,7 +313,7 @@ class LearnerGroup:
             for call in self._lane.completed():
                 try:
                     answers[call.actor] = self._pool.get(call.ref, GET_TIMEOUT_S)
-                except Exception as error:  # whatever the learner raised
+                except Exception as error:  # any error of the learner
                     errors[call.actor] = error
             if errors:
                 deadline = min(deadline, time.monotonic() + _patience_s(errors.values()))
@@ -325,7 +324,7 @@ class LearnerGroup:
     def _end(
         self, errors: Mapping[Actor[LearnerProcess], Exception], silent: Sequence[Actor[LearnerProcess]]
     ) -> NoReturn:
-        """End all learners; raise the first cause, from the errors of some and the silence of others."""
+        """End all learners; raise the first cause, given the errors of some and the silence of others."""
         for learner in self._learners:
             self._pool.remove(learner)
         self._failure = _first_cause(errors, silent)
@@ -333,14 +332,14 @@ class LearnerGroup:
 
 
 def _patience_s(errors: Iterable[Exception]) -> float:
-    """Return how long the errors of other learners are waited for: one of them may be the cause of these."""
+    """Return how long to wait for the errors of other learners, one of which may be the cause."""
     return GRACE_S if all(isinstance(_raised(error), PeerLostError) for error in errors) else 0.0
 
 
 def _first_cause(
     errors: Mapping[Actor[LearnerProcess], Exception], silent: Sequence[Actor[LearnerProcess]]
 ) -> Exception:
-    """Return the error that the trial ends with."""
+    """Return the error with which the trial ends."""
     for learner, error in errors.items():
         raised = _raised(error)
         if isinstance(raised, ActorLostError):
@@ -352,7 +351,7 @@ def _first_cause(
             raised.__cause__ = error if error is not raised else None
             return raised
     for learner, error in errors.items():
-        if isinstance(_raised(error), PeerUnreachedError):  # those that are silent still try
+        if isinstance(_raised(error), PeerUnreachedError):  # silent learners are still trying
             return _with_hint(f"{_name(learner)} failed: {_raised(error)}", error, _NETWORK_HINT)
     if silent:
         return _with_hint(f"{_name(silent[0])} hangs: it did not answer in time", next(iter(errors.values()), None))
@@ -361,7 +360,7 @@ def _first_cause(
 
 
 def _raised(error: Exception) -> Exception:
-    """Return what was raised in the learner, without the layer that carried it."""
+    """Return the error of the learner, without the layer that carried it."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Exception) else error
 

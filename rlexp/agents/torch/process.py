@@ -1,7 +1,7 @@
-"""The process of a learner on a CPU: how many threads it computes with, what memory it keeps, what it leaves behind.
+"""A CPU learner's process: the number of its threads, the memory that it keeps, and the state that it leaves.
 
-More threads are worth it where workers that wait for the learner leave cores idle. Freed memory is kept, so that no
-update gets it from the system again. What envs and libraries change for the whole process is set back between trials.
+More threads help if workers that wait for the learner leave cores idle. Freed memory is kept, so that no update gets it
+from the system again. Process-wide changes by envs and libraries are undone between trials.
 """
 
 from __future__ import annotations
@@ -21,50 +21,53 @@ from rlexp.optimizers.async_replay_optimizer import BUSY_WAIT_SHARE
 from rlexp.rollout.fragment import SampleInfo
 
 WINDOW_S = 5.0
-"""Time over which a load is averaged before it decides, at least."""
+"""Least seconds over which a load is averaged before a decision."""
 
 
 FRAGMENTS_PER_WORKER = 8
-"""Fragments of each worker in that time, on average, at least: the time of one counts as a whole where it ends."""
+"""Least mean number of each worker's fragments in that time; a fragment's time counts as a whole when it ends."""
 
 
 FREE_CORES = 0.25
-"""Cores that nobody uses from which on another thread is worth it: below, it would take its core from the workers. Less
-than half of one, as workers are busy for longer than they compute, on cores that they share with the learner."""
+"""Idle cores from which another thread helps. With fewer, it would take its core from the workers. Less than half of
+one, as workers are busy for longer than they compute, on cores that they share with the learner.
+"""
 
 
 IDLE_WAIT_SHARE, SCARCE_WAIT_SHARE = 0.5, 0.25
-"""Workers that wait more than the first part of their time wait for the learner; those that wait less than the second
-need the cores. They are far apart, since each thread lets workers wait less, and take longer for what they do."""
+"""Workers whose waiting share is above the first wait for the learner; workers below the second need the cores. They
+are far apart, since each thread makes workers wait less, and compute longer.
+"""
 
 
 LONG_UPDATE_S = 0.05
-"""An update has to take so long for another thread: of shorter ones too much is done by one thread anyway, and the
-others spin between the operations, on cores that replay and workers could use."""
+"""Least seconds of an update for another thread. In shorter updates, one thread does too much of the work anyway, and
+the others spin between operations, on cores that replay and workers could use.
+"""
 
 
 SLOWER_SHARE = 0.8
-"""Of the speed with a thread fewer: what is slower than this is no noise, other programs have the cores."""
+"""Share of the speed with a thread fewer. Below it, the loss is not noise: other programs have the cores."""
 
 
 WINDOWS_BEFORE_RETRY = 12
-"""Decisions without a further thread after one that made updates slower."""
+"""Decisions without a further thread after a thread made updates slower."""
 
 
 @dataclass(frozen=True)
 class TrialLoad:
-    """What the processes of a trial did in some time."""
+    """The work of a trial's processes during some time."""
 
     elapsed_s: float = 0.0
     learner_wait_s: float = 0.0
-    """How long the learner waited for data."""
+    """Seconds that the learner waited for data."""
     learning_s: float = 0.0
-    """How long it computed updates."""
+    """Seconds that it computed updates."""
     num_updates: float = 0.0
     workers_busy_s: float = 0.0
-    """How long the workers worked, added up over them."""
+    """Seconds that the workers worked, summed over them."""
     num_fragments: int = 0
-    """Fragments that came from the workers."""
+    """Number of fragments from the workers."""
 
     def __add__(self, later: TrialLoad) -> TrialLoad:
         return TrialLoad(
@@ -78,7 +81,7 @@ class TrialLoad:
 
 
 def trial_load(row: Mapping[str, Any], infos: Sequence[SampleInfo], train_batch_size: int) -> TrialLoad:
-    """Return what learner and workers did in the iteration of a ``row`` of results, and of the reports ``infos``."""
+    """Return the work of learner and workers in an iteration, from its ``row`` and the reports ``infos``."""
     elapsed_s, info = row["time_this_iter_s"], row["info"]
     return TrialLoad(
         elapsed_s,
@@ -93,13 +96,13 @@ def trial_load(row: Mapping[str, Any], infos: Sequence[SampleInfo], train_batch_
 class LearnerThreads:
     """Decides on the number of threads, one more or one fewer at a time; an agent owns it and calls it each iteration.
 
-    Where the ratio of trained to sampled steps is held and the learner is busy, its workers wait, and a thread more
-    lets them wait less. Where neither side waits for the other the number stays. A thread with which updates are
-    slower is taken back: each operation waits for all its threads, and one that has no core holds up the others.
+    If the ratio of trained to sampled steps is held and the learner is busy, its workers wait, and one more thread
+    makes them wait less. If neither side waits for the other, the number stays. A thread that makes updates slower is
+    removed: each operation waits for all its threads, and a thread without a core delays the others.
     """
 
     number: int
-    """Threads from now on."""
+    """Number of threads from now on."""
 
     def __init__(self, fewest: int, num_cores: int, num_workers: int) -> None:
         """Begin with the ``fewest``; learner and ``num_workers`` workers have ``num_cores`` together."""
@@ -109,11 +112,11 @@ class LearnerThreads:
         self._num_workers = num_workers
         self._load = TrialLoad()
         self._speeds: dict[int, float] = {}
-        """Updates a second of learning by the number of threads, each as it was last."""
+        """Updates per second of learning by the number of threads, each as last measured."""
         self._windows_to_wait = 0
 
     def observe(self, load: TrialLoad) -> None:
-        """Add the load of an iteration; once there is enough of it, change ``number`` by one at most and start anew."""
+        """Add the load of an iteration; when there is enough, change ``number`` by at most one and start anew."""
         self._load += load
         enough = FRAGMENTS_PER_WORKER * self._num_workers
         if self._load.elapsed_s < WINDOW_S or self._load.num_fragments < enough:
@@ -149,31 +152,31 @@ LARGEST_BLOCK = 1 << 28
 
 
 LARGEST_BLOCK_OF_OLD = 1 << 25
-"""What an older glibc, which refuses the other, allows at most."""
+"""The largest value that an older glibc allows, which refuses the other one."""
 
 
 MOST_KEPT = 1 << 30
-"""Bytes that are kept at most, all blocks together."""
+"""Most bytes that are kept, all blocks together."""
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory, as much as an update takes; does nothing where there is no glibc.
+    """Let this process keep as much freed memory as an update takes; does nothing without glibc.
 
-    glibc returns large blocks to the system. It then gets them back page by page, each one cleared first: for
-    convolutions over 512 stacks of Atari frames that is more than half the time of an update.
+    By default glibc returns large blocks to the system and gets them back page by page, each cleared first. For
+    convolutions over 512 stacks of Atari frames, that takes more than half of an update's time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
     if any(mallopt(M_MMAP_THRESHOLD, size) for size in (LARGEST_BLOCK, LARGEST_BLOCK_OF_OLD)):
         mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
-        mallopt(M_ARENA_MAX, 1)  # the heaps of a thread of its own are small, and returned whatever the thresholds say
+        mallopt(M_ARENA_MAX, 1)  # the heaps of other threads are small, and are returned whatever the thresholds are
 
 
 class ProcessState:
     """Owns the state that a process had when this was made; a trial's process makes one before its first agent.
 
-    State in modules of the user's own is not part of it: only a new process imports them anew.
+    State in the user's own modules is not part of it: only a new process imports them anew.
     """
 
     def __init__(self) -> None:

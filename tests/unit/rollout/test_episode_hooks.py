@@ -401,7 +401,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("name", ["a b", "", "a/b", "x" * 65, 3])
     def test_a_name_that_no_row_can_have_is_refused(self, name: Any) -> None:
-        assert f"{name!r} is no name of a metric" in self.fail("Reports", metric=name, value=1).message
+        assert f"{name!r} is not a valid name of a metric" in self.fail("Reports", metric=name, value=1).message
 
     @pytest.mark.parametrize("value", [True, np.bool_(1), np.float32(1), np.array([1]), 1])
     def test_numbers_of_all_kinds_are_metrics(self, value: Any) -> None:
@@ -426,7 +426,7 @@ class TestErrors:
     @pytest.mark.parametrize("name", ["a b", 3])
     def test_declared_metrics_must_have_names_of_metrics(self, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tests.lab.user_callbacks.Ends.EPISODE_METRICS", ("good", name))
-        with pytest.raises(UsageError, match=f"{name!r} is no name of a metric"):
+        with pytest.raises(UsageError, match=f"{name!r} is not a valid name of a metric"):
             classes_of("Ends").make("here")
 
     def test_rllibs_signature_has_a_hint(self) -> None:
@@ -461,6 +461,6 @@ def test_a_hook_cannot_change_what_is_learned(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_method_that_is_called_like_a_hook_is_refused(name: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.lab.user_callbacks.Ends." + name, lambda self, end: None, raising=False)
-    with pytest.raises(UsageError, match=f"{name} is no hook") as caught:
+    with pytest.raises(UsageError, match=f"{name} is not a hook") as caught:
         CallbackClasses((UserPart("config.callbacks", "tests.lab.user_callbacks:Ends"),)).make("worker 0")
     assert caught.value.hint == hint
