@@ -1,1 +1,1 @@
-"""Trials that are joined or trained from anywhere: boards' servers, and what trainers, actors and clients do there."""
+"""Trials that are joined or trained from anywhere: the servers of boards, and their trainers, actors and clients."""

@@ -1,7 +1,7 @@
-"""What a task may ask of the machine of an actor, a client or a trainer: the most of each number, and memory in bytes.
+"""Limits on what a task may ask of an actor, a client or a trainer: the largest numbers, and memory in bytes.
 
-The numbers are a stranger's. They are compared before anything is made of them: one table for all machines, and what
-this machine has.
+The numbers come from a stranger, so they are compared before anything is made from them. One table is for all machines,
+the rest depends on what this machine has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlexp.cluster.room.shortfalls import gib
 from rlexp.config.keys.common import CommonConfig, NetworkNeeds
 
 ANY: Final = 10**12
-"""The most of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""
+"""Limit of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""
 _WEEK_S: Final = 7 * 24 * 3600
 MOST: Final[Mapping[str, float]] = {
     "num_samples": 10_000,
@@ -65,36 +65,36 @@ MOST: Final[Mapping[str, float]] = {
     "config.board.max_weights_mb": 16_384,
     "config.board.max_strikes": 1_000_000,
 }
-"""The most of each number of an experiment that decides about memory, processes, threads and waiting; of others ANY."""
+"""Limits of the numbers that decide about memory, processes, threads and waiting; ANY is for all others."""
 MOST_TRIALS: Final = 100
-"""Of a file that is read only to say that a task has one trial: each costs milliseconds."""
+"""Most trials of a file that is read only to find that a task has one trial: each costs milliseconds."""
 MOST_ITEMS: Final = 1000
 MOST_CHARACTERS: Final = 1 << 16
-"""The bounds of a space with a thousand numbers have 30,000."""
+"""Most characters; the bounds of a space with a thousand numbers have 30,000."""
 MOST_LEVELS: Final = 16
 _LONGEST_SHOWN: Final = 10**16
 _LARGEST: Final = 10**300
-"""What larger integers, which no float holds, are shown as."""
+"""The text for larger integers, which no float holds."""
 _MOST_LADDER_PLACES: Final = 1_000_000
-"""Envs of all players together: each has a place on the ladder of ε."""
+"""Most envs of all players together: each has a place on the ladder of ε."""
 _PROCESSES_PER_CPU: Final = 8
-"""Of a trial: each takes memory and starts, though it may reserve a small part of a CPU, or none."""
+"""Most processes per CPU of a trial: each takes memory and starts, even if it reserves little or no CPU."""
 _LEAST_ROW_BYTES: Final = 32
-"""Of a transition without its observations and actions: reward, discount, priority."""
+"""Bytes of a transition without its observations and actions: reward, discount, priority."""
 _ENV_BYTES: Final = 4 << 20
 _MOST_WEIGHTS: Final = 1_000_000_000
-"""Of a network, also where a machine has memory for more."""
+"""Most weights of a network, even if a machine has memory for more."""
 _FLOAT_BYTES: Final = 4
 _COPIES_AT_ACTOR: Final = 3
-"""Of weights: those that act, those that arrive, and the message."""
+"""Copies of the weights at an actor: acting ones, arriving ones, and the message."""
 _COPIES_AT_TRAINER: Final = 8
-"""Of weights: learned, target, gradient, two moments, and what is published and saved."""
+"""Copies of the weights at a trainer: learned, target, gradient, two moments, and published and saved ones."""
 _FRAGMENTS_IN_HAND: Final = 3
-"""Beside those of the window: being played, folded and packed."""
+"""Fragments beside the ones in the window: one each being played, computed and packed."""
 
 
 def number_excess(value: Any, key: str = "") -> str | None:
-    """Return the first of an experiment's values, or of a part of it at ``key``, that is more than a task may ask for.
+    """Return the first value of an experiment, or of its part at ``key``, that exceeds a task's limits.
 
     The text has the key, the number and the limit.
     """
@@ -104,18 +104,18 @@ def number_excess(value: Any, key: str = "") -> str | None:
 def actor_excess(
     config: CommonConfig, memory: int, row_bytes: int = _LEAST_ROW_BYTES, num_weights: int | None = None
 ) -> str | None:
-    """Return what an actor of a task with ``config`` would need beyond ``memory`` bytes; None: nothing.
+    """Return the needs of a task's actor beyond ``memory`` bytes, by its ``config``; None if there are none.
 
-    Each number is within its limit: see :func:`number_excess`.
-    ``row_bytes`` and ``num_weights`` are known once an env was made; without them, they are the least there can be.
+    Each number is within its limit: see :func:`number_excess`. ``row_bytes`` and ``num_weights`` are known after an env
+    was made; without them, the least possible ones are used.
     """
     return next(_actor_excesses(config, memory, row_bytes, num_weights), None)
 
 
 def network_excess(config: CommonConfig, memory: int, copies: int = _COPIES_AT_ACTOR) -> str | None:
-    """Return that the network of ``config``, or what is accepted as its weights, needs more than ``memory`` bytes.
+    """Return that the network of ``config``, or its accepted weights, needs more than ``memory`` bytes.
 
-    As far as the keys tell; None: no.
+    This uses the keys only; None if they do not show it.
     """
     network, board = config.network_needs, config.board_keys
     if network is not None:
@@ -132,7 +132,7 @@ def network_excess(config: CommonConfig, memory: int, copies: int = _COPIES_AT_A
 
 
 def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None:
-    """Return what the trainer of a task with ``config`` would need beyond its CPUs or memory; None: nothing."""
+    """Return the needs of a task's trainer beyond its CPUs or memory, by its ``config``; None if there are none."""
     return next(_trainer_excesses(config, cpus, memory), None)
 
 
@@ -203,7 +203,7 @@ def _trainer_excesses(config: CommonConfig, cpus: float, memory: int) -> Iterato
 
 
 def _batch_excesses(rows: int, num_queued: int, network: NetworkNeeds | None, memory: int) -> Iterator[str | None]:
-    """Yield what batches of ``rows`` need beyond ``memory`` that wait, and one in the layers of the network."""
+    """Yield the needs beyond ``memory`` of the waiting batches of ``rows``, and of one in the network's layers."""
     what = f"config.train_batch_size of {rows:,} rows in"
     yield _beyond(memory, rows * _LEAST_ROW_BYTES * num_queued, f"{what} {num_queued:,} queued batches")
     if network is not None:

@@ -1,7 +1,7 @@
-"""A trial as a task: whether actors can join it, what its trainer says of it on a board, and what an actor makes of it.
+"""A trial as a task: whether actors can join it, its description on a board, and an actor's workers from that.
 
-A joined actor makes workers like the trial's own from the description, after it has compared the env: by its spaces,
-and by a fingerprint that is the same on two machines where it plays the same way. Loads neither torch nor Ray.
+A joined actor makes workers like the trial's own from the description. First it compares the env: its spaces, and a
+fingerprint that is equal on two machines if the env plays in the same way. Loads neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from rlexp.schedules import derive_seed
 NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"
 """Why an agent of another package has no board."""
 SUBMITTED_FILE: Final = "submitted.yaml"
-"""What the file of a task is called where one is needed."""
+"""The name of a task's file, if one is needed."""
 _LONGEST_START: Final = 50
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 NUM_STEPS = 32
 DECIMALS = 3
-"""Processors differ in the last digits of what they compute."""
+"""Decimals that are compared, as processors differ in the last digits."""
 PROTOCOL: Final = 1
-"""Of descriptions, and of what actors and trainers expect of each other."""
+"""Version of descriptions, and of the protocol between actors and trainers."""
 _MOST_SHOWN: Final = 40
-"""Letters of what is no protocol."""
+"""Most letters shown of an invalid protocol."""
 _LATE: Final = 10**12
 """Env steps after which a schedule of ε has ended."""
 _LONGEST_NAME: Final = 300
-"""Of an env or a module: both are shown."""
+"""Longest name of an env or a module, as both are shown."""
 
 
 def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
-    """Return the only trial; raises UsageError where there are others, or actors cannot join it.
+    """Return the only trial; raises UsageError if there are others, or actors cannot join it.
 
-    ``without`` says what its user does to train without a board.
+    ``without`` says how its user trains without a board.
     """
     if len(trials) != 1:
         message = f"a board's task is one trial, and here are {len(trials)}"
@@ -81,9 +81,9 @@ def joinable_trial(trials: Sequence[Trial], without: str) -> Trial:
 
 
 def submitted_plan(task: Task, modules: UserModules = NO_MODULES) -> Plan:
-    """Return what the text of a submitted task makes; raises ConfigError where it cannot be read.
+    """Return the plan of a submitted task's text; raises ConfigError if it cannot be read.
 
-    It is a stranger's: of what it names only ``modules`` may be imported, and no agent of an installed package.
+    The text comes from a stranger: only ``modules`` may be imported, and no agent of an installed package.
     """
     options = LoadOptions(
         modules.imports, module_folders=modules.folders, packaged_agents=False, most_trials=MOST_TRIALS
@@ -95,14 +95,14 @@ def submitted_plan(task: Task, modules: UserModules = NO_MODULES) -> Plan:
 
 
 def new_task_id(name: str) -> str:
-    """Return an id that no other task has, which begins with the name of an experiment."""
+    """Return a unique id, which begins with the name of an experiment."""
     start = _NOT_IN_AN_ID.sub("_", name)[:_LONGEST_START].strip("_") or "task"
     return f"{start}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
 class TaskDescription:
-    """A trial as an actor reads it from a board; nothing of it was imported or made yet."""
+    """A trial as an actor reads it from a board; nothing in it was imported or made yet."""
 
     agent: str
     env: str
@@ -112,11 +112,11 @@ class TaskDescription:
     spaces: str
     fingerprint: str
     queue: str = QUEUE_OF_BOARD
-    """Over what kind of server fragments go."""
+    """The kind of server for fragments."""
 
     @property
     def board(self) -> BoardConfig:
-        """The keys of actors that join it."""
+        """The keys for actors that join it."""
         return board_keys_of(self.config)
 
 
@@ -136,7 +136,7 @@ def describe_trial(config: CommonConfig, trial: PlayedTrial) -> dict[str, Any]:
 
 
 def read_description(task: Task) -> TaskDescription:
-    """Return what ``task`` says; raises TrialError where another version of rlexp wrote it, or it makes no sense."""
+    """Return the description of ``task``; raises TrialError if another version of rlexp wrote it, or it is invalid."""
     given = task.description
     found = given.get("protocol")
     if type(found) is not int or found != PROTOCOL:
@@ -163,15 +163,15 @@ def read_description(task: Task) -> TaskDescription:
 
 
 class SeatSpecs:
-    """Makes the specs of the seats of one task, on an actor's machine."""
+    """Makes the worker specs of one task's seats, on an actor's machine."""
 
     def __init__(self, description: TaskDescription, modules: UserModules = NO_MODULES) -> None:
-        """Look at the env, which is made for it; raises TrialError where it is another one than the trainer's.
+        """Make the env and look at it; raises TrialError if it differs from the trainer's.
 
-        ``modules`` are those that the actor's user allows to be imported.
+        ``modules`` are the ones that the actor's user allows to be imported.
         """
         config = self.config = description.config
-        # Modules are never taken from the task: their names were compared with what is allowed.
+        # Modules are never taken from the task; their names were compared with the allowed ones.
         made = env_config_of(description.env, config, modules)
         self._env_config = replace(made, num_threads=max(int(config.num_cpus_per_worker), 1))
         self._seed = description.seed
@@ -192,7 +192,7 @@ class SeatSpecs:
         experiment = AGENTS[agent].model_construct(name=agent, run=agent, env=env, config=config)
         self._players = policies_of(experiment)(config, *spaces, modules).seat_players()
         self.weights_shapes = _shapes_of(self._players)
-        """Of the weights that its players act with."""
+        """The shapes of the weights with which its players act."""
         row_bytes = sum(2 * bytes_of_space(space) for space in spaces)
         num_weights = sum(math.prod(shape) for shape in self.weights_shapes.values())
         excess = actor_excess(config, this_machine().memory_total, row_bytes, num_weights)
@@ -200,11 +200,11 @@ class SeatSpecs:
             raise TrialError(f"the task asks for too much: {excess}", "its trainer has to ask for less")
 
     def worker_index(self, seat: int) -> int:
-        """Return the index of a seat's worker: the trial's own workers come before."""
+        """Return the index of a seat's worker; the trial's own workers come before."""
         return self.config.num_workers + seat
 
     def spec(self, seat: Seat) -> WorkerSpec:
-        """Return what the worker of ``seat`` is built from, with random streams of its own for each epoch."""
+        """Return the spec of the worker of ``seat``, with own random streams for each epoch."""
         index = self.worker_index(seat.index)
         seed = derive_seed(self._seed, "seat", seat.index, seat.epoch)
         spec = worker_spec(
@@ -213,7 +213,7 @@ class SeatSpecs:
         return replace(spec, rollout=replace(spec.rollout, fragment_length=self.config.joined_fragment_length))
 
     def constant_epsilon(self, seat: int) -> float | None:
-        """Return the mean ε of a seat's envs; None where it changes over time, or nothing explores by it."""
+        """Return the mean ε of a seat's envs; None if it changes over time, or they do not explore by ε."""
         first, last = (self._players.mean_epsilon(self.worker_index(seat), num_steps) for num_steps in (0, _LATE))
         return first if first == last else None
 
@@ -223,8 +223,8 @@ class SeatSpecs:
 
 
 def board_keys_of(config: CommonConfig) -> BoardConfig:
-    """Return the keys of actors that join, of an agent that they can join."""
-    assert config.board_keys is not None  # others have an obstacle, and are refused before
+    """Return the keys for joined actors, of an agent that they can join."""
+    assert config.board_keys is not None  # others have an obstacle, and were refused before
     return config.board_keys
 
 
@@ -234,10 +234,10 @@ def _config_class(experiment: Any) -> type[CommonConfig]:
 
 
 def _shapes_of(players: SeatPlayers) -> Shapes:
-    """Return the shapes of a network's weights; raises TrialError where this machine cannot make it."""
+    """Return the shapes of a network's weights; raises TrialError if this machine cannot make it."""
     try:
         return players.weights_shapes
-    except UsageError as error:  # a torso of the user's own is missing here, or another one
+    except UsageError as error:  # a user's own torso is missing here, or differs
         raise TrialError(error.message, error.hint) from error
     except ModuleNotFoundError as error:
         message = f"its network is not made of fully connected layers alone, and needs {error.name}"
@@ -245,9 +245,9 @@ def _shapes_of(players: SeatPlayers) -> Shapes:
 
 
 def env_fingerprint(config: EnvConfig) -> str:
-    """Return a hash of what one env shows and pays from ``reset(seed=0)`` on, by 32 actions that are always the same.
+    """Return a hash of an env's observations and rewards from ``reset(seed=0)`` on, for 32 fixed actions.
 
-    Envs that draw from other random streams than their own have another one each time.
+    Envs that draw from other random streams than their own have another hash each time.
     """
     vector = make_vector_env(config, 1)
     try:
@@ -272,7 +272,7 @@ def _rounded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _text_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> str:
-    """Return two spaces as text that differs where they do; long bounds by their hash."""
+    """Return two spaces as text that differs if they do; long bounds by their hash."""
     texts = []
     for space in (observation_space, action_space):
         text = repr(space)

@@ -167,7 +167,7 @@ class DQNWorkerParts(ExploringPlayers):
 
 
 def ladder_places(num_players: int) -> tuple[int, ...]:
-    """Return the ladder places of ``num_players``, 0 to ``num_players - 1``, in van der Corput's order from the last on.
+    """Return each player's ladder place, 0 to ``num_players - 1``, in van der Corput's order from the last on.
 
     Any number of first players is spread over the whole ladder. The first player has the last place, with the least
     exploration: the reported episodes come from there.

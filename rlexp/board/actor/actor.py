@@ -20,37 +20,37 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import FrameRows, SampleBatch, WrittenRows
 
 DRAIN_S: Final = 10.0
-"""How long an actor that is stopped waits until the trainer has its last fragments."""
+"""Seconds that a stopped actor waits until the trainer has its last fragments."""
 LOOK_S: Final = 0.1
-"""How long it waits at once, before it looks whether it is to stop."""
+"""Seconds of one wait, after which it checks whether it must stop."""
 
 MakeWorker = Callable[[Seat], RolloutWorker]
 
 
 @dataclass(frozen=True)
 class ActorFigures:
-    """How an actor has done so far."""
+    """The counters of an actor so far."""
 
     seat: int
     num_env_steps: int
     num_fragments: int
-    """Sent for the first time."""
+    """Fragments that were sent for the first time."""
     num_sent_again: int
     num_bytes: int
     num_dropped: int
-    """Fragments that were thrown away, since another actor had the seat."""
+    """Fragments that were dropped, since another actor had the seat."""
     num_waiting: int
-    """Fragments in the window: the trainer has not confirmed them."""
+    """Fragments in the window, which the trainer has not confirmed."""
     window: int
     weights_version: int
     wait_share: float
-    """Of the time since it began, the part without room in the window."""
+    """Share of the time since its start during which the window had no room."""
     seconds: float
     is_connected: bool
     mean_return: float | None
-    """Of the episodes that ended since the last report; None: none."""
+    """Mean return of the episodes that ended since the last report; None if there were none."""
     weights_refusal: str = ""
-    """Why weights on the board were refused last; empty where none were."""
+    """Why weights on the board were last refused; empty if none were."""
 
 
 Report = Callable[[ActorFigures], Any]
@@ -71,8 +71,8 @@ class JoinedActor:
     ) -> None:
         """Keep ``seat``, which was claimed, from now on.
 
-        Messages are signed and verified with ``keys``. ``weights_shapes`` are those of the network that acts; None:
-        they are not compared.
+        Messages are signed and verified with ``keys``. ``weights_shapes`` are the shapes of the acting network's
+        weights; None: they are not compared.
         """
         self._seat, self._keys, self._clock = seat, keys, clock
         self._feed = WeightsFeed(board, seat.task_id, keys, int(config.max_weights_mb * 1e6), weights_shapes)
@@ -86,11 +86,10 @@ class JoinedActor:
         self._returns: list[float] = []
 
     def run(self, should_stop: ShouldStop, report: Report) -> SeatEnd:
-        """Play until the end and return which one it was.
+        """Play until the end and return its reason.
 
-        ``report`` is called after each fragment, while there is no room for one, and while the first weights are
-        refused. ``should_stop`` is asked at least once in LOOK_S and once per fragment. Raises what the env and the
-        board raise.
+        ``report`` is called after each fragment, while the window has no room, and while the first weights are refused.
+        ``should_stop`` is called at least once in LOOK_S and once per fragment. Raises errors of the env and the board.
         """
         self._outbox.start()
         try:
@@ -109,7 +108,7 @@ class JoinedActor:
         return self._outbox.end or SeatEnd.STOPPED
 
     def figures(self) -> ActorFigures:
-        """Return how it has done so far."""
+        """Return its counters so far."""
         window, seconds = self._outbox.window, max(self._clock() - self._began_s, 1e-9)
         returns, self._returns = self._returns, []
         return ActorFigures(
@@ -161,7 +160,7 @@ class JoinedActor:
         self._steps_of_all = max(self._steps_of_all, newer.num_steps_sampled)
 
     def _send(self, seal: Callable[[int], list[bytes]], should_stop: ShouldStop, report: Report) -> bool:
-        """Put a fragment into the window; return False where it ends before there is room."""
+        """Put a fragment into the window; return False if playing ends before there is room."""
         stop_by_s = None
         while not self._put(seal):
             if self._outbox.end is not None:

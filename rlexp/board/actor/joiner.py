@@ -1,6 +1,6 @@
 """``rlexp join``: finds tasks on a board and plays or trains them, one after another, without torch or Ray.
 
-The Joiner looks for tasks; its Player is a JoinedTask, which plays their seats, or a trainer of submitted ones.
+The Joiner looks for tasks. Its Player is a JoinedTask, which plays a seat, or a trainer of submitted tasks.
 """
 
 from __future__ import annotations
@@ -54,38 +54,38 @@ _QUEUE_HINTS: Final = {
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """Which tasks an actor joins, and for how long."""
+    """Which tasks an actor joins, and how many."""
 
     task_id: str | None = None
-    """The only task that is joined; None: any."""
+    """The only task that is joined; None: any task."""
     once: bool = False
-    """Whether it ends with the first task in which it has played."""
+    """Whether it ends after the first task in which it has played."""
 
 
 class Player(Protocol):
     """Plays tasks, one at a time."""
 
     nothing_wanted: str
-    """What is reported where no task is wanted."""
+    """The report if no task is wanted."""
 
     def wants(self, summary: TaskSummary) -> bool:
-        """Return whether there may be something to do in a task."""
+        """Return whether a task may have work for this player."""
         ...
 
     def obstacle(self, task: Task) -> Obstacle | None:
-        """Return why the task may not be played here; None where it may."""
+        """Return why the task may not be played here; None if it may."""
         ...
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
-        """Take a seat and return why it was left in the end; None where no seat is free any more.
+        """Take a seat and return why it was left in the end; None if no seat is free any more.
 
-        Raises BoardError where the board refuses, and TrialError where the task cannot be played here.
+        Raises BoardError if the board refuses, and TrialError if the task cannot be played here.
         """
         ...
 
 
 class Joiner:
-    """Looks for tasks with a free seat until it is asked to stop; owned by one process, in its main thread."""
+    """Looks for tasks with a free seat until it is asked to stop. Owned by one process, in its main thread."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Joiner:
         report: Callable[[str], None],
         should_stop: ShouldStop,
     ) -> None:
-        """``report`` is called with a sentence about what happens; ``member`` is unlike any other actor's."""
+        """``report`` is called with sentences about events; ``member`` must be unique among actors."""
         self._board = board
         self._options = options
         self._player = player
@@ -105,13 +105,13 @@ class Joiner:
         self._backoff = Backoff(crc32(member.encode()))
         self._reported: set[str] = set()
         self._unplayable: set[str] = set()
-        """Tasks that could not be played here."""
+        """Ids of tasks that could not be played here."""
 
     def run(self) -> None:
-        """Join one task after another; return once it is asked to stop, or with ``once`` after the first one.
+        """Join one task after another; return when asked to stop, or with ``once`` after the first one.
 
-        A board that cannot be reached is tried again, for ever. Raises UsageError where the only task that may be
-        joined is not there, and what ends playing.
+        A board that cannot be reached is tried again, for ever. Raises UsageError if the only task that may be joined
+        does not exist, and errors that end playing.
         """
         while not self._should_stop():
             try:
@@ -142,11 +142,11 @@ class Joiner:
         return end
 
     def _is_over(self, task: Task) -> bool:
-        """Return whether nothing is left to be done after ``task``."""
+        """Return whether nothing is left to do after ``task``."""
         return self._options.once or task.id == self._options.task_id
 
     def _free_task(self) -> Task | None:
-        """Return the oldest task that has a free seat and that this machine may play; None where there is none now."""
+        """Return the oldest task with a free seat that this machine may play; None if there is none now."""
         summaries = self._board.tasks()
         for event in self._board.unreadable.drain_events():
             self._report(event)
@@ -166,7 +166,7 @@ class Joiner:
         return None
 
     def _described(self, task_id: str) -> Task | None:
-        """Return a task, None where it is gone or, unless it is the only one wanted, cannot be read."""
+        """Return a task; None if it is gone, or if it cannot be read and is not the only one wanted."""
         try:
             return self._board.describe(task_id)
         except UnreadableError as error:
@@ -176,7 +176,7 @@ class Joiner:
             return None
 
     def _may_play(self, task: Task) -> bool:
-        """Return whether nothing keeps this machine from it; raises UsageError where it is the only task wanted."""
+        """Return whether this machine may play a task; raises UsageError if it may not and wants no other task."""
         obstacle = self._player.obstacle(task)
         if obstacle is None:
             return True
@@ -187,7 +187,7 @@ class Joiner:
         return False
 
     def _report_once(self, text: str) -> None:
-        """Report what stays true at each look, the first time."""
+        """Report a lasting condition once, not at each look."""
         if text not in self._reported:
             self._reported.add(text)
             self._report(text)
@@ -210,11 +210,11 @@ class ActorView(Protocol):
         ...
 
     def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
-        """Show how the actor does; ``epsilon`` is None where it changes over time."""
+        """Show the actor's counters; ``epsilon`` is None if it changes over time."""
         ...
 
     def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
-        """Show that the seat was left, with all that was done in it."""
+        """Show that the seat was left, with the actor's total counters."""
         ...
 
 
@@ -232,7 +232,7 @@ class JoinedTask:
         view: ActorView,
         token: JoinToken | None = None,
     ) -> None:
-        """Without a ``token``, the keys of messages are derived from the board's ``password``."""
+        """Derive the keys of messages from the board's ``password`` if there is no ``token``."""
         self._board, self._member, self._password = board, member, password
         self._trusted, self._view, self._token = trusted, view, token
         self._refusal = ""
@@ -244,7 +244,7 @@ class JoinedTask:
         return is_trained and summary.num_taken < summary.num_seats
 
     def obstacle(self, task: Task) -> Obstacle | None:
-        """Return why the task may not be played here: it is not the trainer's, of another version, or foreign code."""
+        """Return why the task may not be played here: another trainer, another version, or code that is not trusted."""
         if not accepts_task(task, self._keys(task)):
             return self._distrust(task)
         excess = number_excess(task.description)
@@ -263,12 +263,12 @@ class JoinedTask:
         return self._trusted.obstacle(description.env, config.env_config, description.imports, config.user_parts())
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
-        """Take a seat and return why it was left in the end; None where no seat is free any more.
+        """Take a seat and return why it was left in the end; None if no seat is free any more.
 
-        Raises TrialError where the env is another one here, or fails.
+        Raises TrialError if the env differs here, or fails.
         """
         description = read_description(task)
-        specs = SeatSpecs(description, self._trusted.modules)  # first: a seat is not held while envs are tried
+        specs = SeatSpecs(description, self._trusted.modules)  # First: a seat is not held while envs are tried.
         try:
             seat = self._board.claim(task.id, self._member, description.board.lease_s)
         except BannedError as error:
@@ -294,7 +294,7 @@ class JoinedTask:
         return actor_keys(self._token, self._password, task.id)
 
     def _distrust(self, task: Task) -> Obstacle:
-        """Return why a task is not what its trainer announced, as far as can be known here."""
+        """Return why a task may not be what its trainer announced; None if nothing shows that here."""
         if self._token is None:
             return Obstacle("takes only actors with a join token", _HOW_TO_GIVE_A_TOKEN)
         if not task_signature(task):
@@ -307,7 +307,7 @@ def _too_much(excess: str) -> Obstacle:
 
 
 def queue_obstacle(wanted: str, given: str) -> Obstacle:
-    """Return why a task whose fragments go over ``wanted`` is not joined by an actor that has ``given``."""
+    """Return why an actor with the queue ``given`` cannot join a task with the queue ``wanted``."""
     hint = _QUEUE_HINTS.get(wanted, "install the same version of rlexp at both ends")
     return Obstacle(f"sends its fragments over {_shown(wanted)}, and this actor over {_shown(given)}", hint)
 

@@ -1,4 +1,4 @@
-"""Outbox: the thread of a joined actor that sends fragments, keeps the seat, and lets a WeightsFeed fetch weights."""
+"""Outbox: the thread of a joined actor that sends fragments and keeps the seat; its WeightsFeed fetches weights."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rlexp.config.keys.board import BoardConfig
 
 SHORTEST_BEAT_S: Final = 0.02
 LONGEST_FULL_BEAT_S: Final = 1.0
-"""With half of the window unconfirmed a beat is due after SHORTEST_BEAT_S, then twice as late each, up to this."""
+"""A heartbeat is due after SHORTEST_BEAT_S with half of the window unconfirmed, then twice as late each, up to this."""
 UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
-"""With less of it, the next fragment's beat asks as well; without one, this is soon enough before any is sent again."""
+"""Seconds to the next heartbeat if less is unconfirmed. The next fragment asks too; resends come later."""
 STOP_TIMEOUT_S: Final = 10.0
 
 
 class WeightsFeed:
-    """Fetched in the thread that talks with the board, taken in the one that plays."""
+    """The newest weights: fetched in the thread that talks with the board, taken in the thread that plays."""
 
     def __init__(
         self, board: Board, task_id: str, keys: ActorKeys, max_bytes: int, shapes: Shapes | None = None
     ) -> None:
-        """Refuse weights of more than ``max_bytes``, and others than those that the network of ``shapes`` has."""
+        """Refuse weights of more than ``max_bytes``, and weights that do not fit the network of ``shapes``."""
         self.num_refused = 0
         self.refusal = ""
-        """Why weights were refused last."""
+        """Why weights were last refused."""
         self._board, self._task_id, self._keys, self._max_bytes = board, task_id, keys, max_bytes
         self._shapes = shapes
         self._newest: Newer | None = None
@@ -43,12 +43,12 @@ class WeightsFeed:
 
     @property
     def version(self) -> int:
-        """The version that was fetched last; -1 before the first one."""
+        """The version fetched last; -1 before the first one."""
         newest = self._newest
         return -1 if newest is None else newest.version
 
     def fetch(self, version: int) -> None:
-        """Fetch ``version``, unless it is there; raises what the board raises. What is wrong is refused and counted."""
+        """Fetch ``version`` if it is not here; raises errors of the board. Invalid weights are refused and counted."""
         if version in (-1, self.version):
             return
         blob = self._board.get_blob(self._task_id, blob_name(version))
@@ -66,17 +66,17 @@ class WeightsFeed:
             self._changed.notify_all()
 
     def newest(self, known: int | None) -> Newer | None:
-        """Return the newest weights, None where ``known`` is their version or none are there; never blocks."""
+        """Return the newest weights; None if ``known`` is their version or there are none. Never blocks."""
         newest = self._newest
         return None if newest is None or newest.version == known else newest
 
     def wait(self, timeout: float) -> bool:
-        """Return whether there are any weights, after ``timeout`` seconds at most."""
+        """Return whether there are weights, after at most ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._newest is not None, timeout)
 
     def _check(self, newest: Newer) -> None:
-        """Raise InvalidMessageError for weights of another network, and for older ones that are shown again."""
+        """Raise InvalidMessageError for weights of another network, and for older weights."""
         before = self._newest
         if before is not None and (newest.epoch, newest.version) <= (before.epoch, before.version):
             raise InvalidMessageError("weights that are older than those before")
@@ -104,19 +104,19 @@ class Outbox:
         config: BoardConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Beat every ``beat_s`` at least, from ``start`` on; leave a task without a trainer after ``patience_s``."""
+        """Beat at least every ``beat_s``, from ``start`` on; leave a task without a trainer after ``patience_s``."""
         self.window = SendWindow(config.window)
-        """To be read only, by others than this thread."""
+        """Other threads may only read it."""
         self.num_bytes = 0
         self.num_dropped = 0
-        """Fragments that were thrown away, since another actor had the seat."""
+        """Fragments that were dropped, since another actor had the seat."""
         self.end: SeatEnd | None = None
         """Why nothing can be sent any more."""
         self.is_connected = False
         self._board, self._seat, self._feed = board, seat, feed
         self._queue = board.queue(seat.task_id)
         self._beside: ReconnectingCarrier | None = None
-        """The queue, where it is another server's than the board's: otherwise fragments go with the beats."""
+        """The queue, if it is on another server than the board; otherwise fragments go with the heartbeats."""
         if board.queue_kind != QUEUE_OF_BOARD:
             self._queue = self._beside = ReconnectingCarrier(self._queue, crc32(seat.member.encode()), clock=clock)
         self._beat_s, self._patience_s, self._clock = config.beat_s, config.patience_s, clock
@@ -133,17 +133,17 @@ class Outbox:
 
     @property
     def max_message_bytes(self) -> int:
-        """Of one message; larger fragments are sent in parts."""
+        """Most bytes of one message; larger fragments are sent in parts."""
         return self._queue.max_bytes
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start to send heartbeats."""
         self._thread.start()
 
     def put(self, seal: Callable[[int], list[bytes]], timeout: float) -> bool:
-        """Take the messages that ``seal`` makes of the next number; return False where no room comes in ``timeout``.
+        """Take the messages that ``seal`` makes of the next number; return False without room in ``timeout``.
 
-        Raises what ended the thread.
+        Raises the error that ended the thread.
         """
         with self._changed:
             has_room = self._changed.wait_for(
@@ -159,12 +159,12 @@ class Outbox:
             return True
 
     def check(self) -> None:
-        """Raise what ended the thread, if anything has."""
+        """Raise the error that ended the thread, if any."""
         with self._changed:
             self._raise_error()
 
     def drain(self, timeout: float) -> bool:
-        """Return whether the trainer has everything, after ``timeout`` seconds at most."""
+        """Return whether the trainer has everything, after at most ``timeout`` seconds."""
         with self._changed:
             self._is_draining = True
             self._changed.notify_all()
@@ -190,7 +190,7 @@ class Outbox:
             if self.end is not SeatEnd.FENCED:
                 self._board.release(self._seat)
         except BoardLostError:
-            pass  # the seat's lease runs out by itself
+            pass  # the seat's lease expires by itself
         except Exception as error:
             with self._changed:
                 self._error = error
@@ -212,7 +212,7 @@ class Outbox:
             self._wait()
 
     def _exchange(self) -> int:
-        """Send what the window allows, with a beat; return the version of the newest weights."""
+        """Send what the window allows, with a heartbeat; return the version of the newest weights."""
         started = self._clock()
         messages = self._take(started)
         if self._beside is None:
@@ -239,7 +239,7 @@ class Outbox:
             return self.window.take(now, self._round_trip_s, is_queued=self._is_queued)
 
     def _send(self, queue: ReconnectingCarrier, messages: list[bytes]) -> None:
-        """Send over a server beside the board; what was sent before it was found to be away may be lost as well."""
+        """Send over a server beside the board. If it turns out to be away, messages sent before may be lost too."""
         queue.send(messages)
         if queue.lost is not None:
             with self._changed:
@@ -253,16 +253,16 @@ class Outbox:
         self._wait_s = SHORTEST_BEAT_S if moved else min(2 * self._wait_s, LONGEST_FULL_BEAT_S)
         if answer.status is not None and answer.status.is_over:
             self.end = SeatEnd.TASK_OVER
-        if answer.is_led:  # also where the board has lost its data: a trainer fills it again
+        if answer.is_led:  # also if the board has lost its data: a trainer restores it
             self._led_s = now
         elif self.end is None and now - self._led_s > self._patience_s:
             self.end = SeatEnd.NO_TRAINER
         if answer.status is TaskStatus.RUNNING and answer.weights_version == -1:
-            self._wait_s = min(self._wait_s, 10 * SHORTEST_BEAT_S)  # it is about to begin
+            self._wait_s = min(self._wait_s, 10 * SHORTEST_BEAT_S)  # it is about to start
         self._changed.notify_all()
 
     def _wait(self) -> None:
-        """Wait until there is something to send, or a beat is due."""
+        """Wait until there is something to send, or a heartbeat is due."""
         with self._changed:
             was_draining = self._is_draining
             is_away = self._beside is not None and self._beside.lost is not None
@@ -276,7 +276,7 @@ class Outbox:
             )
 
     def _period_s(self) -> float:
-        """Return how long after the last beat the next one is due: soon where somebody waits for its answer."""
+        """Return the seconds between the last and the next heartbeat: few if somebody waits for its answer."""
         kept = self.window.num_kept
         if self._feed.version == -1 or 2 * kept > self.window.size or (kept and self._is_draining):
             return min(self._wait_s, self._beat_s)

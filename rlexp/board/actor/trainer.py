@@ -1,7 +1,7 @@
-"""``rlexp join --as trainer``: leads a submitted task, and trains it by a command of its own, which has the Ray.
+"""``rlexp join --as trainer``: leads a submitted task, and trains it in a process of its own, which has Ray.
 
-The experiment is a stranger's. It is read by the loader of experiment files, which makes nothing but checked keys of
-it; those that would reach files, servers or modules of this machine, or take more of it than is allowed, are refused.
+The experiment comes from a stranger. The loader of experiment files reads it and makes only checked keys. Keys that
+would reach files, servers or modules of this machine, or more of it than is allowed, are refused.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _BESIDE_SPACES: Final = 32
 _UNLIMITED: Final = 1 << 62
 _WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
 TASKS_FOLDER: Final = "tasks"
-"""Of the runs of tasks in OUT, apart from the runs of the user."""
+"""Folder of the tasks' runs in OUT, apart from the runs of the user."""
 LEASE_S: Final = 15.0
-"""Of the lead until the process that trains has it."""
+"""Seconds of the lead's lease until the process that trains has it."""
 START_S: Final = 180.0
-"""How long the lead is kept for a process that starts; then it must keep it itself."""
+"""Seconds for which the lead is kept for a starting process; then that process must keep it."""
 END_TIMEOUT_S: Final = 60.0
-"""How long it may take to leave a checkpoint once it was asked to stop; then it is killed."""
+"""Seconds that a process may take to leave a checkpoint after it was asked to stop; then it is killed."""
 _MOST_JUDGED: Final = 1000
 _RENEW_S: Final = 3.0
 _POLL_S: Final = 0.2
@@ -61,18 +61,18 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True)
 class TrainerLimits:
-    """What tasks may use of this machine, or of a cluster."""
+    """Limits on what tasks may use of this machine, or of a cluster."""
 
     cpus: int | None = None
-    """None: all that this process may use."""
+    """Number of CPUs; None: all that this process may use."""
     max_memory: int | None = None
-    """Bytes of replay. None: the machine's memory."""
+    """Bytes of replay; None: the machine's memory."""
     in_cluster: bool = False
-    """Whether tasks are trained in a cluster; whether that has room is found out by the run itself."""
+    """Whether tasks are trained in a cluster, whose room the run itself finds out."""
 
 
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
-    """Return why the task may not be trained here; None where it may.
+    """Return why the task may not be trained here; None if it may.
 
     Nothing that it names is imported or made.
     """
@@ -90,7 +90,7 @@ def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -
 
 
 def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:
-    """Yield what keeps one experiment from being trained here."""
+    """Yield the reasons why one experiment may not be trained here."""
     config = experiment.config
     for key, reaches in (("restore", "a folder of this machine"), ("storage", "a server, with this machine's rights")):
         if getattr(experiment, key) is not None:
@@ -114,7 +114,7 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
 
 
 def _excess(experiment: Experiment, limits: TrainerLimits) -> str | None:
-    """Return what the experiment needs beyond what is reserved for it, or than there is memory for."""
+    """Return the experiment's needs beyond its reserved resources or the memory; None if there are none."""
     if limits.in_cluster:
         return trainer_excess(experiment.config, limits.cpus or required_cpus(experiment), _UNLIMITED)
     machine = this_machine()
@@ -122,7 +122,7 @@ def _excess(experiment: Experiment, limits: TrainerLimits) -> str | None:
 
 
 def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Problem]:
-    """Yield what the experiment needs beyond what it may use."""
+    """Yield the experiment's needs beyond what it may use."""
     if limits.in_cluster:
         cpus, memory = limits.cpus or _UNLIMITED, limits.max_memory or _UNLIMITED
         resources = dict.fromkeys(experiment.config.custom_resources_per_worker, float(_UNLIMITED))
@@ -139,7 +139,7 @@ def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Probl
 
 
 def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: int) -> Iterator[Obstacle]:
-    """Yield an obstacle where replay needs more than is allowed by the env's own spaces; the env is made."""
+    """Yield an obstacle if replay needs more than is allowed, by the env's own spaces; this makes the env."""
     replay = experiment.config.replay
     if replay is None or bytes_per_transition(experiment) is not None:
         return
@@ -155,13 +155,13 @@ def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: i
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Where and how tasks are trained here."""
+    """The place and the options of training tasks here."""
 
     address: BoardAddress
     out: Path
     limits: TrainerLimits
     words: Sequence[str] = ()
-    """Options that the command that trains is given too."""
+    """Options for the command that trains."""
 
 
 class TaskTrainer:
@@ -172,22 +172,22 @@ class TaskTrainer:
     def __init__(
         self, board: Board, member: str, trusted: TrustedCode, options: TrainingOptions, report: Callable[[str], None]
     ) -> None:
-        """``report`` is called with a sentence about what happens."""
+        """Initialise; ``report`` is called with sentences about events."""
         self._board, self._member, self._trusted, self._options = board, member, trusted, options
         self._report = report
         self._judged: dict[str, tuple[str, Obstacle | None]] = {}
-        """By the ids of tasks, their files and what keeps them from being trained here: they are looked at often."""
+        """By task id, its file and its obstacle here, as tasks are checked often."""
         self._runs = options.out / TASKS_FOLDER
         if (self._runs / RUN_FILE).exists():
             raise UsageError(f"{self._runs} is a run, and runs of tasks belong there", "choose another --out")
 
     @staticmethod
     def wants(summary: TaskSummary) -> bool:
-        """Return whether a submitted task waits for a trainer: its first one, or one that follows another."""
+        """Return whether a submitted task waits for a trainer, whether its first or a later one."""
         return summary.is_submitted and not summary.status.is_over and summary.trainer is None
 
     def obstacle(self, task: Task) -> Obstacle | None:
-        """Return why the task may not be trained here; None where it may. Reading a file may take a second."""
+        """Return why the task may not be trained here; None if it may. Reading a file may take a second."""
         if self._judged.get(task.id, (None, None))[0] != task.file:
             if len(self._judged) >= _MOST_JUDGED:
                 self._judged.clear()
@@ -195,11 +195,11 @@ class TaskTrainer:
         return self._judged[task.id][1]
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
-        """Train the task until it ends; return None where another trainer was faster.
+        """Train the task until it ends; return None if another trainer was faster.
 
-        Raises TrialError where it failed, or cannot be trained here.
+        Raises TrialError if it failed, or cannot be trained here.
         """
-        member = f"{self._member}-{secrets.token_hex(2)}"  # another one for each try: a former one of ours is fenced
+        member = f"{self._member}-{secrets.token_hex(2)}"  # new for each try: our earlier one is fenced
         lead = self._board.lead(task.id, member, LEASE_S)
         if lead is None:
             return None
@@ -217,22 +217,22 @@ class TaskTrainer:
         raise TrialError(f"the training of {task.id} ended with exit code {code}", f"its files are in {folder}")
 
     def _folder(self, task: Task) -> Path:
-        """Return the run that this machine began for the task, or else a path that nothing has.
+        """Return the run that this machine began for the task, or else an unused path.
 
-        A stranger chooses the id: what is found by it is the task's only where its record says so.
+        A stranger chooses the id, so a run found by the id belongs to the task only if its record says so.
         """
         paths = (self._runs / name for name in numbered(derived_name(task.id)))
         server = self._options.address.server
         return next(path for path in paths if not os.path.lexists(path) or _is_run_of(path, task, server))
 
     def _command(self, task: Task, folder: Path, file: Path) -> list[str]:
-        """Return what trains the task: a run of its own, or the one that this machine began earlier."""
+        """Return the command that trains the task: a new run, or the one that this machine began earlier."""
         options, shown = self._options, self._options.address.without_passwords()
-        # The file is a stranger's: it does not decide what this machine's accounts send.
+        # The file comes from a stranger, so it does not decide what this machine's accounts send.
         common = ["--board", str(shown), "--queue", str(shown.queue or NONE), "--track", "none", *options.words]
         rlexp = own_program("rlexp")
         imports = [word for module in self._trusted.modules.imports for word in ("--import", module)]
-        if folder.exists():  # what it names was allowed to this command, and is not remembered
+        if folder.exists():  # this command was allowed to import what it names, and that is not remembered
             envs = [word for env in sorted(self._trusted.envs) for word in ("--allow-env", env)]
             classes = [word for name in sorted(self._trusted.classes) for word in ("--allow-class", name)]
             return [*rlexp, "resume", str(folder), *imports, *envs, *classes, *common]
@@ -253,7 +253,7 @@ class TaskTrainer:
             kill_child(process)
 
     def _give_up(self, lead: Lead) -> None:
-        with suppress(BoardLostError):  # then its lease runs out
+        with suppress(BoardLostError):  # then its lease expires
             self._board.give_up(lead)
 
 
@@ -270,7 +270,7 @@ def _is_run_of(path: Path, task: Task, server: str) -> bool:
 
 
 class _Renewal:
-    """Keeps the lead while the process starts that is to keep it itself."""
+    """Keeps the lead until the starting process keeps it itself."""
 
     def __init__(self, board: Board, lead: Lead) -> None:
         self._board, self._lead = board, lead

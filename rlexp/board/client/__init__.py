@@ -1,1 +1,1 @@
-"""A trial that is trained elsewhere: it is put on a board as a task, followed there, and kept as a run here."""
+"""A trial that is trained elsewhere: put on a board as a task, followed there, and stored as a run here."""

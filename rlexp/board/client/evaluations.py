@@ -1,6 +1,6 @@
 """EvaluationThread: plays episodes with the newest weights on the board, while a task is trained elsewhere.
 
-Its BoardEvaluator plays them. Loads no Ray, and torch only where the network needs it.
+Its BoardEvaluator plays the episodes. Loads no Ray, and torch only if the network needs it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from rlexp.rollout.filters import Moments
 from rlexp.sample_batch import Array
 
 TIMEOUT_S: Final = 600.0
-"""Seconds of an evaluation, at most: an episode may have no end."""
+"""Most seconds of an evaluation, as an episode may never end."""
 PERIOD_S: Final = 60.0
-"""Seconds between the beginnings of two evaluations, at least."""
+"""Least seconds between the starts of two evaluations."""
 STOP_TIMEOUT_S: Final = 10.0
 
 
 class BoardEvaluator:
-    """Owns the policy of one experiment, which plays with the weights that it is given; used by one thread."""
+    """Owns the policy of one experiment, which plays with given weights; used by one thread."""
 
     def __init__(self, experiment: Experiment, modules: UserModules) -> None:
-        """Make the env once, to see its spaces; raises EnvError where that fails."""
+        """Make the env once, to read its spaces; raises EnvError if that fails."""
         config = self._config = experiment.config
         self._env_config = env_config_of(experiment.env, config, modules)
         self._policies = policies_of(experiment)(config, *spaces_of(self._env_config), modules)
         self._policy = self._policies.make_policy()
 
     def play(self, newer: Newer, num_episodes: int, should_stop: ShouldStop) -> PlayedEpisodes:
-        """Return whole episodes as ``evaluation_config`` has them: fewer where ``should_stop`` or TIMEOUT_S end them.
+        """Return whole episodes under ``evaluation_config``; fewer if ``should_stop`` or TIMEOUT_S end them.
 
-        Raises TrialError where the policy cannot act with these weights, and what the env raises.
+        Raises TrialError if the policy cannot act with these weights, and errors of the env.
         """
         limits = EvaluationLimits(MAX_STEPS, TIMEOUT_S, should_stop)
         seed = evaluation_seed(self._config.seed or 0, newer.version)
@@ -59,7 +59,7 @@ class BoardEvaluator:
             raise TrialError(f"weights {newer.version} cannot be evaluated: {error}") from error
 
     def _evaluator(self, moments: Moments | None) -> Evaluator:
-        """Return what plays; observations are standardised by ``moments``, where the experiment has them."""
+        """Return the evaluator; it standardises observations by ``moments``, if the experiment does."""
         arrays = {} if moments is None else {FILTERS: _of_one_filter(moments)}
         filters = ObservationFilters(self._config, self._policies.observation_space, arrays, num_players=1)
         return Evaluator(self._env_config, self._policies, self._policy, filters)
@@ -75,12 +75,12 @@ def _of_one_filter(moments: Moments) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class BoardEvaluation:
-    """How the weights of one version did."""
+    """The result of evaluating one version of weights."""
 
     version: int
-    """Learner updates behind the weights."""
+    """Number of learner updates that the weights include."""
     figures: dict[str, Any]
-    """As under ``evaluation`` in a row of results."""
+    """The stats, as under ``evaluation`` in a row of results."""
 
 
 class EvaluationThread:
@@ -94,7 +94,7 @@ class EvaluationThread:
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin at once; used by one other thread."""
+        """Start at once; used by one other thread."""
         self._player, self._feed, self._num_episodes = player, feed, num_episodes
         self._period_s, self._clock = period_s, clock
         self._changed = threading.Condition()
@@ -108,20 +108,20 @@ class EvaluationThread:
         self._thread.start()
 
     def want(self, version: int) -> None:
-        """Evaluate ``version`` once the evaluation before is done and its period is over."""
+        """Evaluate ``version`` after the previous evaluation is done and its period is over."""
         with self._changed:
             self._wanted = version
             self._changed.notify_all()
 
     def end_with(self, version: int) -> None:
-        """Evaluate ``version`` as the last one, as soon as the evaluation before is done; none where it was the one."""
+        """Evaluate ``version`` last, right after the previous evaluation; do nothing if that was of ``version``."""
         with self._changed:
             self._is_last = True
             self._wanted = version
             self._changed.notify_all()
 
     def take(self) -> tuple[list[BoardEvaluation], list[str]]:
-        """Return what was evaluated since the last call, and what went wrong."""
+        """Return the evaluations since the last call, and the problems."""
         with self._changed:
             results, self._results = self._results, []
             notes, self._notes = self._notes, []
@@ -133,7 +133,7 @@ class EvaluationThread:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End between two steps of an evaluation; a second call does nothing."""
+        """End between two steps of an evaluation; idempotent."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -145,7 +145,7 @@ class EvaluationThread:
             due_s = self._clock() + self._period_s
             try:
                 self._evaluate(newer)
-            except Exception as error:  # what a user's env raises ends no training
+            except Exception as error:  # an error of a user's env does not end training
                 self._note(f"no evaluation: {_in_words(error)}")
 
     def _next(self, due_s: float) -> Newer | None:
@@ -161,7 +161,7 @@ class EvaluationThread:
             try:
                 self._feed.fetch(self._evaluated)
             except RlexpError:
-                continue  # the board is away, which the thread that looks reports; the next version is tried
+                continue  # The board is away, which the watching thread reports; the next version is tried.
             if self._feed.version == self._evaluated:
                 return self._feed.newest(None)
 
@@ -172,7 +172,7 @@ class EvaluationThread:
         return self._is_last or (is_new and self._clock() >= due_s)
 
     def _seconds_until(self, due_s: float) -> float | None:
-        """Return how long to wait for a change: until ``due_s`` where there is something to evaluate."""
+        """Return the seconds to wait for a change: until ``due_s`` if there is something to evaluate."""
         return None if self._wanted == self._evaluated else max(due_s - self._clock(), 0.0)
 
     def _evaluate(self, newer: Newer) -> None:

@@ -1,7 +1,7 @@
-"""An experiment as a task on a board and as a run here: what can be submitted, and what is kept of its training.
+"""An experiment as a task on a board and as a run here: what can be submitted, and what is stored of its training.
 
-A SubmittedTask is made of a plan, or of a task's text. A TaskRun is its run directory, like that of a run of this
-machine, also in the checkpoint that its trainer leaves on the board.
+A SubmittedTask is made from a plan, or from a task's text. A TaskRun is its run directory. It looks like a run of this
+machine, with the checkpoint that its trainer leaves on the board.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _ON_THIS_MACHINE: Final = {
     "restore": "is a folder of this machine, and the trainer is another one",
     "storage": "would be written by the trainer, with the rights of its machine",
 }
-"""Keys beside ``config`` that mean something else where the trainer is, and why."""
+"""Keys beside ``config`` that have another meaning on the trainer's machine, and why."""
 STATUSES: Final = {
     TaskStatus.ENDED: Status.TERMINATED,
     TaskStatus.FAILED: Status.ERROR,
     TaskStatus.CANCELLED: Status.STOPPED,
 }
-"""How a run ends whose task is over."""
+"""The status of a run for each end of its task."""
 
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task, and the only trial of the plan that its text makes."""
+    """A task, and the only trial of the plan of its text."""
 
     task: Task
     plan: Plan
     trial: Trial
     source: str
-    """The experiment file as its user wrote it; the text on the board where that is all there is."""
+    """The experiment file as its user wrote it; the text on the board if there is no other."""
 
     @property
     def resolved(self) -> str:
-        """The experiment with every key and its seed, as its run keeps it: with the trackers of this user only."""
+        """The experiment with every key and its seed, as its run stores it, with only this user's trackers."""
         return resolved_yaml(self.plan)
 
 
 def task_of(plan: Plan) -> SubmittedTask:
-    """Return the task of a plan's only trial; raises UsageError, with the reason, where it cannot be submitted."""
+    """Return the task of a plan's only trial; raises UsageError with the reason if it cannot be submitted."""
     refuse_sweeps(plan)
     trial = joinable_trial(plan.trials, _WITHOUT)
     for key, reason in _ON_THIS_MACHINE.items():
@@ -80,7 +80,7 @@ def task_of(plan: Plan) -> SubmittedTask:
 
 
 def _without_trackers(plan: Plan) -> Plan:
-    """Return the plan as it passes a board: trackers are those of the user who submits, and of nobody who reads it."""
+    """Return the plan for a board: without trackers, as those belong to the submitting user only."""
     experiments = tuple(
         replace(each, resolved={key: value for key, value in each.resolved.items() if key != TRACK})
         for each in plan.experiments
@@ -91,10 +91,10 @@ def _without_trackers(plan: Plan) -> Plan:
 
 
 def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
-    """Return what the text of a task makes; raises UsageError where nobody has submitted it, or it names foreign code.
+    """Return the task that a text describes; raises UsageError if nobody submitted it, or it names foreign code.
 
-    The text is whatever the board says, and the run that is made for it may be evaluated and resumed on this machine
-    later: in the env that it names, and with the places that it names.
+    The board may return any text. The run made for it may be evaluated and resumed on this machine later, in the env
+    and with the paths that the text names.
     """
     if not task.file:
         raise UsageError(f"task {task.id} was not submitted: it is trained by rlexp run --board", "see its results")
@@ -117,7 +117,7 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
 
 
 def described(task: Task | None, task_id: str) -> Task:
-    """Return ``task``; raises UsageError where the board had none."""
+    """Return ``task``; raises UsageError if the board had none."""
     if task is None:
         raise UsageError(f"task {task_id} is not on the board", "rlexp tasks lists those that are")
     return task
@@ -142,8 +142,7 @@ def _secrets(value: Any, path: str = "") -> Iterator[str]:
 def keep_result(content: bytes, folder: Path, submitted: SubmittedTask, key: bytes) -> Path:
     """Write a packed checkpoint into the directory of its trial and return it; raises CheckpointError.
 
-    It says of itself what was submitted here: the env and modules that ``rlexp evaluate`` imports for it are never
-    those that a trainer names.
+    Its metadata is what was submitted here: ``rlexp evaluate`` never imports an env or module that a trainer names.
     """
     experiment, modules = submitted.trial.experiment, submitted.plan.modules
 
@@ -163,14 +162,14 @@ def keep_result(content: bytes, folder: Path, submitted: SubmittedTask, key: byt
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run belongs, and how it was asked for."""
+    """The place of a run, and the options with which it was asked for."""
 
     out: Path
     name: str | None
     overwrite: bool
     command: Sequence[str]
     board: str | None = None
-    """The server of the board that its task is on."""
+    """The server of the board with its task."""
 
 
 class TaskRun:
@@ -189,7 +188,7 @@ class TaskRun:
             directory.trackers_of(self._trial),
         )
         self.last_row = last_row(self._folder)
-        """The newest one that is recorded."""
+        """The newest recorded row."""
         self._evaluation: Mapping[str, Any] | None = None
         self._held: dict[str, Any] | None = None
         directory.trial_status(self._trial, Status.RUNNING)
@@ -198,7 +197,7 @@ class TaskRun:
     def create(
         cls, submitted: SubmittedTask, place: RunPlace, display: Display, trackers: RunTrackers | None = None
     ) -> TaskRun:
-        """Make the directory; raises as ``RunDirectory.create`` does. ``trackers`` are of the user of this command."""
+        """Make the directory; raises as ``RunDirectory.create`` does. ``trackers`` belong to this command's user."""
         usual_name = submitted.trial.experiment.name
         directory = RunDirectory.create(place.out, usual_name, place.name, place.command, overwrite=place.overwrite)
         directory.trackers = trackers or directory.trackers
@@ -215,7 +214,7 @@ class TaskRun:
 
     @classmethod
     def reopen(cls, path: Path, submitted: SubmittedTask, display: Display) -> TaskRun:
-        """Go on with a run that was left; raises ResumeError where it is in use or damaged."""
+        """Continue a run that was left; raises ResumeError if it is in use or damaged."""
         directory = RunDirectory.open(path)
         try:
             if not directory.record.knows(submitted.trial.name):
@@ -229,21 +228,21 @@ class TaskRun:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is new and has no result."""
+        """Whether it is new and has no results."""
         return self.directory.is_new and self.last_row is None and self._held is None
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether the trainer is to write one at the end."""
+        """Whether the trainer is to write a checkpoint at the end."""
         return self._trial.experiment.checkpoint_at_end
 
     def begin(self) -> None:
-        """Show where it is."""
+        """Show the path of the run."""
         self._display.start(self.directory.path, [self._trial])
         self._display.on_trial_start(self._trial)
 
     def record(self, row: dict[str, Any]) -> None:
-        """Record a result row of the trainer, with the evaluation of this process where it has none of its own."""
+        """Record a result row of the trainer, with this process's evaluation if the row has none."""
         self._record_held()
         evaluation, self._evaluation = self._evaluation, None
         row = {**row, "trial_name": self._trial.name}
@@ -256,16 +255,16 @@ class TaskRun:
         self._note_all(self.directory.trackers.drain_notes())
 
     def hold(self, row: dict[str, Any]) -> None:
-        """Record a row with the next one, or at the end: an evaluation that has not ended may belong to it."""
+        """Record a row with the next one, or at the end, as an unfinished evaluation may belong to it."""
         self._record_held()
         self._held = row
 
     def add_evaluation(self, figures: Mapping[str, Any]) -> None:
-        """Keep an evaluation for the next row that is recorded."""
+        """Store an evaluation for the next row that is recorded."""
         self._evaluation = figures
 
     def add_result(self, content: bytes, key: bytes) -> None:
-        """Keep the checkpoint that the trainer wrote at the end; raises CheckpointError where it is none.
+        """Store the checkpoint that the trainer wrote at the end; raises CheckpointError if it is not valid.
 
         ``key`` is the task's.
         """
@@ -274,7 +273,7 @@ class TaskRun:
         self.directory.trial_checkpoint(self._trial, path, row)
 
     def finish(self, summary: TaskSummary, problem: str | None = None) -> None:
-        """Record and show how the task ended; ``problem``: why its run has failed nevertheless."""
+        """Record and show how the task ended. ``problem`` says why its run failed all the same."""
         self._record_held()
         status = Status.ERROR if problem else STATUSES[summary.status]
         reason = problem or summary.reason or None
@@ -288,7 +287,7 @@ class TaskRun:
         self._display.finish(self.directory.record)
 
     def leave(self) -> None:
-        """End while the task goes on; a run without any result is removed."""
+        """End while the task continues; a run without any result is removed."""
         self._record_held()
         if self.is_empty:
             self.close()
@@ -297,7 +296,7 @@ class TaskRun:
             self.directory.finish(Status.STOPPED)
 
     def close(self) -> None:
-        """Close the files; a second call does nothing."""
+        """Close the files; idempotent."""
         self._recorder.close()
         self.directory.close()
 
@@ -320,7 +319,7 @@ class TaskRun:
 
 
 def run_of_task(place: RunPlace, task_id: str) -> Path | None:
-    """Return the run in ``place.out`` that was made for a task of the same board; None where there is none."""
+    """Return the run in ``place.out`` for a task of the same board; None if there is none."""
     for path in sorted(place.out.glob(f"*/{RUN_FILE}")):
         with suppress(ResumeError):
             trials = read_run_record(path.parent).trials

@@ -1,4 +1,4 @@
-"""Submission: waits for a task that others train; records, shows and evaluates meanwhile what comes of it.
+"""Submission: waits for a task that others train; records, shows and evaluates its results meanwhile.
 
 A TaskWatch looks at the board and puts its rows in order; TaskNotes say what has changed between two looks.
 """
@@ -27,26 +27,25 @@ from rlexp.runs.rows import is_row
 from rlexp.search.display import Display
 
 PATIENCE_S: Final = 60.0
-"""For how long a task that the board has lost is left to its trainer, which announces it again; then it is submitted
-again."""
+"""Seconds for which the trainer of a task that the board lost may announce it again; then it is submitted again."""
 QUEUED_S: Final = 5.0
-"""Seconds after which it is said that no trainer has taken a task."""
+"""Seconds after which the display says that no trainer has taken a task."""
 MOST_PAUSE_S: Final = 600.0
-"""Between two times that a lost task is submitted again, at most: it begins with a second, and doubles."""
+"""Most seconds between two resubmissions of a lost task; they begin with a second, and double."""
 LOOK_S: Final = 1.0
 """Seconds between two looks at the board."""
 TICK_S: Final = 0.2
 LAST_CHECKPOINT_S: Final = 30.0
-"""How long the trainer of a task that was cancelled may take to save, while it keeps its lease."""
+"""Seconds that the trainer of a cancelled task may take to save, while it keeps its lease."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TaskNews:
-    """What is new since the last look."""
+    """The news since the last look."""
 
     summary: TaskSummary | None
-    """None: the board has lost the task, or what can be read of its state."""
+    """None: the board has lost the task, or its state cannot be read."""
     rows: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -55,7 +54,7 @@ class TaskWatch:
     """Follows one task; used by one thread."""
 
     def __init__(self, board: Board, task: Task, last_row: dict[str, Any] | None, clock: Callable[[], float]) -> None:
-        """Begin after ``last_row``, the newest one that is recorded, where the board still has it."""
+        """Begin after ``last_row``, the newest recorded one, if the board still has it."""
         self._board, self._task, self._clock = board, task, clock
         self._last_row = last_row
         self._next, self._last_text = 0, ""
@@ -68,7 +67,7 @@ class TaskWatch:
         self._pause_s = 1.0
 
     def look(self) -> TaskNews:
-        """Return what is new; raises what the board raises."""
+        """Return the news; raises errors of the board."""
         summary = next((each for each in self._board.tasks() if each.id == self._task.id), None)
         if summary is None:
             return TaskNews(None, notes=self._wait_for_state() if self._is_there() else self._submit_again())
@@ -83,14 +82,14 @@ class TaskWatch:
         return TaskNews(summary, tuple(self._not_recorded(rows)), notes)
 
     def _is_there(self) -> bool:
-        """Return whether the board has the task, though it does not list it."""
+        """Return whether the board has the task, although it does not list it."""
         try:
             return self._board.describe(self._task.id) is not None
         except UnreadableError:
             return True
 
     def _wait_for_state(self) -> tuple[str, ...]:
-        """Wait for a task that the board does not list although it has it; raises BoardError after PATIENCE_S."""
+        """Wait for a task that the board has but does not list; raises BoardError after PATIENCE_S."""
         now, first = self._clock(), self._unreadable_s is None
         self._unreadable_s = now if self._unreadable_s is None else self._unreadable_s
         if now - self._unreadable_s > PATIENCE_S:
@@ -100,9 +99,9 @@ class TaskWatch:
         return (text,) if first else ()
 
     def _submit_again(self) -> tuple[str, ...]:
-        """Put a task on the board that it has lost: at once where no trainer had it, else after PATIENCE_S.
+        """Submit a lost task again: at once if no trainer had it, else after PATIENCE_S.
 
-        A board that loses it again and again gets it less and less often.
+        The pause grows each time that the board loses the task.
         """
         now = self._clock()
         first = self._lost_s is None
@@ -119,12 +118,12 @@ class TaskWatch:
         return (waiting,) if first else ()
 
     def _new_texts(self) -> tuple[list[str], tuple[str, ...]]:
-        """Return the rows after the last one, and what happened where the board does not have that one any more."""
+        """Return the rows after the last one, and what happened if the board has lost that one."""
         overlap = max(self._next - 1, 0)
         numbered = self._board.rows(self._task.id, overlap)
         if self._next and numbered and numbered[0] == (overlap, self._last_text):
             numbered = numbered[1:]
-        elif self._next and (not numbered or numbered[0][0] <= overlap):  # the board lost its data: these are new
+        elif self._next and (not numbered or numbered[0][0] <= overlap):  # The board lost its data, so these are new.
             self._next = 0
             numbered = self._board.rows(self._task.id, 0)
         if not numbered:
@@ -135,7 +134,7 @@ class TaskWatch:
         return [text for _, text in numbered], notes
 
     def _not_repeated(self, texts: list[str]) -> list[str]:
-        """Return the rows without those that came before: where an answer is lost, a trainer puts rows again."""
+        """Return the rows without repeated ones, as a trainer sends rows again if an answer is lost."""
         new = []
         for text in texts:
             if text not in self._recent:
@@ -144,7 +143,7 @@ class TaskWatch:
         return new
 
     def _not_recorded(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows after the recorded one, with the first rows; all of them where it is not among them."""
+        """Return the rows after the recorded one, with the first rows; all rows if it is not among them."""
         if self._has_begun or not rows:
             return rows
         self._has_begun = True
@@ -153,7 +152,7 @@ class TaskWatch:
 
 
 def put(board: Board, task: Task) -> None:
-    """Submit a task; where an answer of the board was lost, it may be there already."""
+    """Submit a task; if an earlier answer was lost, the board may have it already."""
     try:
         board.submit(task)
     except BoardLostError:
@@ -165,32 +164,32 @@ def put(board: Board, task: Task) -> None:
 
 
 def _same(row: dict[str, Any], recorded: dict[str, Any] | None) -> bool:
-    """Return whether two rows are of the same moment; evaluations may have been added to the recorded one."""
+    """Return whether two rows are of the same moment; the recorded one may have evaluations added."""
     names = ("training_iteration", "timesteps_total", "timestamp")
     return recorded is not None and all(row.get(name) == recorded.get(name) for name in names)
 
 
 def _row_of(text: str) -> dict[str, Any] | None:
-    """Return the row that a trainer has put there as text; None where it is not one."""
+    """Return the row in a trainer's text; None if the text is not a row."""
     try:
         row = parse_json(text)
-        json.dumps(row, ensure_ascii=False).encode()  # half of a pair of surrogates, which no file takes, raises
+        json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair raises, as no file can hold it
     except ValueError:
         return None
     return row if isinstance(row, dict) and is_row(row) else None
 
 
 class TaskNotes:
-    """Compares each line of the list of tasks with the one before; owned by one submission."""
+    """Compares each line of the list of tasks with the previous one; owned by one submission."""
 
     def __init__(self, board: str) -> None:
-        """``board`` is the address that a trainer joins, without its password."""
+        """Initialise; ``board`` is the address for a trainer to join, without its password."""
         self._board = board
         self._before: TaskSummary | None = None
         self._waits_for_trainer = False
 
     def of(self, now: TaskSummary) -> list[str]:
-        """Return what to say, a sentence each."""
+        """Return the notes, a sentence each."""
         before, self._before = self._before, now
         return list(self._changes(before, now))
 
@@ -217,31 +216,31 @@ class SubmissionDisplay(Display, Protocol):
     """Shows a run that is trained elsewhere."""
 
     def on_submitted(self, task_id: str) -> None:
-        """Show by which name the task is known."""
+        """Show the name of the task."""
 
     def on_task(self, task: TaskSummary) -> None:
-        """Show how the task does."""
+        """Show the progress of the task."""
 
     def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Show how the weights after ``version`` updates did; ``figures`` as under ``evaluation`` in a row."""
+        """Show the evaluation after ``version`` updates; ``figures`` as under ``evaluation`` in a row."""
 
     def on_leave(self, task_id: str, board: str) -> None:
-        """Show that nobody waits any more, and how to come back."""
+        """Show that nobody waits any more, and how to attach again."""
 
 
 @dataclass(frozen=True)
 class TaskPlace:
-    """A task's board, and what is needed to read there."""
+    """A task's board, and the keys to read there."""
 
     board: Board
     keys: ActorKeys
-    """By which what the trainer leaves there is verified."""
+    """The keys that verify what the trainer puts on the board."""
     shown: str
     """The board's address, without its password."""
 
 
 class Submission:
-    """Owns nothing but its place in the task; used by one thread."""
+    """Follows one task; used by one thread."""
 
     def __init__(
         self,
@@ -257,14 +256,14 @@ class Submission:
         self._notes = TaskNotes(place.shown)
         self._sleep = sleep
         self._is_verifiable = False
-        """Whether the trainer has signed the task with the keys of this place."""
+        """Whether the trainer signed the task with the keys of this place."""
         self._cancelled_s: float | None = None
         self._backoff = Backoff(crc32(str(run.directory.path).encode()))
 
     def wait(self, should_stop: Callable[[], bool]) -> TaskSummary | None:
-        """Follow the task to its end; return its last state, or None where ``should_stop`` ended that.
+        """Follow the task to its end; return its last state, or None if ``should_stop`` ended the wait.
 
-        A board that is away is tried again, for ever. Raises BoardError where it refuses.
+        A board that is away is tried again, for ever. Raises BoardError if it refuses.
         """
         self._run.begin()
         while not should_stop():
@@ -275,7 +274,7 @@ class Submission:
         return None
 
     def _is_ending(self, summary: TaskSummary) -> bool:
-        """Return whether the trainer of a task that was cancelled may still be saving its checkpoint."""
+        """Return whether the trainer of a cancelled task may still be saving its checkpoint."""
         if summary.status is not TaskStatus.CANCELLED or summary.trainer is None:
             return False
         self._cancelled_s = time.monotonic() if self._cancelled_s is None else self._cancelled_s
@@ -299,7 +298,7 @@ class Submission:
         return news.summary
 
     def _check_trainer(self, summary: TaskSummary) -> None:
-        """Raise UsageError, once a trainer has the task, where what it leaves could not be verified here."""
+        """Raise UsageError once the task has a trainer whose results cannot be verified here."""
         if self._is_verifiable or summary.status not in (TaskStatus.RUNNING, TaskStatus.ENDED):
             return
         try:
@@ -313,7 +312,7 @@ class Submission:
         self._is_verifiable = True
 
     def _evaluate(self, summary: TaskSummary | None) -> None:
-        """Show and keep what was evaluated, and ask for the newest weights."""
+        """Show and store new evaluations, and ask for the newest weights."""
         if self._evaluations is None:
             return
         if summary is not None and summary.weights_version >= 0 and not summary.status.is_over:
@@ -326,7 +325,7 @@ class Submission:
             self._display.on_evaluation(result.version, result.figures)
 
     def _conclude(self, summary: TaskSummary, should_stop: Callable[[], bool]) -> TaskSummary | None:
-        """Fetch and evaluate what the trainer left, and record the end."""
+        """Fetch and evaluate the trainer's last checkpoint, and record the end."""
         if self._evaluations is not None and summary.weights_version >= 0 and summary.status is TaskStatus.ENDED:
             self._evaluations.end_with(summary.weights_version)
             while not self._evaluations.is_over and not should_stop():
@@ -342,7 +341,7 @@ class Submission:
         return replace(summary, status=TaskStatus.FAILED, reason=problem) if problem else summary
 
     def _keep(self, content: bytes | None, summary: TaskSummary) -> str | None:
-        """Keep the last checkpoint; return what is wrong where a task that has ended comes without one."""
+        """Store the last checkpoint; return the problem if an ended task has none."""
         try:
             if content is not None:
                 content = verified(content, summary.id, RESULT, self._place.keys)
@@ -358,7 +357,7 @@ class Submission:
         return None
 
     def _tried(self, call: Callable[[], T], should_stop: Callable[[], bool]) -> T | None:
-        """Return what a call to the board returns, once the board can be reached; None where that is given up."""
+        """Return the result of a call once the board can be reached; None if ``should_stop`` ends the tries."""
         while not should_stop():
             try:
                 answer = call()
@@ -380,7 +379,7 @@ class Submission:
 
 
 def _unverifiable(task: Task, keys: ActorKeys) -> UsageError:
-    """Return why the results of a task's trainer cannot be verified with ``keys``. The task goes on."""
+    """Return why the results of a task's trainer cannot be verified with ``keys``. The task continues."""
     attach = f"rlexp submit --attach {task.id} --token @FILE"
     if not keys.num_signature_bytes:
         return UsageError(f"the trainer of {task.id} signs its results, which only a token verifies", attach)

@@ -30,27 +30,27 @@ ShouldStop = Callable[[], bool]
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """What is done with a task beside its training."""
+    """The options of a task beside its training."""
 
     place: RunPlace
     num_episodes: int | None = None
-    """Episodes of each evaluation meanwhile; None: there are none."""
+    """Episodes of each evaluation meanwhile; None: no evaluations."""
     waits: bool = True
     token: JoinToken | None = None
-    """By which what the trainer has signed is verified; None: there are no tokens."""
+    """The token that verifies the trainer's signatures; None: there are no tokens."""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A task that was submitted, and what has become of it."""
+    """A submitted task, and its result."""
 
     task_id: str
     directory: Path | None = None
-    """Its run; None where nobody waited, or there was no result."""
+    """Its run; None if nobody waited, or there was no result."""
     status: TaskStatus | None = None
-    """How it ended; None: it goes on."""
+    """The status at its end; None: it continues."""
     reason: str = ""
-    """Why it failed or was cancelled."""
+    """The reason of a failure or cancellation."""
 
 
 class Submitter:
@@ -68,8 +68,8 @@ class Submitter:
     def submit(self, plan: Plan) -> Submitted:
         """Put the only trial of ``plan`` on the board.
 
-        Raises UsageError, with nothing created, where it cannot be submitted, and BoardError where the board refuses
-        or cannot be reached at first.
+        Raises UsageError, with nothing created, if it cannot be submitted. Raises BoardError if the board refuses or
+        cannot be reached at first.
         """
         submitted, options = task_of(plan), self._options
         player = self._player(submitted)
@@ -92,9 +92,9 @@ class Submitter:
                 return self._follow(submitted, board, run, player)
 
     def attach(self, task_id: str, trusted: TrustedCode) -> Submitted:
-        """Wait for a task that was submitted before, in the run that was made for it, else in a new one.
+        """Wait for an earlier submitted task, in its run or else in a new one.
 
-        Raises UsageError where it is not on the board, or names foreign code that ``trusted`` does not allow.
+        Raises UsageError if it is not on the board, or names foreign code that ``trusted`` does not allow.
         """
         place = self._options.place
         with closing(open_board(self._address)) as board:
@@ -142,7 +142,7 @@ class Submitter:
     def _evaluations(
         self, player: BoardEvaluator, submitted: SubmittedTask, keys: ActorKeys, stack: ExitStack
     ) -> EvaluationThread:
-        """Begin to evaluate, with a connection of its own: large weights do not hold up the display."""
+        """Start evaluations with an own connection, so that large weights do not delay the display."""
         max_bytes = int(board_keys_of(submitted.trial.experiment.config).max_weights_mb * 1e6)
         assert self._options.num_episodes is not None
         board = stack.enter_context(closing(open_board(self._address)))

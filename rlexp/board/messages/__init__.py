@@ -1,1 +1,1 @@
-"""What lies on a board and travels over it: addresses, keys, tasks, and the messages of fragments and weights."""
+"""The content of a board: addresses, keys, tasks, and the messages of fragments and weights."""

@@ -1,6 +1,6 @@
-"""Where a board is, and the queue of its fragments: ``redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]``, ``amqps://…``.
+"""Addresses of boards and of their queues: ``redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]``, ``amqps://…``.
 
-With TLS certificates are always verified, and what is wrong with one is said with its remedy.
+With TLS, certificates are always verified; an error says what is wrong with one, and the remedy.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from rlexp.board.messages.tasks import is_name
 from rlexp.errors import UsageError
 
 BOARD_VARIABLE: Final = "RLEXP_BOARD"
-"""Has the board's address where none is given."""
+"""Environment variable with the board's address, if none is given."""
 PASSWORD_VARIABLE: Final = "RLEXP_BOARD_PASSWORD"
-"""Has the board's password, if it does not stand in the address."""
+"""Environment variable with the board's password, if it is not in the address."""
 QUEUE_VARIABLE: Final = "RLEXP_QUEUE"
 QUEUE_PASSWORD_VARIABLE: Final = "RLEXP_QUEUE_PASSWORD"
 QUEUE_OF_BOARD: Final = "board"
 """The kind of queue that every board has itself."""
 _ENCRYPTED: Final = {"redis": "rediss", "amqp": "amqps", "mqtt": "mqtts"}
-"""Schemes, and the same with TLS."""
+"""Each scheme, and its variant with TLS."""
 NONE: Final = "none"
-"""Said instead of an address: no board, or no queue beside it."""
+"""The word for no board, or for no queue beside it."""
 _QUEUE_KINDS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "mqtt": "mqtt", "mqtts": "mqtt", "pubsub": "pubsub"}
 _PUBSUB_HINT: Final = "give it as pubsub://PROJECT/TOPIC"
 _ALWAYS_ENCRYPTED: Final = {*_ENCRYPTED.values(), "pubsub"}
 _EXPIRED: Final = 10
-"""X509_V_ERR_CERT_HAS_EXPIRED; the others are those of a host name and of an address."""
+"""X509_V_ERR_CERT_HAS_EXPIRED; the other codes are for a wrong host name or address."""
 _WRONG_HOST: Final = (62, 64)
 TASK_VARIABLE: Final = "RLEXP_TASK"
-"""``ID EPOCH PARENT MEMBER``; set by ``join`` only."""
+"""Environment variable ``ID EPOCH PARENT MEMBER``; set by ``join`` only."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ _QUEUE: Final = _Kind(
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The address of a server. As text, and in its representation, the password is ``***``."""
+    """The address of a server. As text, and in its repr, the password is ``***``."""
 
     scheme: str
     host: str
     port: int = 0
     path: str = ""
-    """What comes after the port, without the slash."""
+    """The part after the port, without the slash."""
     username: str = ""
     password: str = field(default="", repr=False)
     ca_file: str = ""
-    """The certificates that are trusted instead of the system's, a file in PEM."""
+    """A PEM file of certificates that are trusted instead of the system's."""
 
     def __str__(self) -> str:
         user = quote(self.username, safe="") + (":***" if self.password else "")
@@ -89,12 +89,12 @@ class ServerAddress:
 
     @property
     def has_tls(self) -> bool:
-        """Whether nobody on the way can read along."""
+        """Whether the connection is encrypted."""
         return self.scheme in _ALWAYS_ENCRYPTED
 
     @property
     def is_loopback(self) -> bool:
-        """Whether each machine means itself by the host."""
+        """Whether the host is this machine itself, for every machine."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -103,31 +103,28 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class QueueAddress(ServerAddress):
-    """A server beside the board, over which fragments go; the path is RabbitMQ's virtual host, or begins MQTT's topics.
+    """The address of a server beside the board for fragments; the path is RabbitMQ's virtual host, or MQTT's prefix.
 
-    The scheme is one of ``amqp``, ``amqps``, ``mqtt`` and ``mqtts``; or ``pubsub``, whose host is a project of Google's
-    and whose path a topic in it.
+    The scheme is ``amqp``, ``amqps``, ``mqtt`` or ``mqtts``; or ``pubsub``, with a Google project as host and a topic
+    of it as path.
     """
 
     @property
     def kind(self) -> str:
-        """``rabbitmq``, ``mqtt`` or ``pubsub``: what both ends must have in common."""
+        """``rabbitmq``, ``mqtt`` or ``pubsub``; both ends must have the same kind."""
         return _QUEUE_KINDS[self.scheme]
 
 
 @dataclass(frozen=True)
 class BoardAddress(ServerAddress):
-    """A board's address, and where the fragments of its tasks go.
-
-    The scheme is ``redis`` or ``rediss`` (with TLS).
-    """
+    """A board's address, and the queue for the fragments of its tasks."""
 
     queue: QueueAddress | None = None
-    """None: fragments go over the board itself."""
+    """The queue; None: fragments go over the board itself."""
 
     @property
     def server(self) -> str:
-        """Where it is, as runs record whose task they are: without user, password, certificates and queue."""
+        """The board as runs record it: without user, password, certificates and queue."""
         return str(BoardAddress(self.scheme, self.host, self.port, str(self.database) if self.database else ""))
 
     @property
@@ -137,23 +134,23 @@ class BoardAddress(ServerAddress):
 
     @property
     def queue_kind(self) -> str:
-        """QUEUE_OF_BOARD, or that of ``queue``."""
+        """QUEUE_OF_BOARD, or the kind of ``queue``."""
         return QUEUE_OF_BOARD if self.queue is None else self.queue.kind
 
     def without_passwords(self) -> BoardAddress:
-        """Return the address as it may be shown and written down."""
+        """Return the address without passwords, which may be shown and stored."""
         return replace(self, password="", queue=self.queue and replace(self.queue, password=""))
 
     def with_passwords(self, environment: Mapping[str, str]) -> BoardAddress:
-        """Return the address with the passwords that an environment has."""
+        """Return the address with the passwords in an environment."""
         queue = self.queue and replace(self.queue, password=environment.get(QUEUE_PASSWORD_VARIABLE, ""))
         return replace(self, password=environment.get(PASSWORD_VARIABLE, ""), queue=queue)
 
 
 def read_address(text: str | None, environment: Mapping[str, str] = os.environ) -> BoardAddress:
-    """Return the board that ``text`` names: an address, or ``@FILE`` with one; without it, what $RLEXP_BOARD names.
+    """Return the board that ``text`` names: an address, or ``@FILE`` with one; without a text, that of $RLEXP_BOARD.
 
-    The password of the address counts before $RLEXP_BOARD_PASSWORD. Raises UsageError.
+    A password in the address has priority over $RLEXP_BOARD_PASSWORD. Raises UsageError.
     """
     address = parse_address(_given(text, _BOARD, environment))
     return address if address.password else replace(address, password=environment.get(PASSWORD_VARIABLE, ""))
@@ -166,15 +163,15 @@ def read_queue_address(text: str | None, environment: Mapping[str, str] = os.env
 
 
 def parse_address(text: str) -> BoardAddress:
-    """Return the board's address that ``text`` is; raises UsageError, whose message never has the password."""
+    """Parse a board's address; raises UsageError, whose message never has the password."""
     address = BoardAddress(**_fields(text, _BOARD))
     if address.path and not re.fullmatch(r"\d{1,4}", address.path):
-        raise UsageError("the board's address has a database that is no number", f"{_BOARD.hint}/0")
+        raise UsageError("the board's address has a database that is not a number", f"{_BOARD.hint}/0")
     return address
 
 
 def parse_queue_address(text: str) -> QueueAddress:
-    """Return the queue's address that ``text`` is; raises UsageError, whose message never has the password."""
+    """Parse a queue's address; raises UsageError, whose message never has the password."""
     address = QueueAddress(**_fields(text, _QUEUE))
     if address.scheme == "pubsub":
         project, topic = address.host, address.path
@@ -184,9 +181,9 @@ def parse_queue_address(text: str) -> QueueAddress:
 
 
 def require_private(address: ServerAddress) -> None:
-    """Raise UsageError where a server is at a public address and without TLS: its password would be read on the way.
+    """Raise UsageError if a server has a public address and no TLS, as its password could be read on the way.
 
-    A name that cannot be looked up is left to the connection, whose error says so.
+    A name that cannot be looked up passes; the connection's error reports it.
     """
     if address.has_tls:
         return
@@ -224,7 +221,7 @@ def _first_line(path: Path, kind: _Kind) -> str:
 
 
 def _fields(text: str, kind: _Kind) -> dict[str, Any]:
-    """Return the fields of a ServerAddress that ``text`` has."""
+    """Return the fields of a ServerAddress in ``text``."""
     scheme = text.partition("://")[0]
     if scheme not in kind.ports or "://" not in text:
         *others, last = (f"{each}://" for each in kind.ports)
@@ -259,7 +256,7 @@ def _ca_file(parts: SplitResult, kind: _Kind) -> str:
 
 
 def tls_context(address: ServerAddress) -> ssl.SSLContext:
-    """Return how to verify the server at ``address``; raises BoardError where its CA file cannot be used."""
+    """Return a context that verifies the server at ``address``; raises BoardError if its CA file cannot be used."""
     try:
         return ssl.create_default_context(cafile=address.ca_file or None)
     except (OSError, ValueError) as error:
@@ -270,7 +267,7 @@ def tls_context(address: ServerAddress) -> ssl.SSLContext:
 
 
 def tls_problem(address: ServerAddress, error: BaseException) -> BoardError | None:
-    """Return what is wrong with the server's certificate, None where that is not what ``error`` is about."""
+    """Return the problem of the server's certificate; None if ``error`` is about something else."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _certificate_problem(address, cause)
@@ -296,7 +293,7 @@ def _certificate_problem(address: ServerAddress, error: ssl.SSLCertVerificationE
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield ``error`` and what it was raised from, and what it carries, as client libraries wrap theirs."""
+    """Yield ``error`` and the errors that it wraps or carries, as client libraries wrap theirs."""
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop()
@@ -325,9 +322,9 @@ class HandedTask:
 
 
 def handed_task(environment: Mapping[str, str] = os.environ) -> HandedTask | None:
-    """Return the task that this process is to train; None where nobody handed it one.
+    """Return the task that this process is to train; None if there is none.
 
-    Raises UsageError where the variable holds anything else.
+    Raises UsageError if the variable holds anything else.
     """
     text = environment.get(TASK_VARIABLE)
     if text is None:

@@ -1,10 +1,10 @@
-"""Keys and tokens: with what both ends of a task sign, by what each verifies what comes, and what is signed.
+"""Keys and tokens: how both ends of a task sign and verify, and what is signed.
 
-Without tokens both ends derive one key from the board's password, so everybody who has it can send anything. Otherwise
-the trainer keeps the *master key*. From it follow the key of each actor, by the actor's id, and the pair of keys of the
-trainer's Ed25519 signatures: everybody who knows its public key can verify them, nobody else can sign. A *join token*
-has one actor's key and the trainer's public key, and nothing of the master. As text each is one line that can be
-copied: a prefix, base64url, and a checksum that finds typing errors.
+Without tokens, both ends derive one key from the board's password, so everybody who has it can send anything. Otherwise
+the trainer keeps the *master key*. The key of each actor is derived from it and the actor's id, and so is the key pair
+of the trainer's Ed25519 signatures: everybody who knows the public key can verify them, nobody else can sign. A *join
+token* has one actor's key and the trainer's public key, and nothing of the master key. As text each is one line that
+can be copied: a prefix, base64url, and a checksum that finds typing errors.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ MASTER_PREFIX: Final = "rlexp-master-1-"
 TOKEN_PREFIX: Final = "rlexp-token-1-"
 _CHECKSUM_BYTES: Final = 4
 MASTER_VARIABLE: Final = "RLEXP_BOARD_MASTER"
-"""Has the trainer's master key, or ``@FILE`` with it."""
+"""Environment variable with the trainer's master key, or ``@FILE`` with it."""
 TOKEN_VARIABLE: Final = "RLEXP_BOARD_TOKEN"
-"""Has an actor's join token, or ``@FILE`` with it."""
+"""Environment variable with an actor's join token, or ``@FILE`` with it."""
 _KEY_BYTES: Final = 32
 _SIGNATURE_BYTES: Final = 64
 _ACTOR: Final = b"rlexp actor 1 "
 _TRAINER: Final = b"rlexp trainer 1"
 _CLIENT: Final = "client"
-"""The id in the token of whoever submits tasks; it sends no fragments."""
+"""The id in the token of a submitter, who sends no fragments."""
 _MOST_BYTES: Final = 4096
-"""Of a file with a key or token."""
+"""Most bytes of a file with a key or token."""
 _MESSAGE: Final = b"rlexp message 1 "
 SIGNATURE: Final = "signature"
-"""What the description of a signed task has, in hexadecimal digits."""
+"""Key of the signature in a signed task's description, in hexadecimal digits."""
 
 
 def encode_line(prefix: str, content: bytes) -> str:
@@ -54,7 +54,7 @@ def encode_line(prefix: str, content: bytes) -> str:
 
 
 def decode_line(text: str, prefix: str, kind: str) -> bytes:
-    """Return what ``encode_line`` was given; raises UsageError, which names ``kind`` and nothing of ``text``."""
+    """Return the content given to ``encode_line``; raises UsageError, which names ``kind`` and nothing of ``text``."""
     text = text.strip()
     if not text.startswith(prefix):
         other = {MASTER_PREFIX: "a master key", TOKEN_PREFIX: "a join token"}
@@ -75,18 +75,18 @@ def _checksum(prefix: str, content: bytes) -> bytes:
 
 
 def unreadable(kind: str) -> UsageError:
-    """Return the error of a line in which something is wrong."""
+    """Return the error of a damaged line."""
     return UsageError(f"the {kind} is not as it was made: a character is missing or wrong", "copy the whole line again")
 
 
 @dataclass(frozen=True)
 class ActorKeys:
-    """An actor's end of one task, or a client's."""
+    """The keys of an actor, or of a client, for one task."""
 
     key: bytes = field(repr=False)
-    """Of the messages that it sends."""
+    """The key of the messages that it sends."""
     published_key: bytes = field(repr=False)
-    """Of messages that all actors read."""
+    """The key of messages that all actors read."""
     actor: str = ""
     """The id of its token; empty without one."""
     trainer: bytes = field(default=b"", repr=False)
@@ -94,29 +94,29 @@ class ActorKeys:
 
     @property
     def num_signature_bytes(self) -> int:
-        """Of a signature of the trainer: 0 without a token."""
+        """Bytes of a trainer's signature; 0 without a token."""
         return _SIGNATURE_BYTES if self.trainer else 0
 
     def accepts(self, statement: bytes, signature: bytes) -> bool:
-        """Return whether the trainer made the signature; without a token only an empty one is right."""
+        """Return whether the trainer made the signature; without a token, only an empty one is valid."""
         return is_signed(self.trainer, statement, signature) if self.trainer else not signature
 
 
 @dataclass(frozen=True)
 class TrainerKeys(ActorKeys):
-    """The trainer's end of one task."""
+    """The trainer's keys for one task."""
 
     task_id: str = ""
     master: MasterKey | None = None
-    """What the keys of actors follow from; None: they have no tokens, and all have the key of the trainer."""
+    """The key from which the keys of actors are derived; None: no tokens, and all share the trainer's key."""
 
     @property
     def has_tokens(self) -> bool:
-        """Whether each actor has a token; then those without one are refused."""
+        """Whether each actor has a token; then actors without one are refused."""
         return self.master is not None
 
     def key_of(self, actor: str) -> bytes | None:
-        """Return the key of an actor's messages; None where nobody of this id may send any. Without tokens it is ''."""
+        """Return the key of an actor's messages; None if this id may send none. Without tokens, the id is ''."""
         if self.master is None:
             return None if actor else self.key
         return message_key(self.master.actor_key(actor), self.task_id) if is_name(actor) else None
@@ -127,9 +127,9 @@ class TrainerKeys(ActorKeys):
 
 
 def password_keys(password: str, task_id: str) -> TrainerKeys:
-    """Return both ends of a task without tokens: one key, derived from the board's password.
+    """Return the keys of a task without tokens: one key, derived from the board's password.
 
-    Without a password the key is known to everyone: then it finds damaged messages, not forged ones.
+    Without a password, everybody knows the key: it then finds damaged messages, but no forged ones.
     """
     key = message_key(password.encode(), task_id)
     return TrainerKeys(key, key)
@@ -137,7 +137,7 @@ def password_keys(password: str, task_id: str) -> TrainerKeys:
 
 @dataclass(frozen=True)
 class JoinToken:
-    """What one actor needs to send fragments, and to know its trainer."""
+    """The secret with which one actor sends fragments and verifies its trainer."""
 
     actor: str
     """Its id: letters, digits, ``-`` and ``_``, at most 64 of them."""
@@ -146,7 +146,7 @@ class JoinToken:
     """The public key of the trainer's signatures."""
 
     def keys(self, task_id: str) -> ActorKeys:
-        """Return the actor's end of a task; raises UsageError where signatures cannot be verified here."""
+        """Return the actor's keys for a task; raises UsageError if signatures cannot be verified here."""
         _ed25519()
         return ActorKeys(message_key(self.key, task_id), message_key(b"", task_id), self.actor, self.trainer)
 
@@ -158,22 +158,22 @@ class JoinToken:
 
 @dataclass(frozen=True)
 class MasterKey:
-    """What the trainer's keys and those of all actors follow from."""
+    """The key from which the trainer's keys and all actors' keys are derived."""
 
     secret: bytes = field(repr=False)
 
     @staticmethod
     def new() -> MasterKey:
-        """Return a key that nobody else has."""
+        """Return a new random key."""
         return MasterKey(secrets.token_bytes(_KEY_BYTES))
 
     def token(self, actor: str) -> JoinToken:
-        """Return the token of an actor, always the same; raises UsageError where the id cannot be one."""
+        """Return the token of an actor, always the same; raises UsageError if the id is not valid."""
         return JoinToken(check_actor(actor), self.actor_key(actor), public_key(self.signing_key))
 
     def keys(self, task_id: str) -> TrainerKeys:
-        """Return the trainer's end of a task; raises UsageError where nothing can be signed here."""
-        key = message_key(b"", task_id)  # it finds damage only; the signature finds what is forged
+        """Return the trainer's keys for a task; raises UsageError if nothing can be signed here."""
+        key = message_key(b"", task_id)  # it finds damage only; the signature finds forgeries
         return TrainerKeys(key, key, trainer=public_key(self.signing_key), task_id=task_id, master=self)
 
     def to_text(self) -> str:
@@ -191,7 +191,7 @@ class MasterKey:
 
 
 def check_actor(actor: str) -> str:
-    """Return ``actor``; raises UsageError where it cannot be the id of one."""
+    """Return ``actor``; raises UsageError if it is not a valid id of an actor."""
     if not is_name(actor):
         raise UsageError(
             f"{actor[:80]!r} cannot be the id of an actor", "use letters, digits, - and _, at most 64 of them"
@@ -200,35 +200,35 @@ def check_actor(actor: str) -> str:
 
 
 def trainer_keys(master: MasterKey | None, password: str, task_id: str) -> TrainerKeys:
-    """Return the trainer's end of a task: without a master key, what the board's password gives."""
+    """Return the trainer's keys for a task; without a master key, derived from the board's password."""
     return password_keys(password, task_id) if master is None else master.keys(task_id)
 
 
 def actor_keys(token: JoinToken | None, password: str, task_id: str) -> ActorKeys:
-    """Return an actor's end of a task: without a token, what the board's password gives."""
+    """Return an actor's keys for a task; without a token, derived from the board's password."""
     return password_keys(password, task_id) if token is None else token.keys(task_id)
 
 
 def client_token(token: JoinToken | None, environment: Mapping[str, str] = os.environ) -> JoinToken | None:
-    """Return what a client verifies a trainer's signatures with: its token, or one of the trainer's master key."""
+    """Return the token with which a client verifies signatures: its own, or one of the trainer's master key."""
     master = read_master(environment) if token is None else None
     return token if master is None else master.token(_CLIENT)
 
 
 def read_master(environment: Mapping[str, str] = os.environ) -> MasterKey | None:
-    """Return the key that $RLEXP_BOARD_MASTER names; None without one. Raises UsageError."""
+    """Return the key that $RLEXP_BOARD_MASTER names; None if it is not set. Raises UsageError."""
     text = environment.get(MASTER_VARIABLE, "").strip()
     return parse_master(_contents(text)) if text else None
 
 
 def read_token(environment: Mapping[str, str] = os.environ) -> JoinToken | None:
-    """Return the token that $RLEXP_BOARD_TOKEN names; None without one. Raises UsageError."""
+    """Return the token that $RLEXP_BOARD_TOKEN names; None if it is not set. Raises UsageError."""
     text = environment.get(TOKEN_VARIABLE, "").strip()
     return parse_token(_contents(text)) if text else None
 
 
 def parse_master(text: str) -> MasterKey:
-    """Return the master key that ``text`` is; raises UsageError, whose message has nothing of it."""
+    """Parse a master key; raises UsageError, whose message has nothing of ``text``."""
     content = decode_line(text, MASTER_PREFIX, "master key")
     if len(content) != _KEY_BYTES:
         raise unreadable("master key")
@@ -236,7 +236,7 @@ def parse_master(text: str) -> MasterKey:
 
 
 def parse_token(text: str) -> JoinToken:
-    """Return the join token that ``text`` is; raises UsageError, whose message has nothing of it."""
+    """Parse a join token; raises UsageError, whose message has nothing of ``text``."""
     content = decode_line(text, TOKEN_PREFIX, "join token")
     length = content[0] if content else 0
     actor = content[1 : 1 + length].decode("ascii", "replace")
@@ -247,7 +247,7 @@ def parse_token(text: str) -> JoinToken:
 
 
 def _contents(text: str) -> str:
-    """Return ``text``, or where it is ``@FILE`` what stands in the file."""
+    """Return ``text``, or the content of the file if it is ``@FILE``."""
     if not text.startswith("@"):
         return text
     path = Path(text[1:])
@@ -259,7 +259,7 @@ def _contents(text: str) -> str:
 
 
 def public_key(private_key: bytes) -> bytes:
-    """Return the 32 bytes by which the Ed25519 signatures of ``private_key [32]`` are verified."""
+    """Return the 32 bytes that verify Ed25519 signatures of ``private_key [32]``."""
     key: bytes = _ed25519().Ed25519PrivateKey.from_private_bytes(private_key).public_key().public_bytes_raw()
     return key
 
@@ -271,7 +271,7 @@ def sign(private_key: bytes, content: bytes) -> bytes:
 
 
 def is_signed(key: bytes, content: bytes, signature: bytes) -> bool:
-    """Return whether ``signature`` of ``content`` was made by whom the public ``key`` belongs to."""
+    """Return whether the owner of the public ``key`` made ``signature`` of ``content``."""
     ed25519 = _ed25519()
     from cryptography.exceptions import InvalidSignature
 
@@ -283,7 +283,7 @@ def is_signed(key: bytes, content: bytes, signature: bytes) -> bool:
 
 
 def _ed25519() -> ModuleType:
-    """Return cryptography's module; raises UsageError where it is not installed: a board without tokens needs none."""
+    """Return cryptography's module; raises UsageError if it is not installed. A board without tokens needs none."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError as error:
@@ -298,12 +298,12 @@ def message_key(secret: bytes, task_id: str) -> bytes:
 
 
 def weights_statement(task_id: str, epoch: int, version: int, message: bytes) -> bytes:
-    """Return what a trainer signs of its weights: which they are, and the hash of the ``message`` with them."""
+    """Return the text that a trainer signs for weights: their identity, and the hash of the ``message`` with them."""
     return f"rlexp weights 1\n{task_id}\n{epoch}\n{version}\n{sha256(message).hexdigest()}".encode()
 
 
 def signed_task(task: Task, keys: TrainerKeys) -> Task:
-    """Return ``task`` with its trainer's signature in the description; as it is without tokens."""
+    """Return ``task`` with its trainer's signature in the description; unchanged without tokens."""
     task = replace(task, description=plain(task.description))
     signature = keys.sign(_task_statement(task))
     if not signature:
@@ -312,7 +312,7 @@ def signed_task(task: Task, keys: TrainerKeys) -> Task:
 
 
 def task_signature(task: Task) -> bytes:
-    """Return the signature of ``task``; empty where it has none, or what is none."""
+    """Return the signature of ``task``; empty if it has no valid one."""
     text = task.description.get(SIGNATURE)
     try:
         return bytes.fromhex(text) if isinstance(text, str) else b""
@@ -321,7 +321,7 @@ def task_signature(task: Task) -> bytes:
 
 
 def accepts_task(task: Task, keys: ActorKeys) -> bool:
-    """Return whether ``task`` is as its trainer announced it."""
+    """Return whether ``task`` is unchanged since its trainer announced it."""
     unsigned: Mapping[str, Any] = {name: value for name, value in task.description.items() if name != SIGNATURE}
     try:
         statement = _task_statement(replace(task, description=unsigned))
@@ -331,19 +331,19 @@ def accepts_task(task: Task, keys: ActorKeys) -> bool:
 
 
 def _task_statement(task: Task) -> bytes:
-    """Return the same text for equal tasks, whatever the order of their keys: boards keep a description as JSON."""
+    """Return the same text for equal tasks, for any order of their keys: boards keep a description as JSON."""
     content = [task.id, task.name, task.num_seats, task.description]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"rlexp task 1\n{sha256(text.encode()).hexdigest()}".encode()
 
 
 def signed(content: bytes, task_id: str, name: str, keys: TrainerKeys) -> bytes:
-    """Return the blob ``name`` of a task with ``content``; without tokens they are the same."""
+    """Return the blob ``name`` of a task with ``content``; without tokens they are equal."""
     return content + keys.sign(_blob_statement(content, task_id, name))
 
 
 def verified(blob: bytes, task_id: str, name: str, keys: ActorKeys) -> bytes:
-    """Return the content of a blob; raises InvalidMessageError where the trainer of ``keys`` has not made it."""
+    """Return the content of a blob; raises InvalidMessageError if the trainer of ``keys`` did not make it."""
     end = len(blob) - keys.num_signature_bytes
     content = blob[: max(end, 0)]
     if end < 0 or not keys.accepts(_blob_statement(content, task_id, name), blob[end:]):

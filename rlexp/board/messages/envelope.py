@@ -2,9 +2,9 @@
 
 ``RLX1 | length of the header (u32) | header | LZ4 block | HMAC-SHA256 of all before it``
 
-The header names the actor whose key the signature is made with; so it is read before the signature is verified.
-The block has the bytes of arrays, such as rows, whole or with their frames sent once. A fragment that is larger than
-one message of its carrier travels in Parts.
+The header names the actor whose key made the signature, so it is read before the signature is verified. The block has
+the bytes of arrays, such as rows, whole or with their frames sent once. A fragment that is larger than one message of
+its carrier is sent in Parts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rlexp.files import parse_json, plain
 from rlexp.sample_batch import FRAME_IDS_OF, Array, Column, FrameRows, SampleBatch
 
 VERSION: Final = 1
-"""Of the format, and of what headers contain."""
+"""Version of the format, and of the content of headers."""
 MAX_HEADER_BYTES: Final = 16 << 10
 MAX_PARTS: Final = 1024
 DTYPES: Final = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 )
-"""What arrays may have; bytes are little-endian."""
+"""The allowed dtypes of arrays; bytes are little-endian."""
 _MAGIC: Final = b"RLX"
 _LENGTH_BYTES: Final = 4
 _PREFIX_BYTES: Final = len(_MAGIC) + 1 + _LENGTH_BYTES
@@ -41,37 +41,37 @@ _SIGNATURE_BYTES: Final = sha256().digest_size
 _LARGEST_NUMBER: Final = 1 << 53
 T = TypeVar("T")
 KeyOf = Callable[[str], bytes | None]
-"""Returns the key of an actor's messages by its id; None where nobody of this id may send any."""
+"""A function that returns the key of an actor's messages by its id; None if this id may send none."""
 _FRAMES: Final = ":frames"
 _NUMBERS: Final = ":numbers"
 _Key = tuple[int, int, int]
 
 
 class WrongVersionError(InvalidMessageError):
-    """A message of another format."""
+    """Raised for a message of another format."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a message says about itself."""
+    """The description of a message."""
 
     task_id: str
     seat: int
-    """-1 where it comes from the trainer."""
+    """The seat; -1 if the message comes from the trainer."""
     epoch: int
-    """Of the seat, or of the trainer."""
+    """The epoch of the seat, or of the trainer."""
     number: int
-    """Of the fragment, from 0 on; of weights, their version."""
+    """The number of the fragment, from 0 on; for weights, their version."""
     weights_version: int = -1
-    """Learner updates behind the weights that were acted with."""
+    """Number of learner updates that the acting weights include."""
     columns: tuple[Column, ...] = ()
     """Name, dtype and whole shape of each array, in the order of their bytes."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be said, of JSON's own types."""
+    """Further information, of JSON's own types."""
     part: int = 0
     num_parts: int = 1
     actor: str = ""
-    """The id in the token of who sends it; empty where it comes from the trainer, or without a token."""
+    """The id in the sender's token; empty if it comes from the trainer, or without a token."""
 
     @property
     def raw_bytes(self) -> int:
@@ -81,17 +81,17 @@ class Header:
 
 @dataclass(frozen=True)
 class Message:
-    """A message whose signature and header are right; its block is still to be unpacked."""
+    """A message with a valid signature and header; its block is not unpacked yet."""
 
     header: Header
     block: bytes
-    """A part of the LZ4 block, or the whole."""
+    """The LZ4 block, or a part of it."""
 
 
 def seal(header: Header, raw: bytes, key: bytes, max_bytes: int) -> list[bytes]:
-    """Return the messages, one for each part, in which ``raw`` travels; none has more than ``max_bytes``.
+    """Return the messages that carry ``raw``, one for each part; none has more than ``max_bytes``.
 
-    Raises ValueError where the header alone is too large, or there would be more than MAX_PARTS parts.
+    Raises ValueError if the header alone is too large, or if there would be more than MAX_PARTS parts.
     """
     if len(raw) != header.raw_bytes:
         raise ValueError(f"{len(raw)} bytes for columns of {header.raw_bytes}")
@@ -111,15 +111,15 @@ def seal(header: Header, raw: bytes, key: bytes, max_bytes: int) -> list[bytes]:
 
 
 def read_message(message: bytes, key: bytes, max_raw_bytes: int) -> Message:
-    """Return a message that is signed with ``key``, and whose arrays have ``max_raw_bytes`` at most.
+    """Return a message that is signed with ``key``; its arrays have at most ``max_raw_bytes``.
 
-    Raises WrongVersionError, and InvalidMessageError for whatever else is wrong with it.
+    Raises WrongVersionError, and InvalidMessageError for any other defect.
     """
     return read_message_of_actor(message, lambda actor: key, max_raw_bytes)
 
 
 def read_message_of_actor(message: bytes, key_of: KeyOf, max_raw_bytes: int) -> Message:
-    """Return a message that is signed with the key of the actor whom its header names; see :func:`read_message`."""
+    """Return a message that is signed with the key of the actor in its header; see :func:`read_message`."""
     if len(message) < _PREFIX_BYTES + _SIGNATURE_BYTES or not message.startswith(_MAGIC):
         raise InvalidMessageError("not a message of rlexp")
     if message[3:4] != b"%d" % VERSION:
@@ -140,7 +140,7 @@ def read_message_of_actor(message: bytes, key_of: KeyOf, max_raw_bytes: int) -> 
 
 
 def unpack(message: Message) -> bytes:
-    """Return the bytes of all arrays of a whole message; raises InvalidMessageError where the block has others."""
+    """Return the bytes of all arrays of a whole message; raises InvalidMessageError if its block does not have them."""
     expected = message.header.raw_bytes
     if not expected:
         return b""
@@ -239,7 +239,7 @@ def _wrong_version(found: Any) -> WrongVersionError:
 
 
 def pack_arrays(arrays: Mapping[str, Array]) -> tuple[tuple[Column, ...], bytes]:
-    """Return the columns of a header, and the arrays' bytes one after the other; raises ValueError for other dtypes."""
+    """Return the columns of a header, and the arrays' bytes one after another; raises ValueError for other dtypes."""
     for name, array in arrays.items():
         if array.dtype.name not in DTYPES:
             raise ValueError(f"{name} has dtype {array.dtype}, which no message can carry")
@@ -249,7 +249,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> tuple[tuple[Column, ...], bytes]
 
 
 def unpack_arrays(message: Message) -> dict[str, Array]:
-    """Return the arrays of a whole message, read-only; raises InvalidMessageError where its block has other bytes."""
+    """Return the arrays of a whole message, read-only; raises InvalidMessageError if its block has other bytes."""
     raw = unpack(message)
     arrays: dict[str, Array] = {}
     start = 0
@@ -271,9 +271,9 @@ def pack_rows(rows: SampleBatch | FrameRows) -> tuple[tuple[Column, ...], bytes]
 
 
 def rows_of(arrays: Mapping[str, Array]) -> SampleBatch | FrameRows:
-    """Return the rows that are made of ``arrays``.
+    """Return the rows with these ``arrays``.
 
-    Raises InvalidMessageError where they are none: columns of different lengths, frames that are not there.
+    Raises InvalidMessageError for invalid rows: columns of different lengths, or missing frames.
     """
     arrays = dict(arrays)
     frames, numbers = arrays.pop(_FRAMES, None), arrays.pop(_NUMBERS, None)
@@ -305,18 +305,18 @@ def _check_frames(rows: SampleBatch, frames: Array, numbers: Array) -> None:
 
 
 class Parts:
-    """The parts of fragments that are not whole yet; owned by the trainer's inbox."""
+    """The parts of incomplete fragments; owned by the trainer's inbox."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Keep ``max_bytes`` of parts at most: beyond that, the fragment that was begun first is forgotten."""
+        """Keep at most ``max_bytes`` of parts; beyond that, the oldest fragment is forgotten."""
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._begun: OrderedDict[_Key, dict[int, Message]] = OrderedDict()
 
     def add(self, message: Message) -> Message | None:
-        """Return the whole fragment that ``message`` completes, with ``num_parts`` 1; None while others are missing.
+        """Return the whole fragment that ``message`` completes, with ``num_parts`` 1; None while parts are missing.
 
-        Raises InvalidMessageError where it does not belong to the other parts of its number.
+        Raises InvalidMessageError if it does not belong to the other parts of its number.
         """
         header = message.header
         if header.num_parts == 1:

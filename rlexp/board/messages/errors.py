@@ -1,4 +1,4 @@
-"""The errors of boards and queues, what nobody can read there, and how long to wait before a server is tried again."""
+"""The errors of boards and queues, unreadable values there, and the wait before a server is tried again."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ LONGEST_S: Final = 30.0
 
 
 class Backoff:
-    """Seconds to wait after each failure in a row: 1, 2, 4 … 30, each up to a quarter less, so that many differ."""
+    """Seconds to wait after each failure in a row: 1, 2, 4 … 30, each up to a quarter less, so that clients differ."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._next_s = 1.0
 
     def failed(self) -> float:
-        """Return how long to wait after another failure."""
+        """Return the seconds to wait after another failure."""
         wait_s = self._next_s * (1 - 0.25 * self._random.random())
         self._next_s = min(2 * self._next_s, LONGEST_S)
         return wait_s
 
     def succeeded(self) -> None:
-        """Begin anew with the next failure."""
+        """Start anew with the next failure."""
         self._next_s = 1.0
 
 
 class BoardError(RlexpError):
-    """A board, or its queue, that refuses what was asked of it: wrong password, no rights, no memory left."""
+    """Raised if a board or its queue refuses a request: wrong password, no rights, no memory left."""
 
 
 class BoardLostError(BoardError):
-    """A board, or its queue, that cannot be reached now; the same call may succeed later."""
+    """Raised if a board or its queue cannot be reached now; the same call may succeed later."""
 
 
 class BannedError(BoardError):
-    """The trainer of a task has banned this actor."""
+    """Raised if the trainer of a task has banned this actor."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
@@ -48,13 +48,13 @@ class BannedError(BoardError):
 
 
 _MOST_NAMED: Final = 100
-"""Keys that are named; what is wrong with others is counted only."""
+"""Keys that are named; problems of other keys are only counted."""
 _MOST_SHOWN: Final = 40
-"""Letters of a name that a stranger may have chosen."""
+"""Most letters of a name that a stranger may have chosen."""
 
 
 class UnreadableError(BoardError):
-    """A task whose keys hold what is no task; others on the board are not affected."""
+    """Raised for a task whose keys hold invalid values; other tasks on the board are not affected."""
 
     def __init__(self, task_id: str, key: str) -> None:
         super().__init__(
@@ -64,7 +64,7 @@ class UnreadableError(BoardError):
 
 
 class UnreadableValues:
-    """Counts them for one board; used by several threads."""
+    """Counts the unreadable values of one board; used by several threads."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -73,7 +73,7 @@ class UnreadableValues:
         self._events: list[str] = []
 
     def add(self, task_id: str, name: str, done: str = "left out") -> None:
-        """Count a value and say once for each key what was ``done``; ``name``: the key, a space, and what within."""
+        """Count a value and report once per key what was ``done``; ``name``: the key, a space, and the field."""
         key, _, within = name.partition(" ")
         with self._lock:
             self.count += 1
@@ -85,7 +85,7 @@ class UnreadableValues:
             self._events.append(f"key {key}{of_task}{field}: it cannot be read and is {done}; this is said once")
 
     def drain_events(self) -> list[str]:
-        """Return what to say since the last call, a sentence each."""
+        """Return the reports since the last call, a sentence each."""
         with self._lock:
             events, self._events = self._events, []
             return events
@@ -96,4 +96,4 @@ def _shown(text: str) -> str:
 
 
 class InvalidMessageError(Exception):
-    """A message that is refused; its text says why in a few words, without anything that the message contains."""
+    """Raised for a refused message; its text says why in a few words, without any content of the message."""

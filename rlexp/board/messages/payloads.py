@@ -1,7 +1,7 @@
-"""What the messages of a task contain: fragments, which actors send, and weights, which its trainer puts on the board.
+"""The content of a task's messages: fragments from actors, and weights that its trainer puts on the board.
 
 A fragment has rows and the report about them. Weights come with the moments of a filter and the clock of schedules, in
-float16 where the trial says so and their values allow it.
+float16 if the trial says so and their values allow it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _LARGEST: Final = float(np.finfo(np.float16).max)
 _FILTER_MEAN: Final = ":mean"
 _FILTER_SQUARES: Final = ":squares"
 _BLOB_BYTES: Final = 1 << 40
-"""A blob is one message, however long it is: boards cut it into chunks themselves."""
+"""Limit of a blob, which is one message of any length: boards split it into chunks."""
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of all parameters of a network, by name."""
+"""The shapes of all parameters of a network, by name."""
 
 
 def seal_fragment(
     header: Header, rows: SampleBatch | FrameRows, info: SampleInfo, key: bytes, max_bytes: int
 ) -> list[bytes]:
-    """Return the messages of a fragment; ``header`` says where it comes from, and its number."""
+    """Return the messages of a fragment; ``header`` has its origin and its number."""
     columns, raw = pack_rows(rows)
     more_columns, more_raw = pack_arrays(_report_arrays(info))
     columns = (*columns, *more_columns)
@@ -60,9 +60,9 @@ def seal_fragment(
 
 
 def open_fragment(message: Message, worker_index: int) -> tuple[SampleBatch | FrameRows, SampleInfo]:
-    """Return the rows of a whole message, read-only, and the report, as that of ``worker_index``.
+    """Return the rows of a whole message, read-only, and the report, as from worker ``worker_index``.
 
-    Raises InvalidMessageError where they have another form than :func:`seal_fragment` gives them.
+    Raises InvalidMessageError if their form differs from that of :func:`seal_fragment`.
     """
     arrays = unpack_arrays(message)
     report = {name: arrays.pop(name, None) for name in (*_REPORT, *_MOMENTS)}
@@ -134,26 +134,26 @@ def _moments(count: Any, mean: Array | None, squares: Array | None) -> Moments |
 
 @dataclass(frozen=True)
 class Newer:
-    """What an actor acts with from its next fragment on."""
+    """The weights with which an actor acts from its next fragment on."""
 
     version: int
-    """Learner updates behind the weights."""
+    """Number of learner updates that the weights include."""
     weights: Weights
     moments: Moments | None
-    """By which observations are standardised; None: the filter stays as it is, if there is one."""
+    """Moments that standardise observations; None: the filter, if any, does not change."""
     num_steps_sampled: int
-    """Env steps of all players together, when they were published."""
+    """Env steps of all players together, when the weights were published."""
     epoch: int = -1
-    """Of the trainer that published them; -1 before they are."""
+    """Epoch of the trainer that published them; -1 before that."""
 
 
 def blob_name(version: int) -> str:
-    """Return the name that the weights of ``version`` have on a board."""
+    """Return the name of the weights of ``version`` on a board."""
     return f"weights-{version}"
 
 
 def seal_weights(task_id: str, epoch: int, newer: Newer, keys: TrainerKeys) -> bytes:
-    """Return the blob of ``newer`` as the trainer of ``epoch`` puts it: a message, and with tokens its signature."""
+    """Return the blob of ``newer`` for the trainer of ``epoch``: a message, and with tokens its signature."""
     arrays = {name: np.asarray(array) for name, array in newer.weights.items()}
     info = {"steps": newer.num_steps_sampled}
     if newer.moments is not None:
@@ -166,7 +166,7 @@ def seal_weights(task_id: str, epoch: int, newer: Newer, keys: TrainerKeys) -> b
 
 
 def open_weights(blob: bytes, task_id: str, version: int, keys: ActorKeys, max_bytes: int) -> Newer:
-    """Return what :func:`seal_weights` was given, with the trainer's epoch; raises InvalidMessageError for all else."""
+    """Return what :func:`seal_weights` was given, and the trainer's epoch; raises InvalidMessageError for all else."""
     end = len(blob) - keys.num_signature_bytes
     message = read_message(blob[:end], keys.published_key, max_bytes)
     header = message.header
@@ -194,7 +194,7 @@ def check_form(weights: Weights, shapes: Shapes) -> None:
 
 
 def widened(weights: Weights) -> Weights:
-    """Return received weights as networks use them: float16 becomes float32."""
+    """Return received weights in the dtype of networks: float16 becomes float32."""
     return {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in weights.items()}
 
 
@@ -202,13 +202,13 @@ class WeightPrecision:
     """Rounds weights before they are published; owned by the source of joined actors."""
 
     def __init__(self, dtype: str) -> None:
-        """``dtype`` is what float32 arrays become: ``float32`` or ``float16``."""
+        """Initialise; float32 arrays become ``dtype``: ``float32`` or ``float16``."""
         self.dtype = dtype
         self._kept: set[str] = set()
         self._events: list[str] = []
 
     def rounded(self, weights: Weights) -> Weights:
-        """Return ``weights`` to be sent. An array with a value beyond float16 stays float32: none becomes infinite."""
+        """Return rounded ``weights``. An array with a value beyond float16 stays float32: none becomes infinite."""
         if self.dtype != FLOAT16:
             return weights
         return {name: self._rounded(name, np.asarray(array)) for name, array in weights.items()}

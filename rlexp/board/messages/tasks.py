@@ -1,6 +1,6 @@
-"""What lies on a board: tasks and their rows, which every board checks alike, and blobs.
+"""The content of a board: tasks and their rows, which every board checks in the same way, and blobs.
 
-A blob, such as weights or a checkpoint, is too large for one value: it is kept in chunks whose hash is checked.
+A blob, such as weights or a checkpoint, is too large for one value. It is stored in chunks whose hash is checked.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 from rlexp.files import to_json
 
 MAX_DESCRIPTION_BYTES: Final = 1 << 20
-"""Of a description and a file together."""
+"""Most bytes of a description and a file together."""
 
 MAX_ROW_BYTES: Final = 1 << 16
 
 KEPT_ROWS: Final = 1000
 
 KEPT_S: Final = 7 * 24 * 3600
-"""For how long a board knows of a task that is over, or that nobody has trained: a week."""
+"""Seconds for which a board keeps a task that is over, or that nobody has trained: a week."""
 
 MOST_SEATS: Final = 10_000
 
@@ -33,34 +33,34 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Task:
-    """What a trainer announces, or somebody submits."""
+    """The task that a trainer announces, or somebody submits."""
 
     id: str
-    """Letters, digits, ``-`` and ``_``, at most 64 of them; unlike any other task's."""
+    """Letters, digits, ``-`` and ``_``, at most 64 of them; unique."""
     name: str
-    """What people call it: the experiment's name."""
+    """The displayed name: the experiment's name."""
     num_seats: int
-    """Actors at most, from 1 on."""
+    """Most actors, from 1 on."""
     description: Mapping[str, Any] = field(default_factory=dict)
-    """What an actor needs to know, of JSON's own types; empty where no trainer has begun yet."""
+    """The information for an actor, of JSON's own types; empty if no trainer has begun yet."""
     file: str = ""
-    """The experiment of a submitted task, as YAML, 1 MiB with the description; empty where its trainer has the file."""
+    """The experiment of a submitted task, as YAML, 1 MiB with the description; empty if its trainer has the file."""
 
 
 def is_name(name: str) -> bool:
-    """Return whether ``name`` can be the id of a task or the name of a blob."""
+    """Return whether ``name`` is a valid id of a task or name of a blob."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str) -> str:
-    """Return ``name``; raises ValueError where it has other characters than ids of tasks and names of blobs have."""
+    """Return ``name``; raises ValueError if it is not a valid id of a task or name of a blob."""
     if not is_name(name):
         raise ValueError(f"{name[:80]!r} has other characters than letters, digits, - and _, or more than 64")
     return name
 
 
 def check_task(task: Task) -> Task:
-    """Return ``task``; raises ValueError where something about it is not allowed."""
+    """Return ``task``; raises ValueError if a part of it is not allowed."""
     check_name(task.id)
     if not 1 <= task.num_seats <= MOST_SEATS:
         raise ValueError(f"a task of {task.num_seats} seats; 1 to {MOST_SEATS} are allowed")
@@ -72,7 +72,7 @@ def check_task(task: Task) -> Task:
 
 
 def check_rows(rows: Sequence[str]) -> Sequence[str]:
-    """Return ``rows``; raises ValueError where one is too long."""
+    """Return ``rows``; raises ValueError if one is too long."""
     if any(len(row.encode()) > MAX_ROW_BYTES for row in rows):
         raise ValueError(f"a result row has more than {MAX_ROW_BYTES:,} bytes")
     return rows
@@ -80,7 +80,7 @@ def check_rows(rows: Sequence[str]) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class BlobHead:
-    """What is known of a blob before it is fetched."""
+    """The facts about a blob before it is fetched."""
 
     num_bytes: int
     sha256: str
@@ -92,11 +92,11 @@ class BlobHead:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that it is kept in."""
+        """Number of chunks."""
         return -(-self.num_bytes // CHUNK_BYTES)
 
     def fits(self, content: bytes) -> bool:
-        """Return whether ``content`` is what was put."""
+        """Return whether ``content`` is unchanged since it was put."""
         return BlobHead.of(content) == self
 
     def to_text(self) -> str:
@@ -105,7 +105,7 @@ class BlobHead:
 
     @staticmethod
     def parse(text: str) -> BlobHead:
-        """Return the head that ``text`` says; raises ValueError where it says none, or of more than MAX_BLOB_BYTES."""
+        """Parse a head; raises ValueError for an invalid one, or for more than MAX_BLOB_BYTES."""
         size, digest = text.split()
         num_bytes = int(size)
         if not 0 <= num_bytes <= MAX_BLOB_BYTES:

@@ -1,7 +1,7 @@
-"""The sliding window: both ends count, so that whatever lies between may lose, repeat and reorder. No clock, no I/O.
+"""The sliding window: both ends count, so the queue between them may lose, repeat and reorder. No clock, no I/O.
 
-A trainer writes for each seat and epoch how far it has received without a gap (*got*); an actor sends at most
-``size`` fragments beyond that, keeps what is not covered, and sends it again where nothing moves.
+For each seat and epoch, a trainer publishes how far it has received without a gap (*got*). An actor sends at most
+``size`` fragments beyond that, keeps unconfirmed ones, and sends them again if there is no progress.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 NOTHING_GOT: Final = -1
-"""The number of fragments received without a gap, before the first one: they are numbered from 0."""
+"""The value of *got* before the first fragment, as fragments are numbered from 0."""
 
 
 STANDSTILL_S: Final = 2.0
-"""Seconds without progress after which fragments are sent again, at first; each further time it is twice as long."""
+"""Seconds without progress after which fragments are first sent again; doubled each further time."""
 LONGEST_STANDSTILL_S: Final = 30.0
-"""That time at most, and always where messages wait in the queue: the trainer then lacks room, and nothing is lost."""
+"""The longest such time, used at once if messages wait in the queue: the trainer lacks room, and none is lost."""
 _ROUND_TRIPS: Final = 4
 
 
 class SendWindow:
-    """What an actor has sent and the trainer has not stored yet; owned by its outbox, new for each seat and epoch."""
+    """Fragments that an actor sent and the trainer has not stored; owned by its outbox, new for each seat and epoch."""
 
     def __init__(self, size: int) -> None:
-        """Let at most ``size`` fragments be on their way."""
+        """Allow at most ``size`` fragments on their way."""
         self.size = size
         self.got = NOTHING_GOT
         self.next_number = 0
-        """The number of the next fragment that is put."""
+        """The number of the next fragment."""
         self.num_sent = 0
         """Fragments that were sent for the first time."""
         self.num_sent_again = 0
@@ -60,9 +60,9 @@ class SendWindow:
         return number
 
     def take(self, now_s: float, round_trip_s: float = 0.0, *, is_queued: bool = False) -> list[bytes]:
-        """Return the messages to be sent now, those that are due again first.
+        """Return the messages to send now, repeated ones first.
 
-        ``now_s`` is any clock that only goes on. ``is_queued``: messages are known to wait in the task's queue.
+        ``now_s`` is any monotonic clock. ``is_queued``: messages are known to wait in the task's queue.
         """
         start = self._next_to_send
         if self._is_due_again(now_s, round_trip_s, is_queued):
@@ -78,9 +78,9 @@ class SendWindow:
         return [message for number in range(start, self.next_number) for message in self._kept[number]]
 
     def repeat(self) -> None:
-        """Let the next call of ``take`` return all that is not stored: what was taken may not have left.
+        """Let the next ``take`` return all that is not stored, as taken messages may not have left.
 
-        That says nothing of how long to wait for what is sent then: it may be lost too, before its receiver is back.
+        The wait before later repeats does not change: these may be lost too, before the receiver is back.
         """
         self._must_repeat = True
 
@@ -96,7 +96,7 @@ class SendWindow:
         self._standstill_s = STANDSTILL_S
 
     def clear(self) -> int:
-        """Forget everything that is not stored; return how many fragments these are."""
+        """Forget all fragments that are not stored; return their number."""
         count = len(self._kept)
         self._kept.clear()
         self._next_to_send = self.next_number
@@ -113,17 +113,17 @@ class SendWindow:
 
 
 class ReceiveWindow:
-    """Which fragments of one seat and epoch have come; owned by the trainer's inbox."""
+    """Fragments of one seat and epoch that have arrived; owned by the trainer's inbox."""
 
     def __init__(self, size: int) -> None:
         """Admit at most ``2 * size`` fragments beyond ``got``."""
         self.size = size
         self.got = NOTHING_GOT
-        """The highest number up to which all have come."""
+        """The highest number up to which all have arrived."""
         self._beyond_gap: set[int] = set()
 
     def admit(self, number: int) -> bool:
-        """Return whether fragment ``number`` is new and within the window; from then on it has come."""
+        """Return whether fragment ``number`` is new and within the window, and note its arrival."""
         if not self.got < number <= self.got + 2 * self.size or number in self._beyond_gap:
             return False
         self._beyond_gap.add(number)
@@ -131,7 +131,7 @@ class ReceiveWindow:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return which fragments have come."""
+        """Return which fragments have arrived."""
         return {"got": self.got, "settled": sorted(self._beyond_gap)}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ class ReceiveWindow:
         self._beyond_gap = {int(number) for number in settled}
 
     def advance(self, got: int) -> int:
-        """Take it that all up to ``got`` have come; return how many of them were not known to."""
+        """Assume that all up to ``got`` have arrived; return how many of them were not known to."""
         if got <= self.got:
             return 0
         num_skipped = got - self.got - sum(number <= got for number in self._beyond_gap)

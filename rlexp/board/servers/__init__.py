@@ -11,17 +11,17 @@ from rlexp.board.servers.board import Board, Carrier
 from rlexp.errors import UsageError
 
 OPENERS: Final[dict[str, Callable[[BoardAddress], Board]]] = {}
-"""Of further kinds of boards, by the scheme of their addresses."""
+"""Functions that open further kinds of boards, by the scheme of their addresses."""
 _REDIS: Final = "redis"
 _MODULES: Final = {_REDIS: "redis", "rabbitmq": "pika", "mqtt": "paho.mqtt", "pubsub": "google.pubsub_v1"}
-"""Of client libraries, by the extra of rlexp that installs each."""
+"""Modules of client libraries, by the extra of rlexp that installs each."""
 _NAMES: Final = {"mqtt": "MQTT", "pubsub": "Google Cloud Pub/Sub", "rabbitmq": "RabbitMQ"}
 
 
 def open_board(address: BoardAddress) -> Board:
-    """Return a board, whose connections are made with its first calls; the caller closes it.
+    """Return a board, which connects with its first call; the caller closes it.
 
-    Raises UsageError where a client library is not installed.
+    Raises UsageError if a client library is not installed.
     """
     if address.scheme in OPENERS:
         return OPENERS[address.scheme](address)
@@ -33,9 +33,9 @@ def open_board(address: BoardAddress) -> Board:
 
 
 def queue_opener(address: QueueAddress) -> Callable[[str], Carrier]:
-    """Return what opens an end of a task's queue by its id, which connects with its first call; the caller closes it.
+    """Return a function of a task's id that opens an end of its queue, which the caller closes.
 
-    Raises UsageError where the client library is not installed.
+    The end connects with its first call. Raises UsageError if the client library is not installed.
     """
     try:
         if address.kind == "mqtt":
@@ -54,7 +54,7 @@ def queue_opener(address: QueueAddress) -> Callable[[str], Carrier]:
 
 
 def client_modules(address: BoardAddress) -> dict[str, str]:
-    """Return the modules that the ends of a board and its queue need, each with the extra of rlexp that has it."""
+    """Return the modules that the ends of a board and its queue need, each with its extra of rlexp."""
     extras = [_REDIS] if address.queue is None else [_REDIS, address.queue.kind]
     return {} if address.scheme in OPENERS else {_MODULES[extra]: extra for extra in extras}
 

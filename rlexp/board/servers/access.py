@@ -1,9 +1,9 @@
-"""What each role may do on a Redis or Valkey that is a board: access rules (ACL), and the commands by which it does it.
+"""The access rules (ACL) of each role on a Redis or Valkey that is a board, and the commands that it needs.
 
-Commands within a script are checked against the rules of whoever runs it, so each role has the commands and keys that
-its scripts use, and can use them without the scripts as well. So a role that writes a key has only the command that
-its scripts write it with: nobody else can give the key another type, or remove it. Actors run the scripts that the
-server has, by their hash, and cannot give it others; trainers and clients load them.
+The server checks commands in a script against the rules of the caller, so each role has the commands and keys of its
+scripts, and can use them without the scripts too. So a role has only the one command with which its scripts write a
+key: it cannot change the key's type or remove it. Actors run the server's scripts by hash and cannot load others;
+trainers and clients load them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _WRITING: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "exp
 
 @dataclass(frozen=True)
 class Role:
-    """A user of the server, and what it may do."""
+    """A user of the server, and its rights."""
 
     name: str
     keys: tuple[str, ...]
     """Patterns of keys with their rights, as Redis 7.0 reads them: ``%R~`` to read, ``%W~`` to write, ``%RW~`` both."""
     commands: tuple[str, ...]
-    """What it may do with all of these keys, each as far as its rights go."""
+    """Commands for all of these keys, each within its rights."""
     more: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Further keys, each with the commands that are allowed for it only."""
+    """Further keys, each with the only commands that are allowed for it."""
 
     def rules(self, password: str, version: tuple[int, int] = FIRST_WITH_READ_ONLY_KEYS) -> str:
-        """Return the rules of ``ACL SETUSER`` after the user's name; the password itself is not in them.
+        """Return the rules of ``ACL SETUSER`` after the user's name, without the password itself.
 
-        Before FIRST_WITH_READ_ONLY_KEYS a key that may be read may also be written, with all commands of the role.
+        Before FIRST_WITH_READ_ONLY_KEYS, a key that may be read may also be written, with all commands of the role.
         """
         return self._rules(f"#{sha256(password.encode()).hexdigest()}", version)
 
@@ -87,17 +87,17 @@ TRAINER: Final = Role(
         *("evalsha", "script|load", "info", "rename", "lpop", "blpop"),
     ),
 )
-"""Trains: it has everything of a board's own keys."""
+"""Trains: it has all rights on a board's own keys."""
 CLIENT: Final = Role(
     "client",
     ("%R~rlexp:*",),
     (*_CONNECTION, *_READING, "evalsha", "script|load", "info"),
     (("%W~rlexp:tasks", ("sadd",)), ("%RW~rlexp:{*}:task", ("evalsha", "hset", "expire"))),
 )
-"""Submits and cancels tasks, reads how they do and what they result in."""
+"""Submits and cancels tasks, reads their state and their results."""
 ROLES: Final = (ACTOR, TRAINER, CLIENT)
 _TASK: Final = "rlexp:{rlexp-board-check}:"
-"""Of a task that nobody announces."""
+"""A task id that nobody announces."""
 _NO_SCRIPT: Final = "0" * 40
 _SEE: Final = "see the tasks"
 _SEAT: Final = "take a seat"
@@ -113,9 +113,9 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
     TRAINER.name: (_SEE, _ANNOUNCE, _RECEIVE, _PUBLISH),
     CLIENT.name: (_SEE, _SUBMIT, _RESULTS),
 }
-"""What each role does, by its name."""
+"""The needs of each role, by name."""
 RULING_COMMANDS: Final = (("FLUSHALL",), ("CONFIG", "GET", "dir"))
-"""What nobody needs who plays, trains or submits."""
+"""Commands that nobody needs to play, train or submit."""
 _COMMANDS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     _SEE: [
         ("SMEMBERS", "rlexp:tasks"),
@@ -167,5 +167,5 @@ _COMMANDS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 
 
 def needed_commands(need: str) -> Sequence[tuple[str, ...]]:
-    """Return the commands, and those of scripts, by which a role does one of its NEEDS."""
+    """Return the commands, with those in scripts, that a role needs for one of its NEEDS."""
     return _COMMANDS[need]

@@ -1,4 +1,4 @@
-"""RabbitMQ as a queue: one for each task, which its trainer declares and which is gone some minutes after it."""
+"""RabbitMQ as a queue: one for each task. Its trainer declares it, and it is removed some minutes after the trainer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rlexp.board.servers.carriers import ServedConnection, SessionCarrier
 
 MAX_BYTES: Final = 4 << 20
 _PREFETCH: Final = 256
-"""Messages that wait here for their receiver, at most; more wait at the server."""
+"""Most messages that wait here for their receiver; more wait at the server."""
 _EXPIRES_S: Final = 300
-"""A queue that no trainer has read from for so long is removed: what was in it is sent again, if anyone is there."""
+"""Seconds after which a queue that no trainer reads is removed; actors send its messages again."""
 _QUEUE_BYTES: Final = 64 << 20
-"""Where a queue is full, what comes is dropped: its sender keeps it until the trainer has it."""
+"""Most bytes of a queue. A full one drops new messages, which their sender keeps until the trainer has them."""
 _CONNECT_S: Final = 5.0
 _HEARTBEAT_S: Final = 20
 _ANSWER_S: Final = 10.0
 _LOOK_S: Final = 5.0
 _GUEST: Final = "guest"
 
-# Whoever calls gets each error; without a handler of its own the library's logger would print them too.
+# The caller gets each error; without this handler, the library's logger would also print it.
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
 
@@ -81,7 +81,7 @@ class _AmqpConnection(ServedConnection[tuple[int, bytes]]):
         self._thread.join(_ANSWER_S)
 
     def _call(self, callback: Callable[[], None]) -> None:
-        """Let the thread call ``callback``."""
+        """Call ``callback`` in the thread."""
         connection = self._connection
         if connection is None:
             return
@@ -93,10 +93,10 @@ class _AmqpConnection(ServedConnection[tuple[int, bytes]]):
     def _run(self) -> None:
         try:
             connection = pika.BlockingConnection(_parameters(self._address))
-            with suppress(exceptions.ConnectionWrongStateError):  # raised where it was closed meanwhile
+            with suppress(exceptions.ConnectionWrongStateError):  # raised if it was closed meanwhile
                 self._serve(connection)
                 connection.close()
-        except Exception as error:  # of the client library, of TLS, of the operating system
+        except Exception as error:  # errors of the client library, of TLS, and of the operating system
             self._end(_translated(self._address, error))
         else:
             self._end(BoardLostError(f"the connection with the queue {self._address} has ended"))
@@ -123,7 +123,7 @@ class _AmqpConnection(ServedConnection[tuple[int, bytes]]):
             "x-max-length-bytes": _QUEUE_BYTES,
             "x-overflow": "reject-publish",
         }
-        # Durable for servers that refuse others; its messages are kept in memory only.
+        # Durable, for servers that refuse others; its messages are in memory only.
         self._channel.queue_declare(self._queue, durable=True, arguments=arguments)
         self._channel.add_on_cancel_callback(self._on_cancel)
         self._channel.basic_consume(self._queue, self._on_message)
@@ -180,7 +180,7 @@ def _translated(address: QueueAddress, error: Exception) -> BoardError:
 
 
 def _short(error: BaseException) -> str:
-    """Return the operating system's reason where there is one, else the kind of the error."""
+    """Return the operating system's reason if there is one, else the kind of the error."""
     inner = error.args[0] if error.args and isinstance(error.args[0], BaseException) else error
     for found in (error, inner, error.__cause__, error.__context__):
         if isinstance(found, OSError) and found.strerror:

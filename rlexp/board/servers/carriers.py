@@ -1,4 +1,4 @@
-"""Carriers around others: over sessions with a server, and over a server that may be away while the board is there."""
+"""Carriers that wrap others: over sessions with a server, and over a server that may be away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError
 from rlexp.board.servers.board import Carrier, check_sizes
 
 T = TypeVar("T")
-"""What has come with a message."""
+"""The type of a received message."""
 
 
 class ReconnectingCarrier:
@@ -32,9 +32,9 @@ class ReconnectingCarrier:
         patience_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Own ``carrier``; raise BoardError where its server is away for more than ``patience_s``."""
+        """Own ``carrier``; raise BoardError if its server is away for more than ``patience_s``."""
         self.lost: BoardLostError | None = None
-        """Why messages are lost at present."""
+        """Why messages are lost now."""
         self._carrier, self._patience_s, self._clock = carrier, patience_s, clock
         self._backoff = Backoff(seed)
         self._lost_s = 0.0
@@ -46,7 +46,7 @@ class ReconnectingCarrier:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is tried now."""
+        """Whether it waits before the next try."""
         return self.lost is not None and self._clock() < self._due_s
 
     def send(self, messages: Sequence[bytes]) -> None:
@@ -82,9 +82,9 @@ class ReconnectingCarrier:
 
 
 class ServedConnection(ABC, Generic[T]):
-    """One connection, served by a thread of its own and used by one other: what has come, and what ended it.
+    """One connection, served by a thread of its own and used by one other; it stores arrivals and the final error.
 
-    After an error that ended it another one is opened.
+    After an error that ended it, another one is opened.
     """
 
     def __init__(self, address: QueueAddress) -> None:
@@ -95,27 +95,27 @@ class ServedConnection(ABC, Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection is of no use any more."""
+        """Whether the connection cannot be used any more."""
         return self._error is not None
 
     @abstractmethod
     def check(self) -> None:
-        """Wait until it is connected; raises BoardError where it is not, or takes nothing now."""
+        """Wait until it is connected; raises BoardError if it is not, or accepts no messages now."""
 
     @abstractmethod
     def send(self, messages: Sequence[bytes]) -> None:
-        """Hand over ``messages``; an error is that of a later call."""
+        """Hand over ``messages``; a later call raises an error of sending them."""
 
     @abstractmethod
     def take(self, limit: int, timeout_s: float) -> list[bytes]:
-        """Return up to ``limit`` messages, after ``timeout_s`` at most; raises what ended it."""
+        """Return up to ``limit`` messages, after at most ``timeout_s``; raises the error that ended it."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the connection, after what was handed over was sent."""
+        """End the connection after all messages handed over were sent."""
 
     def _wait_until(self, is_ready: Callable[[], bool], most_s: float) -> None:
-        """Wait for what the server says; raises what ended the connection, as where it says nothing.
+        """Wait for the server; raises the error that ended the connection, also if the server is silent.
 
         The caller has the lock.
         """
@@ -124,7 +124,7 @@ class ServedConnection(ABC, Generic[T]):
         self._raise_error()
 
     def _take(self, limit: int, timeout_s: float) -> list[T]:
-        """Return up to ``limit`` of what has come within ``timeout_s``; raises what ended it. Needs the lock."""
+        """Return up to ``limit`` messages that arrive within ``timeout_s``; raises the final error. Needs the lock."""
         self._changed.wait_for(lambda: bool(self._arrived) or self._error is not None, timeout_s)
         self._raise_error()
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
@@ -143,7 +143,7 @@ class SessionCarrier:
     """A :class:`~rlexp.board.servers.board.Carrier` that opens a session with its first call, and after each error."""
 
     def __init__(self, open_session: Callable[[], ServedConnection[Any]], max_bytes: int) -> None:
-        """Take messages of ``max_bytes`` at most."""
+        """Limit messages to ``max_bytes``."""
         self._open_session = open_session
         self._max_bytes = max_bytes
         self._session: ServedConnection[Any] | None = None
@@ -165,7 +165,7 @@ class SessionCarrier:
             self._session = None
 
     def _connected(self) -> ServedConnection[Any]:
-        """Return the session, another one where the last one has ended; raises the error that ended it first."""
+        """Return the session, a new one if the last one has ended; raises the error that ended it first."""
         if self._session is None:
             self._session = self._open_session()
         try:

@@ -1,4 +1,4 @@
-"""MQTT 5 as a queue: a topic for each task, to which its trainer subscribes. The server keeps nothing."""
+"""MQTT 5 as a queue: a topic for each task, to which its trainer subscribes. The server stores nothing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.servers.carriers import ServedConnection, SessionCarrier
 
 MAX_PACKET_BYTES: Final = 256 << 10
-"""Servers take so much, many no more."""
+"""A size that servers accept; many accept no more."""
 MAX_BYTES: Final = MAX_PACKET_BYTES - 1024
-"""Of a message: the packet has the topic too."""
+"""Most bytes of a message: the packet has the topic too."""
 QOS: Final = 0
-"""At most once: the windows repeat what is lost, and servers drop what they confirmed where a queue is full."""
+"""At most once: the windows repeat lost messages, and servers drop confirmed ones if a queue is full."""
 _BUFFERED_BYTES: Final = 64 << 20
-"""What waits here for its receiver, at most; what comes beyond it is dropped, and sent again."""
+"""Most bytes that wait here for their receiver; more are dropped, and sent again."""
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _KEEPALIVE_S: Final = 20
 _LOGIN_REFUSED: Final = (134, 135)
-"""MQTT's reasons: bad user name or password, not authorized."""
+"""MQTT's reason codes: bad user name or password, not authorized."""
 
 
 class MqttCarrier(SessionCarrier):
@@ -73,7 +73,7 @@ class _MqttConnection(ServedConnection[bytes]):
                 raise BoardLostError(f"the connection with the queue {self._address} has ended")
 
     def take(self, limit: int, timeout_s: float) -> list[bytes]:
-        """Return up to ``limit`` messages; the first call subscribes, and what was sent before never comes."""
+        """Return up to ``limit`` messages; the first call subscribes, and earlier messages never arrive."""
         if not self._is_subscribed:
             self._client.subscribe(self._topic, QOS)
         with self._changed:
@@ -85,8 +85,8 @@ class _MqttConnection(ServedConnection[bytes]):
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
-        # The client closes its last two sockets when it is collected. Without this cycle that is as soon as it is
-        # dropped; a cycle's parts are collected in any order, the sockets before the client too.
+        # The client closes its last two sockets when it is collected. Without this cycle, it is collected as soon as it
+        # is dropped. The parts of a cycle are collected in any order, so the sockets may go before the client.
         self._client.on_connect = self._client.on_disconnect = None
         self._client.on_subscribe = self._client.on_message = None
 

@@ -1,4 +1,4 @@
-"""What ``rlexp board check`` asks: can a server be reached, its certificate, its speed, and what a Redis tells."""
+"""The checks of ``rlexp board check``: reachability, certificate and speed of a server, and facts about a Redis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONNECT_S: Final = 5.0
 NUM_ROUND_TRIPS: Final = 20
 _SIZES: Final = (64 << 10, 1 << 20, 4 << 20)
 _LONGEST_S: Final = 5.0
-"""A size that would take longer, by the one before it, is not tried."""
+"""A size that would take longer than this, by the previous one, is not tried."""
 T = TypeVar("T")
 _SECTIONS: Final = ("memory", "persistence", "stats", "clients")
 
@@ -36,21 +36,21 @@ class ReachObstacle(StrEnum):
     NAME = "name"
     """The host's name has no address."""
     PORT = "port"
-    """Nothing listens there, or something between refuses."""
+    """Nothing listens there, or a firewall refuses."""
     SILENCE = "silence"
-    """Nothing comes back."""
+    """There is no answer."""
     PLAIN = "plain"
-    """What listens there speaks no TLS."""
+    """The server there does not speak TLS."""
     AUTHORITY = "authority"
-    """The certificate is of an authority that is not trusted here."""
+    """The certificate's authority is not trusted here."""
     HOST = "host"
-    """The certificate is another host's."""
+    """The certificate is for another host."""
     TIME = "time"
     """The certificate has expired, or is not valid yet, by the clock of this machine."""
 
 
 class ReachError(Exception):
-    """A server that cannot be reached."""
+    """Raised for a server that cannot be reached."""
 
     def __init__(self, obstacle: ReachObstacle, reason: str) -> None:
         super().__init__(reason)
@@ -65,17 +65,17 @@ class Reach:
     peer: str
     """Its address as a number."""
     is_private: bool
-    """Whether that is an address of a private network, or this machine."""
+    """Whether the address is in a private network, or this machine."""
     connect_s: float
-    """Seconds until the connection stood, with TLS where it has it."""
+    """Seconds until the connection was made, with TLS if it has it."""
     tls_version: str = ""
-    """Such as ``TLSv1.3``; empty without TLS."""
+    """TLS version, such as ``TLSv1.3``; empty without TLS."""
     certificate_left_s: float | None = None
-    """Seconds until its certificate ends."""
+    """Seconds until its certificate expires."""
 
     @property
     def is_this_machine(self) -> bool:
-        """Whether nothing leaves this machine."""
+        """Whether the server is this machine."""
         return ipaddress.ip_address(self.peer).is_loopback
 
 
@@ -109,7 +109,7 @@ def _encrypted(connection: socket.socket, host: str, ca_file: str) -> ssl.SSLSoc
         return _context(ca_file).wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise ReachError(_obstacle_of(error), f"the certificate: {error.verify_message}") from error
-    except OSError as error:  # also where the server waits for a command, and says nothing to the beginning of TLS
+    except OSError as error:  # also if the server waits for a command and does not answer the start of TLS
         raise ReachError(
             ReachObstacle.PLAIN, f"no TLS: {getattr(error, 'reason', '') or type(error).__name__}"
         ) from error
@@ -129,28 +129,28 @@ def _left_s(encrypted: ssl.SSLSocket) -> float | None:
 
 
 def _obstacle_of(error: ssl.SSLCertVerificationError) -> ReachObstacle:
-    """Return what is wrong with a certificate, by OpenSSL's number of the error."""
+    """Return the problem of a certificate, by OpenSSL's number of the error."""
     x509_v_err = {9: ReachObstacle.TIME, 10: ReachObstacle.TIME, 62: ReachObstacle.HOST, 64: ReachObstacle.HOST}
     return x509_v_err.get(error.verify_code, ReachObstacle.AUTHORITY)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured."""
+    """The measurements of a connection."""
 
     round_trip_s: float
-    """The median of a few small messages, there and back."""
+    """Median round trip of a few small messages."""
     bytes_per_s: float | None
-    """Of the largest message that went through, both ways counted; None where none did."""
+    """Bytes per second of the largest message that passed, counted both ways; None if none did."""
     largest_bytes: int
-    """Of the messages that went through."""
+    """Size of the largest message that passed."""
     refused_bytes: int | None = None
-    """Of the message that did not; None where all went through, or the connection was too slow to try."""
+    """Size of the message that did not pass; None if all did, or the connection was too slow to try."""
     refusal: str = ""
 
 
 def measure(echo: Callable[[bytes], bytes]) -> Speed:
-    """Return how fast ``echo`` returns what it is given, and up to which size; raises BoardError for small messages."""
+    """Return how fast ``echo`` returns messages, and up to which size; raises BoardError for small messages."""
     times = []
     for _ in range(NUM_ROUND_TRIPS):
         started_s = time.perf_counter()
@@ -177,7 +177,7 @@ def measure(echo: Callable[[bytes], bytes]) -> Speed:
 
 @dataclass(frozen=True)
 class RedisFacts:
-    """What was found."""
+    """The facts about a server."""
 
     server: str
     """``redis`` or ``valkey``."""
@@ -187,21 +187,21 @@ class RedisFacts:
     role: str
     """``master`` or ``replica``."""
     user: str | None
-    """Whose password it is; None where the server does not say."""
+    """The user that the password belongs to; None if the server does not say."""
     missing: Mapping[str, Sequence[str]] | None
-    """By role, what this user may not do of what the role does; None where the server does not say."""
+    """By role, its needs that this user may not do; None if the server does not say."""
     rules_server: bool
     """Whether this user may erase the server or read its configuration."""
     clock_offset_s: float
     """Seconds that the server's clock is ahead of this machine's."""
     speed: Speed
     about: Mapping[str, str] | None
-    """The answers to INFO, by name; None where this user may not ask."""
+    """The answers to INFO, by name; None if this user may not ask."""
 
 
 def probe(address: BoardAddress) -> RedisFacts:
-    """Return what the server at ``address`` tells; raises BoardLostError and BoardError."""
-    from rlexp.board.servers.redis_queue import RedisConnection  # whether the server can be reached is asked without it
+    """Return the facts about the server at ``address``; raises BoardLostError and BoardError."""
+    from rlexp.board.servers.redis_queue import RedisConnection  # reach() needs no client library
 
     with closing(RedisConnection(address)) as connection:
         hello = _pairs(connection.call(b"HELLO"))
@@ -220,7 +220,7 @@ def probe(address: BoardAddress) -> RedisFacts:
 
 
 def _if_allowed(ask: Callable[[], T]) -> T | None:
-    """Return the answer to a question, None where the server refuses it; raises BoardLostError."""
+    """Return the answer to a question; None if the server refuses it; raises BoardLostError."""
     try:
         return ask()
     except BoardLostError:

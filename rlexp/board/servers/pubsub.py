@@ -1,7 +1,7 @@
 """Google Cloud Pub/Sub as a queue: one topic for all tasks, and for each task a subscription of its trainer.
 
-Untried at Google: tested against a server of the same gRPC interface. What it may do, lose, repeat and reorder, is what
-any carrier may. Credentials are Google's default ones; ``PUBSUB_EMULATOR_HOST`` names an emulator instead.
+Never run at Google: tested against a server with the same gRPC interface. Like any carrier, it may lose, repeat and
+reorder. Credentials are Google's default ones; ``PUBSUB_EMULATOR_HOST`` names an emulator instead.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _LOST: Final = (
     OSError,
 )
 MAX_BYTES: Final = 9_000_000
-"""Of a message. A request of the service has 10 MB at most, and a message's attributes and lengths are a part of it."""
+"""Most bytes of a message. A request has 10 MB at most, and a message's attributes and lengths are a part of it."""
 _REQUEST_BYTES: Final = 9_500_000
 _REQUEST_MESSAGES: Final = 1000
-"""The service takes no more in one request."""
+"""Most messages of one request, by the service's limit."""
 _BUFFERED: Final = 64
-"""Messages that wait here for their receiver, at most; more wait at the service."""
+"""Most messages that wait here for their receiver; more wait at the service."""
 _ANSWER_S: Final = 10.0
 _PULL_S: Final = 20.0
-"""How long one request waits for messages; below ACK_DEADLINE_S."""
+"""Seconds that one request waits for messages; below ACK_DEADLINE_S."""
 ACK_DEADLINE_S: Final = 60
-"""What the trainer has not confirmed for so long is delivered again; it confirms what it has in its memory."""
+"""Seconds after which an unconfirmed message is delivered again; the trainer confirms messages in its memory."""
 _RETENTION_S: Final = 600
-"""The shortest that the service allows: what is older would be sent again by its actor in any case."""
+"""The shortest retention of the service: older messages would be sent again by their actors in any case."""
 _EXPIRES_S: Final = 86_400
-"""The shortest as well: what the trainer that died has left is gone after a day."""
+"""The shortest expiry of the service: a dead trainer's subscription is removed after a day."""
 _JOIN_S: Final = 5.0
 
 
 class PubSubCarrier:
-    """A task's end of a topic; see :class:`~rlexp.board.servers.board.Carrier`. Owns its connections.
+    """An end of a topic for one task; see :class:`~rlexp.board.servers.board.Carrier`. Owns its connections.
 
-    The end that receives owns the task's subscription: it is created with the first call of ``receive``, again where
-    it has been removed, and deleted with ``close``.
+    The receiving end owns the task's subscription. The first ``receive`` creates it, a later one does so again if it
+    was removed, and ``close`` deletes it.
     """
 
     def __init__(self, project: str, topic: str, task_id: str) -> None:
@@ -116,26 +116,26 @@ class _TopicReader:
         self._thread.start()
 
     def take(self, limit: int, timeout_s: float) -> list[bytes]:
-        """Return up to ``limit`` messages; raises once each error that the thread has met."""
+        """Return up to ``limit`` messages; raises each error of the thread once."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._messages) or self._error is not None, timeout_s)
             if self._error is not None and not self._messages:
                 error, self._error = self._error, None
-                self._changed.notify_all()  # it tries again now: the caller knows when to
+                self._changed.notify_all()  # it tries again now: the caller decides when
                 raise error
             taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
             self._changed.notify_all()
             return taken
 
     def close(self) -> None:
-        """Delete the subscription, and with it what waits in it."""
+        """Delete the subscription, and with it its waiting messages."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
         with suppress(exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError, OSError):
             name = {"subscription": self._subscription}
             self._client.delete_subscription(request=name, retry=None, timeout=_ANSWER_S)
-        self._client.transport.close()  # a request that waits for messages ends with it
+        self._client.transport.close()  # this also ends a waiting request
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
@@ -149,7 +149,7 @@ class _TopicReader:
                     self._changed.notify_all()
 
     def _wait_for_room(self) -> int:
-        """Return how many messages may be fetched, 0 where the thread is to end."""
+        """Return how many messages may be fetched; 0 if the thread must end."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_closing or (self._error is None and len(self._messages) < _BUFFERED)
@@ -161,7 +161,7 @@ class _TopicReader:
         try:
             answer = self._client.pull(request=request, retry=None, timeout=_PULL_S)
         except exceptions.DeadlineExceeded:
-            return  # nothing has come
+            return  # no message arrived
         except exceptions.NotFound:
             if not self._is_closing:
                 self._subscribe()
@@ -188,7 +188,7 @@ class _TopicReader:
 
 
 def batches(messages: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield ``messages`` as they fit into requests, in their order."""
+    """Yield ``messages`` in groups that fit into requests, in order."""
     batch: list[bytes] = []
     num_bytes = 0
     for message in messages:
@@ -196,7 +196,7 @@ def batches(messages: Sequence[bytes]) -> Iterator[list[bytes]]:
             yield batch
             batch, num_bytes = [], 0
         batch.append(message)
-        num_bytes += len(message) + 200  # its attribute, and the lengths of both
+        num_bytes += len(message) + 200  # the attribute, and the lengths of both
     if batch:
         yield batch
 
@@ -212,7 +212,7 @@ def connected_client(kind: Any) -> Any:
 
 @contextmanager
 def translated_errors(topic: str) -> Iterator[None]:
-    """Raise BoardLostError for what may pass, and BoardError for what the user has to mend."""
+    """Raise BoardLostError for temporary errors, and BoardError for errors that the user must correct."""
     try:
         yield
     except exceptions.NotFound as error:

@@ -1,4 +1,4 @@
-"""Redis (6.2 or newer) or Valkey as a board: each task has its keys ``rlexp:{ID}:...``, in one slot of a cluster."""
+"""Redis (6.2 or newer) or Valkey as a board: each task has the keys ``rlexp:{ID}:...``, in one slot of a cluster."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ _TASKS: Final = "rlexp:tasks"
 _OVER: Final = {status.value.encode() for status in TaskStatus if status.is_over}
 _NOT_ANNOUNCED: Final = (b"",) * len(TASK_FIELDS)
 _LISTED_S: Final = 2.0
-"""How often a trainer sees to it that its task is listed."""
+"""Seconds between two checks of a trainer that its task is listed."""
 _UPLOAD_S: Final = 3600
-"""What a trainer that died has put of a blob is gone after an hour."""
+"""Seconds after which the unfinished blob of a dead trainer is removed: an hour."""
 
 
 class RedisBoard:
     """A connection to a server; see :class:`~rlexp.board.servers.board.Board`."""
 
     def __init__(self, address: BoardAddress, open_queue: Callable[[str], Carrier] | None = None) -> None:
-        """Connect to ``address`` with the first call; ``open_queue`` opens another server's queue of a task."""
+        """Connect to ``address`` with the first call; ``open_queue`` opens a task's queue on another server."""
         self._connection = RedisConnection(address, redis_scripts.ALL)
         self._queue_kind, self._open_queue = address.queue_kind, open_queue
         self._announced: dict[str, Sequence[bytes]] = {}
-        """By task: the TASK_FIELDS that it has, and is to keep."""
+        """By task, the TASK_FIELDS that it has and must keep."""
         self._listed_s = -math.inf
         self.unreadable = UnreadableValues()
 
@@ -150,7 +150,7 @@ class RedisBoard:
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         check_task(task)
-        # Here rather than when one is missing: actors may be of another version than those that were served before.
+        # Loaded here, and not when one is missing, as actors may be of another version than earlier ones.
         self._connection.load_scripts()
         keys = [_key(task.id, "task"), _key(task.id, "epochs")]
         known = [number for pair in (epochs or {}).items() for number in pair]
@@ -225,15 +225,15 @@ class RedisBoard:
         self._connection.close()
 
     def _forget_old(self) -> None:
-        """Take tasks off the list whose keys are gone; remove what their actors, and those of ended ones, sent last.
+        """Remove tasks without keys from the list, and the last messages of actors of removed and ended tasks.
 
-        Nobody reads such a queue, and what begins it anew gives it no time to live: actors may not.
+        Nobody reads such a queue. Actors may not set an expiry, so a queue that they start again has none.
         """
         members = self._connection.call("SMEMBERS", _TASKS)
         ids = sorted(_names(members))
         statuses = self._connection.read_all([("HGET", _key(task_id, "task"), "status") for task_id in ids])
         absent = [task_id for task_id, status in zip(ids, statuses, strict=True) if status is None]
-        # A client may have deleted the one key that it can write; then the trainer writes it again.
+        # A client may have deleted the one key that it can write; the trainer then writes it again.
         were_led = self._connection.call_all([("EXISTS", _key(task_id, "trainer")) for task_id in absent])
         gone = [task_id for task_id, was_led in zip(absent, were_led, strict=True) if not was_led]
         over = [task_id for task_id, status in zip(ids, statuses, strict=True) if status in _OVER]
@@ -243,7 +243,7 @@ class RedisBoard:
             self._connection.call("SREM", _TASKS, *gone, *strange)
 
     def _list(self, task_id: str, *, mends: bool = False) -> None:
-        """Let a task be among those that are listed; ``mends``: this user may remove a key of another type."""
+        """Add a task to the list; ``mends``: this user may remove a key of another type."""
         try:
             self._connection.call("SADD", _TASKS, task_id)
         except WrongTypeError:
@@ -254,7 +254,7 @@ class RedisBoard:
         self._listed_s = time.monotonic()
 
     def _remember(self, task: Task) -> None:
-        """Keep what the board has of an announced task, which may be another's words: nobody is to change it."""
+        """Store the fields of an announced task, which nobody may change; they may be another trainer's."""
         found: Any
         (found,) = self._connection.read_all([("HMGET", _key(task.id, "task"), *TASK_FIELDS)])
         try:
@@ -279,7 +279,7 @@ class RedisBoard:
 
 
 def _names(members: Iterable[bytes]) -> list[str]:
-    """Return those of ``members`` that can be ids of tasks."""
+    """Return the ``members`` that are valid ids of tasks."""
     return [name for member in members if is_name(name := member.decode("ascii", "replace"))]
 
 

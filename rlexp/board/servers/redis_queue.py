@@ -1,4 +1,4 @@
-"""Redis or Valkey as a queue: a list for each task. Also the connection that boards of that kind use."""
+"""Redis or Valkey as a queue: a list for each task. Also the connection of boards of that kind."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rlexp.board.messages.errors import BoardError, BoardLostError
 from rlexp.board.servers.board import check_sizes
 
 Command = Sequence[bytes | str | int]
-"""Its name and arguments."""
+"""The name of a command, and its arguments."""
 MAX_BYTES: Final = 4 << 20
-"""Of a message: far below what Redis takes, so that none keeps others waiting for long."""
+"""Most bytes of a message: far below the limit of Redis, so that none delays others for long."""
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _BLOCK_S: Final = 5.0
-"""A blocking call must end before the connection counts as lost."""
+"""Seconds of a blocking call, which must end before the connection counts as lost."""
 
 
 class WrongTypeError(BoardError):
-    """A key holds another type than the command is for: somebody else has written there."""
+    """Raised if a key has another type than the command needs: another program has written there."""
 
 
 class RedisConnection:
-    """A pool of connections to one server, made as they are needed; its owner closes it.
+    """A pool of connections to one server, made when they are needed; its owner closes it.
 
-    The client library's own retries are off: they would hide a lost server for seconds.
+    The client library's own retries are off, as they would hide a lost server for seconds.
     """
 
     def __init__(self, address: BoardAddress, scripts: Sequence[str] = ()) -> None:
-        """``scripts``: all that :meth:`run` is given; they are loaded together, also for those who may not load any."""
+        """``scripts``: all that :meth:`run` is given; they are loaded together, also for users who may not load any."""
         self._address = address
         self._scripts = scripts
         options: dict[str, Any] = {}
@@ -68,16 +68,16 @@ class RedisConnection:
             return self._answers(commands, raise_on_error=True)
 
     def read_all(self, commands: Sequence[Command]) -> list[Any]:
-        """Return the answers like ``call_all``; a WrongTypeError in place of that to a key of another type."""
+        """Return the answers like ``call_all``; a WrongTypeError in place of an answer for a key of another type."""
         with self._translated():
             answers = self._answers(commands)
             _raise_others(answers)
             return [WrongTypeError(str(each)) if isinstance(each, Exception) else each for each in answers]
 
     def may(self, commands: Sequence[Sequence[str]]) -> list[bool]:
-        """Return for each command whether this user may run it; none is run. Raises BoardError where nobody can say."""
-        # The server checks the rights of what a transaction is to do before it is discarded; so first, whether it has
-        # transactions. Names are in bytes, or the client library would look for a command's own answer in b"QUEUED".
+        """Return for each command whether this user may run it; none is run. Raises BoardError if that is unknown."""
+        # The server checks the rights of a transaction's commands before it is discarded. First comes the right
+        # to transactions itself. Names are in bytes, or the client library would seek a command's answer in b"QUEUED".
         self.call_all([(b"MULTI",), (b"DISCARD",)])
         with self._translated():
             asked: list[Sequence[str]] = [("MULTI",), *commands, ("DISCARD",)]
@@ -91,9 +91,9 @@ class RedisConnection:
         arguments: Command,
         before: Sequence[Command] = (),
     ) -> Any:
-        """Return what a Lua script returns; the commands ``before`` it take the same round trip.
+        """Return the result of a Lua script; the commands ``before`` it share the round trip.
 
-        One of these to a key of another type does nothing: as if it had been lost on its way.
+        A command ``before`` on a key of another type does nothing, as if it were lost on its way.
         """
         sha = sha1(script.encode(), usedforsecurity=False).hexdigest()
         evaluated: Command = ["EVALSHA", sha, len(keys), *keys, *arguments]
@@ -109,23 +109,25 @@ class RedisConnection:
             return result
 
     def load_scripts(self) -> None:
-        """Give the server all scripts; raises BoardLostError where another user has to, as actors may not."""
+        """Give the server all scripts; raises BoardLostError if only another user may, as for actors."""
         with self._translated():
             try:
                 self.call_all([("SCRIPT LOAD", script) for script in self._scripts])
             except BoardError as error:
                 if not isinstance(error.__cause__, redis.exceptions.NoPermissionError):
                     raise
-                message = f"the board {self._address} has not got the scripts of this rlexp yet; its trainer loads them"
+                message = (
+                    f"the board {self._address} does not have the scripts of this rlexp yet; its trainer loads them"
+                )
                 raise BoardLostError(message, "the trainer and its actors need the same version of rlexp") from error
 
     def close(self) -> None:
-        """Give up the connections; the second call does nothing."""
+        """Close the connections; idempotent."""
         self._client.close()
         self._client.connection_pool.disconnect()
 
     def _answers(self, commands: Sequence[Command], *, raise_on_error: bool = False) -> list[Any]:
-        """Return the answers of one round trip, or else errors in their places."""
+        """Return the answers of one round trip, or errors in their places."""
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
@@ -185,7 +187,7 @@ class RedisCarrier:
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
         try:
             return self._receive(limit, timeout_s)
-        except WrongTypeError:  # nobody can send anything until it is gone
+        except WrongTypeError:  # nobody can send until it is gone
             self._connection.call("UNLINK", self._key)
             return []
 
@@ -201,11 +203,11 @@ class RedisCarrier:
         return messages
 
     def close(self) -> None:
-        """There is nothing to give up: see :meth:`RedisConnection.close`."""
+        """Do nothing: see :meth:`RedisConnection.close`."""
 
 
 def _raise_others(answers: Sequence[Any]) -> None:
-    """Raise the first error among ``answers`` that says anything but that a key has another type."""
+    """Raise the first error among ``answers`` except wrong key types."""
     for answer in answers:
         if isinstance(answer, Exception) and not _is_of_wrong_type(answer):
             raise answer
@@ -216,7 +218,7 @@ def _is_of_wrong_type(error: Exception) -> bool:
 
 
 def _short(error: Exception) -> str:
-    """Return the reason of an error: the operating system's where it is one, else the first line."""
+    """Return the reason of an error: the operating system's if it is one, else the first line."""
     for cause in (error, error.__cause__, error.__context__):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror

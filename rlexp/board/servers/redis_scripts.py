@@ -1,12 +1,11 @@
-"""What a Redis does at once, in Lua: leases and fencing by the server's clock, so no other clock is ever compared.
+"""Atomic operations of a Redis, in Lua: leases and fencing by the server's clock, so no other clock is compared.
 
-Keys that a script only reads are arguments: an access list can then give actors the right to read them only.
-A lease is the text ``EXPIRES_MS EPOCH MEMBER``. Epochs begin at the server's time in ms: a server that has lost its
-data gives out none a second time. The key ``epochs`` has the highest epoch of each seat that its trainer knows of, and
-only trainers write it.
+Keys that a script only reads are arguments: an access list can then give actors the right to read them only. A lease is
+the text ``EXPIRES_MS EPOCH MEMBER``. Epochs begin at the server's time in ms, so a server that lost its data gives out
+none twice. The key ``epochs`` has the highest epoch of each seat that its trainer knows; only trainers write it.
 
-Others may write anything into the keys that their role writes: what cannot be read counts as absent in every script,
-and PUBLISH, which the trainer runs with each beat, removes it.
+Others may write anything into the keys that their role writes. Every script treats unreadable values as absent, and
+PUBLISH, which the trainer runs with each heartbeat, removes them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rlexp.board.messages.tasks import MOST_SEATS
 from rlexp.board.servers.redis_values import EPOCH_AHEAD_MS, LONGEST_LEASE_MS, MOST_LEASE_BYTES
 
 _MOST_MENDED: Final = 20
-"""Names of what was removed or written again, of one call."""
+"""Most names of removed or rewritten values that one call reports."""
 _READING: Final = (
     r"""
 local time = redis.call('TIME')
@@ -57,14 +56,14 @@ end
     .replace("LEASE_BYTES", str(MOST_LEASE_BYTES))
     .replace("MOST_SEATS", str(MOST_SEATS))
 )
-"""The time, and what values are; each function returns what stands for absent where a value cannot be read."""
+"""The time, and parsers of values; each returns a value for absent if it cannot read one."""
 
 _LEADS: Final = """
 local trainer_key, epoch, member = KEYS[1], ARGV[1], ARGV[2]
 local _, leading, leader = lease(tried('GET', trainer_key))
 local leads = leading == tonumber(epoch) and leader == member
 """
-"""Whether the caller leads the task, for scripts whose first key is its trainer's."""
+"""Whether the caller leads the task, for scripts whose first key is the task's trainer."""
 
 
 def _script(body: str) -> str:
@@ -316,4 +315,4 @@ ALL: Final = (
     *(ANNOUNCE, SUBMIT, CANCEL, CLAIM, BEAT, RELEASE, BAN, LEAD, PUBLISH),
     *(PUT_BLOB, DROP_BLOB, PUT_ROWS, ROWS, GIVE_UP, FINISH),
 )
-"""A server is given all of them at once."""
+"""All scripts; a server is given all of them at once."""

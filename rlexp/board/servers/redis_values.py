@@ -1,4 +1,4 @@
-"""What the values of a Redis mean: each is read with its type and bounds, or counts as absent and is reported.
+"""The values in a Redis: each is read with its type and bounds, or counts as absent and is reported.
 
 Anybody with a role on the board may have written them. The scripts read leases, numbers and states by the same rules.
 """
@@ -16,13 +16,13 @@ from rlexp.board.servers.board import SeatHolder, TaskStatus, TaskSummary
 from rlexp.files import parse_json
 
 SUMMARY_FIELDS: Final = ("name", "status", "reason", "seats", "announced", "submitted", "weights")
-"""Of a task's hash, those that a list shows."""
+"""The fields of a task's hash that a list shows."""
 TASK_FIELDS: Final = ("name", "seats", "description", "file")
-"""Those that make a task; they stay as they were announced."""
+"""The fields that make a task; they do not change after its announcement."""
 EPOCH_AHEAD_MS: Final = 10**10
-"""By how much an epoch may be ahead of the server's clock; higher ones are none, or nobody could get a higher one."""
+"""Most ms that an epoch may be ahead of the server's clock; a higher one would leave nobody a higher one."""
 LONGEST_LEASE_MS: Final = 25 * 3600 * 1000
-"""An hour more than ``board.lease_s`` may have: the server's clock may have been set back since."""
+"""An hour above the most of ``board.lease_s``, as the server's clock may have been set back since."""
 MOST_LEASE_BYTES: Final = 300
 _LARGEST: Final = 10**15
 _LARGEST_IN_JSON: Final = 2**64
@@ -32,7 +32,7 @@ _NUMBER: Final = re.compile(rb"-?[0-9]{1,16}")
 _LEASE: Final = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([ -~]*)")
 _NO_LEASE: Final = (0, 0, "")
 _Lease = tuple[int, int, str]
-"""When it ends, in ms of the server's clock, its epoch and its member."""
+"""Its end in ms of the server's clock, its epoch and its member."""
 T = TypeVar("T")
 
 
@@ -44,7 +44,7 @@ class TaskValues:
         self._unreadable = unreadable
 
     def read(self, name: str, value: Any, parse: Callable[[bytes], T], absent: T) -> T:
-        """Return what ``parse`` makes of a value; ``absent`` where it is None, or not what ``parse`` reads."""
+        """Return ``parse`` of a value; ``absent`` if it is None or cannot be parsed."""
         if value is None:
             return absent
         try:
@@ -54,7 +54,7 @@ class TaskValues:
             return absent
 
     def fields(self, name: str, value: Any) -> Mapping[bytes, bytes]:
-        """Return the fields of a hash; none where the key holds another type."""
+        """Return the fields of a hash; none if the key holds another type."""
         if isinstance(value, Mapping):
             return value
         self._unreadable.add(self.task_id, name)
@@ -67,7 +67,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def holders(values: TaskValues, seats: Sequence[bytes], now_ms: int) -> tuple[SeatHolder, ...]:
-    """Return who holds or held the seats, by index; ``seats`` are indices and leases in turn."""
+    """Return the present or last holders of the seats, by index; ``seats`` are indices and leases in turn."""
     found = []
     for field, value in zip(seats[::2], seats[1::2], strict=True):
         index, lease = values.read("seats", field, _index, None), values.read("seats", value, _lease(now_ms), None)
@@ -84,7 +84,7 @@ def numbered_rows(values: TaskValues, rows: Sequence[bytes]) -> list[tuple[int, 
 
 
 def received_of(values: TaskValues, fields: Any) -> dict[tuple[int, int], int]:
-    """Return numbers by seat and epoch, from those by the text ``SEAT:EPOCH``."""
+    """Return numbers by seat and epoch, from fields with the text ``SEAT:EPOCH``."""
     found = {}
     for field, number in values.fields("got", fields).items():
         place = values.read("got", field, _seat_and_epoch, None)
@@ -97,12 +97,12 @@ def received_of(values: TaskValues, fields: Any) -> dict[tuple[int, int], int]:
 def summary(
     values: TaskValues, task: Any, trainer: Any, seats: Any, figures: Any, *, now_ms: int
 ) -> TaskSummary | None:
-    """Return a line of the list of tasks; ``task`` are its SUMMARY_FIELDS. None where there is no task.
+    """Return a line of the list of tasks; ``task`` are its SUMMARY_FIELDS. None if there is no task.
 
-    A task that has a trainer is listed whatever others have written about it, as its trainer writes it again.
+    A task with a trainer is always listed, whatever others wrote about it, as its trainer writes it again.
     """
     if not isinstance(task, Sequence):
-        values.fields("task", task)  # which reports it
+        values.fields("task", task)  # this reports it
         task = [None] * len(SUMMARY_FIELDS)
     given = dict(zip(SUMMARY_FIELDS, task, strict=True))
     expires, _, member = values.read("trainer", trainer, _lease(now_ms), _NO_LEASE)
@@ -135,7 +135,7 @@ def summary(
 
 
 def described(task_id: str, fields: Any) -> Task | None:
-    """Return a task of its TASK_FIELDS; None where it has none, and UnreadableError is raised where one is wrong."""
+    """Return a task from its TASK_FIELDS; None if it has none; raises UnreadableError if one is invalid."""
     if not isinstance(fields, Sequence):
         raise UnreadableError(task_id, "task")
     if all(value is None for value in fields):
@@ -160,7 +160,7 @@ def described(task_id: str, fields: Any) -> Task | None:
 
 
 def whole(low: int = 0, high: int = _LARGEST) -> Callable[[bytes], int]:
-    """Return what reads a whole number between two."""
+    """Return a parser of whole numbers between two bounds."""
 
     def parse(value: bytes) -> int:
         if not _NUMBER.fullmatch(value) or not low <= int(value) <= high:
@@ -171,7 +171,7 @@ def whole(low: int = 0, high: int = _LARGEST) -> Callable[[bytes], int]:
 
 
 def text(most_bytes: int) -> Callable[[bytes], str]:
-    """Return what reads UTF-8 of at most so many bytes."""
+    """Return a parser of UTF-8 with at most so many bytes."""
 
     def parse(value: bytes) -> str:
         if len(value) > most_bytes:
@@ -218,7 +218,7 @@ def _numbered_row(value: bytes) -> tuple[int, str]:
 
 
 def _object(value: bytes) -> Mapping[str, Any]:
-    """Return a JSON object whose numbers are finite and whose texts can be written."""
+    """Return a JSON object with finite numbers and encodable texts."""
     found = parse_json(text(MAX_DESCRIPTION_BYTES)(value))
     if not isinstance(found, dict):
         raise ValueError("no object")
@@ -227,7 +227,7 @@ def _object(value: bytes) -> Mapping[str, Any]:
 
 
 def _check_values(content: Any) -> None:
-    """Raise ValueError for numbers and texts that JSON has and no reader is ready for."""
+    """Raise ValueError for numbers and texts that are valid JSON but that readers do not expect."""
     items = [content]
     while items:
         item = items.pop()
@@ -236,6 +236,6 @@ def _check_values(content: Any) -> None:
         elif isinstance(item, list):
             items += item
         elif isinstance(item, str):
-            item.encode()  # half of a pair of surrogates raises
+            item.encode()  # half of a surrogate pair raises
         elif isinstance(item, int | float) and not abs(item) < _LARGEST_IN_JSON:
             raise ValueError("a number that is not finite, or too large")

@@ -1,4 +1,4 @@
-"""The Redis or Valkey that is installed on this machine, as a child process that ends with its parent."""
+"""The installed Redis or Valkey, as a child process that ends with its parent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ServerProgram:
 
 
 def find_program() -> ServerProgram:
-    """Return a server on PATH, rather a Valkey than a Redis; raises UsageError where none is new enough."""
+    """Return a server on PATH, preferably a Valkey; raises UsageError if none is new enough."""
     found = [ServerProgram(Path(path), _version(path)) for name in _NAMES if (path := shutil.which(name))]
     if not found:
         raise UsageError("neither valkey-server nor redis-server is on PATH", _HOW_TO_GET)
@@ -74,17 +74,17 @@ def _reason(error: Exception) -> str:
 
 
 class ServerProcess:
-    """Owned by whoever started it; :meth:`close` is called at last."""
+    """Owned by the code that started it, which calls :meth:`close`."""
 
     def __init__(self, program: ServerProgram, log: Path) -> None:
-        """``log``: the file that has what the server prints."""
+        """Initialise; ``log`` is the file with the server's output."""
         self._program, self.log = program, log
         self._process: Child | None = None
 
     def start(self, configuration: str) -> None:
-        """Start the server and wait until it listens; raises RlexpError with what it says where it does not.
+        """Start the server and wait until it listens; raises RlexpError with its last line if it fails to start.
 
-        The configuration goes to its standard input: command lines can be read by every user of a machine.
+        The configuration goes to its standard input, as every user of a machine can read command lines.
         """
         with tempfile.TemporaryFile() as file, self.log.open("wb") as log:
             file.write(configuration.encode())
@@ -106,16 +106,16 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether it has ended."""
         return self._process is None or self._process.poll() is not None
 
     def last_words(self) -> str:
-        """Return the last line that it has printed."""
+        """Return the last line that it printed."""
         lines = [line.strip() for line in self._said().splitlines() if line.strip()]
         return lines[-1] if lines else "it says nothing"
 
     def close(self) -> None:
-        """End it, by force where it takes too long; the second call does nothing."""
+        """End it, by force if it takes too long; idempotent."""
         process, self._process = self._process, None
         if process is not None:
             end_child(process, _END_S)

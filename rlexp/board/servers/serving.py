@@ -1,7 +1,7 @@
-"""What ``rlexp board serve`` gives a server: where it listens, its configuration, and the folder of its passwords.
+"""The settings of ``rlexp board serve``: the server's addresses, its configuration, and the folder of its passwords.
 
-The folder has the same passwords each time, for its owner only, and a file for a shell to be a trainer, a client or an
-actor of the board.
+The folder keeps the passwords between starts, readable by its owner only. It has a shell file for each role: trainer,
+client and actor.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from rlexp.files import read_json, replace_json, replace_text
 LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = {"0.0.0.0", "::", "*"}
 _OUTSIDE: Final = "192.0.2.1"
-"""An address that nobody has (RFC 5737): the system says by which of its own it would send there, and sends nothing."""
+"""An address that nobody has (RFC 5737): the system tells its own address for it, and sends nothing."""
 OWNER: Final = "owner"
-"""The user of whoever started the server, for redis-cli: it may do everything."""
+"""The user with all rights, for redis-cli by whoever started the server."""
 USERS: Final = (OWNER, *(role.name for role in ROLES))
 _PASSWORDS: Final = "passwords.json"
 _MASTER: Final = "master.key"
 _LOG: Final = "server.log"
 _BYTES: Final = 24
-"""Of randomness in a password."""
+"""Random bytes in a password."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a server listens."""
+    """The addresses at which a server listens."""
 
     addresses: tuple[str, ...]
-    """As numbers."""
+    """Addresses as numbers."""
     host: str
     """The name or address that others type."""
 
@@ -58,7 +58,7 @@ class Binding:
 
     @property
     def public_address(self) -> str | None:
-        """An address beyond private networks at which it listens; None without one."""
+        """A listening address beyond private networks; None without one."""
         addresses = list(self.addresses)
         if any(ipaddress.ip_address(address).is_unspecified for address in addresses):
             addresses = own_addresses()
@@ -66,9 +66,9 @@ class Binding:
 
 
 def binding(bind: str | None, host: str | None = None) -> Binding:
-    """Return where a server with ``--bind`` listens, on loopback too, and ``host``, else an address that fits.
+    """Return the addresses of a server with ``--bind``, with loopback, and the name ``host`` or a fitting address.
 
-    Raises UsageError where ``bind`` has no address.
+    Raises UsageError if ``bind`` has no address.
     """
     if bind is None:
         return Binding((LOOPBACK,), host or LOOPBACK)
@@ -78,12 +78,12 @@ def binding(bind: str | None, host: str | None = None) -> Binding:
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(bind, None, type=socket.SOCK_STREAM)}
     except OSError as error:
-        raise UsageError(f"--bind {bind} is no address and no name that has one", _own_addresses_hint()) from error
+        raise UsageError(f"--bind {bind} is not an address or a known name", _own_addresses_hint()) from error
     return Binding((*sorted(found - {LOOPBACK}), LOOPBACK), host or bind)
 
 
 def check_port(binding: Binding, port: int) -> None:
-    """Raise UsageError where a server could not listen at ``port``."""
+    """Raise UsageError if a server could not listen at ``port``."""
     for address in binding.addresses:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -112,7 +112,7 @@ def _refused(error: OSError, address: str, port: int) -> UsageError:
             "give --port N; a Redis that the system has started can be a board itself, see docs/board.md",
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return UsageError(f"{address} is no address of this machine", _own_addresses_hint())
+        return UsageError(f"{address} is not an address of this machine", _own_addresses_hint())
     if error.errno == errno.EACCES:
         return UsageError(f"port {port} is for the system's own services", "give --port 1024 or above")
     return UsageError(f"cannot listen at {address}:{port}: {os.strerror(error.errno or 0)}")
@@ -134,7 +134,7 @@ def _outgoing_address() -> str:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Files in PEM, for a server with TLS."""
+    """PEM files for a server with TLS."""
 
     certificate: Path
     key: Path
@@ -150,13 +150,13 @@ class ServerConfiguration:
     port: int
     version: tuple[int, int]
     max_memory: int
-    """Bytes; beyond them it refuses what is sent to it, and both ends wait."""
+    """Bytes; above them the server refuses data, and both ends wait."""
     passwords: Mapping[str, str]
-    """By user: those of the roles, and OWNER's."""
+    """Passwords by user, for the roles and OWNER."""
     tls: TlsFiles | None = None
 
     def text(self) -> str:
-        """Return the configuration. It has hashes of the passwords, and nothing is written to the disk."""
+        """Return the configuration. It has hashes of the passwords, and is not written to disk."""
         lines = [
             f"bind {' '.join(self.binding.addresses)}",
             *self._ports(),
@@ -175,7 +175,7 @@ class ServerConfiguration:
         return "\n".join(lines) + "\n"
 
     def address(self, user: str) -> BoardAddress:
-        """Return the address that ``user`` connects to, with the password."""
+        """Return the address for ``user``, with the password."""
         return BoardAddress(
             scheme="redis" if self.tls is None else "rediss",
             host=self.binding.host,
@@ -204,7 +204,7 @@ def _quoted(path: Path) -> str:
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where the folder is if nothing else is said, by the rules of XDG for what a program keeps."""
+    """Return the default folder, by the XDG rules for a program's data."""
     state = environment.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "rlexp" / "board"
 
@@ -218,11 +218,11 @@ class ServerFolder:
 
     @property
     def log(self) -> Path:
-        """What the server says, since its last start."""
+        """The server's output since its last start."""
         return self.path / _LOG
 
     def __enter__(self) -> ServerFolder:
-        """Make the folder where it is missing; raises UsageError where it cannot be used."""
+        """Make the folder if it is missing; raises UsageError if it cannot be used."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire()
@@ -244,7 +244,7 @@ class ServerFolder:
         self._lock.release()
 
     def passwords(self, users: tuple[str, ...]) -> dict[str, str]:
-        """Return the password of each user: those of the last time, and new ones for users that had none."""
+        """Return the password of each user: stored ones, and new ones for users without."""
         path = self.path / _PASSWORDS
         known = self._read(path) if path.exists() else {}
         passwords = {user: known.get(user) or secrets.token_urlsafe(_BYTES) for user in users}
@@ -253,7 +253,7 @@ class ServerFolder:
         return passwords
 
     def master_key(self) -> MasterKey:
-        """Return the key that the tokens of all actors follow from: that of the last time, or a new one."""
+        """Return the key from which all actors' tokens are derived: the stored one, or a new one."""
         path = self.path / _MASTER
         if path.exists():
             try:
@@ -267,7 +267,7 @@ class ServerFolder:
         return master
 
     def write_variables(self, name: str, variables: Mapping[str, str]) -> Path:
-        """Write what a shell is to know, as a file of its own that it reads with ``.``; return the file."""
+        """Write variables for a shell into a file that it reads with ``.``; return the file."""
         path = self.path / f"{name}.env"
         lines = (f"export {variable}={shlex.quote(value)}\n" for variable, value in variables.items())
         replace_text(path, "".join(lines))
@@ -293,7 +293,7 @@ class ServerFolder:
 
 @dataclass(frozen=True)
 class RoleFiles:
-    """A file for each; whoever has it is what it is for."""
+    """A file for each role; whoever has the file has the role."""
 
     owner: Path
     trainer: Path
@@ -310,7 +310,7 @@ def write_role_files(folder: ServerFolder, configuration: ServerConfiguration, n
         variables = _variables(configuration.address(ACTOR.name)) | {TOKEN_VARIABLE: master.token(name).to_text()}
         actors.append(folder.write_variables(name, variables))
     trainer = _variables(configuration.address(TRAINER.name)) | {MASTER_VARIABLE: master.to_text()}
-    # A client verifies with it what trainers have signed; its user may not send fragments.
+    # A client verifies trainers' signatures with it; its user may not send fragments.
     client = _variables(configuration.address(CLIENT.name)) | {TOKEN_VARIABLE: master.token(CLIENT.name).to_text()}
     return RoleFiles(
         owner=folder.write_variables(OWNER, _variables(configuration.address(OWNER))),

@@ -1,1 +1,1 @@
-"""The trainer's end of a board: announces a trial as a task, and takes what its joined actors send into replay."""
+"""The trainer's end of a board: announces a trial as a task, and stores its joined actors' fragments in replay."""

@@ -1,6 +1,6 @@
-"""Which fragments of joined actors are taken into replay: a machine that nobody here controls may send anything.
+"""Decides which fragments of joined actors enter replay, as an unknown machine may send anything.
 
-Admission compares each fragment with the rules of its trial; Strikes counts what was refused of whom, and bans.
+Admission compares each fragment with the rules of its trial. Strikes counts refused fragments and bans actors.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from rlexp.sample_batch import (
 )
 
 MOST_STEPS_PER_S: Final = 1_000_000.0
-"""Env steps of one actor per second, on average since it took its seat; no process steps envs so fast."""
+"""Most env steps of one actor per second, on average since it took its seat; no process steps envs so fast."""
 ALLOWANCE_S: Final = 60.0
-"""So many seconds' worth of steps may come at once: what waited while the network was away."""
+"""Seconds' worth of steps that may come at once: fragments that waited while the network was away."""
 ROUNDING: Final = 1e-4
-"""By how much more a sum of limited rewards may be than its bound, in parts of it."""
+"""Relative tolerance by which a sum of limited rewards may exceed its bound."""
 KEPT_REFUSALS: Final = 20
 MOST_STEPS_OF_EPISODES: Final = 1_000_000
-"""Env steps of a fragment, where it has whole episodes."""
+"""Most env steps of a fragment with whole episodes."""
 
 
 class RefusedError(Exception):
-    """A fragment that is not taken; the text says why in a few words, without anything that it contains."""
+    """Raised for a refused fragment; the text says why in a few words, without any content of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnRule:
-    """What the values of a column must be; all of them are finite."""
+    """The rules for the values of a column; all of them must be finite."""
 
     kinds: str
     """NumPy's letters for the kinds of dtypes: ``f``, ``i``, ``u``, ``b``."""
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     low: Array | float | None = None
     """The lowest value, for each element or for all; None: any."""
     high: Array | float | None = None
@@ -68,7 +68,7 @@ class ColumnRule:
     """Bytes of one element; None: any."""
 
     def check(self, name: str, column: Array) -> None:
-        """Raise RefusedError where ``column [B, ...]`` does not keep the rule."""
+        """Raise RefusedError if ``column [B, ...]`` breaks the rule."""
         if column.dtype.kind not in self.kinds or self.itemsize not in (None, column.dtype.itemsize):
             raise RefusedError(f"{name} has another dtype")
         if column.shape[1:] != self.shape:
@@ -85,25 +85,25 @@ class ColumnRule:
 
 @dataclass(frozen=True, eq=False)
 class AdmissionRules:
-    """What the fragments of one experiment are like."""
+    """The rules for one experiment's fragments."""
 
     columns: Mapping[str, ColumnRule]
-    """Of all columns of whole rows, by name: no other may be there, and none may be missing."""
+    """The rules of all columns of whole rows, by name; a fragment must have exactly these."""
     max_rows: int
-    """Of one fragment."""
+    """Most rows of a fragment."""
     max_env_steps: int
     num_frames: int = 0
-    """Of how many frames an observation is made; 0: it is sent as a whole."""
+    """Number of frames of an observation; 0: it is sent as a whole."""
     frame_shape: tuple[int, ...] = ()
-    """Of one frame."""
+    """Shape of one frame."""
     moments_shape: tuple[int, ...] | None = None
-    """Of what a filter observes; None: there is no filter."""
+    """Shape of a filter's observations; None: there is no filter."""
     max_abs_reward: float | None = None
-    """Of one env step, before it is limited for the learner; None: any."""
+    """Largest absolute reward of one env step, before clipping; None: any."""
 
 
 def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
-    """Return what fragments of an agent with replay are like for a trial's spaces."""
+    """Return the rules for fragments of an agent with replay, by a trial's spaces."""
     space, replay = trial.observation_space, config.replay
     assert space.shape is not None
     assert space.dtype is not None
@@ -121,7 +121,7 @@ def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
     steps = config.joined_fragment_length * config.num_envs_per_worker
     if config.batch_mode == "complete_episodes":
         steps = MOST_STEPS_OF_EPISODES
-    # A worker makes frames of observations by the dtype of the env's space.
+    # A worker makes frames of observations if the env's space has a frame's dtype.
     framed = has_frames(space.shape, np.dtype(space.dtype))
     frames = num_frames(space.shape) if framed else 0
     return AdmissionRules(
@@ -153,7 +153,7 @@ def _observation_rule(config: CommonConfig, space: gym.Space[np.ndarray]) -> Col
 
 
 def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
-    """Return the bounds of a space as float32, widened a little; None where the space has none."""
+    """Return the bounds of a space as float32, widened a little; None if the space has none."""
     given = getattr(space, name, None)
     if given is None:
         return None
@@ -164,7 +164,7 @@ def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
 
 
 def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
-    """Return the rule of sums of up to n rewards: finite, and where each is limited, within n times that."""
+    """Return the rule for sums of up to n rewards: finite, and within n times the limit of one, if there is one."""
     limits, most = reward_limits(config, env), board_keys_of(config).max_abs_reward
     if limits is True:
         low, high = -1.0, 1.0
@@ -172,7 +172,7 @@ def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
         low, high = -math.inf, math.inf
     else:
         low, high = limits if isinstance(limits, tuple) else (-limits, limits)
-    if most is not None and limits is not True:  # of signs, which do not become smaller with their rewards
+    if most is not None and limits is not True:  # of signs, which do not shrink with their rewards
         low, high = max(low, -most), min(high, most)
     folded = n_step * (1 + ROUNDING)
     return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
@@ -185,10 +185,10 @@ def _discounts(gamma: float, n_step: int) -> np.ndarray:
 
 
 class Admission:
-    """Checks what comes from one seat and epoch; owned by the inbox."""
+    """Checks the fragments of one seat and epoch; owned by the inbox."""
 
     def __init__(self, rules: AdmissionRules, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds that only grow."""
+        """Initialise; ``clock`` returns seconds that never decrease."""
         self._rules = rules
         self._clock = clock
         self._began_s = clock()
@@ -196,7 +196,7 @@ class Admission:
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
 
     def check(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
-        """Raise RefusedError unless the fragment is one that a worker could have made."""
+        """Raise RefusedError unless a worker could have made the fragment."""
         self._check_counts(rows, info)
         self._check_rows(rows)
         self._num_env_steps += info.num_env_steps
@@ -221,7 +221,7 @@ class Admission:
             raise RefusedError("more steps than any machine takes in that time")
 
     def _check_returns(self, info: SampleInfo) -> None:
-        """Refuse returns that no episode has: they decide when a run stops, and which checkpoint is its best."""
+        """Refuse impossible returns, as returns decide when a run stops and which checkpoint is its best."""
         limit, episodes = self._rules.max_abs_reward, info.episodes
         if limit is not None and (np.abs(episodes.returns) > limit * episodes.lengths * (1 + ROUNDING)).any():
             raise RefusedError("an episode has a return that cannot be")
@@ -240,7 +240,7 @@ class Admission:
             raise RefusedError("other columns than those of this experiment")
         for name, rule in columns.items():
             rule.check(name, batch[name])
-            # Replay has one dtype for a column: that of the first rows.
+            # Replay has one dtype per column: that of the first rows.
             if self._dtypes.setdefault(name, batch[name].dtype) != batch[name].dtype:
                 raise RefusedError(f"{name} has another dtype than before")
 
@@ -255,7 +255,7 @@ class Admission:
 
 
 def _all_among(column: Array, values: Array) -> bool:
-    """Return whether each of ``column`` is one of ``values``, but for how numbers are rounded."""
+    """Return whether each of ``column`` is one of ``values``, within rounding."""
     places = np.searchsorted(values, column).clip(1, len(values) - 1) if len(values) > 1 else np.ones(len(column), int)
     below, above = values[places - 1], values[np.minimum(places, len(values) - 1)]
     nearest = np.minimum(np.abs(column - below), np.abs(column - above))
@@ -263,13 +263,13 @@ def _all_among(column: Array, values: Array) -> bool:
 
 
 class Strikes:
-    """Counts invalid fragments by actor, whatever seats it has had; owned by the inbox."""
+    """Counts invalid fragments by actor, over all its seats; owned by the inbox."""
 
     def __init__(self, max_strikes: int, refused_actors: Iterable[str] = ()) -> None:
-        """Ban an actor after ``max_strikes`` of them, and ``refused_actors`` from the beginning."""
+        """Ban an actor after ``max_strikes`` of them, and ``refused_actors`` from the start."""
         self.num_refused = 0
         self.last_refusal = ""
-        """Why a message was refused last."""
+        """Why a message was last refused."""
         self._max_strikes = max_strikes
         self._strikes: Counter[str] = Counter()
         self._banned = dict.fromkeys(refused_actors)
@@ -278,25 +278,25 @@ class Strikes:
 
     @property
     def banned(self) -> tuple[str, ...]:
-        """The ids of the actors that are banned, in the order in which they were; without tokens, their members."""
+        """The ids of the banned actors, in order of their bans; without tokens, their members."""
         return tuple(self._banned)
 
     def is_banned(self, member: str) -> bool:
-        """Return whether nothing more is taken of a member."""
+        """Return whether a member is banned."""
         return actor_of(member) in self._banned
 
     def ban(self, actors: Iterable[str]) -> None:
-        """Ban ``actors`` too: those of an earlier process of the same task."""
+        """Ban ``actors`` too, which an earlier process of the same task banned."""
         self._banned |= dict.fromkeys(actors)
 
     def refuse(self, why: str, header: Header | None = None) -> None:
-        """Count a message for which nobody is blamed: anyone may have sent it."""
+        """Count a message for which nobody is blamed, as anyone may have sent it."""
         self.num_refused += 1
         self.last_refusal = why if header is None else f"seat {header.seat}: {why}"
         self._kept.append({"why": why, **({} if header is None else _said(header))})
 
     def strike(self, member: str, header: Header, why: str) -> None:
-        """Count an invalid fragment that ``member`` has sent; ban it where it was one too many."""
+        """Count an invalid fragment of ``member``; ban it after too many."""
         self.refuse(why, header)
         actor = actor_of(member)
         self._strikes[actor] += 1
@@ -308,19 +308,19 @@ class Strikes:
             )
 
     def drain_events(self) -> list[str]:
-        """Return who was banned since the last call, a sentence each."""
+        """Return the bans since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 
     def drain_refusals(self) -> list[dict[str, Any]]:
-        """Return the newest messages that were refused since the last call, KEPT_REFUSALS at most."""
+        """Return the newest messages refused since the last call, at most KEPT_REFUSALS."""
         kept = list(self._kept)
         self._kept.clear()
         return kept
 
 
 def _said(header: Header) -> dict[str, Any]:
-    """Return what a header says, without texts that its sender has chosen."""
+    """Return the content of a header, without texts that its sender has chosen."""
     rows = next((column.shape[0] for column in header.columns if column.shape), 0)
     return {
         "actor": header.actor,

@@ -1,4 +1,4 @@
-"""Inbox: turns the messages of a task's queue into fragments: each of them once, and none that is invalid."""
+"""Inbox: turns the messages of a task's queue into fragments: each one once, and no invalid ones."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import FrameRows, SampleBatch
 
 MOST_WAITING: Final = 1024
-"""Messages of seats that the board has not named yet; more are dropped, and come again."""
+"""Most messages of seats that the board has not named yet; more are dropped, and come again."""
 
 Opened = tuple[SampleBatch | FrameRows, SampleInfo]
 
 
 @dataclass
 class _Sender:
-    """What the inbox knows of one seat and epoch."""
+    """The inbox's state of one seat and epoch."""
 
     epoch: int
     window: ReceiveWindow
     admission: Admission
     parts: Parts
-    """Of its own: an actor that begins many fragments and ends none displaces no other's."""
+    """Its own parts, so that an actor with many unfinished fragments displaces no other's."""
 
 
 class Inbox:
@@ -49,7 +49,7 @@ class Inbox:
         first_index: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The fragments of seat i are reported as those of worker ``first_index + i``."""
+        """Report the fragments of seat i as worker ``first_index + i``'s."""
         self._task_id, self._keys, self._rules, self._first_index = task_id, keys, rules, first_index
         self._num_seats, self._window_size = config.actors, config.window
         self._max_bytes = int(config.max_fragment_mb * 1e6)
@@ -70,11 +70,11 @@ class Inbox:
 
     @property
     def banned(self) -> tuple[str, ...]:
-        """The actors of which nothing more is taken; see :class:`Strikes`."""
+        """The actors whose messages are refused; see :class:`Strikes`."""
         return self._strikes.banned
 
     def open(self, messages: Iterable[bytes], state: BoardState) -> list[Opened]:
-        """Return the fragments that are new; what is wrong, comes again or is fenced is counted and left out."""
+        """Return the new fragments; count and leave out invalid, repeated and fenced ones."""
         self._skip_received(state.received)
         epochs = {holder.index: (holder.epoch, holder.member) for holder in state.seats}
         waiting, self._waiting = self._waiting, deque()
@@ -94,12 +94,12 @@ class Inbox:
         return {(seat, sender.epoch): sender.window.got for seat, sender in self._senders.items()}
 
     def drain_events(self) -> list[str]:
-        """Return what happened since the last call, a sentence each."""
+        """Return the events since the last call, a sentence each."""
         events, self._events = self._events, []
         return events + self._strikes.drain_events()
 
     def figures(self) -> dict[str, Any]:
-        """Return what came since the last call per second, and what was left out since the beginning."""
+        """Return the arrivals since the last call per second, and what was left out since the start."""
         now, counts = self._clock(), self._counts
         seconds = max(now - self._seen_s, 1e-9)
         rates = {name: (counts[name] - self._seen[name]) / seconds for name in ("fragments", "rows", "bytes")}
@@ -114,7 +114,7 @@ class Inbox:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return how far each window is."""
+        """Return the position of each window."""
         windows = [
             {"seat": seat, "epoch": sender.epoch, "window": sender.window.state()}
             for seat, sender in sorted(self._senders.items())
@@ -139,11 +139,11 @@ class Inbox:
     def _open(
         self, message: Message, epochs: Mapping[int, tuple[int, str]], num_beats: int, state: BoardState
     ) -> Opened | None:
-        """Return the fragment that ``message`` completes; it came when the board had answered ``num_beats`` times."""
+        """Return the fragment that ``message`` completes, which came after ``num_beats`` answers of the board."""
         seat, epoch = message.header.seat, message.header.epoch
         named, member = epochs.get(seat, (-1, ""))
         if epoch > named:
-            # The board has not named this holder yet. It may not exist; what its next answer does not name is dropped.
+            # The board has not named this holder yet, and may not have it; its next answer decides.
             if state.num_beats <= num_beats + 1 and len(self._waiting) < MOST_WAITING:
                 self._waiting.append((num_beats, message))
             return None
@@ -170,7 +170,7 @@ class Inbox:
     def _admit(self, sender: _Sender, message: Message, member: str) -> Opened | None:
         header, window = message.header, sender.window
         self._skip_confirmed(window, header.number)
-        if not window.admit(header.number):  # one that is refused is admitted too: it would be wrong again
+        if not window.admit(header.number):  # a refused one is admitted too, as it would be wrong again
             self._counts["repeated"] += 1
             return None
         if self._strikes.is_banned(member):
@@ -187,15 +187,15 @@ class Inbox:
         return rows, info
 
     def _skip_confirmed(self, window: ReceiveWindow, number: int) -> None:
-        """Skip what the sender of ``number`` cannot have any more.
+        """Skip fragments that the sender of ``number`` cannot have any more.
 
-        It sends at most a window's size beyond what a trainer has confirmed. So this matters only where that was an
-        earlier process, which confirmed more than the checkpoint knows of that this one began with.
+        It sends at most a window's size beyond what a trainer has confirmed. So this matters only if an earlier process
+        confirmed more than is in the checkpoint with which this one began.
         """
         self._counts["lost"] += window.advance(number - window.size)
 
     def _skip_received(self, received: Mapping[tuple[int, int], int]) -> None:
-        """Skip, once, what a trainer before this one has confirmed: its senders do not have it any more."""
+        """Skip, once, the fragments that an earlier trainer confirmed, as their senders do not have them any more."""
         if self._has_skipped or not received:
             return
         self._has_skipped, before = True, self._counts["lost"]

@@ -1,7 +1,7 @@
-"""What the process of a trial and the thread that talks with its board share: the link, its state, and what to keep.
+"""State shared by a trial's process and the thread that talks with its board: the link, the board, and the records.
 
-The process puts rows, checkpoints for a successor and the end into TaskReports; a BoardThread brings rows and figures
-to the board, and replaces the BoardState with each answer.
+The process puts rows, checkpoints for a successor and the end into TaskReports. A BoardThread sends rows and figures to
+the board, and replaces the BoardState with each answer.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from rlexp.runs.checkpoints.trial import (
 RESULT: Final = "result"
 """The blob with the checkpoint at the end."""
 MOST_AT_ONCE: Final = 20
-"""Rows that are put in one call: those that come after a time without the board are many."""
+"""Most rows that are put in one call: many wait after a time without the board."""
 LEASE_SLACK_S: Final = 2.0
-"""How much longer than a lease a trainer waits for that of one before that has ended."""
+"""Seconds beyond a lease that a trainer waits for the lease of an ended trainer."""
 RECOVERY: Final = "recovery"
 """The blob from which another trainer begins."""
 LAST_UPLOAD_S: Final = 20.0
-"""How long the end of a trial waits for a board that is away, to put its checkpoint there."""
+"""Seconds that the end of a trial waits for a board that is away, to put its checkpoint there."""
 _FIGURES: Final = ("training_iteration", "timesteps_total", "time_total_s", "episode_reward_mean", "episodes_total")
 Save = Callable[[Path], Path]
-"""Writes a checkpoint without replay into a folder, and returns its directory."""
+"""A function that writes a checkpoint without replay into a folder, and returns its directory."""
 
 
 @dataclass(frozen=True)
 class BoardState:
-    """Replaced as a whole with each answer, so that other threads can read it."""
+    """The board's state, replaced as a whole with each answer, so that other threads can read it."""
 
     num_beats: int = 0
-    """Answers of the board."""
+    """Number of the board's answers."""
     seats: tuple[SeatHolder, ...] = ()
     answered_s: float = 0.0
-    """When the last answer came, by the thread's clock."""
+    """Time of the last answer, by the thread's clock."""
     num_queued: int | None = None
     is_connected: bool = False
     num_lost_connections: int = 0
     received: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """By seat and epoch: how far trainers before this one had received fragments without a gap."""
+    """By seat and epoch: how far earlier trainers had received fragments without a gap."""
 
     def after(self, answer: TrainerBeat, now_s: float) -> BoardState:
-        """Return the state once the board has answered."""
+        """Return the state after the board's answer."""
         return replace(
             self,
             num_beats=self.num_beats + 1,
@@ -70,13 +70,13 @@ class BoardState:
         )
 
     def disconnected(self) -> BoardState:
-        """Return the state once the board is away, or has lost its data."""
+        """Return the state after the board is away, or has lost its data."""
         lost = self.num_lost_connections + self.is_connected
         return replace(self, num_queued=None, is_connected=False, num_lost_connections=lost)
 
 
 def _merged(known: tuple[SeatHolder, ...], answered: tuple[SeatHolder, ...]) -> tuple[SeatHolder, ...]:
-    """Return the newest holder of each seat: a board that lost its data knows only those that beat since."""
+    """Return the newest holder of each seat; a board that lost its data knows only those with a heartbeat since."""
     holders = {holder.index: holder for holder in known}
     for holder in answered:
         before = holders.get(holder.index)
@@ -86,20 +86,20 @@ def _merged(known: tuple[SeatHolder, ...], answered: tuple[SeatHolder, ...]) -> 
 
 
 class TaskRecords:
-    """The result rows of a task, its figures, and how it ended; used by several threads."""
+    """The result rows of a task, its figures, and its end; used by several threads."""
 
     def __init__(self) -> None:
         self.lead: Lead | None = None
-        """The right to train the task, once the BoardThread has it."""
+        """The right to train the task, after the BoardThread has taken it."""
         self.is_over = False
         """Whether the board says that the task is over: somebody has cancelled it."""
         self.stopping = threading.Event()
-        """Set where the BoardThread is to end."""
+        """Set if the BoardThread must end."""
         self.status = TaskStatus.ENDED
-        """What the task is to be once the thread ends; RUNNING: another trainer is to go on with it."""
+        """The task's status after the thread ends; RUNNING: another trainer is to continue it."""
         self.reason = ""
         self.figures: Mapping[str, Any] = {}
-        """What lists of tasks show."""
+        """The figures that lists of tasks show."""
         self._lock = threading.Lock()
         self._rows: deque[str] = deque(maxlen=KEPT_ROWS)
 
@@ -109,7 +109,7 @@ class TaskRecords:
         return bool(self._rows)
 
     def add_row(self, row: str, figures: Mapping[str, Any]) -> None:
-        """Let ``row``, JSON text, be put, and ``figures`` be shown."""
+        """Add ``row``, JSON text, to be put, and ``figures`` to be shown."""
         with self._lock:
             self._rows.append(row)
             self.figures = dict(figures)
@@ -120,42 +120,42 @@ class TaskRecords:
             return [self._rows[index] for index in range(min(len(self._rows), MOST_AT_ONCE))]
 
     def drop_rows(self, count: int) -> None:
-        """Forget the oldest ``count`` rows: they were put."""
+        """Forget the oldest ``count`` rows, which were put."""
         with self._lock:
             for _ in range(min(count, len(self._rows))):
                 self._rows.popleft()
 
     def end(self, status: TaskStatus, reason: str = "") -> None:
-        """Say how the task ended; the thread reports it to the board when it is stopped."""
+        """Set how the task ended; the thread reports it to the board when it is stopped."""
         self.status, self.reason = status, reason
 
 
 @dataclass(frozen=True)
 class BoardLink:
-    """A task's board, and by what it is known there."""
+    """A task's board, and the trial's identity there."""
 
     board: Board
     """Owned by the thread that uses the link, which closes it."""
     task_id: str
     name: str
     member: str
-    """Who trains it: unlike any other process's."""
+    """The trainer's name, different from any other process's."""
     keys: TrainerKeys
-    """By which the task's messages are verified, and what it publishes is signed."""
+    """The keys that verify the task's messages and sign what the trial publishes."""
     epoch: int = 0
-    """Of the right to train it, where ``member`` has it already."""
+    """The epoch of the right to train it, if ``member`` has it already."""
     file: str = ""
-    """The experiment of a submitted task; the board may have lost it."""
+    """The experiment of a submitted task, as the board may have lost it."""
     lead_wait_s: float = LEASE_SLACK_S
-    """How much longer than a lease it waits for the right to train, which the trainer before may have."""
+    """Seconds beyond a lease that it waits for the right to train, which the previous trainer may have."""
     records: TaskRecords = field(default_factory=TaskRecords)
 
 
 class TaskReports:
-    """Owned by the process of a trial, used by its thread; what cannot be sent is sent later, or noted."""
+    """Owned by a trial's process and used by its thread. A report that cannot be sent is sent later, or noted."""
 
     def __init__(self, link: BoardLink, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Put a checkpoint for a successor there every ``period_s`` seconds, at least."""
+        """Put a checkpoint for a successor there at most every ``period_s`` seconds."""
         self._link, self._records = link, link.records
         self._period_s, self._clock = period_s, clock
         self._due_s = clock() + period_s
@@ -169,9 +169,9 @@ class TaskReports:
         return self._records.is_over
 
     def recovery(self, folder: Path, own: Path | None) -> Path | None:
-        """Return the checkpoint that an earlier trainer left on the board, in ``folder``; None where ``own`` is newer.
+        """Return the checkpoint that an earlier trainer left on the board, in ``folder``; None if ``own`` is newer.
 
-        Raises BoardError where the board cannot be read. A checkpoint that is damaged is noted and left alone.
+        Raises BoardError if the board cannot be read. A damaged checkpoint is noted and ignored.
         """
         content = self._link.board.get_blob(self._link.task_id, RECOVERY)
         if content is None:
@@ -194,7 +194,7 @@ class TaskReports:
         self._records.add_row(text, self._figures(row))
 
     def save_when_due(self, save: Save) -> None:
-        """Put a checkpoint for a successor there if the period is over; it is sent while training goes on."""
+        """Put a checkpoint for a successor there if the period is over; it is sent while training continues."""
         if self._clock() < self._due_s or (self._uploading is not None and self._uploading.is_alive()):
             return
         self._due_s = self._clock() + self._period_s
@@ -203,22 +203,22 @@ class TaskReports:
         self._uploading.start()
 
     def hand_over(self, save: Save) -> None:
-        """Let another trainer go on: leave a checkpoint there, and give the task back once the agent is stopped."""
+        """Let another trainer continue: put a checkpoint there, and give the task back after the agent is stopped."""
         self._put_for_sure(RECOVERY, self._packed(RECOVERY, save))
         self._records.end(TaskStatus.RUNNING)
 
     def end(self, save: Save, reason: str = "") -> None:
-        """Leave the last checkpoint there, and end the task once the agent is stopped."""
+        """Put the last checkpoint there, and end the task after the agent is stopped."""
         self._put_for_sure(RESULT, self._packed(RESULT, save))
         self._records.end(TaskStatus.ENDED, reason)
 
     def fail(self) -> None:
-        """Give the task back at once, so that a process that is started again need not wait for the lease."""
+        """Give the task back at once, so that a restarted process need not wait for the lease."""
         self._records.end(TaskStatus.RUNNING)
         self._records.stopping.set()
 
     def drain_events(self) -> list[str]:
-        """Return what happened since the last call, a sentence each."""
+        """Return the events since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 
@@ -229,7 +229,7 @@ class TaskReports:
         return signed(content, self._link.task_id, name, keys)
 
     def _put(self, name: str, content: bytes) -> bool:
-        """Return whether a blob was put; one that was not is put by the next call."""
+        """Return whether a blob was put; otherwise the next call puts it."""
         lead = self._records.lead
         try:
             return lead is not None and self._link.board.put_blob(lead, name, content)
@@ -250,7 +250,7 @@ class TaskReports:
             time.sleep(min(backoff.failed(), max(ends_at - self._clock(), 0.1)))
 
     def _figures(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a list shows of a row; updates per second are those since the row before."""
+        """Return what a list shows of a row; updates per second are since the previous row."""
         updates = row.get("info", {}).get("num_updates")
         figures = {name: row.get(name) for name in _FIGURES} | {"num_updates": updates}
         now, before = (float(row["time_total_s"]), float(updates or 0)), self._last

@@ -1,6 +1,6 @@
 """BoardSource: the samples of actors that join a trial over a board, wherever they are.
 
-A SeatWatch tells who has joined, left or been lost. A SourceGroup makes one source of it and of the trial's workers;
+A SeatWatch reports who joined, left or was lost. A SourceGroup joins it and the trial's own workers into one source.
 BoardSeats, which a trial's agent is given, makes both.
 """
 
@@ -31,22 +31,22 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.source import Sample, SampleSource
 
 RELEASED_EARLIER_S: Final = 0.5
-"""A lease that ends so much before its time was given back."""
+"""A lease that ends this many seconds before its time was given back."""
 SAMPLES_PER_SEAT: Final = 4
-"""Fragments that one poll returns for each seat, at most: the learner is fed between two polls."""
+"""Most fragments that one poll returns for each seat: the learner is fed between two polls."""
 FETCHED_BYTES_PER_S: Final = 50e6
-"""What all actors together fetch of weights, at most: half of a 1 Gbit/s cable, of which fragments need the rest."""
+"""Most bytes per second of weights for all actors: half of a 1 Gbit/s link, as fragments need the rest."""
 HOW_TO_JOIN: Final = "start actors with rlexp join and the board's address"
 
 
 class SeatWatch:
-    """Compares each answer of the board with the one before; owned by one source."""
+    """Compares each answer of the board with the previous one; owned by one source."""
 
     def __init__(self) -> None:
         self.num_lost = 0
-        """Leases that ran out."""
+        """Number of leases that expired."""
         self.num_actors = 0
-        """Seats that were held when the board answered last."""
+        """Number of seats that were held at the board's last answer."""
         self._holders: dict[int, SeatHolder] = {}
         self._events: list[str] = []
         self._num_beats = 0
@@ -64,7 +64,7 @@ class SeatWatch:
         self._num_beats, self._answered_s = state.num_beats, state.answered_s
 
     def drain_events(self) -> list[str]:
-        """Return what happened since the last call, a sentence each."""
+        """Return the events since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 
@@ -85,9 +85,9 @@ class SeatWatch:
 
 
 class BoardSource:
-    """A SampleSource whose workers are elsewhere, come and go, and are never asked for anything.
+    """A SampleSource whose workers are elsewhere, join and leave, and get no requests.
 
-    They send whenever their windows have room; what is not polled waits with them, so that nothing is dropped.
+    They send whenever their windows have room. Fragments that are not polled wait with them, so that none is dropped.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BoardSource:
         config: BoardConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin at once; the source owns ``thread``."""
+        """Start at once; the source owns ``thread``."""
         self.num_weight_syncs = 0
         self._pool = pool
         self._thread = thread
@@ -118,7 +118,7 @@ class BoardSource:
 
     @property
     def num_worker_restarts(self) -> int:
-        """Leases that ran out."""
+        """Number of leases that expired."""
         return self._watch.num_lost
 
     num_in_flight = 0
@@ -139,9 +139,9 @@ class BoardSource:
         return [Sample(self._pool.keep(rows), info) for rows, info in taken]
 
     def wait(self, timeout: float) -> bool:
-        """Return once a message has come since the last call, or a call of the pool has completed.
+        """Return when a message has arrived since the last call, or a call of the pool has completed.
 
-        Messages that wait for a poll end no further wait: the optimizer may be unable to store their rows.
+        Messages that wait for a poll do not end further waits, as the optimizer may be unable to store their rows.
         """
         seen, self._num_seen = self._num_seen, self._thread.num_received
         if self._num_seen > seen:
@@ -152,7 +152,7 @@ class BoardSource:
 
     @property
     def weights_period_s(self) -> float:
-        """Seconds between two versions of the weights: longer where all actors together would fetch too much."""
+        """Seconds between two versions of the weights: more if all actors together would fetch too much."""
         fetched = self._thread.weights.num_bytes * self._watch.num_actors
         return max(self._config.weights_period_s, fetched / FETCHED_BYTES_PER_S)
 
@@ -190,7 +190,7 @@ class BoardSource:
         return self._connection_events() + events + self._thread.unreadable.drain_events()
 
     def _connection_events(self) -> list[str]:
-        """Return that the board has been lost, or is back, since the last call."""
+        """Return an event if the board was lost, or is back, since the last call."""
         state, before = self._thread.state, self._was_connected
         self._was_connected = state.is_connected
         if before and not state.is_connected:
@@ -201,7 +201,7 @@ class BoardSource:
         return []
 
     def figures(self) -> dict[str, Any]:
-        """Return how the actors and the board did since the last call, for the results."""
+        """Return the actors' and the board's stats since the last call, for the results."""
         thread = self._thread
         figures = {
             "actors": self._watch.num_actors,
@@ -222,7 +222,7 @@ class BoardSource:
         self._thread.stop()
 
     def _check_actors(self) -> None:
-        """Let samples be returned from the first time on that enough actors are there; raise where none come."""
+        """Return samples only after enough actors have joined; raise if none join."""
         enough = self._watch.num_actors >= max(self._config.min_actors, 1)
         now = self._clock()
         if enough:
@@ -238,7 +238,7 @@ class BoardSource:
 
 
 class SourceGroup:
-    """A SampleSource of several, for optimizers that take whatever has arrived; owns them."""
+    """Joins several SampleSources, for optimizers that take whatever has arrived; owns them."""
 
     def __init__(self, sources: Sequence[SampleSource]) -> None:
         self.sources = tuple(sources)
@@ -260,14 +260,14 @@ class SourceGroup:
         return any(source.has_waiting for source in self.sources)
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
-        """Poll each; the first ones are asked for all that is ``wanted``."""
+        """Poll each source; the first ones are asked for all ``wanted`` batches."""
         samples: list[Sample] = []
         for source in self.sources:
             samples += source.poll(num_steps_sampled, None if wanted is None else wanted - len(samples))
         return samples
 
     def wait(self, timeout: float) -> bool:
-        """Wait with an equal share of ``timeout`` for each, in turn, until something may have come to one."""
+        """Wait with an equal share of ``timeout`` for each source, in turn, until one may have samples."""
         share_s = timeout / len(self.sources)
         waits = [source.wait(share_s) for source in self.sources]
         return any(waits)
@@ -290,7 +290,7 @@ class SourceGroup:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a group; that of another source is of no use."""
+        """Load the state of a group; a state of another source is ignored."""
         for source in self.sources:
             own_state = state.get("sources", {}).get(type(source).__name__)
             if own_state is not None:
@@ -306,7 +306,7 @@ class SourceGroup:
 
 @dataclass(frozen=True)
 class BoardSeats:
-    """The seats of a trial on its board, as its agent knows them: :class:`~rlexp.agents.workers.JoinedActors`."""
+    """The seats of a trial on its board, for its agent: :class:`~rlexp.agents.workers.JoinedActors`."""
 
     link: BoardLink
 
@@ -326,7 +326,7 @@ class BoardSeats:
 
 
 def board_source(pool: TaskPool, link: BoardLink, config: CommonConfig, trial: PlayedTrial) -> BoardSource:
-    """Return the source of the actors that join; where they cannot, the run was refused before."""
+    """Return the source of joined actors; if they cannot join, the run was refused before."""
     board = board_keys_of(config)
     inbox = Inbox(link.task_id, link.keys, admission_rules(config, trial), board, config.num_workers)
     description = {**describe_trial(config, trial), "queue": link.board.queue_kind}

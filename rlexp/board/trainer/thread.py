@@ -1,4 +1,4 @@
-"""BoardThread: the trainer's connection with its board, which takes messages from the queue and makes news known.
+"""BoardThread: the trainer's connection with its board, which receives messages from the queue and publishes news.
 
 It owns the PublishedWeights, the versions of a task's weights that are on the board.
 """
@@ -24,11 +24,11 @@ from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError, TrialError
 
 KEPT_VERSIONS: Final = 2
-"""An actor may still read those before the newest ones."""
+"""Number of versions that are kept, as an actor may still read older ones."""
 RECEIVE_TIMEOUT_S: Final = 0.05
-"""How long the thread waits for messages before it looks whether there are news."""
+"""Seconds that the thread waits for messages before it checks for news."""
 NEWS_PERIOD_S: Final = 0.02
-"""Seconds between two publications of what was received, at least: actors wait for it when their windows are full."""
+"""Least seconds between two publications of what was received; actors with full windows wait for it."""
 STOP_TIMEOUT_S: Final = 10.0
 INBOX_SHARE: Final = 2
 """Messages per seat that wait in the trainer's memory; more wait in the queue, and with the actors."""
@@ -41,18 +41,18 @@ class PublishedWeights:
         self.num_published = 0
         """Versions that were put there."""
         self.num_bytes = 0
-        """Of the newest one."""
+        """Bytes of the newest one."""
         self._link = link
         self._versions: deque[int] = deque()
         self._newest: Newer | None = None
 
     @property
     def version(self) -> int:
-        """The newest one that is there; -1 before the first."""
+        """The newest version that is there; -1 before the first."""
         return self._versions[-1] if self._versions else -1
 
     def put(self, lead: Lead, newer: Newer) -> None:
-        """Put ``newer`` there, and remove what is older than KEPT_VERSIONS."""
+        """Put ``newer`` there, and remove versions older than KEPT_VERSIONS."""
         self._newest = newer
         blob = seal_weights(self._link.task_id, lead.epoch, newer, self._link.keys)
         self._link.board.put_blob(lead, blob_name(newer.version), blob)
@@ -64,14 +64,14 @@ class PublishedWeights:
         self.num_bytes = len(blob)
 
     def put_again(self, lead: Lead) -> None:
-        """Put the newest ones there again: the board may have lost them."""
+        """Put the newest version there again, as the board may have lost it."""
         if self._newest is not None:
             self.put(lead, self._newest)
 
 
 @dataclass
 class _Outgoing:
-    """What the thread is to make known; guarded by its lock."""
+    """What the thread will publish; guarded by its lock."""
 
     newer: Newer | None = None
     got: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class _Outgoing:
 
 
 class BoardThread:
-    """Announces a task and leads it, until it is stopped; the messages that it has taken wait for their owner."""
+    """Announces a task and leads it until it is stopped; received messages wait for their owner."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class BoardThread:
         config: BoardConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take no message from the queue while INBOX_SHARE per seat, or a window, wait here; begins with ``start``."""
+        """Receive nothing while INBOX_SHARE messages per seat, or a window, wait here; start with ``start``."""
         self.state = BoardState()
         self.num_received = 0
-        """Messages that have come so far."""
+        """Messages that have arrived so far."""
         self.weights = PublishedWeights(link)
-        """To be read only, by others than this thread."""
+        """Other threads may only read it."""
         self._link, self._task = link, task
         self._capacity = max(INBOX_SHARE * config.actors, config.window)
         self._beat_s, self._lease_s, self._patience_s = config.beat_s, config.lease_s, config.patience_s
@@ -113,11 +113,11 @@ class BoardThread:
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
 
     def start(self) -> None:
-        """Begin; the board is reached in the thread."""
+        """Start; the thread connects to the board."""
         self._thread.start()
 
     def take(self, limit: int) -> list[bytes]:
-        """Return up to ``limit`` messages; raises what ended the thread."""
+        """Return up to ``limit`` messages; raises the error that ended the thread."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -127,7 +127,7 @@ class BoardThread:
 
     @property
     def unreadable(self) -> UnreadableValues:
-        """What the board had that nobody can read."""
+        """Unreadable values of the board."""
         return self._link.board.unreadable
 
     @property
@@ -136,21 +136,21 @@ class BoardThread:
         return bool(self._messages)
 
     def wait(self, num_received: int, timeout: float) -> bool:
-        """Return whether more than ``num_received`` messages have come so far, after ``timeout`` seconds at most."""
+        """Return whether more than ``num_received`` messages have arrived, after at most ``timeout`` seconds."""
         with self._lock:
             return self._lock.wait_for(lambda: self.num_received > num_received or self._error is not None, timeout)
 
     def put_weights(self, newer: Newer) -> None:
-        """Publish ``newer``, in place of what was given before and has not been published yet."""
+        """Publish ``newer``, in place of earlier weights that are not published yet."""
         with self._lock:
             self._outgoing.newer, self._outgoing.changed = newer, True
 
     def put_received(
         self, got: Mapping[tuple[int, int], int], banned: tuple[str, ...], *, names_are_missing: bool
     ) -> None:
-        """Make known how far each seat's fragments were received, and which actors are banned.
+        """Publish how far each seat's fragments were received, and which actors are banned.
 
-        What was received of other epochs is forgotten. Actors are banned again where the board has lost its data.
+        Positions of other epochs are forgotten. Actors are banned again if the board has lost its data.
         ``names_are_missing``: the board is asked soon who holds the seats.
         """
         with self._lock:
@@ -160,12 +160,12 @@ class BoardThread:
             outgoing.changed |= names_are_missing
 
     def put_figures(self, figures: Mapping[str, Any]) -> None:
-        """Make ``figures`` known with the next beat."""
+        """Publish ``figures`` with the next heartbeat."""
         with self._lock:
             self._outgoing.figures = figures
 
     def stop(self) -> None:
-        """Say on the board that the task has ended, and end the thread; idempotent."""
+        """Set the end of the task on the board, and end the thread; idempotent."""
         self._stopping.set()
         with self._lock:
             self._lock.notify_all()
@@ -182,7 +182,7 @@ class BoardThread:
                 self._end(self._lead)
         except BoardLostError:
             pass  # while it stops; otherwise _work handles it
-        except Exception as error:  # whatever ends the thread ends the trial
+        except Exception as error:  # any error that ends the thread ends the trial
             with self._lock:
                 self._error = error
                 self._lock.notify_all()
@@ -192,14 +192,14 @@ class BoardThread:
             self._link.board.close()
 
     def _queue(self) -> Carrier:
-        """Return the receiving end of the task's queue; without another server the lead must be kept nevertheless."""
+        """Return the receiving end of the task's queue; even without another server, the lead must be kept."""
         carrier = self._link.board.queue(self._link.task_id)
         if self._link.board.queue_kind == QUEUE_OF_BOARD:
             return carrier
         return ReconnectingCarrier(carrier, crc32(self._link.member.encode()), self._patience_s, self._clock)
 
     def _work(self, carrier: Carrier) -> None:
-        """Receive and publish until the thread is stopped; raises what cannot be waited for."""
+        """Receive and publish until the thread is stopped; raises errors that waiting does not cure."""
         backoff, lost_s = Backoff(crc32(self._link.member.encode())), None
         while not self._stopping.is_set():
             try:
@@ -226,7 +226,7 @@ class BoardThread:
             )
 
     def _begin(self) -> bool:
-        """Announce the task and take the lead, for the first time or again; return False where it is not free yet."""
+        """Announce the task and take the lead, first or again; return False if it is not free yet."""
         board, link = self._link.board, self._link
         board.announce(self._task, {holder.index: holder.epoch for holder in self.state.seats})
         before = link.epoch if self._lead is None else self._lead.epoch
@@ -244,9 +244,9 @@ class BoardThread:
         return True
 
     def _wait_for_lead(self) -> None:
-        """Raise TrialError unless the lease of a trainer that has ended may still run out.
+        """Raise TrialError unless the lease of an ended trainer may still expire.
 
-        Nor where nobody else has the task: then it was deleted after it was announced, and is announced again.
+        Do not raise if nobody else has the task: it was deleted after its announcement, and is announced again.
         """
         now, task_id = self._clock(), self._link.task_id
         self._began_s = now if self._began_s is None else self._began_s
@@ -259,7 +259,7 @@ class BoardThread:
             raise TrialError(f"task {task_id} has another trainer on the board", "wait until it ends")
 
     def _end(self, lead: Lead) -> None:
-        """Tell the board how the task ended, or that another trainer is to go on with it."""
+        """Tell the board how the task ended, or that another trainer is to continue it."""
         while self._records.has_rows and self._put_rows():
             pass
         if self._records.status is TaskStatus.RUNNING:
@@ -268,7 +268,7 @@ class BoardThread:
             self._link.board.finish(lead, self._records.status, self._records.reason)
 
     def _put_rows(self) -> bool:
-        """Put the next result rows there; return False where the lead is another's."""
+        """Put the next result rows there; return False if another has the lead."""
         rows = self._records.first_rows()
         if not rows:
             return True
@@ -319,7 +319,7 @@ class BoardThread:
     def _receive(self, carrier: Carrier) -> None:
         with self._lock:
             room = self._capacity - len(self._messages)
-            if room <= 0:  # what is not taken waits with the actors, whose windows are then full
+            if room <= 0:  # messages that are not received wait with the actors, whose windows are then full
                 self._lock.wait_for(lambda: self._stopping.is_set() or len(self._messages) < self._capacity, 0.05)
                 return
             timeout_s = NEWS_PERIOD_S if self._outgoing.changed else RECEIVE_TIMEOUT_S

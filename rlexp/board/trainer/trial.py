@@ -1,8 +1,8 @@
-"""The board of a run, from the command to the process of its trial: what is refused, recorded and handed over.
+"""The board of a run, from the command to its trial's process: refusals, records, and the assigned task.
 
-The driver refuses what actors cannot join before anything is created, asks the nodes for what the board needs there,
-and writes down which task its trial is; the trial's process gets an AssignedTask, and from it the link with the board.
-``rlexp join --as trainer`` hands a task to a run in its environment, and the run ends with it.
+Before anything is created, the driver refuses trials that actors cannot join, and checks what the board needs on the
+nodes. It records which task its trial is. The trial's process gets an AssignedTask, and from it the link with the
+board. ``rlexp join --as trainer`` hands a task to a run in its environment, and the run ends with it.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ from rlexp.search.display import Display
 
 _LOOK_S: Final = 0.5
 _SIGNATURES = ("cryptography", "redis")
-"""What keys of a board need, and an extra of rlexp that has it."""
+"""The module for keys of a board, and the extra of rlexp that has it."""
 _WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
 CUT_OFF_S: Final = 90.0
-"""How long a process may go on whose node was cut off: Ray on it ends a minute after it has lost the head."""
+"""Seconds that a process may continue whose node was cut off: Ray on it ends a minute after it has lost the head."""
 
 
 @dataclass(frozen=True)
 class AssignedTask:
-    """The task that a trial is on a board."""
+    """The task of a trial on a board."""
 
     board: BoardAddress
-    """Without the password, which is in the environment."""
+    """The board without its password, which is in the environment."""
     id: str
     member: str = ""
-    """Who has the right to train it already; empty: nobody, the trial's process takes it."""
+    """The member that already has the right to train it; empty: nobody, the trial's process takes it."""
     epoch: int = 0
-    """Of that right."""
+    """The epoch of that right."""
     file: str = ""
     """The experiment of a submitted task."""
     lead_wait_s: float = LEASE_SLACK_S
-    """How much longer than a lease its process waits for the right to train it."""
+    """Seconds beyond a lease that its process waits for the right to train it."""
 
     def of_successor(self) -> AssignedTask:
-        """Return what another process of the trial needs that begins while the one before may still be there.
+        """Return the task for a new process of the trial that starts while the previous one may still exist.
 
-        It gets a right of its own, so that the board refuses what the other one writes.
+        It gets a right of its own, so that the board refuses writes of the other one.
         """
         return replace(self, member="", epoch=0, lead_wait_s=CUT_OFF_S)
 
@@ -77,7 +77,7 @@ class AssignedTask:
 def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: Display) -> BoardAddress | None:
     """Return the board without its password, and show how actors join the only trial; None without a board.
 
-    Raises UsageError where actors cannot join it, and BoardError where the board cannot be used.
+    Raises UsageError if actors cannot join it, and BoardError if the board cannot be used.
     """
     if board is None:
         if any("board" in trial.experiment.config.model_fields_set for trial in trials):
@@ -96,7 +96,7 @@ def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: 
 
 
 def _how_to_join(board: BoardAddress, has_tokens: bool) -> str:
-    """Return the command of an actor, and where its passwords are; a trainer's user is not that of an actor."""
+    """Return an actor's command, and where its passwords are; a trainer's user is not an actor's."""
     shown = board.without_passwords()
     if shown.username == TRAINER.name and has_tokens:
         shown = replace(shown, username=ACTOR.name)
@@ -111,13 +111,13 @@ def _how_to_join(board: BoardAddress, has_tokens: bool) -> str:
 
 
 def refuse_board_of_sweeps(board: BoardAddress | None) -> None:
-    """Raise UsageError where a sweep is to have a board."""
+    """Raise UsageError if a sweep has a board."""
     if board is not None:
         raise UsageError("actors cannot join a sweep over a board: a board's task is one trial", _WITHOUT)
 
 
 def with_board(question: Question, board: BoardAddress | None, environment: Mapping[str, str] = os.environ) -> Question:
-    """Return a question that also asks each node for what the trainer's end of ``board`` needs there."""
+    """Return a question that also asks each node for the needs of the trainer's end of ``board``."""
     if board is None:
         return question
     modules = client_modules(board)
@@ -135,7 +135,7 @@ def with_board(question: Question, board: BoardAddress | None, environment: Mapp
 
 
 def loopback_notices(board: BoardAddress | None, cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each server that is another one for each node, as far as the address says."""
+    """Yield a sentence for each server whose address means another server on each node."""
     if board is None or all(node.is_driver or not (node.machine.cpus or node.machine.gpus) for node in cluster.nodes):
         return
     for name, server in _servers(board):
@@ -144,7 +144,7 @@ def loopback_notices(board: BoardAddress | None, cluster: Cluster) -> Iterator[s
 
 
 def _servers(board: BoardAddress) -> Iterator[tuple[str, ServerAddress]]:
-    """Yield what a connection is made to, by the name that messages have."""
+    """Yield the servers that are connected to, by their names in messages."""
     shown = board.without_passwords()
     yield f"the board at {replace(shown, queue=None)}", shown
     if shown.queue is not None and shown.queue.kind != "pubsub":
@@ -163,9 +163,9 @@ def record_task(
     board: BoardAddress | None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Write down in the run which task its only trial is: a run that is resumed continues a task that is not over.
+    """Record in the run which task its only trial is; a resumed run continues a task that is not over.
 
-    A task that was submitted has its id already. Raises BoardError where the board cannot be used.
+    A submitted task has its id already. Raises BoardError if the board cannot be used.
     """
     if board is None:
         return
@@ -182,7 +182,7 @@ def record_task(
 def assigned_task(
     directory: RunDirectory, trial: Trial, board: BoardAddress | None, environment: Mapping[str, str] = os.environ
 ) -> AssignedTask | None:
-    """Return what the process of ``trial`` needs to know of its task; None without a board."""
+    """Return the task for the process of ``trial``; None without a board."""
     if board is None:
         return None
     task_id = directory.record.trial(trial.name).board_task
@@ -195,7 +195,7 @@ def assigned_task(
 
 
 def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, str] = os.environ) -> BoardLink | None:
-    """Return what links the process of a trial with its board; None without one. ``name`` is the experiment's."""
+    """Return the link of a trial's process with its board; None without one. ``name`` is the experiment's."""
     if task is None:
         return None
     address = task.board.with_passwords(environment)
@@ -206,7 +206,7 @@ def board_link(task: AssignedTask | None, name: str, environment: Mapping[str, s
 
 @contextmanager
 def ended_with_parent(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Ask this process to stop, as SIGTERM does, once the process that handed it a task has ended."""
+    """Ask this process to stop, as SIGTERM does, after the process that handed it a task has ended."""
     task, done = handed_task(environment), threading.Event()
     if task is None:
         yield
@@ -234,9 +234,9 @@ def task_failure_reported(
     board: BoardAddress | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[None]:
-    """Report to the board, after the body, that the only trial has failed: only here is known which try is the last.
+    """Report to the board, after the body, that the only trial failed: only this process knows the last try.
 
-    A process that was killed leaves its lease, which is waited for; another trainer's is respected.
+    A killed process leaves its lease, which is waited for; another trainer's is respected.
     """
     try:
         yield
@@ -252,7 +252,7 @@ def task_failure_reported(
 
 
 def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: HandedTask | None) -> None:
-    """Let the task be FAILED, by the right that was handed to this run, or else by one of its own."""
+    """Set the task to FAILED, by the right that was handed to this run, or else by one of its own."""
     member, epoch = (handed.member, handed.epoch) if handed else (f"driver-{secrets.token_hex(4)}", 0)
     ends_at = time.monotonic() + lease_s + LEASE_SLACK_S
     while not _is_over_on(board, task_id) and time.monotonic() < ends_at:
