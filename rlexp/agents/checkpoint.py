@@ -258,7 +258,7 @@ def film_checkpoint_to(directory: Path, checkpoint: Path, request: EvaluationReq
         with TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        message = f"--video {directory} is no folder in which files can be written: {error.strerror}"
+        message = f"--video {directory} is not a writable folder: {error.strerror}"
         raise UsageError(message, "name a folder of yours; it is made if there is none") from None
     write_video(video, *film_checkpoint(checkpoint, request))
     return video

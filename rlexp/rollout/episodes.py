@@ -281,7 +281,7 @@ def make_episode_hooks(
 
 
 def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
-    """Return the info of one env from those of a vector env: ``_key`` says which envs gave ``key``, all without it.
+    """Return the info of one env from the infos of a vector env: ``_key`` says which envs gave ``key``, all without it.
 
     A value without an entry for each env, such as a number, belongs to all envs and is returned unchanged.
     """

@@ -44,7 +44,7 @@ class _LossRows:
     """Importance weights divided by B, ``[B]``."""
 
     def next_actions(self, q_online: Array, q_target: Array) -> Array:
-        """Return the best actions ``[B]`` by the values of ``online``, or without double Q by those of ``target``."""
+        """Return the best actions ``[B]`` by the values of ``online``, or of ``target`` without double Q."""
         count = len(q_target)
         actions: Array = (q_online[count:] if len(q_online) > count else q_target).argmax(axis=1)
         return actions

@@ -171,7 +171,7 @@ class Verifier:
         if not self._policy.chooses_numbers:
             return _difference("actions", source, actions, expected)
         if not np.array_equal(actions, expected) or actions.dtype != expected.dtype:
-            raise _another_policy("actions", source, "they are not those of the best outputs")
+            raise _another_policy("actions", source, "they do not belong to the best outputs")
         return 0.0
 
     def _num_other_actions(self, actions: Array, expected: Array) -> int:

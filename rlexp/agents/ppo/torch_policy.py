@@ -42,7 +42,7 @@ class TorchActingActorCritic:
 class GreedyActorCritic(nn.Module):
     """Maps what the policy sees ``[B, ...]`` to actions ``[B, *shape]``, inputs ``[B, K]`` and values ``[B]``.
 
-    The inputs are those of the action distributions. The most likely actions are taken; for a normal one, the mean.
+    The inputs describe the action distributions. The most likely actions are taken; for a normal one, the mean.
     """
 
     def __init__(self, network: ActorCritic, actions: Actions) -> None:

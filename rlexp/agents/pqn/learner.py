@@ -106,7 +106,7 @@ class PQNLearner:
         self._epochs.load(state["minibatch_rng"], num_updates)
 
     def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor, *, measures: bool) -> list[Tensor]:
-        """Set the gradient to that of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's stats if ``measures``.
+        """Compute the gradient of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's stats if ``measures``.
 
         ``obs [b, ...]``, ``actions [b]``, ``targets [b]``: the returns R, which carry no gradient (Gallici et al. 2024,
         algorithm 1).

@@ -45,7 +45,7 @@ _QUEUE_NAMES: Final = {
     "pubsub": "Google Cloud Pub/Sub",
 }
 _QUEUE_HINTS: Final = {
-    QUEUE_OF_BOARD: "leave out --queue, or write --queue none where RLEXP_QUEUE is set",
+    QUEUE_OF_BOARD: "leave out --queue, or write --queue none if RLEXP_QUEUE is set",
     "rabbitmq": "give the address that its trainer uses: --queue amqps://USER@HOST",
     "mqtt": "give the address that its trainer uses: --queue mqtts://USER@HOST",
     "pubsub": "give the topic that its trainer uses: --queue pubsub://PROJECT/TOPIC",

@@ -176,7 +176,7 @@ class TaskTrainer:
         self._board, self._member, self._trusted, self._options = board, member, trusted, options
         self._report = report
         self._judged: dict[str, tuple[str, Obstacle | None]] = {}
-        """By task id, its file and its obstacle here, as tasks are checked often."""
+        """File and obstacle of each task by its id, as tasks are checked often."""
         self._runs = options.out / TASKS_FOLDER
         if (self._runs / RUN_FILE).exists():
             raise UsageError(f"{self._runs} is a run, and runs of tasks belong there", "choose another --out")

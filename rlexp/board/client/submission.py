@@ -386,4 +386,4 @@ def _unverifiable(task: Task, keys: ActorKeys) -> UsageError:
     if not task_signature(task):
         message = f"the trainer of {task.id} does not sign its results, and a token is given"
         return UsageError(message, "leave out --token and unset RLEXP_BOARD_TOKEN, or give the trainer --keys")
-    return UsageError(f"the trainer of {task.id} is not that of the token", f"{attach}, with one of its trainer")
+    return UsageError(f"the trainer of {task.id} did not issue the token", f"{attach}, with one of its trainer")

@@ -148,7 +148,7 @@ class BoardAddress(ServerAddress):
 
 
 def read_address(text: str | None, environment: Mapping[str, str] = os.environ) -> BoardAddress:
-    """Return the board that ``text`` names: an address, or ``@FILE`` with one; without a text, that of $RLEXP_BOARD.
+    """Return the board that ``text`` names: an address, or ``@FILE`` with one; by default, $RLEXP_BOARD names it.
 
     A password in the address has priority over $RLEXP_BOARD_PASSWORD. Raises UsageError.
     """

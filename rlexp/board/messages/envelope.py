@@ -200,7 +200,7 @@ def _read_header(text: bytes) -> Header:
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidMessageError("the header is not one of rlexp") from error
     if raw_bytes != header.raw_bytes:
-        raise InvalidMessageError("the header's number of bytes is not that of its columns")
+        raise InvalidMessageError("the header's number of bytes does not match its columns")
     if not header.part < header.num_parts <= MAX_PARTS:
         raise InvalidMessageError("the header's numbers of parts are wrong")
     return header
@@ -299,7 +299,7 @@ def _check_frames(rows: SampleBatch, frames: Array, numbers: Array) -> None:
             continue
         ids = rows[name]
         if ids.ndim != 2 or ids.dtype.kind not in "iu":
-            raise InvalidMessageError("the rows' indices of frames are no indices")
+            raise InvalidMessageError("the rows' indices of frames are not valid")
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < len(frames):
             raise InvalidMessageError("a row has a frame that is not there")
 

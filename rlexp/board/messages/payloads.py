@@ -62,7 +62,7 @@ def seal_fragment(
 def open_fragment(message: Message, worker_index: int) -> tuple[SampleBatch | FrameRows, SampleInfo]:
     """Return the rows of a whole message, read-only, and the report, as from worker ``worker_index``.
 
-    Raises InvalidMessageError if their form differs from that of :func:`seal_fragment`.
+    Raises InvalidMessageError if :func:`seal_fragment` could not have made them.
     """
     arrays = unpack_arrays(message)
     report = {name: arrays.pop(name, None) for name in (*_REPORT, *_MOMENTS)}

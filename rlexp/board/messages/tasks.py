@@ -65,7 +65,7 @@ def check_task(task: Task) -> Task:
     if not 1 <= task.num_seats <= MOST_SEATS:
         raise ValueError(f"a task of {task.num_seats} seats; 1 to {MOST_SEATS} are allowed")
     if not isinstance(task.description, Mapping):
-        raise ValueError("the description of a task is no object")
+        raise ValueError("the description of a task is not an object")
     if len(to_json(task.description)) + len(task.file.encode()) > MAX_DESCRIPTION_BYTES:
         raise ValueError("the description and the file of a task have more than 1 MiB")
     return task

@@ -137,7 +137,7 @@ class News:
     weights_version: int = -1
     """The newest weights whose blob was put; -1 before the first ones."""
     got: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """By (seat, epoch): the last fragment that was received without a gap. Others do not change."""
+    """The last fragment received without a gap, by (seat, epoch). Others do not change."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """The newest results, of JSON's own types."""
 

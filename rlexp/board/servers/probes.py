@@ -189,7 +189,7 @@ class RedisFacts:
     user: str | None
     """The user that the password belongs to; None if the server does not say."""
     missing: Mapping[str, Sequence[str]] | None
-    """By role, its needs that this user may not do; None if the server does not say."""
+    """The needs of each role that this user may not do; None if the server does not say."""
     rules_server: bool
     """Whether this user may erase the server or read its configuration."""
     clock_offset_s: float

@@ -66,7 +66,7 @@ class RedisBoard:
         self._connection = RedisConnection(address, redis_scripts.ALL)
         self._queue_kind, self._open_queue = address.queue_kind, open_queue
         self._announced: dict[str, Sequence[bytes]] = {}
-        """By task, the TASK_FIELDS that it has and must keep."""
+        """TASK_FIELDS that each task has and must keep."""
         self._listed_s = -math.inf
         self.unreadable = UnreadableValues()
 

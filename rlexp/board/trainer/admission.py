@@ -237,10 +237,10 @@ class Admission:
             columns = {FRAME_IDS_OF.get(name, name): rule for name, rule in columns.items()}
             columns |= {name: ids for name in FRAME_IDS_OF.values() if name in columns}
         if set(batch) != columns.keys():
-            raise RefusedError("other columns than those of this experiment")
+            raise RefusedError("not the columns of this experiment")
         for name, rule in columns.items():
             rule.check(name, batch[name])
-            # Replay has one dtype per column: that of the first rows.
+            # Replay has one dtype per column, given by the first rows.
             if self._dtypes.setdefault(name, batch[name].dtype) != batch[name].dtype:
                 raise RefusedError(f"{name} has another dtype than before")
 

@@ -56,7 +56,7 @@ class BoardState:
     is_connected: bool = False
     num_lost_connections: int = 0
     received: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """By seat and epoch: how far earlier trainers had received fragments without a gap."""
+    """How far earlier trainers had received fragments without a gap, by seat and epoch."""
 
     def after(self, answer: TrainerBeat, now_s: float) -> BoardState:
         """Return the state after the board's answer."""

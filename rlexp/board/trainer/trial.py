@@ -44,7 +44,7 @@ from rlexp.search.display import Display
 _LOOK_S: Final = 0.5
 _SIGNATURES = ("cryptography", "redis")
 """The module for keys of a board, and the extra of rlexp that has it."""
-_WITHOUT: Final = "leave out --board, or write --board none where RLEXP_BOARD is set"
+_WITHOUT: Final = "leave out --board, or write --board none if RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
 CUT_OFF_S: Final = 90.0
 """Seconds that a process may continue whose node was cut off: Ray on it ends a minute after it has lost the head."""
@@ -100,11 +100,11 @@ def _how_to_join(board: BoardAddress, has_tokens: bool) -> str:
     shown = board.without_passwords()
     if shown.username == TRAINER.name and has_tokens:
         shown = replace(shown, username=ACTOR.name)
-    whose = f"that of user {shown.username}" if shown.username else "its password"
+    whose = f"the password of user {shown.username}" if shown.username else "its password"
     queue, of_queue = "", ""
     if board.queue is not None:
         queue = f" --queue {shown.queue}"
-        of_queue = f"; {QUEUE_PASSWORD_VARIABLE} has that of the queue" if board.queue.password else ""
+        of_queue = f"; {QUEUE_PASSWORD_VARIABLE} has the queue's password" if board.queue.password else ""
     by_token = " --token @FILE, each with a token of its own" if has_tokens else ""
     by_password = f"; {PASSWORD_VARIABLE} has {whose}" if board.password else ""
     return f"rlexp join {shown}{queue}{by_token}{by_password}{of_queue}"

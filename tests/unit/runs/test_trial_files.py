@@ -381,7 +381,7 @@ def test_a_checkpoint_is_filmed_into_a_folder_that_need_not_exist(tmp_path: Path
 @pytest.mark.parametrize("folder", ["/proc/x", "/dev/null", "/dev/null/x", "file"])
 def test_video_at_a_place_that_is_no_folder_is_a_usage_error(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"--video \S+ is no folder in which files can be written"):
+    with pytest.raises(UsageError, match=r"--video \S+ is not a writable folder"):
         film_checkpoint_to(tmp_path / folder, checkpoint(tmp_path), EvaluationRequest())
 
 

@@ -182,7 +182,7 @@ def test_stop_is_obeyed_also_while_the_board_is_away(scene: Scene) -> None:
     [
         (MASTER.keys, TrainerKeys(KEY, KEY), "signs its results, which only a token verifies"),
         (lambda task_id: TrainerKeys(KEY, KEY), MASTER.token("client").keys("t"), "does not sign its results"),
-        (MasterKey.new().keys, MASTER.token("client").keys("t"), "is not that of the token"),
+        (MasterKey.new().keys, MASTER.token("client").keys("t"), "did not issue the token"),
     ],
 )
 def test_results_that_cannot_be_verified_are_refused_once_a_trainer_has_the_task(

@@ -176,7 +176,7 @@ def test_note_names_the_user_of_actors(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv(MASTER_VARIABLE, MasterKey.new().to_text())
     checked_board(trials, board, notes)
     assert "rlexp join memory://actor@test-board-task --token @FILE" in notes.texts[2]
-    assert notes.texts[2].endswith(f"{PASSWORD_VARIABLE} has that of user actor")
+    assert notes.texts[2].endswith(f"{PASSWORD_VARIABLE} has the password of user actor")
 
 
 def link_of(task: AssignedTask, environment: Mapping[str, str] = NO_VARIABLES) -> BoardLink:
