@@ -335,8 +335,9 @@ class TrainedPolicy:
         observations become vectors, the observation filter is applied, discretised actions become values of the env's
         Box, and continuous ones are brought within its bounds.
 
-        Raises: UsageError: if it is not in ``observation_space``; it says what was expected and given. CheckpointError:
-            if the network's outputs are not finite.
+        Raises:
+            UsageError: if it is not in ``observation_space``; says what was expected and given.
+            CheckpointError: if the network's outputs are not finite.
 
         """
         return self._act(self._spaces.prepared(observation))[0]

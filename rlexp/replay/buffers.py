@@ -1,8 +1,8 @@
-"""The replay library's buffers: thin faces of a run's samplers, with columns of the caller's own.
+"""The replay library's buffers: thin wrappers of a run's samplers, with the caller's own columns.
 
-HeldRows is what all do with the rows that they hold, however these came in, PrioritizedRows what those do that draw by
-priority. ReplayBuffer and PrioritizedReplayBuffer are in the memory of one process; the one that others write into is
-in ``shared/buffers``. A saved buffer is one .npz file, written piece by piece, that NumPy reads without pickle.
+HeldRows has the methods of all buffers for their rows, PrioritizedRows has those for draws by priority. ReplayBuffer
+and PrioritizedReplayBuffer are in the memory of one process; ``shared/buffers`` has one for several processes. A saved
+buffer is one .npz file, written piece by piece, that NumPy reads without pickle.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.states import AnyArray, pieces, split_state
 
 VALUES: Final = "state.json"
-"""The part of the file with all that is not an array."""
+"""Part of the file for everything that is not an array."""
 
 
 def write_npz(path: Path, arrays: Mapping[str, AnyArray], values: Mapping[str, Any]) -> None:
-    """Write ``arrays`` by their names and ``values`` as JSON; a crash leaves the file as it was, or all of the new one.
+    """Write ``arrays`` by name and ``values`` as JSON; after a crash, the file is the old or the whole new one.
 
-    Beside the arrays this takes the memory of one piece. Raises OSError.
+    This needs the memory of one piece beside the arrays. Raises OSError.
     """
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr(VALUES, to_json(values))
@@ -48,7 +48,7 @@ def write_npz(path: Path, arrays: Mapping[str, AnyArray], values: Mapping[str, A
 
 
 def read_npz(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays and the values of a file; CheckpointError where it is no such file, OSError where none."""
+    """Return the arrays and the values of a file; CheckpointError if it is not valid, OSError if there is none."""
     try:
         with zipfile.ZipFile(path) as archive:
             values = parse_json(archive.read(VALUES))
@@ -90,12 +90,12 @@ class HeldRows:
 
     @property
     def capacity(self) -> int:
-        """Rows held at most; the oldest make room for new ones."""
+        """Most rows held; the oldest are overwritten by new ones."""
         return self._sampler.rows.capacity
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes when it is full."""
+        """Bytes of memory when it is full."""
         return self._sampler.nbytes
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class HeldRows:
     def clear(self) -> None:
         """Forget every row and priority, and the steps that wait for others of their episode.
 
-        Keys of batches drawn before never mean rows that come later.
+        Keys of earlier batches never refer to later rows.
         """
         self._take_in()
         self._intake.clear()
@@ -142,12 +142,12 @@ class HeldRows:
         write_npz(Path(path), {name.removeprefix(STORAGE_PREFIX): array for name, array in arrays.items()}, values)
 
     def load(self, path: str | Path) -> None:
-        """Replace all rows by those that :meth:`save` wrote; the next batches are those of the saved buffer.
+        """Replace all rows by rows that :meth:`save` wrote; the next batches are equal to the saved buffer's.
 
         Nothing in the file is unpickled. The rows are in memory twice for a moment. Steps that wait for others of their
-        episode are forgotten, and keys of batches drawn before never mean loaded rows. Raises CheckpointError, with
-        nothing changed, for a damaged file and for one of another kind of buffer, capacity, columns or alpha; OSError
-        where there is none.
+        episode are forgotten, and keys of earlier batches never refer to loaded rows. Raises CheckpointError, with
+        nothing changed, for a damaged file and for another kind of buffer, capacity, columns or alpha. Raises OSError
+        if there is no file.
         """
         arrays, values = read_npz(Path(path))
         rng = np.random.PCG64()
@@ -174,10 +174,10 @@ class HeldRows:
         return self._sampler.sample(batch_size, beta, self._rng).columns
 
     def _take_in(self) -> None:
-        """Add what was written elsewhere; the rows of most buffers come by a call."""
+        """Add rows that were written elsewhere; most buffers get their rows by a call."""
 
     def _check(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
-        """Raise CheckpointError where a saved state does not fit; KeyError, TypeError, ValueError: it is none."""
+        """Raise CheckpointError if a saved state does not fit; KeyError, TypeError, ValueError if it is not one."""
         own_arrays, own_values = split_state(self._sampler.state())
         for name in ("alpha", "capacity"):
             if values.get(name) != own_values.get(name):
@@ -210,12 +210,12 @@ def _are_priorities(numbers: Array) -> bool:
 
 
 class PrioritizedRows(HeldRows):
-    """Rows of which i is drawn with P(i) = (p_i + eps)^alpha / sum_k (p_k + eps)^alpha (Schaul et al. 2016)."""
+    """Rows drawn by priority: P(i) = (p_i + eps)^alpha / sum_k (p_k + eps)^alpha (Schaul et al. 2016)."""
 
     _sampler: PrioritizedSampler
 
     def __init__(self, intake: Intake, rows: Rows, alpha: float, eps: float, seed: int | None) -> None:
-        """Draw from ``rows``; raises ValueError where no priority can be higher by ``eps``, and for other ``alpha``."""
+        """Draw from ``rows``; raises ValueError for an ``eps`` or ``alpha`` that is not possible."""
         if not 0 <= eps < np.inf:
             raise ValueError(f"eps is {eps}, it must be finite and not negative")
         super().__init__(intake, PrioritizedSampler(rows, alpha), seed)
@@ -224,23 +224,23 @@ class PrioritizedRows(HeldRows):
 
     @property
     def num_stale_priorities(self) -> int:
-        """Priorities that were dropped, because newer rows had overwritten theirs."""
+        """Number of dropped priorities, whose rows newer rows had overwritten."""
         return self._num_stale_priorities
 
     def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
         """Return copies of ``batch_size`` rows ``[B, ...]`` by column, drawn by priority with replacement.
 
         ``keys [B]`` are for :meth:`update_priorities`. ``weights [B]`` (float32, at most 1) correct the loss for rows
-        drawn more often than others: not at all where ``beta`` is 0, fully where it is 1. The rows' order means
-        nothing. Raises ValueError where there is no row with a priority above 0.
+        drawn more often than others: not at all for ``beta`` 0, fully for 1. The rows' order has no meaning. Raises
+        ValueError if no row has a priority above 0.
         """
         return self._draw(batch_size, beta)
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
         """Give the rows ``keys [B]`` new ``priorities [B]``; of a key named twice the last one counts.
 
-        Returns how many were dropped because newer rows have overwritten theirs: no other row ever gets them.
-        Raises ValueError, with nothing changed, for a priority that is negative or not finite.
+        Returns how many were dropped because newer rows have overwritten theirs; no other row gets them. Raises
+        ValueError, with nothing changed, for a priority that is negative or not finite.
         """
         dropped = self._sampler.update_priorities(_checked_keys(keys), self._raised(priorities))
         self._num_stale_priorities += dropped
@@ -256,7 +256,7 @@ class PrioritizedRows(HeldRows):
 
 
 class ReplayBuffer(HeldRows):
-    """The newest transitions, in columns of your own; batches are drawn uniformly."""
+    """The newest transitions, in your own columns; batches are drawn uniformly."""
 
     def __init__(
         self,
@@ -271,11 +271,11 @@ class ReplayBuffer(HeldRows):
         Args:
             capacity: rows held at most; then each new row overwrites the oldest.
             columns: shape and dtype by name, such as ``{"obs": ((4,), np.float32), "actions": ((), np.int64)}``.
-            n_step: store n-step transitions; the columns are then those of a step.
-            seed: of the draws; None: another one each time.
+            n_step: store n-step transitions; the columns are then of single steps.
+            seed: seed of the draws; None: another one each time.
 
         Raises:
-            ValueError: what of these cannot be.
+            ValueError: for an invalid argument.
 
         """
         intake = intake_of(columns, n_step)
@@ -285,14 +285,14 @@ class ReplayBuffer(HeldRows):
     def add(self, **columns: ArrayLike) -> Array:
         """Add one transition, or a batch ``[B]``; return the keys ``[B]`` of the rows stored now (int64).
 
-        Raises ValueError, with nothing added, for rows that are not of the declared columns.
+        Raises ValueError, with nothing added, for rows without the declared columns.
         """
         return _store(self._sampler, self._rows, self._intake.rows(columns), None)
 
     def on_episode_end(self) -> Array:
-        """Say that the episode has ended; return the keys ``[B]`` of n-step transitions that are stored now.
+        """End the episode; return the keys ``[B]`` of n-step transitions that are stored now.
 
-        Without ``n_step`` there is nothing to do.
+        Does nothing without ``n_step``.
         """
         return _store(self._sampler, self._rows, self._intake.end(), None)
 
@@ -300,13 +300,13 @@ class ReplayBuffer(HeldRows):
         """Return copies of ``batch_size`` rows ``[B, ...]`` by column, drawn independently with replacement.
 
         ``keys [B]`` name the rows; ``weights [B]`` are all 1, so that a loss for prioritized replay fits this one.
-        Raises ValueError where there is no row.
+        Raises ValueError if there is no row.
         """
         return self._draw(batch_size, beta=0.0)
 
 
 class PrioritizedReplayBuffer(PrioritizedRows):
-    """The newest transitions, in columns of your own; batches are drawn by priority."""
+    """The newest transitions, in your own columns; batches are drawn by priority."""
 
     def __init__(
         self,
@@ -321,15 +321,15 @@ class PrioritizedReplayBuffer(PrioritizedRows):
         """Hold ``capacity`` rows; see :class:`ReplayBuffer` for the other arguments.
 
         Args:
-            capacity: rows held at most.
+            capacity: most rows held.
             columns: shape and dtype of each column.
-            alpha: how much priorities matter, 0 (uniform) to 1 (proportional).
+            alpha: strength of priorities, 0 (uniform) to 1 (proportional).
             eps: added to every priority, so that a row with priority 0 can still be drawn.
             n_step: store n-step transitions.
-            seed: of the draws.
+            seed: seed of the draws.
 
         Raises:
-            ValueError: what of these cannot be.
+            ValueError: for an invalid argument.
 
         """
         intake = intake_of(columns, n_step)
@@ -339,23 +339,23 @@ class PrioritizedReplayBuffer(PrioritizedRows):
     def add(self, *, priorities: ArrayLike | None = None, **columns: ArrayLike) -> Array:
         """Add one transition, or a batch ``[B]``, with ``priorities [B]``; return the keys ``[B]`` of the rows (int64).
 
-        Without priorities, the rows get the highest one so far. Raises ValueError, with nothing added, for rows that
-        are not of the declared columns, and for priorities that are negative or not finite.
+        Without priorities, the rows get the highest one so far. Raises ValueError, with nothing added, for rows without
+        the declared columns, and for priorities that are negative or not finite.
         """
         refuse_folded_priorities(priorities, self._intake)
         rows = self._intake.rows(columns)
         return _store(self._sampler, self._rows, rows, None if priorities is None else self._raised(priorities))
 
     def on_episode_end(self) -> Array:
-        """Say that the episode has ended; return the keys ``[B]`` of n-step transitions that are stored now.
+        """End the episode; return the keys ``[B]`` of n-step transitions that are stored now.
 
-        Without ``n_step`` there is nothing to do.
+        Does nothing without ``n_step``.
         """
         return _store(self._sampler, self._rows, self._intake.end(), None)
 
 
 def _checked_keys(keys: ArrayLike) -> Array:
-    """Return ``keys [B]``, or a single one, as an array ``[B]``; ValueError where they are no whole numbers."""
+    """Return ``keys [B]``, or a single one, as an array ``[B]``; ValueError if they are not whole numbers."""
     checked = np.atleast_1d(keys)
     if checked.dtype.kind not in "iu" and checked.size:
         raise ValueError(f"keys are whole numbers, as sample and add return them, not {checked.dtype}")

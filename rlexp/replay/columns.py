@@ -1,6 +1,6 @@
-"""The first stage of the replay library: a caller's rows are checked against the columns that were declared.
+"""The first stage of the replay library: a caller's rows are checked against the declared columns.
 
-Where there are n-step transitions, an NStepFold makes them of the steps of one env, as these come.
+For n-step transitions, an NStepFold computes them from the steps of one env, as these arrive.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from rlexp.sample_batch import Column as SentColumn
 
 PRIORITIES: Final = "priorities"
 PRIORITIES_TO_ALPHA: Final = "priorities_to_alpha"
-"""What a saved buffer calls p^alpha of its rows."""
+"""Name of the rows' p^alpha in a saved buffer."""
 RESERVED: Final = (KEYS, IMPORTANCE_WEIGHTS, PRIORITIES, PRIORITIES_TO_ALPHA)
-"""Names that no column can have: batches and saved buffers have other things of these names."""
+"""Names that no column can have, as batches and saved buffers use them."""
 NUMBERS: Final = "biufc"
-"""NumPy's kinds of dtypes that a column can have: numbers and booleans, but neither objects nor text."""
+"""NumPy's kinds of dtypes for columns: numbers and booleans, but neither objects nor text."""
 
 ColumnForms: TypeAlias = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
-"""Shape and dtype that each column has in one transition, by name: ``{"obs": ((4,), np.float32)}``."""
+"""Shape and dtype of each column in one transition, by name: ``{"obs": ((4,), np.float32)}``."""
 
 
 class ColumnForm(NamedTuple):
-    """What one column's rows are."""
+    """The form of one column."""
 
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     dtype: np.dtype[Any]
-    """In this machine's order of bytes, which saved buffers are read in too."""
+    """Dtype in this machine's byte order, into which saved buffers are read too."""
 
 
 class Columns:
-    """The declared columns of a buffer, by name in alphabetical order: so they are stored in every process."""
+    """The declared columns of a buffer in alphabetical order, which is then equal in every process."""
 
     def __init__(self, declared: ColumnForms) -> None:
-        """Take what a user declared; raises ValueError that names the first column that cannot be one."""
+        """Read a user's declaration; raises ValueError that names the first invalid column."""
         if not declared:
             raise ValueError("a buffer needs at least one column")
         self.forms: Mapping[str, ColumnForm] = {name: _form(name, *declared[name]) for name in sorted(declared)}
@@ -75,18 +75,18 @@ class Columns:
         return self
 
     def end(self) -> SampleBatch:
-        """Return no rows: none wait for others of their episode, as those of an NStepFold do."""
+        """Return an empty batch, as no rows wait for others of their episode."""
         return self.no_rows()
 
     def clear(self) -> None:
-        """Do nothing: no rows wait."""
+        """Do nothing, as no rows wait."""
 
     def no_rows(self) -> SampleBatch:
         """Return a batch of these columns without rows."""
         return SampleBatch({name: np.empty((0, *form.shape), form.dtype) for name, form in self.forms.items()})
 
     def sent(self) -> tuple[SentColumn, ...]:
-        """Return the columns as messages between processes describe them."""
+        """Return the columns in the form of messages between processes."""
         return tuple(SentColumn(name, form.dtype.str, form.shape) for name, form in self.forms.items())
 
     def _names_differ(self, given: Mapping[str, ArrayLike]) -> str:
@@ -110,7 +110,7 @@ def _form(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> ColumnForm:
 
 
 def _converted(name: str, column: Array, dtype: np.dtype[Any]) -> Array:
-    """Return ``column`` as ``dtype``, where that changes no value by more than rounding; ValueError elsewhere."""
+    """Return ``column`` as ``dtype`` if that changes values by rounding only; otherwise raise ValueError."""
     whole_numbers = column.dtype.kind in "iu" and dtype.kind in "iu"
     if not whole_numbers and not np.can_cast(column.dtype, dtype, "same_kind"):
         raise ValueError(f"column {name}: {column.dtype} does not become {dtype} without loss; convert it yourself")
@@ -124,20 +124,20 @@ def _converted(name: str, column: Array, dtype: np.dtype[Any]) -> Array:
 
 @dataclass(frozen=True)
 class NStepConfig:
-    """How steps become n-step transitions, and which columns have what is needed for it."""
+    """How steps become n-step transitions, and which columns that needs."""
 
     n_step: int
-    """Steps of a transition; fewer where the episode ends before."""
+    """Steps of a transition; fewer if the episode ends before."""
     gamma: float
     """Discount of one step, 0 to 1."""
     rewards: str = "rewards"
     """The column of rewards: floats, one number a step."""
     terminated: str = "terminated"
-    """The column that is not 0 where the episode ended, so that no value follows."""
+    """The column that is not 0 if the episode ended, so that no value follows."""
     truncated: str | None = None
-    """A column that is not 0 where the episode was cut; None: ``on_episode_end`` is called there instead."""
+    """A column that is not 0 if the episode was truncated; None: ``on_episode_end`` is called there instead."""
     new_columns: tuple[str, ...] = ("new_obs",)
-    """Columns that a transition has of its last step, such as the observation after it; all others are of the first."""
+    """Columns that a transition takes from its last step, such as the next observation; others are from the first."""
 
     def __post_init__(self) -> None:
         if self.n_step < 1 or not 0 <= self.gamma <= 1:
@@ -145,7 +145,7 @@ class NStepConfig:
 
 
 class _Stream(NamedTuple):
-    """Steps of one env, as ``n_step_returns`` reads them: ``[T, 1]`` each."""
+    """Steps of one env, in the form of ``n_step_returns``: ``[T, 1]`` each."""
 
     rewards: Array
     terminated: Array
@@ -154,60 +154,60 @@ class _Stream(NamedTuple):
 
 
 class NStepFold:
-    """Folds the steps of one env, in their order, into n-step transitions; episodes are never mixed.
+    """Computes n-step transitions from the steps of one env, in order; episodes are never mixed.
 
-    A transition that folds m <= n steps has in the column of rewards sum_{k<m} gamma^k r_{t+k}, and a new column
+    A transition of m <= n steps has sum_{k<m} gamma^k r_{t+k} in the column of rewards, and a new column
     ``discounts`` (float32): gamma^m, or 0 where the episode terminated. The loss bootstraps with
     ``rewards + discounts * value(new_obs)``, so a truncated episode bootstraps too. The columns ``terminated`` and
-    ``truncated`` are not passed on, ``discounts`` says what a learner needs of them.
+    ``truncated`` are removed, as ``discounts`` has what a learner needs.
     """
 
     def __init__(self, columns: ColumnForms, config: NStepConfig) -> None:
-        """Take steps with ``columns``; raises ValueError where they do not have what ``config`` names."""
+        """Take steps with ``columns``; raises ValueError if they lack columns that ``config`` names."""
         self._config = config
         self._steps = Columns(columns)
         _check_columns(self._steps.forms, config)
         ends = {config.terminated, config.truncated}
         kept = {name: (form.shape, form.dtype) for name, form in self._steps.forms.items() if name not in ends}
         self.columns: ColumnForms = {**kept, DISCOUNTS: ((), np.float32)}
-        """The columns of the transitions, to make a buffer of."""
+        """Columns of the transitions, for making a buffer."""
         self.stored = Columns(self.columns)
         self._waiting = self._steps.no_rows()
 
     def add(self, **step: ArrayLike) -> dict[str, Array]:
-        """Take one step, or a batch of steps that follow each other, and return the transitions ``[B]`` now complete.
+        """Take one step, or a batch of consecutive steps, and return the transitions ``[B]`` that are now complete.
 
-        Raises ValueError, with nothing taken, for other columns than declared.
+        Raises ValueError, with nothing taken, for columns that were not declared.
         """
         return self.rows(step).columns
 
     def on_episode_end(self) -> dict[str, Array]:
-        """Return the transitions ``[B]`` of the steps that still wait: the episode was cut after the last of them.
+        """Return the transitions ``[B]`` of the waiting steps, as the episode was truncated after the last of them.
 
         After a step that terminated, none wait.
         """
         return self.end().columns
 
     def clear(self) -> None:
-        """Forget the steps that wait: those that follow are not of their episode."""
+        """Forget the waiting steps, as later steps do not belong to their episode."""
         self._waiting = self._steps.no_rows()
 
     def rows(self, step: Mapping[str, ArrayLike]) -> SampleBatch:
-        """Return what :meth:`add` returns, as rows."""
+        """Return the result of :meth:`add` as rows."""
         return self._folded(SampleBatch.concat([self._waiting, self._steps.rows(step)]), cut=False)
 
     def end(self) -> SampleBatch:
-        """Return what :meth:`on_episode_end` returns, as rows."""
+        """Return the result of :meth:`on_episode_end` as rows."""
         return self._folded(self._waiting, cut=True)
 
     def _folded(self, steps: SampleBatch, cut: bool) -> SampleBatch:
-        """Return the transitions that ``steps [T]`` complete, and keep the steps at which none begins that is."""
+        """Return the transitions that ``steps [T]`` complete, and keep the steps that still wait."""
         config, stream = self._config, self._stream(steps, cut)
         sums = n_step_returns(stream, len(steps), config.n_step, config.gamma)
         returns, num_folded, bootstraps = (column[:, 0] for column in sums)
         last = np.arange(len(steps)) + num_folded - 1
         ended = (stream.terminated | stream.truncated)[:, 0]
-        # The transitions that still need steps are the last ones: no end follows them.
+        # The transitions that need more steps are the last ones, as no end follows them.
         count = int(np.count_nonzero((num_folded == config.n_step) | ended[last]))
         self._waiting = SampleBatch({name: column[count:].copy() for name, column in steps.columns.items()})
         last, discounts = last[:count], np.where(bootstraps, config.gamma**num_folded, 0.0)
@@ -230,16 +230,16 @@ class NStepFold:
 
 
 Intake: TypeAlias = Columns | NStepFold
-"""What a caller's rows pass on their way into a buffer: checked, and folded where there are n-step transitions."""
+"""The checks of a caller's rows on their way into a buffer, and the n-step computation if there is one."""
 
 
 def intake_of(columns: ColumnForms, n_step: NStepConfig | None) -> Intake:
-    """Return what takes rows with ``columns``; those that come out have the columns ``stored``."""
+    """Return the intake of rows with ``columns``; its results have the columns ``stored``."""
     return Columns(columns) if n_step is None else NStepFold(columns, n_step)
 
 
 def refuse_folded_priorities(priorities: ArrayLike | None, intake: Intake) -> None:
-    """Raise ValueError for priorities of steps, where what is stored are n-step transitions."""
+    """Raise ValueError for priorities of single steps if n-step transitions are stored."""
     if priorities is not None and isinstance(intake, NStepFold):
         raise ValueError(
             "priorities of single steps are none of n-step transitions: fold the steps by an NStepFold, and add "
@@ -248,7 +248,7 @@ def refuse_folded_priorities(priorities: ArrayLike | None, intake: Intake) -> No
 
 
 def _check_columns(forms: Mapping[str, ColumnForm], config: NStepConfig) -> None:
-    """Raise ValueError where columns that ``config`` names are missing, or are not what they should be."""
+    """Raise ValueError if columns that ``config`` names are missing or have a wrong form."""
     flags = [name for name in (config.terminated, config.truncated) if name is not None]
     missing = [name for name in (config.rewards, *flags, *config.new_columns) if name not in forms]
     if missing:

@@ -1,6 +1,6 @@
-"""Rows, which a sampler draws from: what it needs of whoever keeps them, in its own memory or shared with workers.
+"""Rows: what a sampler needs of a container of rows, in its own memory or shared with workers.
 
-RowRing keeps them in one storage, where the newest overwrite the oldest; ``shared/rows`` has the other implementation.
+RowRing has them in one storage, in which the newest overwrite the oldest; ``shared/rows`` has the other implementation.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from rlexp.replay.storage import Storage
 from rlexp.sample_batch import KEYS, TD_ERRORS, Array, FrameRows, SampleBatch, SentRows, WrittenRows
 
 STORAGE_PREFIX = "storage."
-"""Stands before the names of the columns in a state."""
+"""Prefix of the columns' names in a state."""
 
 
 def columns_in(state: Mapping[str, Any], capacity: int) -> dict[str, Any]:
-    """Return the columns in a state of rows by their names; raises CheckpointError where it is of another capacity."""
+    """Return the columns in a state of rows by name; raises CheckpointError for another capacity."""
     if state["capacity"] != capacity:
         raise CheckpointError(f"a replay state of capacity {state['capacity']} does not fit into {capacity}")
     return {name.removeprefix(STORAGE_PREFIX): state[name] for name in state if name.startswith(STORAGE_PREFIX)}
 
 
 class SlotRange(NamedTuple):
-    """Neighbouring slots that one call filled."""
+    """Consecutive slots that one call filled."""
 
     start: int
     """The first slot."""
     rows: slice
-    """The batch's rows that went there."""
+    """The batch's rows in these slots."""
 
 
 class Rows(Protocol):
-    """The newest rows, each with a key, its own for ever, and in a slot, which another row may have later.
+    """The newest rows. Each has a key that no other row ever gets, and a slot that another row may get later.
 
     A sampler owns them. Adding is three calls: :meth:`unpack`, :meth:`retire`, :meth:`write`.
     """
 
     capacity: int
-    """Rows kept at most."""
+    """Most rows that are kept."""
     num_slots: int
     """Slots for rows."""
 
@@ -62,18 +62,18 @@ class Rows(Protocol):
         ...
 
     def unpack(self, sent: SentRows, /) -> tuple[SentRows, Array | None]:
-        """Return what is to be stored, and its first TD errors ``[B]`` if it brings any; changes nothing.
+        """Return the part to store, and its first TD errors ``[B]`` if there are any; changes nothing.
 
-        Raises ValueError for columns that are not those of the first rows.
+        Raises ValueError if the columns differ from the first rows'.
         """
         ...
 
     def retire(self, batch: SentRows, /) -> list[range]:
-        """Give up rows that an unpacked ``batch`` leaves no room for; return those of their slots that stay empty."""
+        """Remove rows for which an unpacked ``batch`` leaves no room; return their slots that stay empty."""
         ...
 
     def write(self, batch: SentRows, /) -> list[SlotRange]:
-        """Add the rows of an unpacked ``batch``; return the runs of slots of those that are kept."""
+        """Add the rows of an unpacked ``batch``; return the ranges of slots of the rows that are kept."""
         ...
 
     def read(self, slots: Array) -> SampleBatch:
@@ -89,7 +89,7 @@ class Rows(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return the rows held, to be read before anything changes, and the numbers that say which they are.
+        """Return the rows held, to be read before anything changes, and the numbers that identify them.
 
         The rows are arrays, views or stored ones (see :class:`~rlexp.states.LazyArray`).
         """
@@ -104,11 +104,11 @@ class Rows(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget every row; the keys of later rows are new ones."""
+        """Forget every row; later rows get new keys."""
         ...
 
     def close(self) -> None:
-        """Give the memory back; the second call does nothing."""
+        """Free the memory; idempotent."""
         ...
 
 
@@ -147,14 +147,14 @@ class RowRing:
         return replace(sent, rows=stored) if isinstance(sent, FrameRows) else stored, rows[TD_ERRORS]
 
     def retire(self, batch: SentRows, /) -> list[range]:
-        """Do nothing: new rows are written over the oldest, and no slot stays empty."""
+        """Do nothing: new rows overwrite the oldest, and no slot stays empty."""
         return []
 
     def write(self, batch: SentRows, /) -> list[SlotRange]:
-        """Add the rows of ``batch [B]``; return the runs of slots, at most two, that they went to.
+        """Add the rows of ``batch [B]``; return their ranges of slots, at most two.
 
-        Of a batch larger than the capacity only the last rows are written, though all are counted.
-        Raises ValueError, with nothing written, for columns that are not those of the first batch.
+        If a batch is larger than the capacity, only its last rows are written, though all are counted. Raises
+        ValueError, with nothing written, if the columns differ from the first batch's.
         """
         assert not isinstance(batch, WrittenRows)
         count = len(batch)

@@ -1,8 +1,7 @@
 """Samplers: they own the rows of a shard or of a buffer, and draw them uniformly, or by priority.
 
-By priority as in Schaul et al. 2016, "Prioritized Experience Replay", the proportional variant; Horgan et al. 2018,
-"Distributed Prioritized Experience Replay", has it filled by many workers, which bring the first priority of each
-row themselves.
+Priorities follow Schaul et al. 2016, "Prioritized Experience Replay", proportional variant. In Horgan et al. 2018,
+"Distributed Prioritized Experience Replay", many workers fill replay and compute the first priority of each row.
 """
 
 from __future__ import annotations
@@ -21,23 +20,22 @@ from rlexp.states import LazyArray
 FIRST_PRIORITY = 1.0
 """The highest priority before any was given: p_1 in algorithm 1 of Schaul et al."""
 WeightNormalization = Literal["buffer", "batch"]
-"""Whose highest importance weight becomes 1: that of all rows held, or that of the batch."""
+"""The rows whose highest importance weight becomes 1: all rows held, or the batch."""
 LARGEST_PRIORITY = 1e100
-"""Far above any TD error, and small enough that the sum of all priorities cannot overflow."""
+"""The largest priority: far above any TD error, and so small that the sum of all cannot overflow."""
 LOADED_ROWS = 1 << 14
-"""Priorities of a state that are put into the tree at a time: for each, renewing its sums takes ten times its memory
-for a moment."""
+"""Priorities of a state that enter the tree at a time; renewing the sums takes ten times their memory for a moment."""
 
 
 class Sampler(Protocol):
     """The newest rows, from which batches are drawn; a shard or a buffer of the library owns it."""
 
     rows: Rows
-    """The rows held, and how many were ever added."""
+    """The rows held, and the number of rows ever added."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it once it is full; of the rows only after the first add."""
+        """Bytes of all of it when it is full; of the rows only after the first add."""
         ...
 
     def add(self, batch: SentRows, priorities: Array | None) -> None:
@@ -47,10 +45,9 @@ class Sampler(Protocol):
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
         """Return copies of ``size`` rows, drawn independently with replacement, with their KEYS and IMPORTANCE_WEIGHTS.
 
-        Their order means nothing: rows may come in that of their memory, which is quicker to read.
-        KEYS ``[size]`` int64 are for :meth:`update_priorities`; IMPORTANCE_WEIGHTS ``[size]`` float32, in (0, 1],
-        correct the loss for rows drawn more often than others, fully where ``beta`` is 1.
-        Raises ValueError when there is no row to draw.
+        Their order has no meaning: rows may come in the order of memory, which is faster to read. KEYS ``[size]`` int64
+        are for :meth:`update_priorities`; IMPORTANCE_WEIGHTS ``[size]`` float32, in (0, 1], correct the loss for rows
+        drawn more often than others, fully for ``beta`` 1. Raises ValueError when there is no row to draw.
         """
         ...
 
@@ -61,7 +58,7 @@ class Sampler(Protocol):
     def state(self) -> dict[str, Any]:
         """Return arrays, numbers and strings from which :meth:`load` makes an equal sampler.
 
-        Arrays are views of the sampler's own, or stored ones: they are to be read before anything changes.
+        Arrays are views of the sampler's own, or stored ones. Read them before anything changes.
         """
         ...
 
@@ -70,7 +67,7 @@ class Sampler(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget every row and every priority; the keys of later rows are new ones."""
+        """Forget every row and every priority; later rows get new keys."""
         ...
 
 
@@ -78,7 +75,7 @@ class UniformSampler:
     """A :class:`~rlexp.replay.samplers.Sampler` that ignores priorities."""
 
     def __init__(self, rows: Rows) -> None:
-        """Draw from ``rows``, which it owns from now on."""
+        """Draw from ``rows``, which it now owns."""
         self.rows = rows
 
     @property
@@ -87,7 +84,7 @@ class UniformSampler:
         return self.rows.nbytes
 
     def add(self, batch: SentRows, priorities: Array | None = None) -> None:
-        """Add the rows of ``batch [B]``; ``priorities`` have no meaning here."""
+        """Add the rows of ``batch [B]``; ``priorities`` are ignored."""
         self.rows.retire(batch)
         self.rows.write(batch)
 
@@ -115,12 +112,12 @@ class UniformSampler:
 class PrioritizedSampler:
     """A :class:`~rlexp.replay.samplers.Sampler` that draws row i with P(i) = p_i^alpha / sum_k p_k^alpha (eq. 1).
 
-    Here, and only here, a priority p is raised to ``alpha``. What makes a priority of a TD error,
-    p = abs(delta) + epsilon (section 3.3), is done once too, by the owner.
+    Only here is a priority p raised to ``alpha``. The owner computes priorities from TD errors, p = abs(delta) +
+    epsilon (section 3.3).
     """
 
     def __init__(self, rows: Rows, alpha: float, normalization: WeightNormalization = "buffer") -> None:
-        """Draw from ``rows``, which it owns from now on; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
+        """Draw from ``rows``, which it now owns; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha is {alpha}, it must be from 0 to 1")
         self.rows = rows
@@ -131,7 +128,7 @@ class PrioritizedSampler:
 
     @property
     def highest_priority(self) -> float:
-        """The highest priority so far: that of rows that are added without one."""
+        """The highest priority so far, which rows without a priority get."""
         return self._highest_priority
 
     @property
@@ -142,8 +139,8 @@ class PrioritizedSampler:
     def add(self, batch: SentRows, priorities: Array | None = None) -> None:
         """Add the rows of ``batch [B]`` with ``priorities [B]``, by default the highest one so far.
 
-        Raises ValueError, with nothing added, for a priority that is negative or not finite, and
-        for columns that are not those of the first batch.
+        Raises ValueError, with nothing added, for a priority that is negative or not finite, and for columns that
+        differ from the first batch's.
         """
         if priorities is None:
             priorities = np.full(len(batch), self._highest_priority)
@@ -158,11 +155,11 @@ class PrioritizedSampler:
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
         """Return copies of ``size`` rows, drawn with replacement, with KEYS and IMPORTANCE_WEIGHTS ``[size]``.
 
-        They come roughly in the order of their slots, not in that of the draws.
+        They come roughly in the order of their slots, not of the draws.
 
-        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4). N and the sum in P cancel, which leaves
-        (min_j p_j^alpha / p_i^alpha)^beta. The minimum is that of all rows held, so that a weight does not depend on
-        what else was drawn, or that of the batch. Raises ValueError when no priority is above 0.
+        The weights are w_i = (N P(i))^-beta / max_j w_j (section 3.4). N and the sum in P cancel, which leaves (min_j
+        p_j^alpha / p_i^alpha)^beta. The minimum is over all rows held, so that a weight does not depend on the other
+        draws, or over the batch. Raises ValueError if no priority is above 0.
         """
         slots, masses = self._tree.find(rng.random(size) * self._tree.total)
         lowest = self._tree.min if self._normalization == "buffer" else masses.min()
@@ -207,33 +204,33 @@ class PrioritizedSampler:
         self._highest_priority = float(state["highest_priority"])
 
     def clear(self) -> None:
-        """Forget every row, and how high priorities were."""
+        """Forget every row, and the highest priority."""
         self.rows.clear()
         self._tree = SumTree(self.rows.num_slots)
         self._highest_priority = FIRST_PRIORITY
 
     def _masses_of(self, start: int, stop: int) -> Array:
-        """Return p^alpha of the rows held from the one with ordinal ``start`` to before ``stop``."""
+        """Return p^alpha of the rows with ordinals ``start`` to before ``stop``."""
         return self._tree.get(self.rows.nth(np.arange(start, stop)))
 
     def _masses(self, priorities: Array, highest: float) -> Array:
-        """Return p^alpha ``[B]``, and remember the ``highest`` p."""
+        """Return p^alpha ``[B]``, and note the ``highest`` p."""
         self._highest_priority = max(highest, self._highest_priority)
         return np.asarray(priorities**self._alpha)
 
 
 def _checked(priorities: Array, rows: int) -> tuple[Array, float]:
-    """Return ``priorities [rows]`` as float64, and the highest; raises ValueError that names the first bad one."""
+    """Return ``priorities [rows]`` as float64, and the highest; raises ValueError for the first invalid one."""
     priorities = np.asarray(priorities, np.float64)
     if priorities.shape != (rows,):
         raise ValueError(f"priorities of shape {list(priorities.shape)} for {rows} rows")
     highest = float(priorities.max(initial=0))
-    if not (highest <= LARGEST_PRIORITY and priorities.min(initial=0) >= 0):  # so too for NaN
+    if not (highest <= LARGEST_PRIORITY and priorities.min(initial=0) >= 0):  # True for NaN too
         row = int(((priorities >= 0) & (priorities <= LARGEST_PRIORITY)).argmin())
         raise bad_priority(row, priorities[row])
     return priorities, highest
 
 
 def bad_priority(row: int, priority: np.floating[Any]) -> ValueError:
-    """Return the error for the first priority of a batch that no row can have."""
+    """Return the error for the first invalid priority of a batch."""
     return ValueError(f"the priority of row {row} is {priority}: it must be finite and not negative")

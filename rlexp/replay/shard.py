@@ -23,49 +23,49 @@ class ReplayConfig:
     capacity: int
     """Rows kept; the oldest make room for new ones."""
     learning_starts: int
-    """Rows that must have been added before the first batch is handed out."""
+    """Rows that must be added before the first batch."""
     train_batch_size: int
     """Rows of a batch."""
     prioritized: bool
-    """Draw by priority instead of uniformly; ``alpha`` and ``eps`` are for this only."""
+    """Draw by priority instead of uniformly; ``alpha`` and ``eps`` apply only then."""
     alpha: float
-    """How much priorities matter: 0 not at all, 1 fully."""
+    """Strength of priorities: 0 none, 1 full."""
     eps: float
-    """Added to every absolute TD error, so that no row is lost for ever."""
+    """Added to every absolute TD error, so that every row can be drawn."""
     storage: str
-    """A name in STORAGES, by which the rows are kept."""
+    """A name in STORAGES, for the storage of rows."""
     normalization: WeightNormalization = "buffer"
-    """Of importance weights."""
+    """Normalisation of importance weights."""
 
 
 @dataclass(frozen=True)
 class ShardStats:
-    """What a shard holds and has done."""
+    """The content and counters of a shard."""
 
     size: int
     """Rows held."""
     capacity: int
-    """Rows it can hold."""
+    """Most rows that it can hold."""
     num_added: int
     """Rows ever added."""
     num_sampled: int
     """Rows ever handed out."""
     num_stale_priorities: int
-    """Priorities dropped because newer rows had overwritten theirs."""
+    """Number of dropped priorities, whose rows newer rows had overwritten."""
     nbytes: int
-    """Bytes of memory once it is full; of the rows only after the first add."""
+    """Bytes of memory when it is full; of the rows only after the first add."""
 
 
 class ReplayShard:
     """A sampler, the check of ``learning_starts``, counters, and a random stream of its own.
 
-    The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It
-    copies what it is given and returns copies, so neither side can change the other's rows. A batch
-    may be kept: its memory is used again only after the last reference to it is gone.
+    The optimizer calls it: in its own process, or as an actor that the agent placed elsewhere. It copies its arguments
+    and returns copies, so neither side can change the other's rows. A batch may be kept: its memory is reused only
+    after the last reference to it is gone.
     """
 
     def __init__(self, config: ReplayConfig, seed: int, rows: Rows | None = None) -> None:
-        """Start empty; the same seed and the same calls give the same batches. ``rows`` are shared with workers."""
+        """Start empty; the same seed and calls give the same batches. ``rows`` are shared with workers."""
         self._config = config
         self._sampler = _make_sampler(config, _own_rows(config) if rows is None else rows)
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -75,9 +75,9 @@ class ReplayShard:
     def add_batch(self, sent: SentRows) -> int:
         """Add the rows of a batch ``[B]`` and return B.
 
-        A column TD_ERRORS ``[B]`` gives their first priorities and is not stored; without it they
-        get the highest priority so far. Raises ValueError, with nothing added, for a TD error that
-        is not finite and for columns that are not those of the first batch.
+        A column TD_ERRORS ``[B]`` gives their first priorities and is not stored; without it they get the highest
+        priority so far. Raises ValueError, with nothing added, for a TD error that is not finite and for columns that
+        differ from the first batch's.
         """
         batch, td_errors = self._sampler.rows.unpack(sent)
         self._sampler.add(batch, None if td_errors is None else self._priorities(td_errors))
@@ -86,7 +86,7 @@ class ReplayShard:
     def replay(self, beta: float) -> SampleBatch | None:
         """Return ``train_batch_size`` drawn rows with KEYS and WEIGHTS, or None while too few were added.
 
-        ``beta`` (0 to 1) is how far the weights correct for what priorities change; agents anneal it.
+        ``beta`` (0 to 1) is how far the weights correct the bias of priorities; agents anneal it.
         """
         if self._sampler.rows.num_added < max(self._config.learning_starts, 1):
             return None
@@ -95,7 +95,7 @@ class ReplayShard:
         return batch
 
     def update_priorities(self, keys: Array, td_errors: Array) -> int:
-        """Give the rows ``keys [B]`` the priorities of their new ``td_errors [B]``; return how many were too late.
+        """Set priorities of the rows ``keys [B]`` from new ``td_errors [B]``; return how many were too late.
 
         Raises ValueError, with nothing changed, for a TD error that is not finite. Uniform replay ignores them.
         """
@@ -106,7 +106,7 @@ class ReplayShard:
         return dropped
 
     def stats(self) -> ShardStats:
-        """Return what it holds and has done so far."""
+        """Return its content and counters so far."""
         return ShardStats(
             size=self._sampler.rows.size,
             capacity=self._sampler.rows.capacity,
@@ -117,7 +117,7 @@ class ReplayShard:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return all of it as a flat dict of arrays, to be read before anything changes, and of values for JSON.
+        """Return its state as a flat dict of arrays, to be read before anything changes, and of values for JSON.
 
         An array is a view of the shard's own memory or a :class:`~rlexp.states.LazyArray`.
         """
@@ -151,7 +151,7 @@ class ReplayShard:
         self._num_stale_priorities = int(state["num_stale_priorities"])
 
     def close(self) -> None:
-        """Give the memory of the rows back; the second call does nothing."""
+        """Free the memory of the rows; idempotent."""
         self._sampler.rows.close()
 
     def _priorities(self, td_errors: Array) -> Array:

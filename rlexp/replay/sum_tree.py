@@ -1,4 +1,4 @@
-"""SumTree: values in slots, their total and least, and the slots that numbers from 0 to the total fall on."""
+"""SumTree: values in slots, their sum and minimum, and the slots that contain numbers from 0 to the sum."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from rlexp.sample_batch import Array
 
 BLOCK_BITS = np.array(3)
 BLOCK = 1 << int(BLOCK_BITS)
-"""Slots that are added up at once, in one cache line: the three levels of a binary tree that they stand for would take
-6 bytes a slot more and were measured to be no faster."""
+"""Slots that are summed at once, in one cache line. The three levels of a binary tree that they replace would take
+6 bytes a slot more, and were not faster.
+"""
 TOP_NODES = 512
-"""Width of the top, which is searched as one cumulative sum; 256 to 1024 were measured to be equally quick."""
+"""Width of the top, which is searched as one cumulative sum; 256 to 1024 were measured to be equally fast."""
 MOST_STALE = 4096
-"""Blocks written whose sums may still be old; bounds the memory for them while nothing is drawn."""
+"""Most blocks written with outdated sums; bounds their memory while nothing is drawn."""
 DENSE = 8
-"""Parents for each stale block up to which all parents of a level are added up; about then it costs the same."""
+"""Parents per stale block up to which all parents of a level are summed; about there both cost the same."""
 
 # Arrays, because NumPy takes 0.2 µs to make one of a Python number, half as long again as an operation on 512 rows.
 ONE = np.array(1)
 SIGN_BIT = np.array(63)
 SUMS_UP_TO = np.triu(np.ones((BLOCK, BLOCK)))
-"""A block times this gives its cumulative sums, four times as fast as NumPy's ``accumulate`` does."""
+"""A block times this gives its cumulative sums, four times as fast as NumPy's ``accumulate``."""
 BOUND_BITS = np.array(10)
 BOUND_BLOCK = 1 << int(BOUND_BITS)
-"""Values looked through at a time: 3 µs, and 2²⁰ values make 1024 blocks, 1 µs to search for the lowest bound."""
+"""Values searched at a time: 3 µs, and 2²⁰ values make 1024 blocks, 1 µs to search for the lowest bound."""
 
 
 class SumTree:
     """Non-negative float64 values in slots 0 to capacity - 1, zero at first; a prioritized buffer owns it.
 
-    A binary tree over blocks of ``BLOCK`` slots, whose upper levels are cut off where they are at
-    most ``TOP_NODES`` wide: finding 512 slots among 2²⁰ takes one search in a cumulative sum, 8
-    steps down and one look into the blocks. A slot costs 10 bytes, of which its value has 8. Every
-    call handles all its rows at once. Writing changes the values alone; the sums above them are
-    renewed when they are asked for, those of all writes since in one pass from level to level. A
-    sum is always computed anew from what is below it, never adjusted by a difference, so that
-    the sums cannot drift however long it lives, and depend on the values alone, not on the order
-    in which they came.
+    A binary tree over blocks of ``BLOCK`` slots, whose upper levels are cut off where they are at most ``TOP_NODES``
+    wide: finding 512 slots among 2²⁰ takes one search in a cumulative sum, 8 steps down and one look into the blocks. A
+    slot costs 10 bytes, of which its value has 8. Every call handles all its rows at once. Writing changes the values
+    alone. The sums above them are renewed when they are needed, for all writes in one pass from level to level. A sum
+    is always computed anew from the values below it, never adjusted by a difference. So the sums never drift, and
+    depend on the values alone, not on their order of arrival.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -81,7 +80,7 @@ class SumTree:
         return self._values.take(slots, mode="clip")
 
     def set(self, slots: Array, values: Array) -> None:
-        """Put ``values [B]`` (finite, >= 0) into ``slots [B]``; of a slot named twice the last value stays."""
+        """Put ``values [B]`` (finite, >= 0) into ``slots [B]``; for a slot named twice, the last value stays."""
         self._values[slots] = values
         self._smallest.note(slots, values)
         self._mark_stale(slots >> BLOCK_BITS)
@@ -96,13 +95,12 @@ class SumTree:
         self._mark_stale(np.arange(start // BLOCK, (stop - 1) // BLOCK + 1))
 
     def find(self, numbers: Array) -> tuple[Array, Array]:
-        """Return the slots ``[B]`` that ``numbers [B]`` fall on, in the order of the numbers' size, and their values.
+        """Return the slots ``[B]`` that contain ``numbers [B]``, by increasing number, and their values.
 
-        The slots are laid end to end on a line from 0 to ``total``, each as long as its value, in an
-        order of the tree's own, nearly that of memory: so what is read by the slots found, or
-        written to them, is quicker to reach than in the numbers' own order. A number at or, by
-        rounding, beyond the total falls on a slot near the end; an empty slot is never returned.
-        Raises ValueError when every slot is empty.
+        The slots are laid end to end on a line from 0 to ``total``, each as long as its value, in an order of the
+        tree's own, nearly the order of memory, which makes reading and writing at the slots faster than in the numbers'
+        own order. A number at or, by rounding, beyond the total falls on a slot near the end; an empty slot is never
+        returned. Raises ValueError when every slot is empty.
         """
         if not self.total > 0:
             raise ValueError("there is nothing to find: every slot is empty")
@@ -116,10 +114,10 @@ class SumTree:
         return slots, values
 
     def _descend(self, numbers: Array) -> Array:
-        """Return the slots for ``numbers [B]``, some of them empty where a sum was rounded up.
+        """Return the slots for ``numbers [B]``, some of them empty if a sum was rounded up.
 
-        A node's right child comes first on the line: going right then needs no more than adding
-        one to where the left one is, and staying left nothing.
+        A node's right child comes first on the line: going right then only adds one to the index of the left child, and
+        going left adds nothing.
         """
         nodes: Array = self._sums_before[1:-1].searchsorted(numbers, side="right")
         rest = numbers - self._sums_before.take(nodes, mode="clip")
@@ -135,15 +133,15 @@ class SumTree:
             np.right_shift(minus_right, SIGN_BIT, out=minus_right)
             nodes -= minus_right
         beyond_slots = self._blocks.take(nodes, axis=0, mode="clip") @ SUMS_UP_TO <= rest[:, None]
-        beyond_slots[:, -1] = False  # there is nothing further right in the block
+        beyond_slots[:, -1] = False  # no slot further right in the block
         slots: Array = nodes * BLOCK + beyond_slots.argmin(axis=1)
         return slots
 
     def _descend_past_empty(self, numbers: Array) -> Array:
-        """Return the slots for ``numbers [B]`` as :meth:`_descend` does, but keep out of what is empty.
+        """Return the slots for ``numbers [B]`` as :meth:`_descend` does, but never empty ones.
 
-        Rounding can leave a number as large as the subtree it is in, which leads into an empty last
-        slot. Looking at both children takes half as long again, so it is done for such numbers only.
+        Rounding can leave a number as large as the subtree it is in, which leads into an empty last slot. Checking both
+        children takes half as long again, so only such numbers do that.
         """
         sums_before = self._sums_before
         last = sums_before.searchsorted(sums_before[-1]) - 1
@@ -171,7 +169,7 @@ class SumTree:
             return
         nodes = np.concatenate(self._stale)
         sums = self._renew_blocks(nodes)
-        # A node that stands there twice is computed twice, to the same sum: finding the duplicates would cost far more.
+        # A node that occurs twice is computed twice, to the same sum; finding duplicates would cost far more.
         for level, parents in pairwise(self._levels):
             if len(parents) <= DENSE * len(nodes):
                 np.add(level[0::2], level[1::2], out=parents)
@@ -186,7 +184,7 @@ class SumTree:
     def _renew_blocks(self, blocks: Array) -> Array:
         """Bring the sums of ``blocks [B]`` up to date, and return them ``[B]``."""
         sums = self._blocks.take(blocks, axis=0, mode="clip").reshape(-1)
-        for _ in range(int(BLOCK_BITS)):  # a third of the time of np.add.reduce, which has a loop for each block
+        for _ in range(int(BLOCK_BITS)):  # a third of the time of np.add.reduce, which loops over each block
             sums = sums[0::2] + sums[1::2]
         self._levels[0][blocks] = sums
         return sums
@@ -195,11 +193,10 @@ class SumTree:
 class SmallestPositive:
     """Watches an array that its owner changes, and finds the least positive value when asked.
 
-    It keeps for each block of values a bound that no positive value in the block is below, and
-    where the bound was a value when the block was last looked through. Writing can only lower a
-    bound or make it too low, which is cheap to record. Only the block with the lowest bound of all
-    matters: where the bound is still a value, it is the least; else the block is looked through.
-    That is seldom, where a tree of minima would cost as much as the sum tree beside it.
+    For each block of values it keeps a lower bound of the positive values, and the index at which the bound was a value
+    when the block was last searched. Writing can only lower a bound or make it too low, which is cheap to record. Only
+    the block with the lowest bound matters: if the bound is still a value, it is the least; else the block is searched.
+    That is rare, while a tree of minima would cost as much as the sum tree.
     """
 
     def __init__(self, values: Array) -> None:
@@ -211,18 +208,18 @@ class SmallestPositive:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the bounds, and of where they are."""
+        """Bytes of the bounds, and of their indices."""
         return self._bounds.nbytes + self._places.nbytes
 
     def note(self, indices: Array, values: Array) -> None:
-        """Learn that ``values [B]`` were written at ``indices [B]``; an index may stand there twice."""
+        """Note that ``values [B]`` were written at ``indices [B]``; an index may occur twice."""
         blocks = indices >> BOUND_BITS
         lower = values < self._bounds.take(blocks, mode="clip")
-        if np.count_nonzero(lower):  # seldom: one of a block's values is its least
+        if np.count_nonzero(lower):  # rare: one of a block's values is its least
             np.minimum.at(self._bounds, blocks[lower], _zeros_as_infinity(values[lower]))
 
     def note_run(self, start: int, values: Array) -> None:
-        """Learn that ``values [B]``, B > 0, were written from index ``start`` on."""
+        """Note that ``values [B]``, B > 0, were written from index ``start`` on."""
         bounds = self._bounds[start // BOUND_BLOCK : (start + len(values) - 1) // BOUND_BLOCK + 1]
         np.minimum(bounds, np.minimum.reduce(values) or _zeros_as_infinity(values).min(), out=bounds)
 

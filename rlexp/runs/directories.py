@@ -1,7 +1,7 @@
 """Directories of runs: ``OUT/NAME`` made atomically under the run's lock, deleted, and cleaned of what a kill left.
 
-Beside it their names and those of trials (which ones a user may choose, and how the others are derived), and whose a
-directory is: a run may be a stranger's.
+Also the names of runs and trials (which ones a user may choose, and how others are derived), and the owner of a
+directory, as a run may be a stranger's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORBIDDEN: Final = re.compile(r"[/\\:\x00-\x1f\x7f]")
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a directory in OUT may be called that; raises UsageError where it could leave OUT or confuse.
+    """Return ``name`` if it is valid for a directory in OUT; raises UsageError if it could leave OUT or confuse.
 
     ``:`` is refused because TensorBoard's and other programs' path lists split at it.
     """
@@ -42,24 +42,24 @@ def check_name(name: str) -> str:
 
 
 def usual_name(plan: Plan) -> str:
-    """Return what a run is called without ``--name``: as its only experiment, else as the first file."""
+    """Return a run's name without ``--name``: its only experiment's, else the first file's."""
     return plan.experiments[0].name if len(plan.experiments) == 1 else plan.sources[0].stem
 
 
 def derived_name(text: str) -> str:
-    """Return the directory name that comes closest to ``text``, an experiment's name for example."""
+    """Return the directory name that is most like ``text``, such as an experiment's name."""
     name = _FORBIDDEN.sub("-", text).lstrip("-. ").rstrip()
     return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "run"
 
 
 def as_typed(directory: Path) -> Path:
-    """Return ``directory`` as it would be typed here: relative where it is below the working directory."""
+    """Return ``directory`` as a user would type it: relative if it is below the working directory."""
     return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
 
 
 _REMAINS: Final = re.compile(r"\..+\.\d+\.removing")
 _UNFINISHED: Final = (".*.writing", "*/.*.writing", "*/videos/.*.mp4")
-"""Files and checkpoints below a run that get their names when they are complete."""
+"""Files and checkpoints of a run that are renamed when they are complete."""
 
 
 def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:
@@ -79,7 +79,7 @@ def _first_free(out: Path, names: Iterator[str]) -> Path:
     for name in names:
         path = out / name
         try:
-            # mkdir decides between two commands that want the same name at the same moment.
+            # mkdir decides between two commands that want the same name at the same time.
             path.mkdir()
         except FileExistsError:
             continue
@@ -98,7 +98,7 @@ def _locked(path: Path) -> RunLock:
 
 
 def numbered(name: str) -> Iterator[str]:
-    """Yield ``name``, and then that with ``-2``, ``-3`` and so on."""
+    """Yield ``name``, then ``name`` with ``-2``, ``-3`` and so on."""
     yield name
     for number in count(2):
         yield f"{name}-{number}"
@@ -124,7 +124,7 @@ def _make_room(path: Path) -> None:
     except ResumeError as error:
         raise UsageError(f"--overwrite: {error.message}", "choose another --name or --out, or delete it") from error
     try:
-        with RunLock(path):  # to the end, so that no other command begins to write there
+        with RunLock(path):  # Kept until the end, so that no other command begins to write there.
             remove_run(path)
     except OSError as error:
         raise UsageError(f"--overwrite: cannot delete {path}: {error.strerror}") from error
@@ -132,7 +132,7 @@ def _make_room(path: Path) -> None:
 
 @contextmanager
 def _created(out: Path) -> Iterator[None]:
-    """Make ``out`` and its parents; where the body raises, remove those that were made for it."""
+    """Make ``out`` and its parents; if the body raises, remove the new ones."""
     missing = [path for path in [out, *out.parents] if not path.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -156,16 +156,16 @@ def _cannot_create(path: Path, error: OSError) -> UsageError:
 
 
 def remove_run(path: Path) -> None:
-    """Delete the directory of a run that the caller has locked; raises OSError where that fails.
+    """Delete the directory of a run that the caller has locked; raises OSError if that fails.
 
-    It gets another name first, so that its own is free at once. The file of its lock is deleted last: what a kill
-    leaves is known by it.
+    It is renamed first, so that its name is free at once. Its lock file is deleted last, as the remains of a killed
+    deletion are recognised by it.
     """
     _delete(path.rename(path.with_name(f".{path.name}.{os.getpid()}.removing")))
 
 
 def remove_remains(out: Path) -> None:
-    """Delete what an interrupted ``remove_run`` left in ``out``: only directories of this user, and none in use."""
+    """Delete the remains of an interrupted ``remove_run`` in ``out``, if they are this user's and not in use."""
     for path in out.glob(".*.removing"):
         if _are_remains(path):
             with suppress(ResumeError, OSError), RunLock(path):
@@ -173,7 +173,7 @@ def remove_remains(out: Path) -> None:
 
 
 def remove_unfinished(run: Path) -> None:
-    """Delete what was being written when a run was killed; the caller has its lock."""
+    """Delete files that were being written when a run was killed; the caller has its lock."""
     for path in (path for pattern in _UNFINISHED for path in run.glob(pattern)):
         if _is_directory(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -202,7 +202,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise ResumeError for what belongs to another user, or what every user may write."""
+    """Raise ResumeError for a path that belongs to another user, or that every user may write."""
     about = path.lstat()
     if about.st_uid != os.geteuid():
         raise ResumeError(f"{path} belongs to another user", "it can name modules to import: copy it if you trust it")
@@ -211,6 +211,6 @@ def refuse_foreign(path: Path) -> None:
 
 
 def run_of(checkpoint: Path) -> Path:
-    """Return the run that a checkpoint is in, or the checkpoint itself where it was copied out of one."""
+    """Return the run of a checkpoint, or the checkpoint itself if it was copied out of a run."""
     run = checkpoint.resolve().parent.parent
     return run if (run / RUN_FILE).is_file() else checkpoint.resolve()

@@ -1,7 +1,7 @@
-"""The files of a trial whose machine does not have the run's directory: both ends of how they are sent.
+"""The files of a trial whose machine does not have the run's directory: both ends of sending them.
 
-The Keeper does at the driver's node what such trials ask for. SentFiles is a trial's end: its process calls the Keeper
-by a KeeperLink.
+The Keeper at the driver's node does what such trials ask for. SentFiles is a trial's end: its process calls the Keeper
+through a KeeperLink.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from rlexp.runs.trial_files import (
 )
 
 PIECE_BYTES: Final = 16 << 20
-"""Of a file that is sent: what a call holds in memory at most."""
+"""Bytes of a file that are sent, and in memory, at a time."""
 _VIDEO: Final = re.compile(r"iteration_\d{6,}\.mp4")
 _MOST_TEXT: Final = 4 << 20
-"""Characters of an error that are kept."""
+"""Most characters of an error that are stored."""
 
 
 @dataclass
@@ -56,13 +56,13 @@ class _Trial:
     """A trial whose process writes."""
 
     token: str
-    """Of the process that may write: an earlier one, whose machine was only unreachable, may not any more."""
+    """Token of the process that may write. An earlier process, whose machine was only unreachable, may not any more."""
     directory: Path
     folder: OpenFolder
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
-        """Close the descriptor, once nothing is written any more."""
+        """Close the descriptor, after which nothing is written."""
         with self.lock:
             self.folder.close()
 
@@ -70,8 +70,8 @@ class _Trial:
 class Keeper:
     """Reads and writes the directory of one run for its trials; owns descriptors of their directories.
 
-    It takes only names of files that a checkpoint, a video or an error has, in the directory of a trial, and reads
-    nothing of them but the manifest. Its functions may be called by several threads.
+    It accepts only file names of checkpoints, videos and errors, in the directory of a trial. Of the files it reads
+    only the manifest. Several threads may call its functions.
     """
 
     def __init__(self, run: Path) -> None:
@@ -80,7 +80,7 @@ class Keeper:
         self._lock = threading.Lock()
 
     def begin(self, trial: str) -> str:
-        """Return a token for the process that begins ``trial``, the name of its directory; others can write no more."""
+        """Return a token for the process that begins ``trial``, a directory's name; earlier processes cannot write."""
         if not is_in_run(trial):
             raise TrialError(f"{trial!r} is not the directory of a trial")
         directory = self._run / trial
@@ -115,12 +115,12 @@ class Keeper:
         return (self._run / STOP_FILE).exists()
 
     def requests(self, trial: str) -> Requests:
-        """Return what a trial that has begun is asked for."""
+        """Return the requests for a trial that has begun."""
         begun = self._trials.get(trial)
         return Requests(self.stop_requested()) if begun is None else requests_of(begun.directory)
 
     def show_phase(self, trial: str, token: str, text: str | None) -> None:
-        """Show what the process of a trial does, nothing for None, unless another process has the trial."""
+        """Show the phase of a trial's process, nothing for None, unless another process has the trial."""
         writer = self._trials.get(trial)
         if writer is None or writer.token != token:
             return
@@ -130,26 +130,26 @@ class Keeper:
             write_phase(writer.directory, text)
 
     def check(self, trial: str, token: str) -> None:
-        """Raise TrialError where the process may not write, or the trial's directory was deleted or moved."""
+        """Raise TrialError if the process may not write, or the trial's directory was deleted or moved."""
         with self._writing(trial, token):
             pass
 
     def write_error(self, trial: str, token: str, text: str) -> None:
-        """Keep the error of a trial."""
+        """Store the error of a trial."""
         with self._writing(trial, token) as writer:
             (writer.directory / ERROR_FILE).write_text(text[:_MOST_TEXT], encoding="utf-8")
 
     def newest(self, trial: str, token: str) -> tuple[Path | None, list[str]]:
-        """Return the newest good checkpoint of a trial and what ``newest_with_damaged_aside`` says of others."""
+        """Return the newest valid checkpoint of a trial, and the sentences of ``newest_with_damaged_aside``."""
         with self._writing(trial, token) as writer:
             return newest_with_damaged_aside(writer.directory)
 
     def files_of(self, checkpoint: Path) -> list[str]:
-        """Return the names of the files of a good checkpoint; raises CheckpointError where it is none."""
+        """Return the names of the files of a checkpoint; raises CheckpointError if it is not valid."""
         return [*verify_checkpoint(checkpoint).files, MANIFEST]
 
     def read_piece(self, checkpoint: Path, name: str, offset: int) -> bytes:
-        """Return PIECE_BYTES of a checkpoint's file from ``offset`` on, fewer at its end."""
+        """Return PIECE_BYTES of a checkpoint's file from ``offset`` on, fewer at the end."""
         if not is_file_of_checkpoint(name) or not (checkpoint / MANIFEST).is_file():
             raise CheckpointError(f"{checkpoint / name} is not a file of a checkpoint")
         descriptor = os.open(checkpoint / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -159,9 +159,9 @@ class Keeper:
             os.close(descriptor)
 
     def put_piece(self, trial: str, token: str, name: str, file: str, offset: int, piece: bytes) -> None:
-        """Add a piece to a file of ``name``, a checkpoint or the folder of videos; hidden until that is committed.
+        """Add a piece to a file of ``name``, a checkpoint or the folder of videos; hidden until it is committed.
 
-        Raises TrialError for a name that no such file has, and where the piece does not follow the last one.
+        Raises TrialError for an invalid name, and if the piece does not follow the last one.
         """
         if name != FOLDER and not is_file_of_checkpoint(file):
             raise TrialError(f"{file!r} is not a file of a checkpoint")
@@ -171,9 +171,9 @@ class Keeper:
             _append(hidden, offset, piece)
 
     def commit_checkpoint(self, trial: str, token: str, name: str) -> Path:
-        """Verify the files that were sent against their manifest, then give them their name; return the path.
+        """Verify the sent files against their manifest, then give them their name; return the path.
 
-        Raises DamagedCheckpointError, with nothing left, where a hash differs.
+        Raises DamagedCheckpointError, with nothing left, if a hash differs.
         """
         with self._writing(trial, token) as writer:
             hidden = _hidden(writer, name)
@@ -183,7 +183,7 @@ class Keeper:
                 remove_leftovers(writer.directory)
 
     def drop_checkpoint(self, trial: str, token: str) -> None:
-        """Delete what was sent of a checkpoint that will not be committed."""
+        """Delete the sent files of a checkpoint that will not be committed."""
         with self._writing(trial, token) as writer:
             remove_leftovers(writer.directory)
 
@@ -194,7 +194,7 @@ class Keeper:
                 keep_best(writer.directory, count, score_attribute)
 
     def commit_video(self, trial: str, token: str, name: str, sha256: str) -> None:
-        """Give a video its name; raises TrialError, with nothing left, where its hash differs."""
+        """Give a video its name; raises TrialError, with nothing left, if its hash differs."""
         with self._writing(trial, token) as writer:
             hidden = _hidden_video(writer, name)
             if sha256_of(hidden) != sha256:
@@ -204,9 +204,9 @@ class Keeper:
 
     @contextmanager
     def _writing(self, trial: str, token: str) -> Iterator[_Trial]:
-        """Provide a trial that the process with ``token`` writes; no other one begins it meanwhile.
+        """Provide a trial that the process with ``token`` writes; no other process begins it meanwhile.
 
-        Raises TrialError where that process may not write, or the trial's directory is missing.
+        Raises TrialError if that process may not write, or the trial's directory is missing.
         """
         writer = self._trials.get(trial)
         if writer is None or not secrets.compare_digest(writer.token, token):
@@ -224,21 +224,21 @@ def _begun_by_another(trial: str) -> TrialError:
 
 
 def _hidden(writer: _Trial, name: str) -> Path:
-    """Return where a checkpoint is until it is whole; raises TrialError where ``name`` is not that of one."""
+    """Return the path of a checkpoint until it is whole; raises TrialError if ``name`` is not valid."""
     if not is_checkpoint_name(name):
         raise TrialError(f"{name!r} is not the name of a checkpoint")
     return writer.directory / f".{name}.{writer.token}.writing"
 
 
 def _hidden_video(writer: _Trial, name: str) -> Path:
-    """Return where a video is until it is whole; raises TrialError where ``name`` is not that of one."""
+    """Return the path of a video until it is whole; raises TrialError if ``name`` is not valid."""
     if not _VIDEO.fullmatch(name):
         raise TrialError(f"{name!r} is not the name of a video")
     return writer.directory / FOLDER / f".{name}"
 
 
 def _append(path: Path, offset: int, piece: bytes) -> None:
-    """Write a piece behind those before; the first one, of offset 0, makes the file anew."""
+    """Append a piece to the earlier ones; the first piece, with offset 0, starts the file anew."""
     if len(piece) > PIECE_BYTES:
         raise TrialError(f"a piece of {path.name} has {len(piece):,} bytes, more than {PIECE_BYTES:,}")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if offset == 0 else 0)
@@ -255,34 +255,34 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class KeeperLostError(TrialError):
-    """The Keeper has died or cannot be reached, so that the trial can keep nothing."""
+    """Raised if the Keeper died or cannot be reached, so that the trial can store nothing."""
 
 
 class Answer(Protocol[T_co]):
-    """What the Keeper answers, now or later."""
+    """The Keeper's answer, now or later."""
 
     def is_ready(self) -> bool:
         """Return whether ``get`` would return at once; never waits."""
 
     def get(self) -> T_co:
-        """Wait for the answer; raises what the call raised, KeeperLostError where there is none in time."""
+        """Wait for the answer; raise the error of the call, or KeeperLostError if no answer comes in time."""
 
 
 class KeeperLink(Protocol):
     """Calls functions of one Keeper; those that ``watches`` arrive in the order of the calls."""
 
     def call(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
-        """Begin a call that reads or writes files; calls of one process may overtake each other if not waited for."""
+        """Begin a call that reads or writes files; two calls of a process may overtake each other unless it waits."""
 
     def watch(self, function: Callable[Concatenate[Keeper, P], T], *args: P.args, **named: P.kwargs) -> Answer[T]:
-        """Begin a call that takes no time, such as a phase or a look; in order, and not behind large files."""
+        """Begin a short call, such as a phase or a check; in order, and not delayed by large files."""
 
 
 class SentFiles:
-    """The files of a trial at its driver; owns a folder of this machine for those that are on their way."""
+    """The files of a trial at its driver; owns a local folder for files on their way."""
 
     def __init__(self, link: KeeperLink, directory: Path) -> None:
-        """``directory`` is that of the trial at the driver; raises TrialError where the Keeper cannot be reached."""
+        """Initialise; ``directory`` is the trial's at the driver; raises TrialError if the Keeper cannot be reached."""
         self._link = link
         self._trial = directory.name
         self._token = link.call(Keeper.begin, self._trial).get()
@@ -292,7 +292,7 @@ class SentFiles:
         self._requests = Requests()
         self._requests_answer: Answer[Requests] | None = None
         self._phase: str | None = None
-        """What is still to be shown."""
+        """The phase that is not shown yet."""
         self._phase_answer: Answer[None] | None = None
         self._shows_phase = False
 
@@ -304,7 +304,7 @@ class SentFiles:
         self._send_phase()
 
     def _send_phase(self) -> None:
-        """Send the newest phase, unless the one before is still on its way: then at the next look for a stop."""
+        """Send the newest phase, unless the previous one is on its way; then the next check for a stop sends it."""
         if self._phase is None or (self._phase_answer is not None and not self._phase_answer.is_ready()):
             return
         phase, self._phase, self._shows_phase = self._phase, None, True
@@ -364,11 +364,11 @@ class SentFiles:
             return str(self._ask(Keeper.commit_checkpoint, name))
         except KeeperLostError:
             raise
-        except Exception:  # also of the driver's disk
+        except Exception:  # also errors of the driver's disk
             with suppress(RlexpError, OSError):
                 self._ask(Keeper.drop_checkpoint)
             raise
-        finally:  # arrays that are still read stay until they are not mapped any more
+        finally:  # arrays that are being read stay until they are unmapped
             shutil.rmtree(path, ignore_errors=True)
             shutil.rmtree(self.folder / "fetched", ignore_errors=True)
 

@@ -1,9 +1,9 @@
-"""``run.json``: what a run is, where it came from and how far its trials are, for ``ls``, ``resume`` and people.
+"""``run.json``: a run's command, origin and trials' progress, for ``ls``, ``resume`` and people.
 
-The command that owns a RunDirectory writes it; whoever reads it may read a stranger's. The last part reads which commit
-a run was started from, without any program that the repository names: its configuration and hooks name programs that
-git runs (``core.fsmonitor``, filters, ``textconv``), so git is never shown that configuration. It gets a folder of ours
-in place of ``.git``, with the repository's objects and its index.
+The command that owns a RunDirectory writes it; a reader may read a stranger's. The last part reads the commit from
+which a run was started, without running any program that the repository names: its configuration and hooks name
+programs that git runs (``core.fsmonitor``, filters, ``textconv``). So git gets a folder of ours in place of ``.git``,
+with the repository's objects and its index, and never sees its configuration.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.rows import flatten
 
 EXPERIMENT_FILE: Final = "experiment.yaml"
-"""The first experiment file as it was given."""
+"""The first experiment file, unchanged."""
 RESOLVED_FILE: Final = "resolved.yaml"
-"""The experiments with every default and seed: what a resumed run goes by."""
+"""The experiments with every default and seed, which a resumed run uses."""
 
 PARAMETERS_FILE: Final = "params.json"
 """A trial's agent, environment and keys."""
@@ -46,14 +46,14 @@ _NOTHING_ELSE: Final = ConfigDict(extra="forbid")
 
 
 class Status(StrEnum):
-    """Where a run or a trial stands."""
+    """The state of a run or a trial."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     TERMINATED = "TERMINATED"
     """Its ``stop`` was reached."""
     PRUNED = "PRUNED"
-    """The scheduler of a sweep ended it: others were better."""
+    """The scheduler of a sweep ended it, as others were better."""
     STOPPED = "STOPPED"
     """It was stopped; it can be resumed."""
     ERROR = "ERROR"
@@ -72,7 +72,7 @@ class RecordedError:
 
 @dataclass
 class TrialRecord:
-    """One trial in ``run.json``; paths are relative to the run directory, which may be moved."""
+    """One trial in ``run.json``; paths are relative to the run directory, so that it may be moved."""
 
     __pydantic_config__ = _NOTHING_ELSE
     name: str
@@ -89,21 +89,21 @@ class TrialRecord:
     best_checkpoint_reward: float | None = None
     """The mean reward of training when it was written."""
     best_checkpoint_evaluation: float | None = None
-    """The mean reward of its evaluation, where it had one."""
+    """The mean reward of its evaluation, if it had one."""
     error: RecordedError | None = None
     reason: str | None = None
-    """Why it ended, where it reached its stop or its sweep ended it."""
+    """Why it ended, if it reached its stop or its sweep ended it."""
     env: str | None = None
-    """What it plays; None in records of earlier versions."""
+    """Its env; None in records of earlier versions."""
     storage: str | None = None
     """URL of the second place of its checkpoints, without secrets."""
     board_task: str | None = None
-    """The id of its task on a board, where it has one: a run that is resumed continues the task unless that is over."""
+    """The id of its task on a board, if it has one; a resumed run continues the task unless that is over."""
     board: str | None = None
-    """The server of that board: ids are unique on one board, and chosen by whoever submits."""
+    """The server of that board, as ids are unique on one board only, and submitters choose them."""
 
     def add_result(self, row: Mapping[str, Any]) -> None:
-        """Record how far the trial has come, from a result row."""
+        """Record the trial's progress from a result row."""
         self.iterations = row["training_iteration"]
         self.timesteps_total = row["timesteps_total"]
         self.time_total_s = row["time_total_s"]
@@ -114,7 +114,7 @@ class TrialRecord:
             self.best_episode_reward_mean = reward if best is None else max(reward, best)
 
     def add_checkpoint(self, checkpoint: Path, row: Mapping[str, Any]) -> None:
-        """Remember the checkpoint that was written with ``row`` as the best unless an earlier one was better."""
+        """Record the checkpoint that was written with ``row`` as the best, unless an earlier one was better."""
         values = flatten(row)
         found = replace(
             self,
@@ -129,7 +129,7 @@ class TrialRecord:
 
     @property
     def rank_of_checkpoint(self) -> float:
-        """How good the best checkpoint is, see :func:`rank_of_checkpoint`."""
+        """Rank of the best checkpoint; see :func:`rank_of_checkpoint`."""
         return rank_of_checkpoint(self.best_checkpoint_evaluation, self.best_checkpoint_reward)
 
 
@@ -150,7 +150,7 @@ class RunRecord:
     imports: list[str] = field(default_factory=list)
     """Modules that register its envs."""
     module_folders: list[str] = field(default_factory=list)
-    """Where these and the modules of its env classes were looked for: the current folder then, and its files'."""
+    """Folders in which these and modules of env classes were searched: the current folder then, and its files'."""
     status: Status = Status.RUNNING
     trials: list[TrialRecord] = field(default_factory=list)
 
@@ -158,13 +158,13 @@ class RunRecord:
         self._by_name: dict[str, TrialRecord] = {}
 
     def trial(self, name: str) -> TrialRecord:
-        """Return the record of the trial called ``name``; raises KeyError where the run has none."""
+        """Return the record of the trial with this name; raises KeyError if the run has none."""
         if len(self._by_name) != len(self.trials):
             self._by_name = {trial.name: trial for trial in self.trials}
         return self._by_name[name]
 
     def knows(self, name: str) -> bool:
-        """Return whether the run has a trial called ``name``."""
+        """Return whether the run has a trial with this name."""
         try:
             self.trial(name)
         except KeyError:
@@ -183,7 +183,7 @@ class RunRecord:
 
 
 def read_run_record(run_directory: Path) -> RunRecord:
-    """Read ``run.json``; raises ResumeError where there is none, it is damaged or of another format."""
+    """Read ``run.json``; raises ResumeError if it is missing, damaged or of another format."""
     path = run_directory / RUN_FILE
     try:
         content = read_json(path)
@@ -211,29 +211,29 @@ def _reader() -> TypeAdapter[RunRecord]:
 
 
 def _refuse_other_form(path: Path, content: Any) -> None:
-    """Raise ResumeError for a file of another program that is called like ours."""
+    """Raise ResumeError for a file of another program with the same name."""
     if not isinstance(content, dict):
-        raise ResumeError(f"{path} is not that of a run of rlexp: it holds no mapping", SEE_LS)
+        raise ResumeError(f"{path} does not belong to a run of rlexp: it has no mapping", SEE_LS)
     if not isinstance(content.get("format"), int):
-        raise ResumeError(f"{path} is not that of a run of rlexp: it has no format, which is a number", SEE_LS)
+        raise ResumeError(f"{path} does not belong to a run of rlexp: its format is not a number", SEE_LS)
 
 
 def hint_to_runs(path: Path) -> str:
-    """Return the hint for a directory that is no run: one of the runs in it, or else how to list runs."""
+    """Return the hint for a directory that is not a run: a run in it, or else how to list runs."""
     inside = min((found.parent for found in path.glob(f"*/{RUN_FILE}")), default=None)
     return SEE_LS if inside is None else f"name a run in it, for example {inside}; rlexp ls {path} lists them"
 
 
 def is_in_run(directory: str) -> bool:
-    """Return whether the name of a trial's directory leads into the run's: the record may be a stranger's."""
+    """Return whether a recorded trial's directory is in the run's, as the record may be a stranger's."""
     return directory not in ("", "..") and "\0" not in directory and Path(directory).name == directory
 
 
 def rank_of_checkpoint(evaluation: Any, training: Any) -> float:
     """Return how good a checkpoint is: the mean reward of its evaluation, or of the training before it if it had none.
 
-    Both estimate the same return. That of training is of exploring policies, and so rather too low: one that is
-    higher than every evaluation means that the weights have become better since these.
+    Both estimate the same return. Training explores, so its estimate is rather too low. If it is higher than every
+    evaluation, the weights have improved since these.
     """
     for value in (evaluation, training):
         if isinstance(value, int | float) and not math.isnan(value):  # the record may be a stranger's
@@ -242,7 +242,7 @@ def rank_of_checkpoint(evaluation: Any, training: Any) -> float:
 
 
 def known_number(value: Any) -> float | None:
-    """Return ``value`` as a float, or None when it is None or not finite: nothing has been measured yet."""
+    """Return ``value`` as a float; None if it is None or not finite, as before a first measurement."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -252,7 +252,7 @@ def now() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of rlexp, Python and the packages that decide a result; None where one is not installed."""
+    """Return the versions of rlexp, Python and the packages that affect results; None if one is not installed."""
     return {
         "rlexp": __version__,
         "python": platform.python_version(),
@@ -261,7 +261,7 @@ def versions() -> dict[str, str | None]:
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of a package, None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -270,17 +270,17 @@ def installed_version(name: str) -> str | None:
 
 _TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 16 << 20
-"""Of a file of git's that is read; packed-refs of a large repository has some MB."""
+"""Most bytes read from a file of git; packed-refs of a large repository has some MB."""
 _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF: Final = re.compile(r"refs/[\w./+@#=-]+")
 _SHA256_LENGTH: Final = 64
 _CHANGED: Final = 1
-"""The exit code of ``git diff --quiet`` where files differ."""
+"""The exit code of ``git diff --quiet`` if files differ."""
 _WITH_SHA256: Final = "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tobjectFormat = sha256\n"
 
 
 def git_commit(directory: Path) -> str | None:
-    """Return the commit checked out in ``directory``, ``-dirty`` after it where tracked files differ, else None."""
+    """Return the commit checked out in ``directory``, with ``-dirty`` if tracked files differ; None without one."""
     for tree in (directory.absolute(), *directory.absolute().parents):
         folder = _git_folder(tree / ".git")
         if folder is not None:
@@ -290,7 +290,7 @@ def git_commit(directory: Path) -> str | None:
 
 
 def _git_folder(path: Path) -> Path | None:
-    """Return the folder of git that ``path`` is, or names: that of a worktree is elsewhere."""
+    """Return git's folder for ``path``, which may be the folder or a file that names it, as in a worktree."""
     if path.is_dir():
         return path
     named = (_text(path) or "").partition("gitdir:")[2].strip()
@@ -299,7 +299,7 @@ def _git_folder(path: Path) -> Path | None:
 
 
 def _head(folder: Path) -> str | None:
-    """Return the commit of HEAD, None where it cannot be read: there is none yet, or refs are kept in another way."""
+    """Return the commit of HEAD; None if there is none yet, or if refs are stored in another format."""
     head = (_text(folder / "HEAD") or "").strip()
     if _HASH.fullmatch(head):
         return head
@@ -317,13 +317,13 @@ def _head(folder: Path) -> str | None:
 
 
 def _common(folder: Path) -> Path:
-    """Return where the refs and objects are that a worktree shares with others."""
+    """Return the folder of the refs and objects that a worktree shares with others."""
     named = (_text(folder / "commondir") or "").strip()
     return folder / named if named else folder
 
 
 def _is_dirty(tree: Path, folder: Path, commit: str) -> bool:
-    """Return whether tracked files differ from ``commit``; False where that cannot be found out."""
+    """Return whether tracked files differ from ``commit``; False if that is unknown."""
     index, objects = folder / "index", _common(folder) / "objects"
     if not index.is_file() or not objects.is_dir():
         return False
@@ -349,13 +349,13 @@ def _is_dirty(tree: Path, folder: Path, commit: str) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what configures git: no file of this user's or of the system names programs."""
+    """Return the environment without git's settings, so that no file of this user or the system names programs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0"}
 
 
 def _text(path: Path) -> str | None:
-    """Return a small regular file as text, None where it is none."""
+    """Return the text of a small regular file; None if it is not one."""
     try:
         return read_regular(path, _MOST_BYTES).decode("utf-8", errors="replace")
     except (OSError, ValueError):

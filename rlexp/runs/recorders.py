@@ -1,7 +1,7 @@
-"""What keeps the rows of a trial: ``result.json`` and ``progress.csv``, a line an iteration, continued after a kill.
+"""Recorders of a trial's rows: ``result.json`` and ``progress.csv``, one line per iteration, continued after a kill.
 
-TrialRecorder is all recorders of a trial behind one name: its files, and the trackers that its experiment asks for,
-of which the runner knows the protocols here.
+TrialRecorder combines all recorders of a trial: its files, and the trackers of its experiment, whose protocols are
+defined here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rlexp.runs.rows import COLUMNS, ITERATION, flatten
 
 
 class LineFile:
-    """Owns a file of lines of which each, but for a header, has the number of an iteration; numbers only grow.
+    """Owns a file in which each line, except a header, has an iteration number; numbers only grow.
 
-    An existing file is continued: a last line without an end, which a kill interrupted, is cut off. A line whose
-    number is not higher than the last takes back those from that number on: the trial began again before them.
+    An existing file is continued; an unfinished last line, which a kill left, is removed. A line whose number is not
+    higher than the last removes the lines from that number on, as the trial began again before them.
     """
 
     def __init__(self, path: Path, number_of: Callable[[str], int | None]) -> None:
@@ -42,11 +42,11 @@ class LineFile:
 
     @property
     def last(self) -> int:
-        """The number of its last line, 0 where it has none."""
+        """The number of its last line; 0 if it has none."""
         return self._numbers[-1] if self._numbers else 0
 
     def write(self, number: int | None, line: str) -> None:
-        """Append a line; another program can read it as soon as this has returned."""
+        """Append a line; other programs can read it when this returns."""
         if number is not None and self._numbers and number <= self._numbers[-1]:
             self._take_back(number)
         data = line.encode("utf-8")
@@ -55,7 +55,7 @@ class LineFile:
         self._note(number, len(data))
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file; idempotent."""
         self._file.close()
 
     def _note(self, number: int | None, size: int) -> None:
@@ -79,11 +79,11 @@ class JsonRecorder:
 
     @property
     def last_iteration(self) -> int:
-        """That of the last row, 0 without one."""
+        """The iteration of the last row; 0 without one."""
         return self._file.last
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Append ``row`` as one line; values that are not there become null. Iterations done again are taken back."""
+        """Append ``row`` as one line, missing values as null; remove rows of iterations that are done again."""
         self._file.write(row[ITERATION], to_json(row) + "\n")
 
     def close(self) -> None:
@@ -94,16 +94,15 @@ class JsonRecorder:
 def _iteration_of(line: str) -> int | None:
     try:
         return int(json.loads(line)[ITERATION])
-    except (ValueError, TypeError, KeyError):  # not one of ours: it stays where it is
+    except (ValueError, TypeError, KeyError):  # the line is not ours and stays
         return None
 
 
 class CsvRecorder:
     """Owns ``progress.csv`` of one trial.
 
-    The header is the declared columns, then what else the first row has; a file that is there keeps
-    its header. A key that first appears later is in ``result.json`` only: a table whose columns
-    shift cannot be read while it grows.
+    The header has the declared columns, then the other keys of the first row; an existing file keeps its header. A key
+    that first appears later is in ``result.json`` only: a table whose columns shift cannot be read while it grows.
     """
 
     def __init__(self, trial_directory: Path, agent_columns: Sequence[str] = ()) -> None:
@@ -113,9 +112,9 @@ class CsvRecorder:
         self._file = LineFile(trial_directory / "progress.csv", self._iteration_of)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Append ``row``; values that are not there become empty cells, lists become JSON.
+        """Append ``row``; missing values become empty cells, lists become JSON.
 
-        Iterations done again are taken back.
+        Rows of iterations that are done again are removed.
         """
         cells = flatten(row)
         if not self._header:
@@ -134,7 +133,7 @@ class CsvRecorder:
             return None
         try:
             return int(cells[self._header.index(ITERATION)])
-        except (ValueError, IndexError):  # not one of ours: it stays where it is
+        except (ValueError, IndexError):  # the line is not ours and stays
             return None
 
 
@@ -150,37 +149,37 @@ def _cell(value: Any) -> Any:
 
 
 class Recorder(Protocol):
-    """Keeps rows where another program can read each one as soon as ``record`` has returned."""
+    """Stores rows so that other programs can read each one when ``record`` returns."""
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Write one result row: flat but for the dict ``info``; a None or NaN is a value that is not there yet."""
+        """Write one result row: flat except the dict ``info``; None and NaN are missing values."""
 
     def close(self) -> None:
-        """Finish the file; a second call does nothing."""
+        """Finish the file; idempotent."""
 
 
 class TrialTracker(Recorder, Protocol):
-    """Hands the rows of one trial to a tracker; unlike files it has them a moment later, and never raises."""
+    """Passes the rows of one trial to a tracker. Unlike files, it gets them a moment later, and it never raises."""
 
     def end(self, status: Status, score: float | None) -> None:
-        """Say how the trial ended, and what a sweep ranks it by, if one does."""
+        """Record the trial's end, and the score by which a sweep ranks it, if one does."""
 
 
 class RunTrackers(Protocol):
-    """The trackers of a run: a program beside the command for each, which the command does not wait for."""
+    """The trackers of a run: a program for each beside the command, which does not wait for it."""
 
     def of(self, trial: Trial, folder: Path, record: RunRecord) -> Sequence[TrialTracker]:
-        """Return those of a trial, whose directory is ``folder``; ``record`` is that of the run."""
+        """Return the trackers of a trial with the directory ``folder``; ``record`` is the run's."""
 
     def drain_notes(self) -> list[str]:
-        """Return what there is to say since the last call."""
+        """Return the notes since the last call."""
 
     def finish(self) -> list[str]:
-        """Wait until everything is recorded, but not for long; return the notes, also about what is not."""
+        """Wait a short time until everything is recorded; return the notes, also about what is not."""
 
 
 class NoTrackers:
-    """The RunTrackers of a run that only its own files record."""
+    """The RunTrackers of a run without trackers."""
 
     def of(self, trial: Trial, folder: Path, record: RunRecord) -> Sequence[TrialTracker]:
         return ()
@@ -203,37 +202,37 @@ class TrialRecorder:
         agent_columns: Sequence[str] = (),
         trackers: Sequence[TrialTracker] = (),
     ) -> None:
-        """Open the files, or append to those of a trial that is resumed.
+        """Open the files, or append to the files of a trial that is resumed.
 
         See ``TensorBoardRecorder`` and ``CsvRecorder`` for the arguments; ``trackers`` get every row too.
         """
-        from rlexp.runs.tensorboard import TensorBoardRecorder  # trackers' processes do without TensorBoard
+        from rlexp.runs.tensorboard import TensorBoardRecorder  # trackers' processes need no TensorBoard
 
         self._tensorboard = TensorBoardRecorder(trial_directory, hyperparameters, metrics)
         self._json = JsonRecorder(trial_directory)
-        # result.json last: a row that a kill kept from it is recorded again, and the others take back what they have.
+        # result.json last: a row that a kill kept from it is recorded again, and the others remove theirs.
         files: list[Recorder] = [CsvRecorder(trial_directory, agent_columns), self._tensorboard, self._json]
         self._trackers = trackers
         self._recorders = [*files, *trackers]
 
     def record_missing(self, row: Mapping[str, Any]) -> None:
-        """Hand on the row of a checkpoint that a kill kept from being recorded; not one that has been."""
+        """Pass on the row of a checkpoint if a kill kept it from being recorded."""
         if row[ITERATION] > self._json.last_iteration:
             self.record(row)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Hand ``row`` to every recorder."""
+        """Pass ``row`` to every recorder."""
         for recorder in self._recorders:
             recorder.record(row)
 
     def end(self, status: Status, score: float | None) -> None:
-        """Say how the trial ended, and what a sweep ranks it by, if one does."""
+        """Record the trial's end, and the score by which a sweep ranks it, if one does."""
         self._tensorboard.end(status is not Status.ERROR, score)
         for tracker in self._trackers:
             tracker.end(status, score)
 
     def close(self) -> None:
-        """Close every recorder, also when one of them fails; a second call does nothing."""
+        """Close every recorder, even if one of them fails; idempotent."""
         with ExitStack() as closing:
             for recorder in self._recorders:
                 closing.callback(recorder.close)

@@ -1,4 +1,4 @@
-"""What is looked at before a run is resumed: whose it is, what it names, and which of its keys are changed."""
+"""The checks before a run is resumed: its owner, the code that it names, and its changed keys."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
 
 
 def refuse_untrusted(run: Path, record: RunRecord) -> None:
-    """Raise ResumeError where resuming ``run`` could run or overwrite files that are not part of it.
+    """Raise ResumeError if resuming ``run`` could run or overwrite files outside of it.
 
-    All of it belongs to this user and not every other may write it, its trials are in it, and it is made of files and
-    directories: a link would be written through, and a pipe would keep its reader waiting.
+    All of it must belong to this user and not be writable by all. Its trials must be in it. It must consist of files
+    and directories: a write would follow a link, and a pipe would block its reader.
     """
     if is_in_use(run):
         raise in_use(run)  # and its files come and go
@@ -59,8 +59,8 @@ def load_recorded_plan(
 ) -> Plan:
     """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError.
 
-    Its modules are those that may be imported. Raises ResumeError where it names code or a storage that this user has
-    neither trained with nor allowed.
+    The plan's modules may be imported. Raises ResumeError if it names code or a storage with which this user has not
+    trained and that is not allowed.
     """
     options = LoadOptions(imports=(*record.imports, *trusted.modules.imports), module_folders=())
     plan = load_plan([path / RESOLVED_FILE], overrides, options=options)
@@ -100,13 +100,13 @@ CHANGEABLE_IN_SWEEPS: Final = frozenset(
         *("search/num_samples", "search/max_concurrent", "search/time_budget_s", "search/hang_timeout_s"),
     }
 )
-"""Keys of a sweep that can change: how much is tried, and what it runs on. All trials have the same other keys."""
+"""Keys of a sweep that can change: how much is tried, and on what it runs. All other keys are equal in all trials."""
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str]) -> Iterator[str]:
     """Yield the keys that differ between two experiments and are not ``changeable``: ``lr 0.1 → 0.2``.
 
-    A key that only one of them has was not known to the version that wrote the other.
+    A key that only one of them has was unknown to the version that wrote the other.
     """
     old, new = flatten(before), flatten(now)
     for key in sorted(old.keys() & new.keys()):
@@ -115,7 +115,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: C
 
 
 def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Path) -> None:
-    """Raise ResumeError where an override sets a key in which the trials of ``where`` differ, such as the seed."""
+    """Raise ResumeError if an override sets a key in which the trials of ``where`` differ, such as the seed."""
     keys = sorted(fixed)
     for text in overrides:
         key = text.partition("=")[0].strip().removeprefix("config.")
@@ -132,5 +132,5 @@ def what_can_change(changeable: Collection[str]) -> str:
 
 
 def key_as_typed(key: str) -> str:
-    """Return a key as files and ``-o`` have it: ``model.fcnet_hiddens`` for ``config/model/fcnet_hiddens``."""
+    """Return a key as in files and ``-o``: ``model.fcnet_hiddens`` for ``config/model/fcnet_hiddens``."""
     return key.removeprefix("config/").replace("/", ".").rstrip("_")  # lambda_ in Python is lambda

@@ -1,4 +1,4 @@
-"""Rows of results: their columns in ``progress.csv``, as flat names, and as what a run has written is read again."""
+"""Rows of results: their columns in ``progress.csv``, their flat names, and reading them back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlexp.text import is_known
 
 ITERATION: Final = "training_iteration"
 TAG_PREFIX: Final = "ray/tune/"
-"""What TensorBoard's tags have before the name of a column."""
+"""Prefix of a column's name in TensorBoard's tags."""
 SCORE_TAG: Final = "sweep/score"
-"""TensorBoard's tag of what the trials of a sweep are ranked by."""
+"""TensorBoard's tag of the score by which a sweep ranks trials."""
 
 COLUMNS: Final = (
     *PROGRESS_METRICS,
@@ -44,16 +44,16 @@ COLUMNS: Final = (
     "info/worker_time_share/folding",
     "info/bottleneck",
 )
-"""Flat names: ``info/x`` stands for the item ``x`` of the dict ``info``, as RLlib's flat files have it."""
+"""Flat names: ``info/x`` means the item ``x`` of the dict ``info``, as in RLlib's flat files."""
 
 _NO_FIGURES: Final = frozenset(
     {"timestamp", "pid", "time_since_restore", "timesteps_since_restore", "iterations_since_restore"}
 )
-"""Numbers that say where and when a row was made, not how training went."""
+"""Numbers about when and where a row was made, not about training."""
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return ``row`` with the items of nested dicts under ``outer/inner`` names; empty dicts vanish."""
+    """Return ``row`` with the items of nested dicts under ``outer/inner`` names, without empty dicts."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         name = f"{prefix}{key}"
@@ -65,7 +65,7 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the figures of a row that are there, by their flat names; a list gives one name for each item."""
+    """Yield the available numbers of a row by their flat names; a list gives one name for each item."""
     for name, value in flatten(row).items():
         if name in _NO_FIGURES:
             continue
@@ -78,24 +78,24 @@ def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 _COUNTS: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter")
 _MOST: Final = 2**63
-"""Of a number in a row: event files hold no larger integers."""
+"""Largest number in a row: event files hold no larger integers."""
 
 
 def last_row(trial_directory: Path) -> dict[str, Any] | None:
-    """Return the last row of ``result.json``, None where there is none; a line that a kill cut is none."""
+    """Return the last row of ``result.json``; None if there is none. A line that a kill cut is not a row."""
     last = deque(_lines(trial_directory), maxlen=1)
     return _parsed(last[0]) if last else None
 
 
 def earlier_rewards(trial_directory: Path) -> list[tuple[int, float]]:
-    """Return iteration and mean reward of every row that has one, in their order."""
+    """Return iteration and mean reward of every row that has one, in order."""
     rows = (_parsed(line) or {} for line in _lines(trial_directory))
     pairs = ((row.get(ITERATION), row.get("episode_reward_mean")) for row in rows)
     return [(int(iteration), float(reward)) for iteration, reward in pairs if is_known(iteration) and is_known(reward)]
 
 
 def rows_at(trial_directory: Path, iterations: Collection[int]) -> dict[int, dict[str, Any]]:
-    """Return the rows of these iterations, as far as ``result.json`` has them."""
+    """Return the rows of these iterations, if ``result.json`` has them."""
     rows = (_parsed(line) or {} for line in (_lines(trial_directory) if iterations else ()))
     return {row[ITERATION]: row for row in rows if row.get(ITERATION) in iterations}
 
@@ -117,9 +117,9 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the row of results with which a checkpoint was written, by its metadata; older ones have none.
+    """Return the row with which a checkpoint was written, from its metadata; None for older ones without it.
 
-    Raises CheckpointError for what is no row of a trial: it would be recorded among the others.
+    Raises CheckpointError if that is not a row of a trial, as it would be recorded among the others.
     """
     row = metadata.get("metrics")
     if row is None or (isinstance(row, dict) and is_row(row)):
@@ -131,7 +131,7 @@ def checkpoint_row(checkpoint: Path, metadata: Mapping[str, Any]) -> dict[str, A
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
-    """Return whether a row that was read has what every row of results has."""
+    """Return whether a row has the fields of every result row."""
     counts = [row.get(name) for name in _COUNTS]
     seconds, reward = row.get("time_total_s"), row.get("episode_reward_mean")
     return (

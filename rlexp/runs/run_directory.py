@@ -38,15 +38,15 @@ from rlexp.text import has_secrets, masked, masked_command
 
 _OWNER_ONLY: Final = 0o700
 RESULT_DELAY_S: Final = 5.0
-"""Results arrive up to several times a second; ``ls`` is content with a ``run.json`` that is this old."""
+"""Seconds by which ``run.json`` may lag for results, which arrive up to several times a second."""
 STATUS_DELAY_S: Final = 1.0
-"""How long ``run.json`` may lack that a trial began or ended, or its newest checkpoint."""
+"""Seconds by which ``run.json`` may lag for a trial's begin, end or newest checkpoint."""
 _WRITING_SHARE: Final = 0.05
-"""The part of the time that writing ``run.json`` may take: with thousands of trials it is written less often."""
+"""Largest share of the time for writing ``run.json``: with thousands of trials it is written less often."""
 
 
 class LostDirectoryError(RlexpError):
-    """The directory of a run was deleted, moved or replaced while the run used it."""
+    """Raised if the directory of a run was deleted, moved or replaced while the run used it."""
 
 
 class RunDirectory:
@@ -61,14 +61,14 @@ class RunDirectory:
         """Use :meth:`create` or :meth:`open`."""
         self.path = path
         self.is_new = is_new
-        """Whether this command has made it; if not, it is somebody's work."""
+        """Whether this command created it; if not, it contains somebody's work."""
         self.record = record
         self.modules = modules
-        """That trials may import; those that ``run.json`` names may be a stranger's choice."""
+        """Modules that trials may import; the modules in ``run.json`` may be a stranger's choice."""
         self.copies = CheckpointCopies(folder_of(record))
-        """Of the checkpoints of trials that have a storage."""
+        """The copies of checkpoints of trials with a storage."""
         self.trackers: RunTrackers = NoTrackers()
-        """Of the rows of trials whose experiment has ``track``; started and closed by the command."""
+        """The trackers of rows of trials with ``track``; started and closed by the command."""
         self._lock = lock
         self._written_s = -math.inf
         self._due_s = math.inf
@@ -78,11 +78,11 @@ class RunDirectory:
     def create(
         cls, out: Path, usual_name: str, name: str | None, command: Sequence[str], *, overwrite: bool
     ) -> RunDirectory:
-        """Make and lock ``out/name``; without a name ``out/usual_name``, or that with ``-2``, ``-3`` when it is taken.
+        """Make and lock ``out/name``; without a name ``out/usual_name``, with ``-2``, ``-3`` if it is taken.
 
-        ``overwrite`` removes a finished run that is there. Raises UsageError, having left nothing
-        behind, where the name is not allowed or taken or the place cannot be written, and
-        ResumeError where the run to be overwritten is still running.
+        ``overwrite`` removes a finished run that is there. Raises UsageError, leaving nothing, if the name is not
+        allowed or taken, or the place cannot be written. Raises ResumeError if the run to be overwritten is still
+        running.
         """
         record = RunRecord(
             name="",
@@ -93,16 +93,16 @@ class RunDirectory:
             cpus=os.cpu_count() or 1,
             started=now(),
         )
-        # Last: git may take a second, in which a signal would leave the directory behind.
+        # Last: git may take a second, in which a signal would leave the directory.
         path, lock = make_run_directory(out, usual_name, name, overwrite=overwrite)
         record.name = path.name
         return cls(path, lock, record, is_new=True)
 
     @classmethod
     def open(cls, path: Path, modules: UserModules = NO_MODULES) -> RunDirectory:
-        """Lock the run at ``path`` to resume it with ``modules``, which have been allowed.
+        """Lock the run at ``path`` to resume it with the allowed ``modules``.
 
-        Raises ResumeError when it is foreign, damaged or in use.
+        Raises ResumeError if it is foreign, damaged or in use.
         """
         record = read_run_record(path)
         directory = cls(path, RunLock(path), record, is_new=False, modules=modules)
@@ -114,14 +114,14 @@ class RunDirectory:
         return directory
 
     def keep_private(self) -> None:
-        """Let nobody else read a run with secrets: a resume needs them in experiment.yaml and resolved.yaml."""
+        """Let nobody else read a run with secrets; a resume needs them in experiment.yaml and resolved.yaml."""
         self.path.chmod(_OWNER_ONLY)
 
     def write_experiments(self, texts: Sequence[str], resolved: str) -> None:
-        """Keep the experiment files as given and ``resolved.yaml``.
+        """Store the experiment files unchanged, and ``resolved.yaml``.
 
-        A second and third file become ``experiment-2.yaml`` and ``experiment-3.yaml``: joined to one,
-        two files that name an experiment alike could not be run again.
+        A second and third file become ``experiment-2.yaml`` and ``experiment-3.yaml``: if joined, two files with
+        experiments of the same name could not be run again.
         """
         for number, text in enumerate(texts, start=1):
             suffix = "" if number == 1 else f"-{number}"
@@ -129,11 +129,11 @@ class RunDirectory:
         self.write_resolved(resolved)
 
     def write_resolved(self, resolved: str) -> None:
-        """Keep what a resumed run goes by."""
+        """Store the experiments that a resumed run uses."""
         replace_text(self.path / RESOLVED_FILE, resolved)
 
     def start(self, trials: Sequence[Trial], modules: UserModules = NO_MODULES) -> None:
-        """Make the trials' directories and write the first ``run.json``; ``modules`` are those of their envs."""
+        """Make the trials' directories and write the first ``run.json``; ``modules`` are their envs' modules."""
         self.modules = modules
         self.record.imports, self.record.module_folders = list(modules.imports), list(modules.folders)
         for trial in trials:
@@ -141,13 +141,13 @@ class RunDirectory:
         self.write()
 
     def add(self, trial: Trial) -> None:
-        """Make the directory of a trial that was thought of while others ran."""
+        """Make the directory of a trial that a sweep suggested while others ran."""
         self._make(trial)
         sync(self.path)
         self._write_within(STATUS_DELAY_S)
 
     def recover(self, trial: Trial) -> None:
-        """Add a trial that ``run.json`` lacks, since the run was killed soon after the trial began."""
+        """Add a trial that ``run.json`` lacks, as the run was killed soon after the trial began."""
         self._make(trial)
         _read_missed(self.trial_directory(trial), self.record.trial(trial.name))
 
@@ -178,16 +178,16 @@ class RunDirectory:
         for trial in trials:
             record = self.record.trial(trial.name)
             record.status, record.error, record.reason = Status.PENDING, None, None
-            if not self.trial_directory(trial).exists():  # somebody deleted it: the trial starts anew
+            if not self.trial_directory(trial).exists():  # somebody deleted it, so the trial starts anew
                 self._make_directory(trial)
         self.write()
 
     def trial_directory(self, trial: Trial) -> Path:
-        """Return where the trial's files belong."""
+        """Return the directory of the trial's files."""
         return self.path / derived_name(trial.name)
 
     def trackers_of(self, trial: Trial) -> Sequence[TrialTracker]:
-        """Return what records the rows of a trial beside its files."""
+        """Return the trackers of a trial's rows."""
         return self.trackers.of(trial, self.trial_directory(trial), self.record)
 
     def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
@@ -211,7 +211,7 @@ class RunDirectory:
         self._write_within(STATUS_DELAY_S)
 
     def finish(self, status: Status) -> None:
-        """Record that the whole run ended; trials that had not are stopped."""
+        """Record that the whole run ended; unfinished trials count as stopped."""
         for trial in self.record.trials:
             if trial.status in (Status.PENDING, Status.RUNNING):
                 trial.status = Status.STOPPED
@@ -221,11 +221,11 @@ class RunDirectory:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was deleted, moved or replaced: then nothing may be written at its path any more."""
+        """Whether it was deleted, moved or replaced, so that nothing may be written at its path."""
         return not self._lock.folder.is_in_place
 
     def check(self) -> None:
-        """Raise LostDirectoryError where it is lost."""
+        """Raise LostDirectoryError if it is lost."""
         if self.is_lost:
             place = self._lock.folder.new_place
             what = "was deleted" if place is None else f"was moved to {place}"
@@ -233,7 +233,7 @@ class RunDirectory:
             raise LostDirectoryError(f"the run has ended: its directory {self.path} {what} while it ran", hint)
 
     def write(self) -> None:
-        """Write ``run.json``; raises LostDirectoryError where its directory is lost."""
+        """Write ``run.json``; raises LostDirectoryError if its directory is lost."""
         self.check()
         began_s = time.monotonic()
         self.record.write(self.path)
@@ -241,31 +241,31 @@ class RunDirectory:
         self._writing_takes_s = self._written_s - began_s
 
     def write_when_due(self) -> None:
-        """Write ``run.json`` where it lacks something for as long as it may; called several times a second.
+        """Write ``run.json`` if it has lagged as long as it may; called several times a second.
 
-        What a kill leaves out of it is in the files of the trials, and in the journal of a sweep.
+        Data that a kill keeps out of it is in the files of the trials, and in the journal of a sweep.
         """
         if time.monotonic() >= self._due_s:
             self.write()
 
     def _write_within(self, delay_s: float) -> None:
-        """Let ``run.json`` be written ``delay_s`` after the last time, or later where that would take too much time."""
+        """Let ``run.json`` be written ``delay_s`` after the last time, or later if that would take too much time."""
         pause_s = max(delay_s, self._writing_takes_s / _WRITING_SHARE)
         self._due_s = min(self._due_s, self._written_s + pause_s)
         self.write_when_due()
 
     @property
     def is_empty(self) -> bool:
-        """Whether the run is new and has no result."""
+        """Whether the run is new and has no results."""
         return self.is_new and not any(trial.iterations for trial in self.record.trials)
 
     def discard(self) -> None:
-        """Remove the directory of a run that never began, and give up its lock."""
+        """Remove the directory of a run that never began, and release its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
     def close(self) -> None:
-        """Give up the lock; a second call does nothing."""
+        """Release the lock; idempotent."""
         self.copies.close()
         self._lock.release()
 
@@ -279,7 +279,7 @@ class RunDirectory:
 
 
 def _read_missed(folder: Path, record: TrialRecord) -> None:
-    """Record the rows and checkpoints of a trial that ``run.json`` lacks since a kill."""
+    """Record rows and checkpoints of a trial that ``run.json`` lacks after a kill."""
     row = last_row(folder)
     if row is None or not is_row(row):
         return
@@ -293,7 +293,7 @@ def _read_missed(folder: Path, record: TrialRecord) -> None:
 
 
 def trial_parameters(trial: Trial) -> dict[str, Any]:
-    """Return what ``params.json`` and the HParams tab hold: agent, environment, the config's keys; secrets masked."""
+    """Return the content of ``params.json`` and the HParams tab: agent, env, the config's keys; secrets masked."""
     experiment = trial.experiment
     config: dict[str, Any] = masked(experiment.config.model_dump(mode="json", by_alias=True))
     return {"run": experiment.run, "env": experiment.env, **config}

@@ -1,7 +1,7 @@
 """The second place of a run's checkpoints: the folder of a file system that a URL names.
 
-StoragePlace is such a folder; CheckpointCopies copies the checkpoints of a run there, in a thread, while the run goes
-on. Where the run's own directory has none any more, they are fetched back; every byte is verified.
+StoragePlace is such a folder. CheckpointCopies copies the checkpoints of a run there, in a thread, while the run
+continues. If the run's own directory has none left, they are fetched back; every byte is verified.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rlexp.runs.record import RESOLVED_FILE, RunRecord, TrialRecord
 from rlexp.text import MASK, masked
 
 PIECE_BYTES: Final = 16 << 20
-"""Of a file that is copied: what is in memory at a time."""
+"""Bytes of a file that are copied, and in memory, at a time."""
 CHECK_TIMEOUT_S: Final = 15.0
-"""How long a server may take for each step of the check before a run."""
+"""Most seconds of a server for each step of the check before a run."""
 _LEADS_OUT: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]|%(2e|2f|5c|[01][0-9a-f]|7f)", re.IGNORECASE)
-"""A separator or control character, also as in URLs."""
+"""A separator or control character, also in URLs."""
 _WHOSE_NAME: Final = "it is the name of a run or trial in run.json: restore that file from a copy"
 _EXAMPLES: Final = "write it as s3://bucket/folder, gs://bucket/folder or file:///folder"
 
@@ -52,7 +52,7 @@ class StoragePlace:
 
     @classmethod
     def at(cls, url: str) -> StoragePlace:
-        """Open a URL; raises UsageError where it is none that can be opened, ResourceError where it cannot be now."""
+        """Open a URL; raises UsageError if it is not valid, ResourceError if it cannot be opened now."""
         from pyarrow.fs import FileSystem  # it takes a moment, and most runs do not need it
 
         shown = masked(url)
@@ -70,18 +70,18 @@ class StoragePlace:
         """Return a folder in it; raises ResumeError for a name that would lead out of it."""
         for name in names:
             if name in ("", ".", "..") or _LEADS_OUT.search(name):
-                raise ResumeError(f"{name!r} is no name of a folder in the storage {self.shown}", _WHOSE_NAME)
+                raise ResumeError(f"{name!r} is not a valid name of a folder in the storage {self.shown}", _WHOSE_NAME)
         return StoragePlace(self.shown, self.files, "/".join((self.root, *names)))
 
     def names(self) -> list[str]:
-        """Return what is in it, nothing where it does not exist."""
+        """Return the names in it; empty if it does not exist."""
         from pyarrow.fs import FileSelector
 
         found = self.files.get_file_info(FileSelector(self.root, allow_not_found=True))
         return [each.base_name for each in found]
 
     def manifest(self) -> bytes | None:
-        """Return the manifest of the checkpoint that it is, None where it has none: then it is not whole."""
+        """Return the manifest of the checkpoint here; None if there is none, as the checkpoint is then incomplete."""
         try:
             with self.files.open_input_stream(f"{self.root}/{MANIFEST}") as stream:
                 return bytes(stream.read())
@@ -89,7 +89,7 @@ class StoragePlace:
             return None
 
     def put(self, checkpoint: Path, progress: Progress = lambda: None) -> None:
-        """Copy a checkpoint to it, the manifest last; what is there is no checkpoint before that."""
+        """Copy a checkpoint to it, the manifest last, without which it is not a checkpoint."""
         if self.manifest() is not None:
             self.files.delete_file(f"{self.root}/{MANIFEST}")
         self.files.create_dir(self.root, recursive=True)
@@ -101,13 +101,13 @@ class StoragePlace:
                 _copy(source.read, target.write, progress)
 
     def get(self, folder: Path, progress: Progress) -> None:
-        """Copy the files of a checkpoint to an empty folder; what is no file of one is left out."""
+        """Copy the files of a checkpoint to an empty folder, and no other files."""
         for name in filter(is_file_of_checkpoint, self.names()):
             with self.files.open_input_stream(f"{self.root}/{name}") as source, (folder / name).open("wb") as target:
                 _copy(source.read, target.write, progress)
 
     def remove(self) -> None:
-        """Delete it and what is in it; the manifest first, so that half of a checkpoint is none."""
+        """Delete it and its content; the manifest first, so that a part of it is not a checkpoint."""
         with suppress(FileNotFoundError):
             self.files.delete_file(f"{self.root}/{MANIFEST}")
         with suppress(FileNotFoundError):
@@ -117,7 +117,7 @@ class StoragePlace:
 def check_storage(url: str) -> None:
     """Write, read and delete a small file at a URL before a run begins.
 
-    Raises UsageError where it is not a URL of a storage, ResourceError where that fails or takes too long.
+    Raises UsageError if it is not a URL of a storage, ResourceError if that fails or takes too long.
     """
 
     def work(progress: Progress) -> None:
@@ -163,29 +163,29 @@ def _first_line(error: Exception, url: str) -> str:
 
 
 RETRY_S: Final = 5.0
-"""How long a storage is left alone after a failure."""
+"""Seconds between tries of a storage after a failure."""
 FINISH_TIMEOUT_S: Final = 60.0
-"""How long the end of a run waits for copies."""
+"""Most seconds that the end of a run waits for copies."""
 OpenPlace = Callable[[str], StoragePlace]
 
 
 class CheckpointCopies:
     """Makes the storage have the checkpoints that the trials' directories have; owns a thread until ``close``.
 
-    What waits to be copied is the directories that have changed, at most one entry a trial. Errors become notes: a
-    run does not end because its storage cannot be reached, and copies are made when it can be.
+    Changed directories wait to be copied, at most one entry per trial. Errors become notes: an unreachable storage does
+    not end a run, and copies are made when it can be reached.
     """
 
     def __init__(self, folder: str, retry_s: float = RETRY_S, open_place: OpenPlace = StoragePlace.at) -> None:
-        """``folder`` is that of the run, in the storage."""
+        """Initialise; ``folder`` is the run's, in the storage."""
         self._folder = folder
         self._retry_s = retry_s
         self._open_place = open_place
         self._places: dict[str, StoragePlace] = {}
         self._copied: dict[Path, dict[str, bytes]] = {}
-        """The manifests of the checkpoints that are there, by trial and name."""
+        """Manifests of the copied checkpoints, by trial and name."""
         self._changed: dict[Path, str] = {}
-        """Directories of trials that have changed since they were looked at, with the URL of their storage."""
+        """Directories of trials that changed since the last look, with the URL of their storage."""
         self._notes: list[str] = []
         self._is_failing = False
         self._is_closed = False
@@ -194,7 +194,7 @@ class CheckpointCopies:
         self._thread: threading.Thread | None = None
 
     def follow(self, trial_directory: Path, url: str) -> None:
-        """Copy what is new in the directory of a trial, and remove what was copied and is no longer there."""
+        """Copy new checkpoints in the directory of a trial, and remove copies of deleted ones."""
         with self._state:
             self._changed[trial_directory] = url
             if self._thread is None:
@@ -203,13 +203,13 @@ class CheckpointCopies:
             self._state.notify_all()
 
     def drain_notes(self) -> list[str]:
-        """Return what there is to say since the last call."""
+        """Return the notes since the last call."""
         with self._state:
             notes, self._notes = self._notes, []
             return notes
 
     def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> list[str]:
-        """Wait for the copies that are not made yet, but no longer; return the notes, also of missing ones."""
+        """Wait at most ``timeout_s`` for missing copies; return the notes, also about copies that are still missing."""
         deadline_s = time.monotonic() + timeout_s
         with self._state:
             while (self._changed or self._is_busy) and (remaining_s := deadline_s - time.monotonic()) > 0:
@@ -222,7 +222,7 @@ class CheckpointCopies:
         return [*self.drain_notes(), f"{what}; the run's own directory has them"]
 
     def close(self) -> None:
-        """Let the thread end; a copy that waits for a silent server is left alone. Idempotent."""
+        """Let the thread end; a copy that waits for a silent server is abandoned. Idempotent."""
         with self._state:
             self._is_closed = True
             self._state.notify_all()
@@ -234,13 +234,13 @@ class CheckpointCopies:
             directory, url = task
             try:
                 self._copy_changes(directory, url)
-            except Exception as error:  # of any kind of file system
+            except Exception as error:  # errors of any file system
                 self._failed(directory, url, error)
             else:
                 self._succeeded()
 
     def _next(self) -> tuple[Path, str] | None:
-        """Wait for a directory that has changed; None after ``close``."""
+        """Wait for a changed directory; None after ``close``."""
         with self._state:
             while not self._changed and not self._is_closed:
                 self._state.wait()
@@ -258,7 +258,7 @@ class CheckpointCopies:
             self._state.notify_all()
 
     def _failed(self, directory: Path, url: str, error: Exception) -> None:
-        """Note the first failure of a row, and try again after a while."""
+        """Note the first failure in a row, and try again after a while."""
         with self._state:
             if not self._is_failing:
                 what = f"cannot copy checkpoints of {directory.name} to its storage: {_said(error, url)}"
@@ -279,7 +279,7 @@ class CheckpointCopies:
             if not self._is_closed:
                 _copy_checkpoint(path, trial.below(path.name), copied)
         local = {path.name for path in list_checkpoints(directory)}
-        if not local:  # a trial keeps its newest one: somebody has deleted them, and these copies are all there is
+        if not local:  # A trial keeps its newest one, so somebody deleted them, and these copies are the only ones.
             return
         for name in copied.keys() - local:
             trial.below(name).remove()
@@ -287,7 +287,7 @@ class CheckpointCopies:
 
 
 def _copy_checkpoint(path: Path, place: StoragePlace, copied: dict[str, bytes]) -> None:
-    """Copy a checkpoint unless that was done; one that is deleted meanwhile is removed by the caller."""
+    """Copy a checkpoint unless that was done; the caller removes one that is deleted meanwhile."""
     try:
         manifest = read_regular(path / MANIFEST)
     except FileNotFoundError:
@@ -306,19 +306,19 @@ def _copy_checkpoint(path: Path, place: StoragePlace, copied: dict[str, bytes]) 
 
 
 STALL_S: Final = 30.0
-"""How long a download may come no further."""
+"""Seconds without progress after which a download is given up."""
 _STORAGE_LINE: Final = re.compile(r"^\s*storage:\s*['\"]?(\S+?)['\"]?\s*$", re.MULTILINE)
 
 
 def folder_of(record: RunRecord) -> str:
-    """Return the folder of a run in its storage: runs of other machines may have the same name."""
+    """Return the folder of a run in its storage, as runs of other machines may have the same name."""
     return f"{record.name}-{re.sub('[^0-9]', '', record.started)[:14]}"
 
 
 def fetch_missing(run: Path, record: RunRecord, urls: Mapping[str, str]) -> list[str]:
     """Fetch the newest good checkpoint of each trial that has none; return a sentence about each.
 
-    ``urls`` has the storage of trials, by name. Raises ResourceError where a storage cannot be reached.
+    ``urls`` has the storage of trials, by name. Raises ResourceError if a storage cannot be reached.
     """
     notes = []
     for trial in record.trials:
@@ -331,9 +331,9 @@ def fetch_missing(run: Path, record: RunRecord, urls: Mapping[str, str]) -> list
 
 
 def fetched_checkpoint(run: Path, record: RunRecord, trial: TrialRecord, name: str | None) -> Path | None:
-    """Return the checkpoint ``name`` of a trial, or its newest, from its storage; None where that does not have it.
+    """Return a trial's checkpoint ``name``, or its newest, from its storage; None if it is not there.
 
-    It is in the trial's directory then. Raises ResourceError where the storage cannot be reached.
+    The checkpoint is then in the trial's directory. Raises ResourceError if the storage cannot be reached.
     """
     if trial.storage is None or not (run / trial.directory).is_dir():
         return None
@@ -341,7 +341,7 @@ def fetched_checkpoint(run: Path, record: RunRecord, trial: TrialRecord, name: s
 
 
 def _fetch(directory: Path, url: str, folder: str, name: str | None) -> Path | None:
-    """Fetch a checkpoint to a trial's directory, the newest good one unless it is named."""
+    """Fetch a checkpoint to a trial's directory; the newest valid one unless it is named."""
 
     def work(progress: Progress) -> Path | None:
         trial = StoragePlace.at(url).below(folder, directory.name)
@@ -364,7 +364,7 @@ def _fetch(directory: Path, url: str, folder: str, name: str | None) -> Path | N
 
 
 def unmasked(run: Path, url: str) -> str:
-    """Return the URL with the secrets that only ``resolved.yaml`` has; raises CheckpointError where they are gone."""
+    """Return the URL with the secrets that only ``resolved.yaml`` has; raises CheckpointError if they are gone."""
     if MASK not in url:
         return url
     try:

@@ -46,30 +46,30 @@ _CHARTS: Final[Mapping[str, dict[str, tuple[str, ...]]]] = {
 
 
 class TensorBoardRecorder:
-    """Owns one event file of one trial; a resumed trial gets a further file, which TensorBoard joins to the first."""
+    """Owns one event file of one trial. A resumed trial gets another file, which TensorBoard joins to the first."""
 
     def __init__(self, trial_directory: Path, hyperparameters: Mapping[str, Any], metrics: Sequence[str] = ()) -> None:
         """Open the file and write what the tabs show, so that HParams has a trial that has just begun.
 
-        ``metrics`` are the tags that are to be columns there; without any, all tags are.
+        ``metrics`` are the tags of its columns there; if empty, all tags are.
         """
         path, is_first = _new_event_file(trial_directory)
         self._file = path.open("xb")
         self._step: float = 0 if is_first else math.inf
-        """Of the last point; beyond all points where another file has it."""
+        """Step of the last point; after all points if another file has them."""
         self._writer = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version=_FILE_VERSION))
-        # With the run's name: trials of two runs in one log directory are called alike and would become one row.
+        # With the run's name: trials of two runs in one log directory have equal names and would share a row.
         session = f"{trial_directory.parent.name}/{trial_directory.name}"
         values = _hparams(hyperparameters)
-        columns = flatten(hyperparameters)  # also what this trial does not have
+        columns = flatten(hyperparameters)  # also columns that this trial does not have
         summaries = [hparams_pb(values, trial_id=session), custom_scalars(TAG_PREFIX)]
         for summary in [*([hparams_columns(columns, metrics)] if metrics else []), *summaries]:
             self._write(Event(wall_time=time.time(), summary=summary))
         self._file.flush()
 
     def end(self, succeeded: bool, score: float | None) -> None:
-        """Write how the trial ended, for the HParams tab, and what a sweep ranks it by as SCORE_TAG."""
+        """Write the trial's end for the HParams tab, and a sweep's score as SCORE_TAG."""
         if score is not None:
             self._write(_score_event(score, int(self._step) if math.isfinite(self._step) else 0))
         self._write(Event(wall_time=time.time(), summary=session_end(succeeded)))
@@ -78,7 +78,7 @@ class TensorBoardRecorder:
     def record(self, row: Mapping[str, Any]) -> None:
         """Add a point at step ``timesteps_total`` for every number in ``row``; a list gives one tag per item.
 
-        Where the iteration began before the last point, those after its beginning are taken back first.
+        If the iteration began before the last point, the points after its beginning are removed first.
         """
         begin = row["timesteps_total"] - row["timesteps_this_iter"]
         if begin < self._step:
@@ -99,7 +99,7 @@ class TensorBoardRecorder:
 
 
 def write_score(trial_directory: Path, score: float, step: int) -> None:
-    """Write what a sweep ranks a trial by once all trials have ended: it depends on the others."""
+    """Write the score of a trial after all trials of a sweep ended, as it depends on the others."""
     path, _ = _new_event_file(trial_directory)
     with path.open("xb") as file:
         writer = RecordWriter(file)
@@ -113,9 +113,9 @@ def _score_event(score: float, step: int) -> Event:
 
 
 def _new_event_file(directory: Path) -> tuple[Path, bool]:
-    """Return a name that sorts after those in ``directory``, and whether there are none.
+    """Return a name that sorts after the files in ``directory``, and whether there are none.
 
-    TensorBoard reads them in that order, and clocks may jump.
+    TensorBoard reads files in that order, and clocks may jump.
     """
     seconds = [
         int(path.name.removeprefix(EVENT_FILE_PREFIX).split(".")[0]) for path in directory.glob(f"{EVENT_FILE_PREFIX}*")
@@ -125,9 +125,9 @@ def _new_event_file(directory: Path) -> tuple[Path, bool]:
 
 
 def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return what the HParams plugin can hold: scalars as they are, lists as JSON, nothing for what is not set.
+    """Return values for the HParams plugin: scalars unchanged, lists as JSON, unset values left out.
 
-    A seed is a name, not a quantity: as a number, the tab would round it and offer ranges of it.
+    A seed is text, as the tab would round a number and offer ranges of it.
     """
     flat = {name: plain(value) for name, value in flatten(hyperparameters).items() if value is not None}
     return {
@@ -138,7 +138,7 @@ def _hparams(hyperparameters: Mapping[str, Any]) -> dict[str, bool | int | float
 
 
 def session_end(succeeded: bool) -> Summary:
-    """Return the message that a trial has ended."""
+    """Return the message for the end of a trial."""
     status = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
     info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
     data = plugin_data_pb2.HParamsPluginData(session_end_info=info, version=metadata.PLUGIN_DATA_VERSION)
@@ -152,9 +152,9 @@ def session_end(succeeded: bool) -> Summary:
 
 
 def hparams_columns(hyperparameters: Iterable[str], metrics: Sequence[str]) -> Summary:
-    """Return which columns the tab has, by tags, so that it does not show every one.
+    """Return the tab's columns by tags, so that it does not show every tag.
 
-    Each trial has it: TensorBoard takes the first that it finds, and a file of the run's own would be shown as a run.
+    Each trial has it: TensorBoard takes the first one that it finds, and would show a file of the run's own as a run.
     """
     summary: Summary = hparams_config_pb(
         [HParam(name) for name in hyperparameters],
@@ -164,7 +164,7 @@ def hparams_columns(hyperparameters: Iterable[str], metrics: Sequence[str]) -> S
 
 
 def custom_scalars(tag_prefix: str) -> Summary:
-    """Return the message with the layout; columns are tags behind ``tag_prefix``."""
+    """Return the message with the layout; columns are tags with the prefix ``tag_prefix``."""
     layout = Layout(category=[_category(title, charts, tag_prefix) for title, charts in _CHARTS.items()])
     summary = Summary()
     summary.value.add(

@@ -1,8 +1,8 @@
-"""What the process of a trial does with the run's directory, wherever that is: the protocol TrialFiles.
+"""TrialFiles: the protocol by which a trial's process uses the run's directory, wherever that is.
 
-Beside it what both implementations do: requests to stop or move, the phase that is shown before the first result, as
-Tune reports results only, and videos of evaluation episodes, which need the extra ``[video]``. SharedFiles is for a
-process that has the directory, on its own disk or on one that is shared; ``keeper`` is for one that has not.
+Also what both implementations share: requests to stop or move, the phase that is shown before the first result, as Tune
+reports results only, and videos of evaluation episodes, which need the extra ``[video]``. SharedFiles is for a process
+that has the directory, on its own or a shared disk; ``keeper`` is for a process without it.
 """
 
 from __future__ import annotations
@@ -25,81 +25,78 @@ from rlexp.runs.checkpoints.trial import newest_with_damaged_aside
 from rlexp.sample_batch import Array
 
 STOP_FILE: Final = ".stop"
-"""In the run's directory: asks every trial to save a checkpoint and end."""
+"""File in the run's directory that asks every trial to save a checkpoint and end."""
 MOVE_FILE: Final = ".move"
-"""In the trial's directory: asks the trial to save a checkpoint, as it starts again on another node."""
+"""File in the trial's directory that asks the trial to save a checkpoint, as it starts again on another node."""
 ERROR_FILE: Final = "error.txt"
-"""In the trial's directory: the error in one line, then the traceback."""
+"""File in the trial's directory: the error in one line, then the traceback."""
 STOP_POLL_S: Final = 0.2
-"""How often a trial looks whether it must stop."""
+"""Seconds between a trial's checks for a stop."""
 
 
 class Requests(NamedTuple):
-    """What a trial is asked for."""
+    """The requests to a trial."""
 
     stop: bool = False
     move: bool = False
 
 
 class TrialFiles(Protocol):
-    """The files of one trial, from the begin of its process to ``close``; only that process writes checkpoints."""
+    """The files of one trial, from the start of its process to ``close``; only that process writes checkpoints."""
 
     @property
     def folder(self) -> Path:
-        """Where its process writes checkpoints before ``put_checkpoint``; on this machine."""
+        """Local folder in which its process writes checkpoints before ``put_checkpoint``."""
 
     def check(self) -> None:
-        """Raise TrialError where the trial's directory was deleted or moved while the trial ran."""
+        """Raise TrialError if the trial's directory was deleted or moved while the trial ran."""
 
     def write_phase(self, text: str) -> None:
-        """Show what the process does now."""
+        """Show the current phase of the process."""
 
     def end_phases(self) -> None:
-        """Show no phase any more."""
+        """Stop to show phases."""
 
     def write_error(self, text: str) -> None:
-        """Keep the trial's error, unless its directory was deleted or moved."""
+        """Store the trial's error, unless its directory was deleted or moved."""
 
     def stop_requested(self) -> bool:
-        """Return whether the run was asked to stop, as of STOP_POLL_S ago or less; never waits."""
+        """Return whether the run was asked to stop, at most STOP_POLL_S ago; never waits."""
 
     def move_requested(self) -> bool:
-        """Return whether the trial was asked to leave its node, as of the same look; never waits."""
+        """Return whether the trial was asked to leave its node, from the same check; never waits."""
 
     def newest(self) -> tuple[Path | None, list[str]]:
-        """Return the trial's newest good checkpoint, on this machine, and a sentence about each damaged one.
-
-        Raises as ``newest_with_damaged_aside`` does.
-        """
+        """Return the trial's newest valid checkpoint, on this machine, and a sentence about each damaged one."""
 
     def fetch(self, checkpoint: Path) -> Path:
-        """Return a checkpoint, which the driver has at a path, on this machine; raises CheckpointError."""
+        """Return a local copy of a checkpoint at a path of the driver; raises CheckpointError."""
 
     def put_checkpoint(self, path: Path) -> str:
-        """Keep a checkpoint that was written in ``folder``; return its path at the driver.
+        """Store a checkpoint that was written in ``folder``; return its path at the driver.
 
-        Raises TrialError where it cannot be kept.
+        Raises TrialError if it cannot be stored.
         """
 
     def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
         """Delete all but the best checkpoints, as ``runs.checkpoints.kept.keep_best`` does."""
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:
-        """Keep the video that ``write`` writes to the path that it is given."""
+        """Store the video that ``write`` writes to a given path."""
 
     def close(self) -> None:
-        """Give up what it holds; idempotent."""
+        """Release its resources; idempotent."""
 
 
 class Poll:
-    """Says when it is time for the next look; owns when the last one was."""
+    """Tells when the next check is due; owns the time of the last one."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._next_look_s = 0.0
 
     def is_due(self) -> bool:
-        """Return whether the last look is ``interval_s`` ago; if so, the caller looks now."""
+        """Return whether the last check is ``interval_s`` ago; if so, the caller checks now."""
         now_s = time.monotonic()
         if now_s < self._next_look_s:
             return False
@@ -108,7 +105,7 @@ class Poll:
 
 
 def requests_of(trial_directory: Path) -> Requests:
-    """Return what the trial with that directory is asked for."""
+    """Return the requests to the trial with that directory."""
     return Requests((trial_directory.parent / STOP_FILE).exists(), (trial_directory / MOVE_FILE).exists())
 
 
@@ -118,19 +115,19 @@ _MOST_BYTES: Final = 1 << 16
 _SECONDS_BETWEEN_LOOKS: Final = 0.2
 
 TRAINING: Final = "waiting for the first result"
-"""The phase from which on a trial's process trains, and saves a checkpoint when it is asked to stop."""
+"""The phase from which on a trial's process trains, and saves a checkpoint if asked to stop."""
 
 
 def write_phase(trial_directory: Path, text: str) -> None:
-    """Write what the trial's process does now; it is for display only."""
+    """Write the current phase of the trial's process; it is for display only."""
     with suppress(OSError):
-        new = trial_directory / f"{_PHASE_FILE}.new"  # a reader never sees a file without its text
+        new = trial_directory / f"{_PHASE_FILE}.new"  # so that a reader never sees an empty file
         new.write_text(text, encoding="utf-8")
         new.replace(trial_directory / _PHASE_FILE)
 
 
 def read_phase(trial_directory: Path) -> str | None:
-    """Return what the trial's process does, None if it has not started, or is training."""
+    """Return the phase of the trial's process; None if it has not started, or is training."""
     try:
         return read_regular(trial_directory / _PHASE_FILE, _MOST_BYTES).decode()[:_LONGEST]
     except (OSError, ValueError):
@@ -138,15 +135,15 @@ def read_phase(trial_directory: Path) -> str | None:
 
 
 class PhaseWatch:
-    """Reads the phases of trials that have not reported yet; owns which of them are known already."""
+    """Reads the phases of trials without results yet; owns which of them are known already."""
 
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
         self.is_due = Poll(_SECONDS_BETWEEN_LOOKS).is_due
-        """Returns whether it is time for another look."""
+        """A function that returns whether another check is due."""
 
     def news(self, trial_directory: Path) -> str | None:
-        """Return a trial's phase if it is not the same as at the last look."""
+        """Return a trial's phase if it changed since the last check."""
         phase = read_phase(trial_directory)
         if phase is None:
             self._known.pop(trial_directory, None)
@@ -156,37 +153,37 @@ class PhaseWatch:
         return None
 
     def forget(self, trial_directory: Path) -> None:
-        """Forget the phase of a trial whose process is about to begin it, also one that another process left."""
+        """Forget the phase of a trial whose process is about to start, also a phase that another process left."""
         end_phases(trial_directory)
         self._known.pop(trial_directory, None)
 
 
 def end_phases(trial_directory: Path) -> None:
-    """Remove what ``write_phase`` left."""
+    """Remove the file of ``write_phase``."""
     with suppress(OSError):
         (trial_directory / _PHASE_FILE).unlink(missing_ok=True)
 
 
 FOLDER = "videos"
-"""In the trial's directory."""
+"""Folder in the trial's directory."""
 BLOCK = 2
-"""The codec takes widths and heights that are multiples of this."""
+"""The codec needs widths and heights that are multiples of this."""
 
 
 def require_video_extra(asked_by: str = "monitor: true") -> None:
-    """Raise UsageError where the videos that ``asked_by`` asks for cannot be written."""
+    """Raise UsageError if the videos that ``asked_by`` asks for cannot be written."""
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UsageError(f"{asked_by} writes videos, and imageio-ffmpeg is not installed", "pip install 'rlexp[video]'")
 
 
 def write_video(path: Path, pictures: Iterable[Array], fps: float) -> None:
-    """Write pictures ``[H, W, 3]`` (uint8) as an mp4; the file appears whole, under its name, or not at all."""
+    """Write pictures ``[H, W, 3]`` (uint8) as an mp4; the file appears whole under its name, or not at all."""
     import imageio_ffmpeg
 
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_other_than_file(path)
     unfinished = path.with_name(f".{path.name}")
-    unfinished.unlink(missing_ok=True)  # the encoder would write through a link
+    unfinished.unlink(missing_ok=True)  # the encoder would follow a link
     with _closed(iter(pictures)) as remaining:
         first = next(remaining)
         height, width = (side - side % BLOCK for side in first.shape[:2])
@@ -207,7 +204,7 @@ def write_video(path: Path, pictures: Iterable[Array], fps: float) -> None:
 
 @contextmanager
 def _closed(pictures: Iterator[Array]) -> Iterator[Iterator[Array]]:
-    """Close ``pictures`` at the end, if it is a generator: then what it films is closed too."""
+    """Close ``pictures`` at the end if it is a generator, which also closes its env."""
     try:
         yield pictures
     finally:
@@ -219,14 +216,14 @@ class SharedFiles:
     """The files of a trial in its own directory; owns a descriptor of it."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises OSError where there is no such directory."""
+        """Open ``directory``; raises OSError if it does not exist."""
         self.folder = directory
         self._open_folder = OpenFolder(directory)
         self._stop_poll = Poll(STOP_POLL_S)
         self._requests = Requests()
 
     def check(self) -> None:
-        if not self._open_folder.is_in_place:  # another run's may be at its path
+        if not self._open_folder.is_in_place:  # another run may be at its path
             raise TrialError(f"{self.folder} was deleted or moved while the trial ran")
 
     def write_phase(self, text: str) -> None:

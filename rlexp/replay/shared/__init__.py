@@ -6,7 +6,7 @@
     worker 1 ──▶ ring 1 ├ a segment for a shard ┤
     worker 2 ──▶ ring 2 ┘                       └▶ update_priorities (a sum tree of the reader's own)
 
-What travels between the processes beside it is a few numbers: which rows were written (``WrittenRows``).
+Beside it, only a few numbers are sent between the processes: which rows were written (``WrittenRows``).
 """
 
 from rlexp.replay.shared.rows import RingSizes, SharedReplay

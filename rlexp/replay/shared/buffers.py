@@ -1,7 +1,7 @@
 """SharedPrioritizedReplayBuffer: the replay library's buffer that explorers in other processes write into.
 
-The learner's process makes the buffer, and a :class:`ReplayWriter` for each explorer, which travels to the explorer's
-process. Nothing else travels: the buffer finds out by itself what was written, by the counters in the shared memory.
+The learner's process makes the buffer, and a :class:`ReplayWriter` for each explorer, which is sent to the explorer's
+process. Nothing else is sent: the buffer finds new rows by the counters in the shared memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rlexp.replay.shared.rows import FULL_TIMEOUT_S, RingMemory, RingSizes, Ring
 from rlexp.sample_batch import Array, SampleBatch, WrittenRows
 
 NO_PRIORITY = np.float32(np.nan)
-"""Stands in the shared memory for a first priority that was not given."""
+"""Value in the shared memory for a missing first priority."""
 
 
 @dataclass(frozen=True)
 class WriterSpec:
-    """What an explorer's process needs to write into its ring of a shared buffer; travels by value."""
+    """The data that an explorer's process needs to write into its ring of a shared buffer; sent by value."""
 
     segment: SegmentHandle
     sizes: RingSizes
@@ -43,39 +43,39 @@ class ReplayWriter:
     """An explorer's end of a shared buffer; :meth:`SharedPrioritizedReplayBuffer.writer` makes it.
 
     It may be sent to another process, by ``multiprocessing`` with ``spawn`` or ``fork``, and is used by one thread of
-    one process at a time. It takes no locks, so a writer that is killed stops nobody: another one may continue in its
-    place, and of the rows only that are lost which it had not written completely.
+    one process at a time. It takes no locks, so a killed writer stops nobody: another one may continue in its place.
+    Only rows that it had not written completely are lost.
     """
 
     def __init__(self, spec: WriterSpec) -> None:
-        """Write as ``spec`` says; the memory is opened when it is first used."""
+        """Write as ``spec`` says; the memory is opened at the first use."""
         self._spec = spec
         self._intake = intake_of(spec.columns, spec.n_step)
         self._opened: tuple[int, RingWriter] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the memory, which each process opens itself, and without steps that wait for others."""
+        """Pickle without the memory, which each process opens itself, and without waiting steps."""
         return ReplayWriter, (self._spec,)
 
     def add(self, *, priorities: ArrayLike | None = None, **columns: ArrayLike) -> int:
         """Write one transition, or a batch ``[B]``, with ``priorities [B]``; return how many rows were written.
 
-        Without priorities, the rows get the highest one that the buffer has had. Where the ring is full, this waits
-        until the learner's process has taken rows in: a TimeoutError says that it has not for ``full_timeout_s``.
-        Raises ValueError, with nothing written, for rows that are not of the declared columns, and for priorities
-        that are negative or not finite; ResourceError where the buffer is on another machine, or is gone.
+        Without priorities, the rows get the highest one that the buffer has had. If the ring is full, this waits until
+        the learner's process has taken rows; TimeoutError if it takes none for ``full_timeout_s``. Raises ValueError,
+        with nothing written, for rows without the declared columns, and for priorities that are negative or not finite.
+        Raises ResourceError if the buffer is on another machine, or is gone.
         """
         refuse_folded_priorities(priorities, self._intake)
         rows = self._intake.rows(columns)
         return self._write(rows, _sent_priorities(priorities, len(rows)))
 
     def on_episode_end(self) -> int:
-        """Say that the episode has ended; return how many n-step transitions were written now."""
+        """End the episode; return how many n-step transitions were written now."""
         rows = self._intake.end()
         return self._write(rows, _sent_priorities(None, len(rows)))
 
     def clear(self) -> None:
-        """Forget the steps that wait for others of their episode; what is written already stays."""
+        """Forget the steps that wait for others of their episode; written rows stay."""
         self._intake.clear()
 
     def _write(self, rows: SampleBatch, priorities: Array) -> int:
@@ -84,11 +84,11 @@ class ReplayWriter:
         return len(rows)
 
     def _ring_writer(self) -> RingWriter:
-        """Return what writes in this process: a copy by ``fork`` opens the memory anew."""
+        """Return this process's ring writer; a copy made by ``fork`` opens the memory anew."""
         if self._opened is None or self._opened[0] != os.getpid():
             spec = self._spec
             memory = RingMemory(spec.segment.open(), spec.sizes)
-            # Columns are laid out in the order of the first rows, which must be that of the buffer's process.
+            # Columns are laid out in the order of the first rows, which must be equal in the buffer's process.
             memory.storage.write(0, self._intake.stored.no_rows())
             self._opened = os.getpid(), RingWriter(memory, spec.sizes, spec.ring, spec.full_timeout_s)
         return self._opened[1]
@@ -98,8 +98,8 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
     """A prioritized buffer in memory that explorers in other processes write into, each into its own ring.
 
     The process that makes it draws from it. Each explorer's share of the rows is equal. The memory has no name in any
-    file system: the kernel frees it when the last process that uses it has ended, however that happened, or has closed
-    it. Linux only. It is a context manager, which closes it.
+    file system: the kernel frees it when the last process that uses it has closed it or ended in any way. Linux only.
+    The buffer is a context manager, which closes it.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
         """Hold ``capacity`` rows of ``num_writers`` explorers.
 
         Args:
-            capacity: rows held at most, of all explorers together.
+            capacity: most rows held, of all explorers together.
             columns: shape and dtype of each column.
-            num_writers: explorers, each of which writes by a writer of its own.
-            alpha: how much priorities matter, 0 (uniform) to 1 (proportional).
+            num_writers: number of explorers, each with a writer of its own.
+            alpha: strength of priorities, 0 (uniform) to 1 (proportional).
             eps: added to every priority.
-            n_step: store n-step transitions; each writer folds the steps of its own env.
-            headroom: rows that each explorer may be ahead of this process; this memory comes on top of the capacity's.
-            full_timeout_s: how long an explorer waits for this process to take rows in, before it fails.
-            seed: of the draws.
+            n_step: store n-step transitions; each writer computes them from the steps of its own env.
+            headroom: rows that each explorer may be ahead of this process, in addition to the capacity.
+            full_timeout_s: seconds that an explorer waits for this process to take rows, before it fails.
+            seed: seed of the draws.
 
         Raises:
-            ValueError: what of these cannot be.
-            ResourceError: this system has no anonymous shared memory.
+            ValueError: for an invalid argument.
+            ResourceError: if this system has no anonymous shared memory.
 
         """
         if capacity < num_writers:
@@ -147,7 +147,7 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
         super().__init__(intake, self._rows, alpha, eps, seed)
 
     def writer(self, index: int) -> ReplayWriter:
-        """Return the end of explorer ``index``, from 0 to ``num_writers - 1``, to be sent to its process.
+        """Return the writer of explorer ``index``, from 0 to ``num_writers - 1``, to be sent to its process.
 
         A process that replaces one that has ended gets the writer of the same index.
         """
@@ -156,7 +156,7 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
         return ReplayWriter(self._writer_specs[index])
 
     def poll(self) -> int:
-        """Take in what was written since the last time, and return how many rows that were.
+        """Take in the rows written since the last call, and return their number.
 
         Every other method does this too, except ``update_priorities``. A learner that does something else for long
         calls it, so that explorers do not have to wait.
@@ -166,7 +166,7 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
         return self._rows.num_added - before
 
     def clear(self) -> None:
-        """Forget every row and priority; keys of batches drawn before never mean rows that come later.
+        """Forget every row and priority; keys of earlier batches never refer to later rows.
 
         Steps that wait for others of their episode are in the explorers' processes: each calls ``ReplayWriter.clear``,
         or goes on with its episode.
@@ -174,16 +174,16 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
         super().clear()
 
     def load(self, path: str | Path) -> None:
-        """Load what ``save`` wrote, before any explorer has written; raises CheckpointError, later too."""
+        """Load a saved buffer, before any explorer has written; otherwise raises CheckpointError."""
         if self.poll() or self._rows.num_added:
             raise CheckpointError("a saved buffer can be loaded into shared memory only before explorers write there")
         super().load(path)
 
     def close(self) -> None:
-        """Give the memory back; a second call does nothing, and every other one that needs rows raises ValueError.
+        """Free the memory; idempotent. Later calls that need rows raise ValueError.
 
-        No further explorer can begin. One that writes keeps the memory until it ends, and finds its ring full: then
-        it raises TimeoutError after ``full_timeout_s``.
+        No further explorer can begin. A writing one keeps the memory until it ends, finds its ring full, and raises
+        TimeoutError after ``full_timeout_s``.
         """
         self._is_closed = True
         self._rows.close()
@@ -213,7 +213,7 @@ class SharedPrioritizedReplayBuffer(PrioritizedRows):
 
 
 def _sent_priorities(priorities: ArrayLike | None, count: int) -> Array:
-    """Return ``priorities [count]`` as they are written (float32); raises ValueError for one that cannot be."""
+    """Return ``priorities [count]`` in their written form (float32); raises ValueError for an invalid one."""
     if priorities is None:
         return np.full(count, NO_PRIORITY)
     with np.errstate(over="ignore"):

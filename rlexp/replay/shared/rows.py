@@ -1,7 +1,7 @@
-"""The rings of a segment that workers write into and a replay shard reads: both ends, and what lies between them.
+"""The rings of a segment that workers write and a replay shard reads: both ends, and the memory between them.
 
-RingMemory is what a segment holds for a shard. RingWriter is the worker's end, SharedRowWriter deals its batches to the
-shards. SharedRows is the learner's end, where what was written is kept, sampled and retired; SharedReplay makes all.
+RingMemory is the segment of a shard. RingWriter is the worker's end, and SharedRowWriter deals a worker's batches to
+the shards. SharedRows is the learner's end, which keeps, samples and retires rows; SharedReplay makes all.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from rlexp.sample_batch import KEYS, TD_ERRORS, Array, Column, SampleBatch, Sent
 from rlexp.states import LazyArray
 
 FULL_TIMEOUT_S = 60.0
-"""Bound of a writer's wait for room. The learner's process takes rows in several times a second."""
+"""Most seconds that a writer waits for room. The learner's process takes rows several times a second."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 5e-3
-"""Between two looks for room; each pause is twice the one before."""
+"""Seconds between two checks for room; each pause is twice the previous one."""
 
 
 @dataclass(frozen=True)
 class RingSizes:
-    """How a shard's memory is divided: a ring for each writer; the same in every process."""
+    """The division of a shard's memory: a ring for each writer; equal in every process."""
 
     capacity: int
-    """Rows kept, of all rings together."""
+    """Rows kept in all rings together."""
     num_rings: int
     headroom: int
-    """Rows that a writer may be ahead of the reader: the most that it writes in one go without waiting."""
+    """Rows that a writer may be ahead of the reader: the most that it writes at once without waiting."""
 
     def __post_init__(self) -> None:
         if min(self.capacity, self.num_rings, self.headroom) < 1:
@@ -44,7 +44,7 @@ class RingSizes:
 
     @property
     def slots_per_ring(self) -> int:
-        """Slots of each ring: its share of the rows kept, and the headroom."""
+        """Slots of each ring: its share of the kept rows, and the headroom."""
         return -(-self.capacity // self.num_rings) + self.headroom
 
     @property
@@ -53,45 +53,44 @@ class RingSizes:
         return self.num_rings * self.slots_per_ring
 
     def shares(self) -> Array:
-        """Return the rows kept of each ring ``[num_rings]`` (int64), ``capacity`` together."""
+        """Return the number of kept rows of each ring ``[num_rings]`` (int64), ``capacity`` together."""
         shares: Array = (self.capacity + np.arange(self.num_rings)) // self.num_rings
         return shares
 
 
 class RingMemory:
-    """The rings of one shard: ``slots_per_ring`` slots each, one ring behind the other.
+    """The rings of one shard: ``slots_per_ring`` slots each, one ring after another.
 
-    Row ``number`` of a ring, counted from 0 for ever, is in its slot ``number % slots_per_ring``. A
-    writer writes only rows from ``written`` to before ``released + slots_per_ring``; the reader reads
-    only rows from ``released`` to before ``written``. No row is therefore ever written while it may be
-    read, and there is nothing to lock: each counter has one process that moves it, and that one moves
-    it only when it is done with the rows. Where a writer dies within a row, ``written`` does not say so.
+    Row ``number`` of a ring, counted from 0 for ever, is in its slot ``number % slots_per_ring``. A writer writes only
+    rows from ``written`` to before ``released + slots_per_ring``; the reader reads only rows from ``released`` to
+    before ``written``. So no row is written while it may be read, and no lock is needed: one process moves each
+    counter, after it has finished with the rows. If a writer dies within a row, ``written`` does not include that row.
     """
 
     def __init__(self, segment: Segment, sizes: RingSizes) -> None:
-        """Take the segment's first arrays; the columns' are taken when a batch shows what they are."""
+        """Lay out the segment's first arrays; the columns' follow when a batch shows their form."""
         counters = segment.array((2, sizes.num_rings, CACHE_LINE // 8), np.int64)
         self.written: Array = counters[0, :, 0]
-        """Rows that each writer has completed ``[num_rings]``."""
+        """Number of rows that each writer has completed ``[num_rings]``."""
         self.released: Array = counters[1, :, 0]
-        """Rows of each ring that are not read any more ``[num_rings]``."""
+        """Number of rows of each ring that are not read any more ``[num_rings]``."""
         self.td_errors = segment.array((sizes.num_slots,), np.float32)
-        """The first TD errors, read once: apart from the columns, and never touched where there are none."""
+        """The first TD errors, read once; apart from the columns, and never touched if there are none."""
         self.storage = ArrayStorage(sizes.num_slots, segment.array)
 
     def close(self) -> None:
-        """Give the memory back, counters too: each mapping keeps a descriptor open; a second call does nothing."""
+        """Free the memory, with the counters, as each mapping keeps a descriptor open; idempotent."""
         self.storage.close()
         self.td_errors = np.empty(0, np.float32)
         self.written = self.released = np.empty(0, np.int64)
 
 
 class RingWriter:
-    """Writes into one ring, of which it is the only writer; it continues where the one before it stopped."""
+    """Writes into one ring, as its only writer; it continues where its predecessor stopped."""
 
     def __init__(self, memory: RingMemory, sizes: RingSizes, ring: int, full_timeout_s: float = FULL_TIMEOUT_S) -> None:
         self.num_written = int(memory.written[ring])
-        """Rows written into this ring, ever."""
+        """Number of rows ever written into this ring."""
         self._memory = memory
         self._ring = ring
         self._slots = sizes.slots_per_ring
@@ -100,8 +99,8 @@ class RingWriter:
     def write(self, batch: SampleBatch, td_errors: Array | None) -> int:
         """Write the rows of ``batch [B]`` and their ``td_errors [B]``; return the first one's number.
 
-        Waits where the ring is full: raises TimeoutError when nothing is released in time. The rows
-        completed before that remain. A batch larger than the ring is written in parts.
+        Waits while the ring is full; TimeoutError if no row is released in time. The rows completed before that stay. A
+        batch larger than the ring is written in parts.
         """
         first, done = self.num_written, 0
         while done < len(batch):
@@ -155,9 +154,9 @@ class SharedRowWriter:
         self._writers: dict[int, RingWriter] = {}
 
     def write(self, batch: SampleBatch) -> WrittenRows:
-        """Write ``batch [B]`` and return where it is; raises TimeoutError when there is no room for too long."""
+        """Write ``batch [B]`` and return its place; raises TimeoutError if there is no room for too long."""
         shard = int(self._rng.integers(len(self._segments)))
-        # By name: the columns are stored in the order in which they are given, which must be the same for all writers.
+        # By name: the columns are stored in the given order, which must be equal for all writers.
         stored = SampleBatch({name: batch[name] for name in sorted(batch) if name != TD_ERRORS})
         td_errors = batch.columns.get(TD_ERRORS)
         first = self._writer(shard).write(stored, td_errors)
@@ -174,9 +173,9 @@ class SharedRowWriter:
 class SharedRows:
     """:class:`~rlexp.replay.rows.Rows` over the rings of all workers, of which it is the only reader.
 
-    Each ring keeps its share of the capacity. A row's key is made of its number and its ring; its slot
-    is the one it was written to. Rows count from when a worker's message about them arrives, in the order of
-    its ring: those of an earlier message that arrives later are known already.
+    Each ring keeps its share of the capacity. A row's key is made of its number and its ring; its slot is where it was
+    written. Rows count when a worker's message about them arrives, in the order of its ring. Rows of an earlier message
+    that arrives later are known already.
     """
 
     def __init__(self, segment: Segment, sizes: RingSizes) -> None:
@@ -188,7 +187,7 @@ class SharedRows:
         self._shares = sizes.shares()
         self._segment = segment
         self._memory = RingMemory(segment, sizes)
-        # Of each ring: the first row held, and the one behind the last.
+        # For each ring, the first row held, and the number after the last.
         self._first: Array = np.zeros(self._num_rings, np.int64)
         self._end: Array = np.zeros(self._num_rings, np.int64)
         self._num_added_before = 0
@@ -208,7 +207,7 @@ class SharedRows:
         return rows + self._memory.td_errors.nbytes if rows else 0
 
     def unread(self, columns: tuple[Column, ...], has_td_errors: bool) -> list[WrittenRows]:
-        """Return the rows that were written since those last added, for a reader that gets no messages."""
+        """Return rows written since the last added ones, for a reader that gets no messages."""
         ends = self._memory.written.tolist()
         return [
             WrittenRows(0, ring, first, end - first, columns, has_td_errors)
@@ -219,7 +218,7 @@ class SharedRows:
     def unpack(self, sent: SentRows, /) -> tuple[WrittenRows, Array | None]:
         """Return the rows up to the last one ``sent`` that are not held yet, and their TD errors ``[B]``, if any.
 
-        Raises ValueError for other columns than the first rows', and for rows that were not written.
+        Raises ValueError if columns differ from the first rows', and for rows that were not written.
         """
         assert isinstance(sent, WrittenRows)
         if sent.columns != self._columns:
@@ -258,7 +257,7 @@ class SharedRows:
     def read(self, slots: Array) -> SampleBatch:
         rings = slots // self._slots
         newest = self._end[rings] - 1
-        # In its ring, each slot's row is the newest of those that can be there.
+        # In its ring, each slot has the newest row that can be there.
         numbers = newest - (newest - slots + rings * self._slots) % self._slots
         batch = self._memory.storage.read(slots)
         return batch.with_columns(**{KEYS: numbers * self._num_rings + rings})
@@ -277,7 +276,7 @@ class SharedRows:
     def state(self) -> dict[str, Any]:
         """Return the rows held, as :class:`~rlexp.replay.rows.RowRing` does; workers may write on meanwhile.
 
-        A ring that is full lets rows go although others are not: then ``num_added`` is the number of rows held.
+        A full ring releases rows although others are not full; then ``num_added`` is the number of rows held.
         """
         size = self.size
         rows = {
@@ -322,12 +321,12 @@ class SharedRows:
         self._segment.close()
 
     def _held(self, column: Array, start: int, stop: int) -> Array:
-        """Return what a column ``[num_slots, ...]`` has of the rows held, from ordinal ``start`` to before ``stop``."""
+        """Return a column ``[num_slots, ...]`` of the rows held, from ordinal ``start`` to before ``stop``."""
         held: Array = column[self.nth(np.arange(start, stop))]
         return held
 
     def _deal(self, batch: SampleBatch) -> None:
-        """Write rows ``[B]``, no more than the capacity, into the rings by their shares."""
+        """Write rows ``[B]``, at most the capacity, into the rings by their shares."""
         stops = (len(batch) * np.cumsum(self._shares) // self.capacity).tolist()
         for ring, (start, stop) in enumerate(zip([0, *stops], stops, strict=False)):
             self._memory.storage.write(ring * self._slots, batch.slice(start, stop))
@@ -340,7 +339,7 @@ class SharedRows:
         return slots
 
     def _runs(self, ring: int, first: int, stop: int) -> Iterator[tuple[int, range]]:
-        """Yield the slot that a run begins at, and the numbers of its rows, for rows ``first`` to ``stop - 1``."""
+        """Yield the first slot of each range, and its row numbers, for rows ``first`` to ``stop - 1``."""
         while first < stop:
             start = first % self._slots
             turn = min(stop, first + self._slots - start)
@@ -356,14 +355,14 @@ class SharedReplay:
     """One segment for each shard, with a ring for each worker; the agent makes it in the learner's process."""
 
     def __init__(self, num_shards: int, sizes: RingSizes) -> None:
-        """Take no memory yet; raises ResourceError where the system has none to share."""
+        """Take no memory yet; raises ResourceError if the system has no memory to share."""
         self._segments = [Segment.create() for _ in range(num_shards)]
         self._sizes = sizes
 
     def rows(self, shard: int) -> SharedRows:
-        """Return the rows of a shard, once: they have one reader."""
+        """Return the rows of a shard; call it once, as they have one reader."""
         return SharedRows(self._segments[shard], self._sizes)
 
     def writer(self, ring: int, seed: int) -> SharedRowWriter:
-        """Return what worker ``ring`` writes with, to be sent to its process; ``seed`` deals batches to shards."""
+        """Return the writer of worker ``ring``, to be sent to its process; ``seed`` deals batches to shards."""
         return SharedRowWriter([segment.handle for segment in self._segments], self._sizes, ring, seed)

@@ -1,4 +1,4 @@
-"""Where replayed rows are kept: the storages by name, of which a shard's config chooses one.
+"""The storages of replayed rows, by name; a shard's config chooses one.
 
 A new storage is a class with the methods of ``Storage`` in a file of its own, and its line in STORAGES.
 """
@@ -16,7 +16,7 @@ from rlexp.states import AnyArray
 
 
 class Storage(Protocol):
-    """Rows in numbered slots; a :class:`~rlexp.replay.rows.RowRing` owns it and decides which row goes where."""
+    """Rows in numbered slots; a :class:`~rlexp.replay.rows.RowRing` owns it and decides the slot of each row."""
 
     @property
     def nbytes(self) -> int:
@@ -35,18 +35,18 @@ class Storage(Protocol):
         ...
 
     def state(self, count: int) -> Mapping[str, AnyArray]:
-        """Return what the first ``count`` slots hold, which are all that were written.
+        """Return the content of the first ``count`` slots, which are all that were written.
 
-        It is to be read before anything changes.
+        Read it before anything changes.
         """
         ...
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Replace all rows by those of ``state(count)``; CheckpointError where it is of another storage."""
+        """Replace all rows by the result of ``state(count)``; CheckpointError if it is from another storage."""
         ...
 
     def close(self) -> None:
-        """Give the memory back; the second call does nothing."""
+        """Free the memory; idempotent."""
         ...
 
 
@@ -54,4 +54,4 @@ STORAGES: Final[Mapping[str, Callable[[int], Storage]]] = {
     "frames": FrameStorage,
     "compressed_frames": partial(FrameStorage, make_memory=PackedFrames),
 }
-"""Make a storage of so many slots; no memory is taken before the first write."""
+"""Functions that make a storage of so many slots, by name; no memory is taken before the first write."""

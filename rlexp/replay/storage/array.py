@@ -1,4 +1,4 @@
-"""ArrayStorage: rows as they are, in NumPy arrays; and LentArrays, the memory of the large arrays that it hands out."""
+"""ArrayStorage: unchanged rows in NumPy arrays; and LentArrays, the memory of the large arrays that it returns."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from rlexp.errors import CheckpointError
 from rlexp.sample_batch import Array, FrameRows, SampleBatch
 
 MIN_FRAMED_BYTES = 1 << 20
-"""Smaller arrays are plain ones: what the C library keeps free of that size is as quick."""
+"""Least bytes of arrays in lent memory: the C library's own free memory is as fast for smaller ones."""
 MOST_IDLE = 4
-"""Pieces of memory kept although they are not used; 4 are four batches of image stacks, 116 MB."""
+"""Pieces of unused memory that are kept; 4 are four batches of image stacks, 116 MB."""
 NARROW_BYTES = 64
-"""Bytes of a row up to which a column is narrow: a cache line."""
+"""Most bytes of a row of a narrow column: a cache line."""
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-"""Makes an array of a shape and a dtype, in any kind of memory."""
+"""A function that makes an array of a shape and a dtype, in any kind of memory."""
 
 
 class ArrayStorage:
-    """Arrays of ``capacity`` rows, allocated when the first batch shows what the columns are.
+    """Arrays of ``capacity`` rows, allocated when the first batch shows the form of the columns.
 
-    What reading costs is a cache miss for each drawn row and array. The narrow columns therefore
-    are side by side, as the fields of one array of records, and are separated when they were
-    read: 512 rows of five CartPole columns take 17 µs, and from five arrays 25 µs. A wide column
-    is an array by itself, and what is read of it is in lent memory.
+    Reading costs a cache miss for each drawn row and array. So the narrow columns are side by side, as the fields of
+    one array of records, and are separated after reading: 512 rows of five CartPole columns take 17 µs, and 25 µs from
+    five arrays. A wide column is an array by itself, and its rows are read into lent memory.
     """
 
     def __init__(self, capacity: int, allocate: Allocate = np.empty) -> None:
@@ -41,16 +40,16 @@ class ArrayStorage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the columns take once every slot is used; 0 before the first write."""
+        """Bytes of the columns once every slot is used; 0 before the first write."""
         return self._records.nbytes + sum(column.nbytes for column in self._wide.values())
 
     @property
     def columns(self) -> Mapping[str, Array]:
-        """Every column in its whole length ``[capacity, ...]``; none before the first write."""
+        """Every column in its whole length ``[capacity, ...]``; empty before the first write."""
         return self._columns
 
     def write(self, start: int, batch: SampleBatch | FrameRows, /) -> None:
-        """Copy ``batch [B]`` into slots ``start`` to ``start + B - 1``; ValueError when its columns are others."""
+        """Copy ``batch [B]`` into slots ``start`` to ``start + B - 1``; ValueError if its columns differ."""
         assert not isinstance(batch, FrameRows)
         self.check(batch)
         if not self._columns:
@@ -60,7 +59,7 @@ class ArrayStorage:
             self._columns[name][start:stop] = given
 
     def check(self, batch: SampleBatch) -> None:
-        """Raise ValueError where the columns are others than those of the first batch, if there was one."""
+        """Raise ValueError if the columns differ from the first batch's, if there was one."""
         if self._columns and batch.columns.keys() != self._columns.keys():
             raise ValueError(f"the batch has columns {sorted(batch)}, the storage has {sorted(self._columns)}")
         for name, column in self._columns.items():
@@ -73,7 +72,7 @@ class ArrayStorage:
 
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``."""
-        # "clip" because NumPy buffers its output when it may have to raise; the slots are known to exist.
+        # "clip", as NumPy buffers its output if it may have to raise; the slots are known to exist.
         records = self._opaque_records.take(slots, mode="clip")
         columns = {}
         for name, column in self._columns.items():
@@ -86,18 +85,18 @@ class ArrayStorage:
         return SampleBatch(columns)
 
     def state(self, count: int) -> dict[str, Array]:
-        """Return the first ``count`` rows of every column, as views; nothing when there are none."""
+        """Return the first ``count`` rows of every column, as views; empty if there are none."""
         return {} if not count else {name: column[:count] for name, column in self._columns.items()}
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Replace every row by ``count`` rows of each column; CheckpointError where there are not so many."""
+        """Replace every row by ``count`` rows of each column; CheckpointError if there are not so many."""
         check_lengths(state, count)
         self.close()
         if state:
             self.write(0, SampleBatch(state))
 
     def close(self) -> None:
-        """Give the memory back; the second call does nothing."""
+        """Free the memory; idempotent."""
         self._lent = LentArrays()
         self._records = self._opaque_records = np.empty(0, [])
         self._wide: dict[str, Array] = {}
@@ -121,16 +120,16 @@ class ArrayStorage:
 
 
 def check_lengths(columns: Mapping[str, Array], count: int) -> None:
-    """Raise CheckpointError where columns of a state have not ``count`` rows each; of no rows, there are no columns."""
+    """Raise CheckpointError unless columns of a state have ``count`` rows each; without rows there are no columns."""
     lengths = {name: len(column) for name, column in columns.items()}
     if set(lengths.values()) != ({count} if count else set()):
         raise CheckpointError(f"a replay state should hold {count} rows of each column, but holds {lengths}")
 
 
 def _opaque(records: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of ``records`` with each field of several numbers as one piece of as many bytes.
+    """Return the dtype of ``records`` with each field of several numbers as one opaque piece of its bytes.
 
-    NumPy copies 512 of those in 0.5 µs, and in 3 µs what it takes for a short array in each record.
+    NumPy copies 512 of those in 0.5 µs, and 512 short arrays in records in 3 µs.
     """
     names = list(records.names or ())
     fields = [records[name] for name in names]
@@ -145,7 +144,7 @@ def row_bytes(column: Array) -> int:
 
 
 class Loan(NamedTuple):
-    """A piece of memory, and the array through which it was last handed out."""
+    """A piece of memory, and the array as which it was last lent."""
 
     memory: bytearray
     array: weakref.ref[Array]
@@ -154,14 +153,13 @@ class Loan(NamedTuple):
 class LentArrays:
     """Hands out arrays that their readers may keep as long as they like; a storage owns it.
 
-    A new array of many megabytes costs more than to fill it: the operating system zeroes every
-    page of it on first use, and takes them all back with the array. Two columns of 512 image
-    stacks take 5.4 ms to read into new arrays, and 2.7 ms here.
+    A new array of many megabytes costs more than filling it: the operating system zeroes every page at first use, and
+    takes all back with the array. Reading two columns of 512 image stacks takes 5.4 ms into new arrays, and 2.7 ms
+    here.
 
-    Memory is lent again only when the array it was lent as does not exist any more. That cannot
-    be too early: a view, a tensor or a buffer made of an array keeps the array alive, and NumPy
-    goes no further than to it when it looks for the owner of a view's memory, because what is
-    below is not an array.
+    Memory is lent again only after the array as which it was lent is gone. That cannot be too early: a view, tensor or
+    buffer of an array keeps the array alive. NumPy stops at it when it looks for the owner of a view's memory, as the
+    object below is not an array.
     """
 
     def __init__(self) -> None:
@@ -169,7 +167,7 @@ class LentArrays:
         self._loans: list[Loan] = []
 
     def lend(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-        """Return an array that shares memory with no other one in use; it holds anything."""
+        """Return an array with any content that shares memory with no other one in use."""
         size = math.prod(shape) * dtype.itemsize
         if size < MIN_FRAMED_BYTES:
             return np.empty(shape, dtype)
@@ -181,7 +179,7 @@ class LentArrays:
     def _idle_memory(self, size: int) -> bytearray | None:
         """Take ``size`` idle bytes from the list, if there are any; forget idle pieces beyond MOST_IDLE.
 
-        Looks at each loan once: a reader may go at any moment, in another thread.
+        Checks each loan once, as a reader in another thread may release one at any moment.
         """
         lent: list[Loan] = []
         idle: list[Loan] = []

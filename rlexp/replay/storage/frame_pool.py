@@ -1,4 +1,4 @@
-"""FramePool: frames that rows share, each kept as long as a row refers to it; and both kinds of memory for them."""
+"""FramePool: frames that rows share, each kept while a row refers to it; and both kinds of memory for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlexp.sample_batch import Array
 from rlexp.states import AnyArray, LazyArray
 
 PACKED, SIZES, FRAMES = "frames.packed", "frames.sizes", "frames"
-"""Parts of a state: blocks joined and the bytes of each, and frames as they are (with packed ones, none of them)."""
+"""Parts of a state: joined blocks and the bytes of each, and plain frames (none if blocks are packed)."""
 
 
 class FrameMemory(Protocol):
@@ -27,7 +27,7 @@ class FrameMemory(Protocol):
         ...
 
     def grow(self, num_blocks: int) -> None:
-        """Make room for ``num_blocks`` in all, no fewer than there are."""
+        """Make room for ``num_blocks`` in all, which is at least the present number."""
         ...
 
     def write(self, blocks: Array, frames: Array) -> None:
@@ -39,16 +39,16 @@ class FrameMemory(Protocol):
         ...
 
     def state(self, blocks: Array) -> dict[str, AnyArray]:
-        """Return what is in ``blocks [N]``, to be read before anything changes."""
+        """Return the content of ``blocks [N]``, to be read before anything changes."""
         ...
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:
-        """Fill the first ``num_blocks`` with what ``state`` returned; CheckpointError when it is something else."""
+        """Fill the first ``num_blocks`` with what ``state`` returned; CheckpointError for another content."""
         ...
 
 
 class PlainFrames:
-    """Frames as they are, each a block of its own."""
+    """Uncompressed frames, each in a block of its own."""
 
     block_size = 1
 
@@ -67,7 +67,7 @@ class PlainFrames:
         self._frames[blocks] = frames
 
     def read(self, ids: Array, out: Array) -> None:
-        # "clip" because NumPy buffers its output when it may have to raise; the frames are known to exist.
+        # "clip", as NumPy buffers its output if it may have to raise; the frames are known to exist.
         self._frames.take(ids, axis=0, out=out, mode="clip")
 
     def state(self, blocks: Array) -> dict[str, AnyArray]:
@@ -82,19 +82,20 @@ class PlainFrames:
 
 
 PACKED_BLOCK = 8
-"""Frames compressed together. Of Pong's, one alone takes 253 bytes, of 4 together each takes 130, of 8 108 and of 16
-97; the 7 frames of a row of two stacks are in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs."""
+"""Frames compressed together. A Pong frame takes 253 bytes alone, 130 in blocks of 4, 108 of 8, 97 of 16.
+The 7 frames of a row of two stacks are in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs.
+"""
 BYTES_BESIDE = 33 + 8
 """Bytes that Python adds to each block: the header of a ``bytes`` object, and the pointer to it."""
 
 
 class PackedFrames:
-    """Frames LZ4-compressed, PACKED_BLOCK of them together; nothing is lost."""
+    """LZ4-compressed frames, PACKED_BLOCK of them together; lossless."""
 
     block_size = PACKED_BLOCK
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        import lz4.block  # here, so that all other replay needs NumPy only
+        import lz4.block  # imported here, so that all other replay needs NumPy only
 
         self._lz4 = lz4.block
         self._form: Array = np.empty((0, *shape), dtype)
@@ -154,7 +155,7 @@ class PackedFrames:
 
 
 def _runs(ids: Array) -> Iterator[tuple[int, int, int, int]]:
-    """Yield block, first frame in it, length and place in ``ids`` of each run of a block's neighbours, by block."""
+    """Yield block, first frame in it, length and place in ``ids`` of each range of a block's neighbours, by block."""
     blocks, offsets = np.divmod(ids, PACKED_BLOCK)
     breaks = (np.diff(ids) != 1) | (blocks[1:] != blocks[:-1])
     places = np.concatenate([[0], breaks.nonzero()[0] + 1]) if len(ids) else np.empty(0, np.intp)
@@ -169,23 +170,23 @@ def _runs(ids: Array) -> Iterator[tuple[int, int, int, int]]:
 NO_FRAME = -1
 """The number of a place without a frame."""
 REMEMBERED_BITS = 16
-"""2¹⁶ frames are remembered by their numbers; those that come again are the newest of each env, which are far fewer."""
+"""Bits of the 2¹⁶ frames whose numbers are remembered. Frames that come again are the newest of each env, far fewer."""
 GROWTH = 1 / 32
-"""Part by which a full pool grows, at least: seldom enough, and little is there in vain."""
+"""Least share by which a full pool grows: growing is rare, and little memory is unused."""
 COUNTED_ROWS = 1 << 14
 """Rows of a state whose frames are counted at a time."""
 
 
 class FramePool:
-    """Owns the memory of frames, in blocks that are used again when no row refers to any frame of them.
+    """Owns the memory of frames, in blocks that are reused when no row refers to any of their frames.
 
-    A frame's id is its place in the pool. A frame that comes again (the last ones of a fragment are the first ones
-    of its env's next one) is known by its global number, as long as it is held and was not forgotten for a newer
-    one. What is forgotten is stored twice.
+    A frame's id is its place in the pool. A frame that comes again (the last ones of a fragment are the first ones of
+    its env's next one) is recognised by its global number while it is held and remembered. A forgotten one is stored
+    twice.
     """
 
     def __init__(self, memory: FrameMemory) -> None:
-        """Keep frames in ``memory``, which is empty."""
+        """Store frames in ``memory``, which is empty."""
         self._memory = memory
         self._size = memory.block_size
         self._references: Array = np.empty(0, np.int32)
@@ -195,13 +196,13 @@ class FramePool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames and of what says where they are."""
+        """Bytes of the frames and of their index."""
         return self._memory.nbytes + self._references.nbytes + self._numbers.nbytes
 
     def add(self, frames: Array, numbers: Array, counts: Array) -> Array:
-        """Keep ``frames [F, ...]`` with ``numbers [F]``, referred to ``counts [F]`` times; return their ids ``[F]``.
+        """Store ``frames [F, ...]`` with ``numbers [F]`` and ``counts [F]`` references; return their ids ``[F]``.
 
-        Frames that are not referred to are not kept, and get no id.
+        Frames without references are not stored, and get no id.
         """
         wanted = counts > 0
         ids: Array = self._remembered[_places(numbers)]
@@ -212,7 +213,7 @@ class FramePool:
         return ids
 
     def release(self, ids: Array) -> None:
-        """Take back one reference for each of ``ids [N]``, which may name frames again and again."""
+        """Remove one reference for each of ``ids [N]``, which may repeat frames."""
         blocks = ids // self._size
         np.subtract.at(self._references, blocks, np.int32(1))
         free = np.unique(blocks[self._references[blocks] == 0])
@@ -224,9 +225,9 @@ class FramePool:
         self._memory.read(ids, out)
 
     def state(self) -> tuple[dict[str, AnyArray], Callable[[Array], Array]]:
-        """Return what holds the frames that are referred to, and what their ids are in a pool that has loaded it.
+        """Return the state of the referenced frames, and the function to their ids in a pool that has loaded it.
 
-        The second is a function of ids. Both are to be used before anything changes.
+        Use both before anything changes.
         """
         used = self._references > 0
         places = np.cumsum(used, dtype=np.int32) - np.int32(1)
@@ -238,7 +239,7 @@ class FramePool:
         return self._memory.state(used.nonzero()[0]), loaded
 
     def load(self, state: Mapping[str, Array], columns: Sequence[Array]) -> None:
-        """Restore what ``state`` returned into an empty pool; CheckpointError where it is something else.
+        """Restore what ``state`` returned into an empty pool; CheckpointError for another content.
 
         Each of ``columns [N, K]`` has ids that rows refer to.
         """
@@ -276,6 +277,6 @@ class FramePool:
 
 
 def _places(numbers: Array) -> Array:
-    """Return where frames are remembered: spread evenly, by multiplication with 2⁶⁴ / golden ratio (Knuth, 6.4)."""
+    """Return the places of remembered frames, spread evenly by multiplication with 2⁶⁴ / golden ratio (Knuth, 6.4)."""
     places: Array = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - REMEMBERED_BITS)
     return places

@@ -1,4 +1,4 @@
-"""FrameStorage: rows whose large observations are made of frames, each of them kept once."""
+"""FrameStorage: rows whose large observations consist of frames, each of them stored once."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from rlexp.sample_batch import (
 from rlexp.states import AnyArray, LazyArray, rows_of
 
 LOADED_ROWS = 1024
-"""Rows of a state of stacks that are taken apart at a time."""
+"""Rows of a state of stacks that are split at a time."""
 
 MakeMemory = Callable[[tuple[int, ...], np.dtype[Any]], FrameMemory]
-"""Makes an empty memory for frames of a shape and a dtype."""
+"""A function that makes an empty memory for frames of a shape and a dtype."""
 
 
 class FrameStorage:
     """A :class:`~rlexp.replay.storage.Storage` that keeps each frame once.
 
-    Rows with small observations are kept as they are, in an ArrayStorage. Of the others, the frames are in a pool,
-    and FRAME_IDS and NEW_FRAME_IDS are their places in the pool: 32 bytes of a row with two stacks of 4.
+    Rows with small observations are stored unchanged, in an ArrayStorage. For others, the frames are in a pool, and
+    FRAME_IDS and NEW_FRAME_IDS are their places there: 32 bytes for a row with two stacks of 4.
     """
 
     def __init__(self, capacity: int, make_memory: MakeMemory = PlainFrames) -> None:
-        """Hold ``capacity`` rows, with their frames in what ``make_memory`` makes; no memory is taken yet."""
+        """Hold ``capacity`` rows, with frames in the memory of ``make_memory``; no memory is taken yet."""
         self._make_memory = make_memory
         self._plain = ArrayStorage(capacity)
         self._written: Array = np.zeros(capacity, bool)
-        self._next_number = NO_FRAME - 1  # of frames that bring none: no sender's are below 0
+        self._next_number = NO_FRAME - 1  # numbers for frames without their own; no sender's are below 0
         self.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows once every slot is used, if those to come need as many frames as those held; 0 before."""
+        """Bytes of the rows once every slot is used, if later rows need as many frames as present ones; 0 before."""
         held = int(np.count_nonzero(self._written))
         return self._plain.nbytes + (self._pool.nbytes * len(self._written) // held if self._pool and held else 0)
 
@@ -67,8 +67,8 @@ class FrameStorage:
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``, which the caller may keep.
 
-        The memory of large arrays is used again, after the last array that shares it is gone. Stacks
-        ``[B, H, W, K]`` are laid out in it frame by frame.
+        The memory of large arrays is reused after the last array that shares it is gone. Stacks ``[B, H, W, K]`` are
+        laid out frame by frame.
         """
         rows = self._plain.read(slots)
         if self._pool is None:
@@ -76,12 +76,12 @@ class FrameStorage:
         return self._with_observations(rows, np.stack([rows[FRAME_IDS], rows[NEW_FRAME_IDS]]))
 
     def state(self, count: int) -> dict[str, AnyArray]:
-        """Return what the first ``count`` slots hold, which are all that were written."""
+        """Return the content of the first ``count`` slots, which are all that were written."""
         columns: dict[str, AnyArray] = {**self._plain.state(count)}
         if self._pool is None or not count:
             return columns
         frames, loaded = self._pool.state()
-        # In a state, the ids are under the observations' names: so they are in checkpoints of earlier versions.
+        # A state has the ids under the observations' names, as do checkpoints of earlier versions.
         observations = {ids: obs for obs, ids in FRAME_IDS_OF.items()}
         return {
             observations.get(name, name): _renumbered(column, loaded) if name in observations else column
@@ -89,7 +89,7 @@ class FrameStorage:
         } | frames
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Replace all rows by those of ``state(count)``; CheckpointError where it is of another storage."""
+        """Replace all rows by the result of ``state(count)``; CheckpointError if it is from another storage."""
         self.close()
         columns = {name: array for name, array in state.items() if not name.startswith(FRAMES)}
         check_lengths(columns, count)
@@ -108,7 +108,7 @@ class FrameStorage:
             self.write(start, SampleBatch(columns).slice(start, min(start + LOADED_ROWS, count)))
 
     def close(self) -> None:
-        """Give the memory back; the second call does nothing."""
+        """Free the memory; idempotent."""
         self._plain.close()
         self._lent = LentArrays()
         self._pool: FramePool | None = None
@@ -116,7 +116,7 @@ class FrameStorage:
         self._written[:] = False
 
     def _with_observations(self, rows: SampleBatch, ids: Array) -> SampleBatch:
-        """Return ``rows [B]`` with the observations that are made of the frames ``ids [2, B, K]``."""
+        """Return ``rows [B]`` with the observations of the frames ``ids [2, B, K]``."""
         assert self._pool is not None
         frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
         self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
@@ -136,7 +136,7 @@ class FrameStorage:
         self._plain.write(start, sent.rows.with_columns(**{FRAME_IDS: ids[0], NEW_FRAME_IDS: ids[1]}))
 
     def _check(self, sent: FrameRows, indices: Array) -> None:
-        """Raise ValueError where the rows' columns or frames are others than those held."""
+        """Raise ValueError if the rows' columns or frames differ from the stored ones."""
         self._plain.check(sent.rows.with_columns(**{FRAME_IDS: indices[0], NEW_FRAME_IDS: indices[1]}))
         given, held = sent.frames, self._form
         if self._pool and (given.dtype != held.dtype or given.shape[1:] != held.shape[1:]):
@@ -146,19 +146,19 @@ class FrameStorage:
             )
 
     def _make_pool(self, frames: Array) -> FramePool:
-        """Return a new pool for frames of the form of ``frames [F, ...]``."""
+        """Return a new pool for frames like ``frames [F, ...]``."""
         self._form = frames[:0].copy()
         self._pool = FramePool(self._make_memory(frames.shape[1:], frames.dtype))
         return self._pool
 
 
 def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:
-    """Return a column of ids as a pool that has loaded the frames knows them."""
+    """Return a column of ids in a pool that has loaded the frames."""
     return LazyArray(ids.shape, np.dtype(np.int32), lambda start, stop: loaded(rows_of(ids, start, stop)))
 
 
 def is_large(batch: SampleBatch) -> bool:
-    """Return whether a batch has observations that are made of frames."""
+    """Return whether a batch has observations that consist of frames."""
     return OBS in batch and NEW_OBS in batch and has_frames(batch[OBS].shape[1:], batch[OBS].dtype)
 
 
@@ -175,7 +175,7 @@ def as_frame_rows(batch: SampleBatch, number: int) -> FrameRows:
 
 
 def frames_of(observations: Array) -> Array:
-    """Return the frames ``[B, K, ..., C]`` that ``observations [B, ..., K C]`` are made of."""
+    """Return the frames ``[B, K, ..., C]`` of ``observations [B, ..., K C]``."""
     *shape, channels = observations.shape
     count = num_frames(observations.shape[1:])
     return np.moveaxis(observations.reshape(*shape, count, channels // count), -2, 1)

@@ -1,9 +1,9 @@
-"""What a checkpoint contains: arrays, a state, and a manifest with the size and hash of each file and a seal.
+"""The content of a checkpoint: arrays, a state, and a manifest with the size and hash of each file and a seal.
 
-Reading verifies every size and hash first; nothing in it is executed. Arrays are files in the safetensors format
-(https://huggingface.co/docs/safetensors): the length of a header in 8 bytes, the header as JSON, then the arrays as
-they are. They are written piece by piece and read in place, so that nothing is in memory twice; the format's library
-wants every array whole and contiguous, and hands out copies of what it reads.
+Reading verifies every size and hash first and executes nothing. Arrays are files in the safetensors format
+(https://huggingface.co/docs/safetensors): the length of a header in 8 bytes, the header as JSON, then the arrays. They
+are written piece by piece and read in place, so nothing is in memory twice. The format's library needs every array
+whole and contiguous, and returns copies of what it reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlexp.states import AnyArray, Array, num_bytes, pieces
 
 LENGTH_BYTES: Final = 8
 _MOST_HEADER_BYTES: Final = 100_000_000
-"""As the format's own library has it."""
+"""The same limit as in the format's own library."""
 METADATA: Final = "__metadata__"
 TYPES: Final = {"bool": "BOOL"} | {
     f"{name}{bits}": f"{code}{bits}"
@@ -38,16 +38,16 @@ TYPES: Final = {"bool": "BOOL"} | {
     )
     for bits in widths
 }
-"""Names of the format for NumPy's types."""
+"""The format's names of NumPy types."""
 _DTYPES: Final = {code: np.dtype(name).newbyteorder("<") for name, code in TYPES.items()}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
-    """Write ``arrays`` by their names, all of types in TYPES; raises what the file system raises.
+    """Write ``arrays`` by name, all of types in TYPES; errors of the file system are raised.
 
-    Beside the arrays this takes the memory of one piece.
+    This needs the memory of one piece beside the arrays.
     """
-    # Wide items first: each array then begins at a multiple of its items' width, where reading it is quickest.
+    # Wide items first: each array then begins at a multiple of its item size, which is fastest to read.
     ordered = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Any] = {}
     end = 0
@@ -68,9 +68,9 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays of a file by name, read-only: the operating system reads each page of them when it is used.
+    """Return the arrays of a file by name, read-only; the operating system reads each page when it is used.
 
-    Raises OSError, and ValueError where the file is no such file.
+    Raises OSError, and ValueError if the file is not such a file.
     """
     with open_regular(path, None) as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -88,7 +88,7 @@ def _in_place(content: mmap.mmap, begin: int, form: Mapping[str, Any]) -> Array:
     (start, end), shape = form["data_offsets"], tuple(form["shape"])
     if min((start, *shape)) < 0:
         raise ValueError(f"an array of shape {shape} begins at {start}")
-    # Raises TypeError where the file ends before the array does.
+    # Raises TypeError if the file ends before the array does.
     array: Array = np.ndarray(shape, _DTYPES[form["dtype"]], content, begin + start)
     if array.nbytes != end - start:
         raise ValueError(f"an array of {array.nbytes} bytes has room for {end - start}")
@@ -106,7 +106,7 @@ _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What the manifest promises about one file."""
+    """The manifest's promise about one file."""
 
     bytes: int
     sha256: str
@@ -137,8 +137,8 @@ def write_manifest(directory: Path, sequence: int, metadata: Mapping[str, Any]) 
 def verify_checkpoint(path: Path) -> Manifest:
     """Return the manifest of a checkpoint whose files all have the size and hash it states.
 
-    Raises CheckpointError when the checkpoint is missing, damaged, of another format, or names a
-    file that is no part of a checkpoint (a pickle, or a path out of it).
+    Raises CheckpointError when the checkpoint is missing, damaged, of another format, or names a file that does not
+    belong into a checkpoint (a pickle, or a path out of it).
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint at {path}", "rlexp ls lists the runs that it finds")
@@ -158,7 +158,7 @@ def is_file_of_checkpoint(name: str) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint whose files are not looked at; raises CheckpointError."""
+    """Return the manifest of a checkpoint without looking at its files; raises CheckpointError."""
     try:
         content = read_json(path / MANIFEST)
         written_format, seal = content["format"], content.pop("seal")
@@ -178,7 +178,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def looks_whole(path: Path) -> bool:
-    """Return whether a checkpoint has its manifest, and every file with the size it states; no file is read."""
+    """Return whether a checkpoint has its manifest, and every file with its stated size; no file is read."""
     try:
         manifest = read_manifest(path)
         return all((path / name).stat().st_size == entry.bytes for name, entry in manifest.files.items())
@@ -223,24 +223,24 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint held; every byte of it matched its manifest."""
+    """The content of a checkpoint; every byte matched its manifest."""
 
     path: Path
     sequence: int
-    """The training iteration after which it was written: the order of checkpoints, whatever the clocks said."""
+    """The training iteration after which it was written. It orders checkpoints, whatever the clocks were."""
     arrays: dict[str, dict[str, NDArray[Any]]]
-    """Groups of arrays, read-only and still in their files: each page is read when it is used."""
+    """Groups of arrays, read-only and still in their files; each page is read when it is used."""
     state: dict[str, Any]
     metadata: dict[str, Any]
 
     def copies(self, group: str) -> dict[str, NDArray[Any]]:
-        """Return copies in memory of the arrays of a group, which may be changed; none where there is no such group."""
+        """Return copies in memory of the arrays of a group; empty if there is no such group."""
         return {name: np.array(array) for name, array in self.arrays.get(group, {}).items()}
 
     def check_numbers(self, *groups: str) -> None:
-        """Raise CheckpointError, with the name of the array, where no network can compute with one of some groups.
+        """Raise CheckpointError, with the array's name, if no network can compute with an array of the ``groups``.
 
-        It holds NaN or infinity, or numbers so large that their sum overflows.
+        Such an array has NaN or infinity, or numbers so large that their sum overflows.
         """
         for group in groups:
             for name, array in self.arrays.get(group, {}).items():
@@ -253,7 +253,7 @@ class Checkpoint:
 
 
 def _problem(array: NDArray[Any]) -> str | None:
-    """Return what is wrong with the numbers of an array, None where nothing is; reads each number once if so."""
+    """Return the problem of an array's numbers, None if there is none; a valid array is read once."""
     if not np.issubdtype(array.dtype, np.floating):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -278,7 +278,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the state in a checkpoint that was verified; raises DamagedCheckpointError where it holds none."""
+    """Return the state in a verified checkpoint; raises DamagedCheckpointError if there is none."""
     try:
         state = read_json(path / STATE)
     except (OSError, ValueError) as error:
@@ -289,5 +289,5 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _other_contents(path: Path, what: object) -> DamagedCheckpointError:
-    """Return the error where all hashes match: somebody has put another kind of file there."""
+    """Return the error if all hashes match but the content is another kind of file."""
     return DamagedCheckpointError(path, f"not the contents of a checkpoint: {what}")

@@ -1,6 +1,6 @@
-"""Which checkpoints a run has: the one that a path means, those of a trial that are kept, copies of another trial's.
+"""The checkpoints of a run: the one that a path means, the kept ones of a trial, and copies from another trial.
 
-A run that has ended can be pruned of all but the newest and the best of each trial.
+A run that has ended can be pruned to the newest and the best checkpoint of each trial.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 KeptNumber = int | Literal["auto"]
 LOWER_IS_BETTER = "min-"
 NEWEST_KEPT: Final = 3
-"""Of a trial whose experiment says nothing: where the newest is damaged, it goes on from the one before."""
+"""Default number: if the newest is damaged, a trial continues from the previous one."""
 
 
 def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
-    """Return ``path`` if it is a checkpoint, else the best one of the trial or run that is there.
+    """Return ``path`` if it is a checkpoint, else the best checkpoint of the trial or run there.
 
-    The best checkpoint is the one with the highest mean reward in its evaluation, or in the training before it for one
-    that was not evaluated; where that was removed, the newest one of that trial. Where a trial has none any more, they
-    come from its storage, if it is this user's or in ``trusted``. Raises CheckpointError where there is none,
-    ResumeError where ``path`` is nothing of ours, ResourceError where a storage does not answer.
+    The best checkpoint has the highest mean reward in its evaluation, or without one in the training before it. If that
+    was removed, the newest one of its trial is returned. If a trial has none left, they come from its storage, if that
+    is this user's or in ``trusted``. Raises CheckpointError if there is none, ResumeError if ``path`` does not belong
+    to rlexp, ResourceError if a storage does not answer.
     """
     try:
         if (path / MANIFEST).is_file():
@@ -89,7 +89,7 @@ def _best(run: Path, record: RunRecord, trials: list[TrialRecord], trusted: Trus
         found = found or _from_storage(run, record, trial, trusted)
         if found is not None:
             return found
-    for trial in trials:  # a run that was killed may have one that run.json does not know
+    for trial in trials:  # a killed run may have one that run.json does not know
         newest = newest_checkpoint(run / trial.directory)
         if newest is not None:
             return newest
@@ -99,17 +99,17 @@ def _best(run: Path, record: RunRecord, trials: list[TrialRecord], trusted: Trus
 
 
 def _from_storage(run: Path, record: RunRecord, trial: TrialRecord, trusted: TrustedCode) -> Path | None:
-    """Return the best checkpoint of a trial, or its newest, from its storage, None where that has none."""
+    """Return the best or newest checkpoint of a trial from its storage; None if that has none."""
     if trial.storage is None:
         return None
-    refuse_foreign(run / RUN_FILE)  # it says which server is asked
+    refuse_foreign(run / RUN_FILE)  # it tells which server is asked
     trusted.check_storage(unmasked(run, trial.storage), run, trial.storage)
     best = Path(str(trial.best_checkpoint)).name
     return fetched_checkpoint(run, record, trial, best) or fetched_checkpoint(run, record, trial, None)
 
 
 def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
-    """Raise ResumeError where a trial or its best checkpoint would not be in the run: it may be a stranger's."""
+    """Raise ResumeError if a trial or its best checkpoint is outside of the run, as a stranger may have written it."""
     if not is_in_run(trial.directory):
         raise ResumeError(f"{run / RUN_FILE} points elsewhere: {trial.directory!r} is not the directory of a trial")
     if trial.best_checkpoint is None:
@@ -122,7 +122,7 @@ def _refuse_elsewhere(run: Path, trial: TrialRecord) -> None:
 
 
 def keep_best(trial_directory: Path, count: KeptNumber, score_attribute: str) -> None:
-    """Delete all but the ``count`` best checkpoints by a metric of theirs (``min-x``: the lower the better).
+    """Delete all but the ``count`` best checkpoints by their value of a metric (``min-x``: lower is better).
 
     The newest is never deleted: a trial that is started again continues from it. ``auto``: see :func:`superseded`.
     """
@@ -140,8 +140,8 @@ def keep_best(trial_directory: Path, count: KeptNumber, score_attribute: str) ->
 def superseded(trial_directory: Path, newest: int = NEWEST_KEPT) -> list[Path]:
     """Return the checkpoints of a trial that are neither among the newest nor the best one, which ``evaluate`` plays.
 
-    One that is damaged is neither: the trial goes on from those that are whole. Only manifests are read, and the sizes
-    of files compared: replay may be of many GB.
+    Damaged ones are never returned, and do not count, as the trial continues from whole ones. Only manifests and file
+    sizes are read, as replay may have many GB.
     """
     ordered = list_checkpoints(trial_directory)
     whole = [path for path in ordered if looks_whole(path)]
@@ -160,7 +160,7 @@ def _rank(checkpoint: Path) -> float:
 
 
 def _score(checkpoint: Path, attribute: str) -> float:
-    """Return a number that is higher the better the checkpoint; one without the metric, or damaged, is the worst."""
+    """Return a score that is higher for better checkpoints; the lowest without the metric, or for a damaged one."""
     name = attribute.removeprefix(LOWER_IS_BETTER)
     try:
         value = float(_metrics(verify_checkpoint(checkpoint)).get(name, math.nan))
@@ -172,17 +172,17 @@ def _score(checkpoint: Path, attribute: str) -> float:
 
 
 def _metrics(manifest: Manifest) -> dict[str, Any]:
-    """Return the row with which a checkpoint was written, by flat names; empty where it has none."""
+    """Return the row with which a checkpoint was written, by flat names; empty if there is none."""
     metrics = manifest.metadata.get("metrics")
     return flatten(metrics) if isinstance(metrics, dict) else {}
 
 
 def copy_checkpoint(checkpoint: Path, trial_directory: Path, once_whole: Callable[[], object] | None = None) -> Path:
-    """Copy another trial's checkpoint to ``trial_directory``, where it becomes the newest; return the copy.
+    """Copy another trial's checkpoint to ``trial_directory`` as the newest one; return the copy.
 
-    Checkpoints of the trial's own that are as far or farther are removed: it does not continue from them. Before that
-    ``once_whole`` is called. Raises CheckpointError, with nothing changed, where the copy is not whole: the other trial
-    may be removing it.
+    The trial's own checkpoints of this or a later iteration are removed, as it does not continue from them.
+    ``once_whole`` is called before that. Raises CheckpointError, with nothing changed, if the copy is not whole, as the
+    other trial may be removing it.
     """
 
     def make_way(manifest: Manifest) -> None:
@@ -199,20 +199,20 @@ def copy_checkpoint(checkpoint: Path, trial_directory: Path, once_whole: Callabl
 
 @dataclass(frozen=True)
 class Superseded:
-    """What a run has and does not need."""
+    """The checkpoints that a run does not need."""
 
     run: Path
     checkpoints: tuple[Path, ...]
     num_checkpoints: int
-    """Of all trials together, those that are kept too."""
+    """All checkpoints of all trials, with the kept ones."""
     num_bytes: int
-    """Of ``checkpoints``."""
+    """Bytes of ``checkpoints``."""
 
 
 def superseded_in(run: Path, newest: int) -> Superseded:
     """Return the checkpoints that are neither among the ``newest`` of their trial nor its best one.
 
-    Raises ResumeError where ``run`` is no run, is in use, or has a link in place of a trial or a checkpoint.
+    Raises ResumeError if ``run`` is not a run, is in use, or has a link in place of a trial or a checkpoint.
     """
     found = _superseded_in(run, newest)
     if is_in_use(run):
@@ -221,8 +221,8 @@ def superseded_in(run: Path, newest: int) -> Superseded:
 
 
 def prune(run: Path, newest: int) -> Superseded:
-    """Remove what :func:`superseded_in` returns; raises as it does, and where something cannot be removed."""
-    superseded_in(run, newest)  # no lock is written into what is no run
+    """Remove what :func:`superseded_in` returns; raises as it does, and if something cannot be removed."""
+    superseded_in(run, newest)  # a folder that is not a run gets no lock
     try:
         with RunLock(run):
             found = _superseded_in(run, newest)

@@ -1,9 +1,9 @@
 """The checkpoints of one trial: named, found and removed; written, or brought from elsewhere, whole or not at all.
 
-Whoever brings one (from a board, a storage, another trial, the trial's machine) fills a :func:`hidden_folder` and
-calls :func:`publish_verified`. Packed for a board, a checkpoint is one piece of bytes: a header as JSON, the files one
-after the other, and an HMAC. Only files that a checkpoint can have are unpacked, and their sizes and hashes are
-checked twice: as those of the piece, and as those of the checkpoint.
+A checkpoint from elsewhere (a board, a storage, another trial, the trial's machine) is written into a
+:func:`hidden_folder`, and :func:`publish_verified` follows. For a board, a checkpoint is packed into bytes: a header as
+JSON, the files one after another, and an HMAC. Only files that a checkpoint can have are unpacked. Their sizes and
+hashes are checked twice: by the header, and by the checkpoint's manifest.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from rlexp.runs.checkpoints.contents import (
 from rlexp.states import AnyArray, num_bytes
 
 _NAME: Final = re.compile(r"checkpoint_(\d{6,})")
-# Seen only after a crash in the instant between two renames: the old checkpoint of an iteration that was written again.
+# Exists only after a crash between two renames: the old checkpoint of an iteration that was written again.
 _REPLACED: Final = ".replaced"
 ArrayGroups = Mapping[str, Mapping[str, AnyArray]]
 
 
 def checkpoint_directory(trial_directory: Path, iteration: int) -> Path:
-    """Return where the checkpoint of a training iteration belongs."""
+    """Return the directory of the checkpoint of a training iteration."""
     return trial_directory / f"checkpoint_{iteration:06d}"
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Return whether a checkpoint is called so: no path leads out of a folder by it."""
+    """Return whether a name is a checkpoint's; such a name cannot lead out of a folder."""
     return _NAME.fullmatch(name) is not None
 
 
 def iteration_of(checkpoint: Path) -> int:
-    """Return the training iteration in a checkpoint's name; raises ValueError where it has none."""
+    """Return the training iteration in a checkpoint's name; raises ValueError if there is none."""
     match = _NAME.fullmatch(checkpoint.name.removesuffix(_REPLACED))
     if match is None:
         raise ValueError(f"a checkpoint is called checkpoint_ and six digits, not {checkpoint.name!r}")
@@ -60,22 +60,22 @@ def iteration_of(checkpoint: Path) -> int:
 
 
 def list_checkpoints(trial_directory: Path) -> list[Path]:
-    """Return the checkpoints of a trial, newest iteration first, good or not; interrupted writes are none."""
+    """Return the checkpoints of a trial, newest iteration first, valid or not, without interrupted writes."""
     found = [path for path in _directories(trial_directory) if _NAME.fullmatch(path.name.removesuffix(_REPLACED))]
     return sorted(found, key=lambda path: (iteration_of(path), path.suffix != _REPLACED), reverse=True)
 
 
 def newest_checkpoint(trial_directory: Path) -> Path | None:
-    """Return the newest checkpoint that verifies, or None where there is none at all; raises as ``newest_manifest``."""
+    """Return the newest checkpoint that verifies; None if there are no checkpoints; raises as ``newest_manifest``."""
     found = newest_manifest(trial_directory)
     return None if found is None else found[0]
 
 
 def newest_manifest(trial_directory: Path) -> tuple[Path, Manifest] | None:
-    """Return the newest checkpoint that verifies, and its manifest, or None where there is none at all.
+    """Return the newest checkpoint that verifies, and its manifest; None if there are no checkpoints.
 
-    Raises the newest one's CheckpointError when every checkpoint is damaged, and that of one that is not
-    damaged but of another format: to start again from less than there is must be somebody's decision.
+    Raises the newest one's CheckpointError if every checkpoint is damaged, and the error of an undamaged one of another
+    format. A person must decide to start again from less.
     """
     first_error: CheckpointError | None = None
     for path in list_checkpoints(trial_directory):
@@ -89,10 +89,10 @@ def newest_manifest(trial_directory: Path) -> tuple[Path, Manifest] | None:
 
 
 def newest_with_damaged_aside(trial_directory: Path) -> tuple[Path | None, list[str]]:
-    """Return what ``newest_checkpoint`` does, with damaged ones that are newer renamed, and a sentence about each.
+    """Return the result of ``newest_checkpoint``, rename newer damaged ones, and say so in a sentence about each.
 
-    One of another format stays: that error is raised, since going on from an older one would lose it. Only the
-    one writer of a trial may call this.
+    One of another format stays: its error is raised, as continuing from an older one would lose it. Only the one writer
+    of a trial may call this.
     """
     newest = newest_checkpoint(trial_directory)
     said = []
@@ -107,7 +107,7 @@ def newest_with_damaged_aside(trial_directory: Path) -> tuple[Path | None, list[
 
 
 def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint to ``*.damaged`` (with a number if need be) so that it is not tried again."""
+    """Rename a damaged checkpoint to ``*.damaged`` (with a number if necessary) so that it is not tried again."""
     target = checkpoint.with_name(f"{checkpoint.name}.damaged")
     number = 2
     while target.exists():
@@ -117,12 +117,12 @@ def set_aside(checkpoint: Path) -> Path:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint; an interrupted deletion leaves no half of it under its good name."""
+    """Delete a checkpoint; an interrupted deletion leaves no part of it under its name."""
     shutil.rmtree(path.rename(path.with_name(f".{path.name}.removing")))
 
 
 def remove_leftovers(trial_directory: Path) -> None:
-    """Remove what interrupted writes and deletions left; only the one writer of a trial may call this."""
+    """Remove the remains of interrupted writes and deletions; only the one writer of a trial may call this."""
     for path in _directories(trial_directory):
         unfinished = path.name.startswith(".checkpoint_") and path.suffix in (".writing", ".removing")
         superseded = path.suffix == _REPLACED and path.with_suffix("").is_dir()
@@ -137,14 +137,13 @@ def _directories(parent: Path) -> list[Path]:
 def write_checkpoint(
     directory: Path, arrays: ArrayGroups, state: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> Path:
-    """Write a checkpoint that is either complete at ``directory`` or not there at all; an older one there is replaced.
+    """Write a checkpoint that is either complete at ``directory`` or absent; an older one there is replaced.
 
-    ``arrays`` maps group to name to array (bool, integer or float, any shape; lazy ones are read as they
-    are written); ``state`` is JSON whose numbers are kept to the last digit; ``metadata`` is for people and may
-    lose NaN to null.
-    Raises ValueError or TypeError, before anything is written, for a name, dtype or state that
-    cannot be stored, and RlexpError when the disk refuses: then nothing of this checkpoint is left
-    and the earlier ones are untouched. What reading a lazy array raises passes, with nothing left either.
+    ``arrays`` maps group to name to array (bool, integer or float, any shape; lazy ones are read while they are
+    written); ``state`` is JSON whose numbers keep all digits; ``metadata`` is for people, and its NaN may become null.
+    Raises ValueError or TypeError, before anything is written, for a name, dtype or state that cannot be stored, and
+    RlexpError when the disk refuses: then nothing of this checkpoint is left and the earlier ones are untouched. Errors
+    of reading a lazy array are raised, with nothing left either.
     """
     sequence = iteration_of(directory)
     _refuse_unstorable(arrays)
@@ -173,9 +172,9 @@ def _refuse_unstorable(arrays: ArrayGroups) -> None:
 
 @contextmanager
 def hidden_folder(checkpoint: Path) -> Iterator[Path]:
-    """Provide a new folder beside ``checkpoint`` for its files until it is published; what is left is removed.
+    """Provide a new folder beside ``checkpoint`` for its files until it is published; remains are removed.
 
-    Raises OSError where the trial's directory is missing: it is not made again where somebody has deleted it.
+    Raises OSError if the trial's directory is missing, as a deleted one must not be made again.
     """
     hidden = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.writing")
     shutil.rmtree(hidden, ignore_errors=True)
@@ -189,11 +188,11 @@ def hidden_folder(checkpoint: Path) -> Iterator[Path]:
 def publish_verified(
     hidden: Path, checkpoint: Path | None = None, prepare: Callable[[Manifest], object] | None = None
 ) -> Path:
-    """Give a checkpoint that was brought here its name, once it is verified and on the disk; return where it is.
+    """Give a checkpoint from elsewhere its name after it was verified and flushed; return its path.
 
-    ``hidden`` lies in the directory of its trial. Without ``checkpoint`` it is called by the iteration in its manifest.
-    ``prepare`` gets that manifest after the verification, when nothing has been changed yet. Replaces an older one of
-    the name; raises CheckpointError as ``verify_checkpoint`` does.
+    ``hidden`` is in the directory of its trial. Without ``checkpoint``, the name is from the iteration in its manifest.
+    ``prepare`` gets that manifest after the verification, before anything is changed. Replaces an older one of the
+    name; raises CheckpointError as ``verify_checkpoint`` does.
     """
     manifest = verify_checkpoint(hidden)
     if prepare is not None:
@@ -206,7 +205,7 @@ def publish_verified(
 
 
 def _publish(temporary: Path, directory: Path) -> None:
-    """Give a checkpoint that is whole, on the disk and hidden beside ``directory`` that name; replaces an older one."""
+    """Rename the hidden checkpoint, which is whole and flushed, to ``directory``; an older one is replaced."""
     if directory.exists():
         replaced = directory.with_name(f"{directory.name}{_REPLACED}")
         shutil.rmtree(replaced, ignore_errors=True)
@@ -233,7 +232,7 @@ _NEWER: Final = "install the same version of rlexp at both ends"
 
 
 def pack_checkpoint(path: Path, key: bytes) -> bytes:
-    """Return the checkpoint at ``path`` as bytes, signed with ``key``; raises OSError where it cannot be read."""
+    """Return the checkpoint at ``path`` as bytes, signed with ``key``; raises OSError if it cannot be read."""
     files = {
         file.name: read_regular(file, _MOST_FILE_BYTES)
         for file in sorted(path.iterdir())
@@ -254,7 +253,7 @@ def unpack_checkpoint(
 ) -> Path:
     """Write what :func:`pack_checkpoint` returned into ``folder``; return the checkpoint, named by its iteration.
 
-    One of the same iteration is replaced. ``prepare`` may change it before: it gets the hidden folder and the manifest.
+    One of the same iteration is replaced. ``prepare`` may change it before; it gets the hidden folder and the manifest.
     Raises CheckpointError, with nothing left behind, for anything else than a whole checkpoint that was signed with
     ``key``, and for more than ``max_bytes``.
     """
@@ -282,7 +281,7 @@ def iteration_of_packed(content: bytes, key: bytes) -> int:
 
 
 def _files(content: bytes, key: bytes) -> dict[str, memoryview]:
-    """Return the files of a packed checkpoint by name, all of them as they were packed."""
+    """Return the files of a packed checkpoint by name, as they were packed."""
     body = memoryview(content)[: max(len(content) - _DIGEST_BYTES, 0)]
     if not hmac.compare_digest(_digest(body, key), content[len(body) :]):
         raise CheckpointError("the checkpoint on the board is not signed with its task's key", _NEWER)
