@@ -81,7 +81,7 @@ def test_arguments_and_iterations_reach_the_class() -> None:
 @pytest.mark.key("callbacks")
 def test_an_iteration_cannot_replace_what_episodes_report() -> None:
     callbacks = [RECORDER, {f"{MODULE}:ReportsIterations": {"prefix": "steps_mean", "number": 1}}]
-    with pytest.raises(CallbackError, match="on_iteration reports the metric steps_mean, which is that of episodes"):
+    with pytest.raises(CallbackError, match="on_iteration reports the metric steps_mean, but episodes have"):
         trained(1, callbacks=callbacks)
 
 

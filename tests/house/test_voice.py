@@ -10,15 +10,15 @@ import pytest
 from tests.house.voice import CODE, DOCSTRINGS, Finding, all_files, code_texts, findings, page_texts, sentences
 
 MOST = {
-    "behind": 10,
+    "behind": 5,
     "coinage": 42,
     "history": 3,
-    "is-no": 71,
-    "long-sentence": 135,
-    "of-what": 325,
-    "riddle": 7,
-    "torn-docstring": 269,
-    "where-for-if": 643,
+    "is-no": 44,
+    "long-sentence": 128,
+    "of-what": 208,
+    "riddle": 6,
+    "torn-docstring": 138,
+    "where-for-if": 325,
 }
 """The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
 
