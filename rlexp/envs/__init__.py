@@ -1,6 +1,6 @@
 """Environments: from the name in an experiment file to a vector env that a worker steps.
 
-What an experiment's user derives from is imported from here; all else from the files.
+Base classes for users' own classes are imported from here, all else from the files.
 """
 
 from rlexp.envs.wrappers import Preprocessor

@@ -1,7 +1,7 @@
 """Atari games as in Mnih et al. 2015: no-op starts, the maximum of two frames, a life as an episode, fire to begin.
 
-These wrappers, one env each, say what an Atari game is here. Where ale-py's vectorised env can compute the
-same, :mod:`rlexp.envs.native_vectors` plays with that instead; the wrappers play the rest, and all videos.
+These wrappers of single envs define the rules of Atari games. If ale-py's vectorised env can compute the same,
+:mod:`rlexp.envs.native_vectors` uses that instead. The wrappers play all other games, and all videos.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rlexp.envs.wrappers import ScaledFrames, StackedFrames
 from rlexp.errors import UsageError
 
 MAX_NOOPS = 30
-"""Frames at most that a game runs before the agent plays, so that games begin differently."""
+"""Most frames that a game runs before the agent plays, so that games begin differently."""
 FRAME_SKIP = 4
-"""Frames that an action lasts, where the env's id does not say so itself."""
+"""Frames that an action lasts, if the env's id does not set it."""
 FRAMES_PER_SECOND = 60
-"""Of the console."""
+"""Frames per second of the console."""
 
 GAME_OVER = "game_over"
-"""In the info of every step and reset: whether a whole game is over, not only a life."""
+"""Key in the info of every step and reset: whether a whole game is over, not only a life."""
 GAME_SCORE = "game_score"
-"""Then: the sum of its rewards, unclipped, over all lives; else 0."""
+"""Key of a game's score at its end: the sum of unclipped rewards over all lives; else 0."""
 GAME_STEPS = "game_steps"
-"""Then: the steps it lasted; else 0."""
+"""Key of a game's steps at its end; else 0."""
 Env = gym.Env[Any, Any]
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 Start = tuple[Any, dict[str, Any]]
@@ -44,15 +44,15 @@ class AtariRules:
     """How an Atari game is played under ``preprocessor_pref: deepmind``."""
 
     skip: int | None
-    """Frames that an action lasts, the last two of which are seen; None: the env skips a random number itself."""
+    """Frames that an action lasts, the last two of which are shown; None: the env itself skips a random number."""
     max_steps: int | None
-    """Steps after which a game is cut; None: never."""
+    """Steps after which a game is truncated; None: never."""
     env_arguments: Mapping[str, Any]
-    """Arguments of ale-py's env, which shows every frame unless ``skip`` is None, and never cuts a game."""
+    """Arguments of ale-py's env, which shows every frame unless ``skip`` is None, and never truncates a game."""
 
 
 def atari_rules(id_arguments: Mapping[str, Any], env_config: Mapping[str, Any], horizon: int | None) -> AtariRules:
-    """Return the rules of a game whose id stands for ``id_arguments``, cut after ``horizon`` steps if not before.
+    """Return the rules of a game whose id has ``id_arguments``, truncated after ``horizon`` steps if not before.
 
     >>> atari_rules({"frameskip": 1}, {}, None).skip, atari_rules({"frameskip": 3}, {}, None).skip
     (4, 3)
@@ -69,7 +69,7 @@ def atari_rules(id_arguments: Mapping[str, Any], env_config: Mapping[str, Any], 
 
 
 def steps_per_second(frameskip: int | tuple[int, int]) -> float:
-    """Return how many steps of ``frameskip`` frames, or of a random number from [low, high), a second of play has."""
+    """Return the steps per second of play, for steps of ``frameskip`` frames or of a random number from [low, high)."""
     frames = frameskip if isinstance(frameskip, int) else (frameskip[0] + frameskip[1] - 1) / 2
     return FRAMES_PER_SECOND / frames
 
@@ -81,9 +81,9 @@ def _as_it_is(env: Env) -> Env:
 def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules, wrap: Callable[[Env], Env] = _as_it_is) -> Env:
     """Return ``env``, an Atari game with grey frames ``[H, W]``, as the DQN of Mnih et al. saw it.
 
-    Observations are bytes ``[dim, dim, 4]``, or ``[dim, dim, 1]`` without ``framestack``. An episode is a
-    life; a game is cut after ``rules.max_steps``. ``wrap`` puts the user's own wrappers around all that, but for the
-    report on games. Raises UsageError where actions are continuous.
+    Observations are bytes ``[dim, dim, 4]``, or ``[dim, dim, 1]`` without ``framestack``. An episode is a life; a game
+    is truncated after ``rules.max_steps``. ``wrap`` puts the user's own wrappers around all of this except the report
+    on games. Raises UsageError if actions are continuous.
     """
     if not isinstance(env.action_space, Discrete):
         message = "Atari games with continuous actions cannot use preprocessor_pref: deepmind"
@@ -100,9 +100,9 @@ def deepmind_env(env: Env, frames: FrameConfig, rules: AtariRules, wrap: Callabl
 
 
 class NoopStarts(gym.Wrapper[Any, Any, Any, Any]):
-    """Lets a game run for up to MAX_NOOPS frames (steps, where the env skips frames itself) before it is played.
+    """Lets a game run for up to MAX_NOOPS frames (steps, if the env skips frames itself) before it is played.
 
-    Where it has a button to fire, that is pressed in the first of them: some games do not begin without.
+    The first of them presses the fire button if there is one, as some games do not begin without.
     """
 
     def __init__(self, env: Env, fire: int | None) -> None:
@@ -142,14 +142,14 @@ class SkippedFrames(gym.Wrapper[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class Game:
-    """A whole game that is over."""
+    """The result of a whole game that is over."""
 
     score: float
     steps: int
 
 
 class GameScores(gym.Wrapper[Any, Any, Any, Any]):
-    """Adds up each game's rewards, below the wrappers that cut it into lives or step it when it starts."""
+    """Adds up each game's rewards, below the wrappers that split it into lives or play its start."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -177,7 +177,7 @@ class GameScores(gym.Wrapper[Any, Any, Any, Any]):
 class LifeEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Ends an episode with each life; the next one continues the same game, after one step of ``first_action``.
 
-    That is to fire where there is a button for it, since some games wait for it after each life.
+    ``first_action`` fires if there is a button for it, as some games wait for it after each life.
     """
 
     def __init__(self, env: Env, first_action: int) -> None:
@@ -206,7 +206,7 @@ class LifeEpisodes(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class ReportedGames(gym.Wrapper[Any, Any, Any, Any]):
-    """Says in every info whether a game is over, and how it went; also of one that ended while the next started."""
+    """Reports in every info whether a game is over, and its result; also of one that ended while the next started."""
 
     def __init__(self, env: Env, scores: GameScores) -> None:
         super().__init__(env)

@@ -1,7 +1,7 @@
-"""What an env, or a vector env of the user's, raises or returns against Gymnasium's rules: an error with env and line.
+"""Errors with env and line for exceptions of an env or a user's vector env, and for results against Gymnasium's rules.
 
-``make`` puts a CheckedEnv around each env as its user gave it, and around each wrapper of theirs; CheckedVectorEnv is
-for vector envs, which must also begin the next episode as rlexp expects.
+``make`` puts a CheckedEnv around each env as its user gave it, and around each of the user's wrappers. CheckedVectorEnv
+is for vector envs, which must also begin the next episode as rlexp expects.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ HOW_TO_RENDER: Final = (
 )
 _HOW_TO_REWARD: Final = "return one number: float(reward.item()) where the reward is an array with one item"
 _NOT_A_BOX: Final = (-1,)
-"""Stands for the shape of observations that are no arrays, and is none of an array."""
+"""Stands for the shape of observations that are not arrays, and differs from every array's."""
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """Passes everything on; raises EnvError for what ``env`` raises, and for results of another kind or shape."""
+    """Passes calls on; raises EnvError for exceptions of ``env``, and for results of another kind or shape."""
 
     def __init__(self, env: gym.Env[Any, Any], name: str, part: str = "env") -> None:
-        """``name`` is what an experiment calls the env, and ``part`` what of it is to be corrected.
+        """Initialise. ``name`` is the env's in an experiment; ``part`` is the part of it that the user must correct.
 
-        Raises EnvError where it has no spaces.
+        Raises EnvError if it has no spaces.
         """
         _require_spaces(env, f"env {name}", ("observation_space", "action_space"))
         super().__init__(env)
@@ -65,7 +65,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if type(result) is not tuple or len(result) != 5:
             raise self._unexpected("step", f"{_kind(result)}, not a tuple ({STEP_RESULT})")
         obs, reward, terminated, truncated, info = result
-        # Most results have exactly these types: what is asked first costs half a microsecond a step.
+        # Most results have exactly these types; the first comparison costs half a microsecond a step.
         if getattr(obs, "shape", None) != self._shape or type(info) is not dict:
             self._check("step", obs, info)
         if type(reward) is not float and not _is_number(reward):
@@ -78,7 +78,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def render(self) -> Any:
         try:
             return super().render()
-        except gym.error.Error:  # a library is missing, for example: it says which
+        except gym.error.Error:  # for example a missing library, which it names
             raise
         except NotImplementedError as error:
             raise EnvError(f"env {self._name}: its class has no render method", HOW_TO_RENDER) from error
@@ -116,7 +116,7 @@ def _require_spaces(env: object, shown: str, attributes: tuple[str, ...]) -> Non
 
 
 def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Return an env as its user gave it, without what rlexp wrapped around it."""
+    """Return an env as its user gave it, without the wrappers of rlexp."""
     while not isinstance(env, CheckedEnv):
         assert isinstance(env, gym.Wrapper)
         env = env.env
@@ -124,9 +124,9 @@ def given_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 
 def env_error(name: str, error: BaseException, part: str = "env") -> EnvError:
-    """Return what an env called ``name`` has raised, with the line of the user's code; an EnvError as it is.
+    """Return the error for an exception of env ``name``, with the line of the user's code; an EnvError unchanged.
 
-    ``part`` is what of it is to be corrected: the env, or a wrapper.
+    ``part`` is the part that the user must correct: the env, or a wrapper.
     """
     if isinstance(error, EnvError):
         return error
@@ -148,7 +148,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _has_form(space: gym.Space[Any], obs: Any) -> bool:
-    """Return whether an observation has the parts and shapes of its space; values are not looked at."""
+    """Return whether an observation has the parts and shapes of its space, whatever its values."""
     if isinstance(space, Dict):
         return isinstance(obs, Mapping) and all(key in obs and _has_form(part, obs[key]) for key, part in space.items())
     if isinstance(space, Tuple):
@@ -163,7 +163,7 @@ def _has_form(space: gym.Space[Any], obs: Any) -> bool:
 
 
 def _misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
-    """Return what of an observation without the form of its space is wrong: the first part that is."""
+    """Return the first part of an observation that does not have the form of its space."""
     if isinstance(space, Dict) and isinstance(obs, Mapping):
         missing = [key for key in space.spaces if key not in obs]
         if missing:
@@ -179,7 +179,7 @@ def _misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
 
 
 def _kind(value: Any) -> str:
-    """Return what a value is, for a message."""
+    """Return the kind of a value, for a message."""
     if isinstance(value, np.ndarray):
         return f"shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, tuple | list):
@@ -200,12 +200,12 @@ HOW_TO_RESET: Final = (
 
 
 class CheckedVectorEnv(Wrapper):
-    """Passes everything on; raises EnvError for what ``vector`` raises, and for results of another kind or shape."""
+    """Passes calls on; raises EnvError for exceptions of ``vector``, and for results of another kind or shape."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, num_envs: int) -> None:
-        """``name`` is what an experiment calls it.
+        """Initialise; ``name`` is the env's in an experiment.
 
-        Raises EnvError where it has no spaces, another number of envs, or other autoresets than NEXT_STEP.
+        Raises EnvError if it has no spaces, another number of envs, or autoresets other than NEXT_STEP.
         """
         _require_spaces(vector, f"vector env {name}", ("single_observation_space", "single_action_space"))
         if getattr(vector, "num_envs", None) != num_envs:
@@ -268,7 +268,7 @@ class CheckedVectorEnv(Wrapper):
         raise self._unexpected("step", f"{name} of {kind}, not an array of {expected} of shape {shape}")
 
     def _check_autoreset(self, ended: Array) -> None:
-        """Raise EnvError where an episode ends in the step that began it, which only resets."""
+        """Raise EnvError if an episode ends in its first step, which only resets."""
         if (ended & self._ended).any():
             message = f"vector env {self._name}: an episode ended in the step after the end of another, which resets"
             raise EnvError(message, HOW_TO_RESET)

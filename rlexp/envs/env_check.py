@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Tuple
 from rlexp.errors import EnvError
 
 _SLACK: Final = 0.01
-"""Share of a Box's range by which observations may leave it: many an env leaves its Box a little, without harm."""
+"""Share of a Box's range by which observations may leave it: many envs do so a little, without harm."""
 _NOT_REPEATED: Final = (
     "reset returns another observation for the same seed, so a seed does not repeat an experiment: call"
     " super().reset(seed=seed), and draw from self.np_random"
@@ -24,7 +24,7 @@ _NOT_REPEATED: Final = (
 
 @dataclass(frozen=True)
 class Limit:
-    """How long an env is played: no step begins after any of these."""
+    """How long an env is played: no step begins after any of these limits."""
 
     num_steps: float
     num_episodes: float
@@ -32,14 +32,14 @@ class Limit:
 
 
 FIRST_STEPS: Final = Limit(16, float("inf"), 2.0)
-"""Before a run, which shall begin soon."""
+"""The limit before a run, which should begin soon."""
 EPISODES: Final = Limit(float("inf"), 20, 3.0)
-"""For ``rlexp check --env``."""
+"""The limit for ``rlexp check --env``."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What is wrong with an env; with ``is_error`` nothing can be trained with it."""
+    """A problem of an env; if it ``is_error``, nothing can be trained with the env."""
 
     message: str
     hint: str | None = None
@@ -47,21 +47,21 @@ class Doubt:
 
 
 class EnvCheck:
-    """Plays one env with random actions, and says what is doubtful about it, each thing once."""
+    """Plays one env with random actions, and reports each problem once."""
 
     def __init__(self, env_id: str, env: gym.Env[Any, Any], begin: Callable[[str], None] = lambda _: None) -> None:
-        """``begin`` is called with what is done next, so that a process that hangs or dies there can be located."""
+        """``begin`` is called with the next activity, so that a process that hangs or dies there can be located."""
         self._env_id, self._env, self._begin = env_id, env, begin
         self._seen: set[str] = set()
         self._end_s = 0.0
         self.num_steps = 0
         self.num_episodes = 0
-        """Those that have begun."""
+        """Number of episodes that have begun."""
         self.num_ended = 0
-        """Those that have ended by themselves."""
+        """Number of episodes that have ended by themselves."""
 
     def doubts(self, limit: Limit) -> Iterator[Doubt]:
-        """Play to the ``limit``; what the env raises ends an episode, and the next one begins."""
+        """Play to the ``limit``; an exception of the env ends an episode, and the next one begins."""
         self._end_s = time.monotonic() + limit.seconds
         self._env.action_space.seed(0)
         while self.num_episodes < limit.num_episodes and not self._is_over(limit):
@@ -71,7 +71,7 @@ class EnvCheck:
                 yield from self._episode(limit)
             except EnvError as error:
                 yield from self._once(error.message, self._error(f"{error.message} ({self._place})", error.hint))
-                if self.num_steps == num_steps:  # it cannot be reset, or not be stepped once
+                if self.num_steps == num_steps:  # it cannot be reset, or not be stepped even once
                     return
 
     def _episode(self, limit: Limit) -> Iterator[Doubt]:
@@ -121,7 +121,7 @@ class EnvCheck:
             )
 
     def _values(self, method: str, obs: Any) -> Iterator[Doubt]:
-        """Yield which parts of an observation are not finite, or far outside their Box."""
+        """Yield the parts of an observation that are not finite, or far outside their Box."""
         for number, (box, value) in enumerate(_parts(self._env.observation_space, obs)):
             seen = np.asarray(value)
             if seen.dtype.kind != "f":
@@ -141,10 +141,10 @@ class EnvCheck:
 def check_first_steps(
     env_id: str, env: gym.Env[Any, Any], begin: Callable[[str], None] = lambda _: None
 ) -> list[Doubt]:
-    """Reset ``env``, take the first steps, and return what is doubtful about it.
+    """Reset ``env``, take the first steps, and return its problems.
 
-    Raises EnvError where it cannot be reset or stepped, where an observation is not of its space, or where an
-    observation or a reward is NaN or infinite: it could not be trained with.
+    Raises EnvError if it cannot be reset or stepped, if an observation is not in its space, or if an observation or a
+    reward is NaN or infinite, as training is then impossible.
     """
     doubts = []
     for doubt in EnvCheck(env_id, env, begin).doubts(FIRST_STEPS):
@@ -155,13 +155,13 @@ def check_first_steps(
 
 
 def _are_equal(space: Space[Any], one: Any, other: Any) -> bool:
-    """Return whether the numbers of two observations are the same."""
+    """Return whether the numbers of two observations are equal."""
     pairs = zip(_parts(space, one), _parts(space, other), strict=True)
     return all(np.array_equal(mine, its) for (_, mine), (_, its) in pairs)
 
 
 def _outside(box: Box, seen: Any) -> float | None:
-    """Return the first value that leaves the bounds of ``box`` by more than a little, None where none does."""
+    """Return the first value that exceeds the bounds of ``box`` by more than a little; None if there is none."""
     low, high = box.low.astype(np.float64), box.high.astype(np.float64)
     width = np.where(np.isfinite(high) & np.isfinite(low), high - low, 1.0)
     out = (seen < low - _SLACK * width) | (seen > high + _SLACK * width)

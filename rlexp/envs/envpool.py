@@ -24,7 +24,7 @@ Array = NDArray[Any]
 Seeds = int | list[int | None] | None
 
 OWN_ARGUMENTS: Final = ("env_type", "num_envs", "batch_size", "seed", "num_threads", "max_episode_steps")
-"""Arguments of ``envpool.make`` that follow from other keys, or that only one value fits."""
+"""Arguments of ``envpool.make`` that other keys determine, or that can have only one value."""
 IMAGE_RANK: Final = 3
 LARGEST_SEED: Final = 2**31 - 1
 
@@ -35,9 +35,9 @@ def is_task(env: str) -> bool:
 
 
 def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> EnvPoolEnv:
-    """Make ``num_envs`` envs of a task; raises UsageError where EnvPool or the task is missing, or takes no such key.
+    """Make ``num_envs`` envs of a task; raises UsageError if EnvPool or the task is missing, or for an unknown key.
 
-    ``horizon`` cuts episodes after so many steps, if the task does not do so before.
+    ``horizon`` truncates episodes after so many steps, if the task does not do so before.
     """
     try:
         tasks = _library().list_all_envs()
@@ -69,7 +69,7 @@ def _library() -> Any:
 class EnvPoolEnv(VectorEnv[Array, Array, Array]):
     """M envs of a task; owns the pool, with its threads.
 
-    A pool has its seed when it is made, so each reset with a seed makes one. Images ``[C, H, W]`` are shown as
+    A pool gets its seed when it is made, so each reset with a seed makes a new pool. Images ``[C, H, W]`` are shown as
     ``[H, W, C]``. Infos are left out.
     """
 
@@ -112,7 +112,7 @@ class EnvPoolEnv(VectorEnv[Array, Array, Array]):
         self._pool = None
 
     def _spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        """Return the observation and the action space of an env, as EnvPool has them."""
+        """Return EnvPool's observation and action space of an env."""
         with _without_advice():
             try:
                 spec = _library().make_spec(self._task, num_envs=self.num_envs, **self._arguments)
@@ -124,7 +124,7 @@ class EnvPoolEnv(VectorEnv[Array, Array, Array]):
     def _made(self, seed: int) -> Any:
         with _without_advice():
             pool = _library().make(self._task, "gymnasium", num_envs=self.num_envs, seed=seed, **self._arguments)
-            assert pool.observation_space is not None  # made when it is asked for first, with that advice
+            assert pool.observation_space is not None  # made when it is first asked for, with that advice
         return pool
 
     def _observations(self, obs: Any) -> Any:
@@ -133,7 +133,7 @@ class EnvPoolEnv(VectorEnv[Array, Array, Array]):
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
-    """Keep Gymnasium from warning of the precision of EnvPool's bounds."""
+    """Silence Gymnasium's warning about the precision of EnvPool's bounds."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""Makes envs and vector envs by name: an id, or ``package.module:Class`` of the user's own."""
+"""Makes envs and vector envs by name: an id, or the user's own ``package.module:Class``."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ Vector = VectorEnv[Any, Any, Any]
 
 PICTURE_RANK = 3
 PACKAGE_THAT_RENDERS = "rlexp[video]"
-"""What Gymnasium's own envs draw their pictures with, pygame, comes with it."""
+"""The package that brings pygame, with which Gymnasium's own envs draw their pictures."""
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-"""Keeps it from printing a greeting among a command's results, and from looking for a screen."""
+"""Variables that keep pygame from printing a greeting among a command's results, and from looking for a screen."""
 MUJOCO_WITHOUT_SCREEN = {"MUJOCO_GL": "egl"}
 HOW_MUJOCO_RENDERS = (
     "without a screen MuJoCo renders with EGL or OSMesa: install libegl1, or install libosmesa6 and set the environment"
@@ -51,9 +51,9 @@ HOW_MUJOCO_RENDERS = (
 
 
 def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
-    """Make one env; raises UsageError with a suggestion when there is no such env, or it cannot be made.
+    """Make one env; raises UsageError with a suggestion if it does not exist or cannot be made.
 
-    It is in the user's own wrappers, and its images and actions are prepared, as ``config`` says.
+    It has the user's own wrappers and prepared images and actions, as ``config`` says.
     """
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
     with _errors_of_making(config):
@@ -68,7 +68,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 
 @contextmanager
 def _errors_of_making(config: EnvConfig) -> Iterator[None]:
-    """Turn what the code of an env raises in the body into a UsageError with a suggestion."""
+    """Turn errors of an env's code in the body into a UsageError with a suggestion."""
     try:
         yield
     except EnvError as error:
@@ -80,7 +80,7 @@ def _errors_of_making(config: EnvConfig) -> Iterator[None]:
 
 
 def _cut_env(config: EnvConfig, kwargs: Mapping[str, Any]) -> Env:
-    """Return the env as it is given, cut after its limit of steps."""
+    """Return the env without preparation, truncated after its limit of steps."""
     if is_task(config.env):
         return CheckedEnv(SingleEnv(make_pool(replace(config, env_config=kwargs), 1, config.horizon)), config.env)
     user_class = find_class(config.env)
@@ -97,17 +97,17 @@ def _cut_env(config: EnvConfig, kwargs: Mapping[str, Any]) -> Env:
 
 
 def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
-    """Make ``num_envs`` copies that step together, natively vectorised where the env offers that.
+    """Make ``num_envs`` copies that step together, natively vectorised if the env offers that.
 
-    Raises UsageError where the env cannot be made, or has spaces that the agents cannot play. The envs get continuous
-    actions as ``config.continuous_actions`` says.
+    Raises UsageError if the env cannot be made, or has spaces that the agents cannot play.
+    ``config.continuous_actions`` says how the envs get continuous actions.
 
-    Every vector env resets in ``AutoresetMode.NEXT_STEP``: the step after an episode's end ignores its
-    action and returns the next episode's first observation, so that one stream of observations holds
-    every episode's true last one.
+    Every vector env resets in ``AutoresetMode.NEXT_STEP``: the step after an episode's end ignores its action and
+    returns the next episode's first observation. So one stream of observations has every episode's true last
+    observation.
 
-    Where an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]``
-    under GAME_OVER, GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
+    If an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]`` under GAME_OVER,
+    GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
     """
     with _errors_of_making(config):
         prepare_imports(config.named_modules, config.modules)
@@ -130,16 +130,16 @@ def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 
 def action_grid(config: EnvConfig) -> Array | None:
-    """Return the env's action ``[A, *shape]`` of each number that an agent chooses; None: the env takes the numbers."""
+    """Return the env's action ``[A, *shape]`` for each action number; None if the env takes the numbers."""
     env = make_env(config)
     env.close()
     return env.grid if isinstance(env, DiscreteActions) else None
 
 
 def make_filmed_env(config: EnvConfig) -> Vector:
-    """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError where it cannot render.
+    """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError if it cannot render.
 
-    Its metadata say under ``render_fps`` how many steps make a second.
+    Its metadata have the steps per second under ``render_fps``.
     """
     for name, value in (QUIET_PYGAME | ({} if "DISPLAY" in os.environ else MUJOCO_WITHOUT_SCREEN)).items():
         os.environ.setdefault(name, value)
@@ -154,7 +154,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
         vector.close()
         raise UsageError(f"env {config.env} cannot be recorded: render returned no image", HOW_TO_RENDER)
-    if is_atari(config.env):  # says 30, however many frames a step has
+    if is_atari(config.env):  # says 30 for any number of frames per step
         vector.metadata = {**vector.metadata, "render_fps": _atari_steps_per_second(config)}
     return _as_agents_play(vector, config)
 
@@ -167,7 +167,7 @@ def _atari_steps_per_second(config: EnvConfig) -> float:
 
 def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str, Any]) -> Env:
     if EPISODE_LIMIT in kwargs:
-        message = f"env {config.env}: {EPISODE_LIMIT} is no argument of the env's own"
+        message = f"env {config.env}: {EPISODE_LIMIT} is not an argument of the env itself"
         raise UsageError(message, f"write horizon: {kwargs[EPISODE_LIMIT]} beside env_config instead")
     limit = episode_limit(find_spec(config.env), horizon)
     with without_advice_on_versions():
@@ -176,7 +176,7 @@ def _registered_env(config: EnvConfig, horizon: int | None, kwargs: Mapping[str,
 
 
 def prepared(env: Env, config: EnvConfig) -> Env:
-    """Return ``env`` with its images scaled and its continuous actions numbered, where it has such."""
+    """Return ``env`` with scaled images and numbered continuous actions, if it has such."""
     check_layout(config.env, env.observation_space)
     if config.frames is not None and changes_images(env.observation_space, config.frames):
         size = config.frames.size_of(env.observation_space.shape or ())
@@ -192,7 +192,7 @@ def _cannot_be_made(config: EnvConfig, error: BaseException) -> UsageError:
 
 
 def _argument_hint(config: EnvConfig, error: BaseException) -> str | None:
-    """Return how a class of the user's own gets its arguments; None for errors that are about something else."""
+    """Return how a class of the user gets its arguments; None for errors about something else."""
     if not isinstance(error, TypeError) or find_class(config.env) is None:
         return None
     if "'num_envs'" in str(error):

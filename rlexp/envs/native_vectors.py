@@ -1,10 +1,10 @@
-"""Vector envs that step several envs by themselves: Gymnasium's, Atari's, EnvPool's, and those of the user's own.
+"""Vector envs that step several envs by themselves: Gymnasium's, Atari's, EnvPool's, and the user's own.
 
-Atari games are played in ale-py's vectorised env where that computes what the wrappers of :mod:`rlexp.envs.atari` do:
-emulating, skipping, taking the maximum of two frames, making them grey and small, and starting with no-ops, in C++.
-What ale-py means by the end of a life is not what is meant here (its ``episodic_life`` starts a new game), so lives,
-scores and stacks of frames are kept here, for all games at once. SingleEnv makes an env of a vector env of one copy,
-for what looks at one: wrappers, horizons, checks, videos.
+Atari games are played in ale-py's vectorised env if that computes the same as the wrappers of :mod:`rlexp.envs.atari`:
+emulating, skipping, taking the maximum of two frames, making them grey and small, and starting with no-ops, in C++. In
+ale-py, the end of a life has another meaning (its ``episodic_life`` starts a new game). So lives, scores and stacks of
+frames are computed here, for all games at once. SingleEnv turns a vector env of one copy into an env, for wrappers,
+horizons, checks and videos.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Seeds = int | list[int | None] | None
 
 ENTRY_POINT = "ale_py.env:AtariEnv"
 SAME_ARGUMENTS = frozenset({"game", "repeat_action_probability", "full_action_space"})
-"""Arguments that mean the same to ale-py's env and to its vectorised one."""
+"""Arguments with the same meaning for ale-py's env and its vectorised one."""
 OWN_ARGUMENTS = frozenset({"obs_type", "frameskip", "max_num_frames_per_episode"})
 """Arguments that are part of the rules; with any other one, only the env itself can play."""
 ENDLESS = 2**31 - 1
-"""Frames after which the vectorised env would cut a game: the rules do it, at the end of a step."""
+"""Frames after which the vectorised env would truncate a game: the rules do it, at the end of a step."""
 SEED_MASK = 2**31 - 1
 """Seeds of the vectorised env have no sign."""
 FRAME_BITS = 8
-"""Bits of a frame in a pixel that holds four."""
+"""Bits of a frame in a pixel with four frames."""
 ALL_FRAMES = 0x01010101
-"""Times a byte, a pixel whose four frames are all that byte."""
+"""Times a byte, a pixel whose four frames all have that byte."""
 
 
 def can_be_native(spec: EnvSpec, rules: AtariRules) -> bool:
@@ -57,7 +57,7 @@ def can_be_native(spec: EnvSpec, rules: AtariRules) -> bool:
 
 
 def make_native_games(rules: AtariRules, frames: FrameConfig, num_envs: int, num_threads: int) -> NativeGames:
-    """Make ``num_envs`` games that ``num_threads`` threads step together; only where ``can_be_native``."""
+    """Make ``num_envs`` games that ``num_threads`` threads step together; only if ``can_be_native``."""
     from ale_py import Action
     from ale_py.vector_env import AtariVectorEnv
 
@@ -121,7 +121,7 @@ class NativeGames(VectorEnv[Array, Array, Array]):
         # Some games show 0 lives for a moment before they are over.
         lost_a_life = (lives > 0) & (lives < self._lives)
         report = self._infos(over | cut)
-        # Those that were cut, or ended with their first step: the vectorised env would begin them a step later.
+        # Games that were truncated, or ended with their first step: the vectorised env would begin them a step later.
         late = self._cut | (begins & (over | cut))
         if late.any():
             frames, infos = self._native.reset(options={"reset_mask": late})
@@ -134,12 +134,12 @@ class NativeGames(VectorEnv[Array, Array, Array]):
         return self._observations(frames), np.where(begins, 0.0, rewards), terminated, truncated, report
 
     def close_extras(self, **kwargs: Any) -> None:
-        del self._native.ale  # its threads end with it
+        del self._native.ale  # this also ends its threads
 
     def _push(self, frames: Array, begins: Array) -> None:
-        """Put ``frames [M, 1, dim, dim]`` behind the three before, or four times where an episode ``begins [M]``.
+        """Append ``frames [M, 1, dim, dim]`` to the last three, or repeat them four times if an episode ``begins [M]``.
 
-        A pixel's four frames are the bytes of one number, the oldest its lowest: moving them is moving its bits.
+        A pixel's four frames are the bytes of one number, the oldest is the lowest: a shift of bits moves them.
         """
         if not self._stacked:
             return
@@ -160,12 +160,12 @@ class NativeGames(VectorEnv[Array, Array, Array]):
 
 
 def _bytes(stacks: Array) -> Array:
-    """Return ``stacks [M, dim, dim]`` of 32 bits as the bytes ``[M, dim, dim, 4]`` that they are."""
+    """Return ``stacks [M, dim, dim]`` of 32 bits as bytes ``[M, dim, dim, 4]``."""
     return stacks.view(np.uint8).reshape(*stacks.shape, STACKED_FRAMES)
 
 
 def _ale_seeds(seed: Seeds, num_envs: int) -> Array | None:
-    """Return the seeds ``[M]`` that ale-py's own env would give its emulator for those of a vector env."""
+    """Return the seeds ``[M]`` of the emulators in ale-py's own envs, for the seeds of a vector env."""
     if seed is None:
         return None
     seeds = [seed + index for index in range(num_envs)] if isinstance(seed, int) else seed
@@ -175,21 +175,21 @@ def _ale_seeds(seed: Seeds, num_envs: int) -> Array | None:
 Vector = VectorEnv[Any, Any, Any]
 
 NOT_NATIVE: Final = ("jax", "ale_py")
-"""Entry points of vector envs that are not used as they are: Gymnasium's own need jax, Atari's needs preparing."""
+"""Entry points of vector envs that are not used directly: Gymnasium's own need jax, Atari's need preparation."""
 OF_GYMNASIUM: Final = "gymnasium."
-"""Begins the entry points of vector envs that need no checks."""
+"""Prefix of the entry points of vector envs that need no checks."""
 EPISODE_LIMIT: Final = "max_episode_steps"
-"""An argument of ``gymnasium.make`` for every env: in experiments ``horizon`` is the key for it."""
+"""An argument of ``gymnasium.make`` for every env; in experiments, its key is ``horizon``."""
 FEWEST_OF_GYMNASIUM: Final = 2
-"""Envs from which on Gymnasium's own vector envs are used. A single CartPole plays exactly the same, and steps in
-less than half the time: with one number, most of an operation on arrays is the call."""
+"""Least number of envs for Gymnasium's vector envs. A single CartPole plays the same and steps in less than half the time: for one number, most of an array operation is the call.
+"""
 
 
 def native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
-    """Return ``num_envs`` envs that step together natively; None where each must be made by itself.
+    """Return ``num_envs`` envs that step together natively; None if each must be made by itself.
 
-    That is where there is no native form, or where wrappers, the preparation of images or actions, or the ``horizon``
-    of a vector env of the user's own (which cannot be told to begin another episode) change single envs.
+    None if there is no native form, or if single envs need changes: by wrappers, the preparation of images or actions,
+    or the ``horizon`` of a user's vector env (which cannot be told to begin another episode).
     """
     if config.has_user_parts:
         return None
@@ -206,7 +206,7 @@ def native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
 
 
 def _as_given(config: EnvConfig, num_envs: int) -> Vector | None:
-    """Return the native vector env without any preparation, None where there is none that fits."""
+    """Return the native vector env without any preparation; None if none fits."""
     if is_task(config.env):
         return make_pool(config, num_envs, config.horizon)
     found = find_class(config.env)
@@ -222,7 +222,7 @@ def vector_of_class(found: Any, config: EnvConfig, num_envs: int, kwargs: Mappin
 
 
 def registered_vector(config: EnvConfig, num_envs: int, kwargs: Mapping[str, Any]) -> CheckedVectorEnv:
-    """Return the vector env of an id of the registry that stands for nothing else; its horizon is not cut."""
+    """Return the vector env of an id of the registry that has no other form; its horizon is not applied."""
     return CheckedVectorEnv(_of_entry_point(config, num_envs, kwargs), config.env, num_envs)
 
 
@@ -257,14 +257,14 @@ def _is_gymnasiums(spec: EnvSpec) -> bool:
 
 
 def episode_limit(spec: EnvSpec, horizon: int | None) -> int | None:
-    """Return the steps after which episodes are cut: the lower one of the env's own limit and ``horizon``."""
+    """Return the steps after which episodes are truncated: the lower one of the env's own limit and ``horizon``."""
     limits = [limit for limit in (spec.max_episode_steps, horizon) if limit is not None]
     return min(limits, default=None)
 
 
 @contextmanager
 def without_advice_on_versions() -> Iterator[None]:
-    """Keep Gymnasium from saying that an id has a later version: the results of an experiment are those of its id."""
+    """Silence Gymnasium's note that an id has a later version: an experiment's results belong to its id."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*The environment .* is out of date", DeprecationWarning)
         yield
@@ -287,7 +287,7 @@ Start = tuple[Any, dict[str, Any]]
 
 
 class SingleEnv(gym.Env[Any, Any]):
-    """Plays a vector env with ``num_envs`` 1; owns it. What it reports in its infos is left out."""
+    """Plays a vector env with ``num_envs`` 1; owns it. Its infos are left out."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
         self._vector = vector

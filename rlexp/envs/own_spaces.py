@@ -1,7 +1,7 @@
-"""From an env's own observations to those that its policy was trained on, and from the policy's actions to the env's.
+"""Translates an env's own observations to what its policy was trained on, and the policy's actions to the env's.
 
-What training does by wrappers around the env, one step after the other, is done here to observations and actions that
-come from anywhere. What needs the steps before, Atari's frame stack, the env itself must do: see ``playable_config``.
+Training uses wrappers around the env, one after another. Here the same is done to observations and actions from
+anywhere. The env itself must do what needs earlier steps, such as Atari's frame stack: see ``playable_config``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Array = NDArray[Any]
 
 
 def playable_config(config: EnvConfig) -> EnvConfig:
-    """Return how an env is made whose observations and actions are its own.
+    """Return the config of an env with its own observations and actions.
 
-    But for Atari under ``deepmind``, whose observations need the steps before: that env prepares them itself.
+    Atari under ``deepmind`` is the exception: its observations need earlier steps, so the env prepares them itself.
     """
     return config if config.is_deepmind_atari else replace(config, frames=None, discretize_actions=None)
 
 
 class _EnvWithoutSteps(gym.Env[Any, Any]):
-    """Has the spaces of an env and nothing else: for wrappers that only translate."""
+    """Has the spaces of an env and nothing else, for wrappers that only translate."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         self.observation_space, self.action_space = env.observation_space, env.action_space
@@ -55,24 +55,24 @@ class _VectorWithoutSteps(VectorEnv[Any, Any, Any]):
 
 @dataclass(frozen=True)
 class OwnSpaces:
-    """Owns how the observations and actions of one env are translated; has no env, so it can be pickled."""
+    """The translation of one env's observations and actions; it has no env, so it can be pickled."""
 
     env: str
     observation_space: Space[Any]
-    """Of the env that ``playable_config`` makes, as is ``action_space``."""
+    """The observation space of ``playable_config``'s env; ``action_space`` is its action space."""
     action_space: Space[Any]
     needs_make_env: bool
-    """Whether only that env gives such observations, not the one that ``gymnasium.make`` makes."""
+    """Whether only that env gives such observations, and not the env of ``gymnasium.make``."""
     scaled: ScaledFrames | None
-    """How its images are scaled, if they are."""
+    """Scaling of its images, if there is one."""
     numbered: DiscreteActions | None
-    """Which of its actions the numbers mean that the policy chooses, if it chooses such."""
+    """The actions that the policy's numbers mean, if it chooses numbers."""
     bounded: BoundedActions | None
     """How continuous actions are brought within its bounds, if they are."""
 
     @staticmethod
     def of(config: EnvConfig) -> OwnSpaces:
-        """Make the env and look at its spaces; raises as ``make_env`` does."""
+        """Make the env and read its spaces; raises as ``make_env`` does."""
         with closing(make_env(playable_config(config))) as env:
             own = _EnvWithoutSteps(env)
         wrappers = [] if config.is_deepmind_atari else list(_wrappers(prepared(own, config)))
@@ -90,7 +90,7 @@ class OwnSpaces:
     def prepared(self, observation: Any) -> Array:
         """Return one observation of the env as the policy sees it, ``[1, ...]``.
 
-        Raises UsageError, with what was expected and what was given, where it is none of ``observation_space``.
+        Raises UsageError, with what was expected and given, if it is not in ``observation_space``.
         """
         space = self.observation_space
         if isinstance(space, Box):
@@ -109,7 +109,7 @@ class OwnSpaces:
         return np.stack(rows) if rows else np.zeros((0, *width), np.float32)
 
     def own_actions(self, actions: Array) -> Array:
-        """Return what ``step`` of each env takes, ``[B, ...]``, for actions ``[B, ...]`` of the policy."""
+        """Return the actions ``[B, ...]`` for each env's ``step``, for actions ``[B, ...]`` of the policy."""
         if self.numbered is not None:
             actions = self.numbered.action(actions)
         return actions if self.bounded is None else self.bounded.actions(actions)
@@ -127,7 +127,7 @@ class OwnSpaces:
             ) from error
 
     def _flat_boxes(self, boxes: Array) -> Array:
-        """Return Boxes ``[B, ...]`` scaled, and as vectors where they are neither vectors nor images."""
+        """Return scaled Boxes ``[B, ...]``, as vectors if they are neither vectors nor images."""
         if self.scaled is not None and len(boxes):
             boxes = np.stack([self.scaled.observation(image) for image in boxes])
         return boxes if boxes.ndim - 1 in SHAPES_KEPT else boxes.reshape(len(boxes), -1)
@@ -153,7 +153,7 @@ class OwnSpaces:
         return value
 
     def _checked_box(self, space: Box, value: Any, shape: tuple[int, ...], where: str = "") -> Array:
-        """Return an array of the space's dtype; ``shape`` is that of one observation, or of a batch."""
+        """Return an array of the space's dtype; ``shape`` is one observation's, or a batch's."""
         try:
             given = np.asarray(value)
         except ValueError:  # lists of different lengths
@@ -163,7 +163,7 @@ class OwnSpaces:
         ):
             raise self._unexpected(where, f"shape {shape} and dtype {space.dtype}", _kind(given))
         if given.dtype != space.dtype:
-            with np.errstate(over="ignore"):  # what is infinite then is refused below
+            with np.errstate(over="ignore"):  # values that become infinite are refused below
                 given = given.astype(space.dtype)
         if given.dtype.kind == "f" and not np.isfinite(given).all():
             worst = given[~np.isfinite(given)].flat[0]
@@ -188,7 +188,7 @@ def _wrappers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
 
 
 def _length(batch: Any) -> int:
-    """Return B of what a vector env returns: the length of its first array."""
+    """Return B of a vector env's result: the length of its first array."""
     while isinstance(batch, Mapping | tuple):
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
     return len(batch)

@@ -1,6 +1,6 @@
-"""Which env an experiment means: EnvConfig, as it says that, and the class or registered entry that a name stands for.
+"""EnvConfig, the env that an experiment means, and the class or registered entry that a name stands for.
 
-Names are of Gymnasium's registry, of the user's own classes, or of a package's entry points.
+Names come from Gymnasium's registry, the user's own classes, or packages' entry points.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from rlexp.user_code import classes
 
 ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
-"""What files of RLlib 2 pass to Atari games: Gym's registry knew it, no game was changed by it, ale-py refuses it."""
+"""Arguments of Atari games in RLlib 2's files: Gym's registry knew them, no game used them, ale-py refuses them."""
 
 
 @dataclass(frozen=True)
 class FrameConfig:
-    """How the frames of envs that show images, bytes ``[H, W, C]``, are prepared.
+    """How image frames of envs, bytes ``[H, W, C]``, are prepared.
 
-    Atari games under ``deepmind`` get all of :mod:`rlexp.envs.atari`. Other Atari frames are scaled, other images
-    only to a given ``dim``; both are made grey under ``rllib`` where asked for. The torso scales the bytes to numbers.
+    Atari games under ``deepmind`` get all of :mod:`rlexp.envs.atari`. Other Atari frames are scaled; other images only
+    to a given ``dim``. Under ``rllib``, both become grey if asked for. The torso scales the bytes to numbers.
     """
 
     preprocessing: Literal["deepmind", "rllib"]
@@ -70,7 +70,7 @@ class FrameConfig:
     def size_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return height and width to which images ``[H, W, C]`` of ``shape`` are scaled.
 
-        As in RLlib, unscaled Atari frames are known by their shape.
+        As in RLlib, unscaled Atari frames are recognised by their shape.
         """
         if self.dim is None and shape != ATARI_FRAME_SHAPE:
             return shape[0], shape[1]
@@ -79,7 +79,7 @@ class FrameConfig:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which env, and how it is made."""
+    """An env and how it is made."""
 
     env: str
     """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), ``package.module:Class``, an env or vector
@@ -87,44 +87,44 @@ class EnvConfig:
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env."""
     horizon: int | None = None
-    """Steps after which an episode is cut (a truncation); never longer than the env's own limit."""
+    """Steps after which an episode is truncated; never longer than the env's own limit."""
     modules: UserModules = NO_MODULES
-    """The user's own modules: which to import first, and where they and the env's class are looked for."""
+    """The user's own modules: those to import first, and where they and the env's class are searched."""
     frames: FrameConfig | None = None
-    """How images are prepared; None: as the env gives them."""
+    """How images are prepared; None: unchanged."""
     actions: PlayableActions | None = None
     """The action spaces that can be played; None: any."""
     discretize_actions: int | None = None
-    """Actions per dimension that stand for continuous ones; None: actions are the env's own."""
+    """Actions per dimension that replace continuous ones; None: the env's own actions."""
     continuous_actions: ActionScaling | None = None
-    """How continuous actions that stay so are brought within the env's bounds; None: the env gets them as chosen."""
+    """How continuous actions are brought within the env's bounds; None: the env gets the chosen actions."""
     wrappers: tuple[UserClass, ...] = ()
-    """Wrappers of the user's own, the innermost first."""
+    """The user's own wrappers, the innermost first."""
     preprocessor: UserClass | None = None
     """The user's own preparation of observations."""
     num_threads: int = 1
-    """Threads that step a vector env, where it has threads of its own (Atari)."""
+    """Threads that step a vector env, if it has threads of its own (Atari)."""
 
     @property
     def has_user_parts(self) -> bool:
-        """Whether classes of the user's own change what the env shows, pays or takes."""
+        """Whether classes of the user change the env's observations, rewards or actions."""
         return bool(self.wrappers) or self.preprocessor is not None
 
     @property
     def named_modules(self) -> tuple[str, ...]:
-        """The modules that its names make a process import."""
+        """The modules that a process imports because of its names."""
         parts = (*self.wrappers, *([] if self.preprocessor is None else [self.preprocessor]))
         return (*modules_of(self.env), *(part.name.partition(":")[0] for part in parts))
 
     @property
     def is_deepmind_atari(self) -> bool:
-        """Whether it is an Atari game to be prepared as in Mnih et al. 2015; a game's memory cannot be."""
+        """Whether it is an Atari game to be prepared as in Mnih et al. 2015; not possible for a game's memory."""
         deepmind = self.frames is not None and self.frames.preprocessing == "deepmind"
         return deepmind and has_game_frames(self.env, self.env_config)
 
 
 def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvConfig:
-    """Return how ``env`` is made for an experiment with ``config`` that may import ``modules``.
+    """Return the config of ``env`` for an experiment with ``config`` that may import ``modules``.
 
     A vector env gets as many threads as the process that steps it has CPUs.
     """
@@ -157,15 +157,15 @@ OF_SEVERAL_AGENTS: Final = {
     "pettingzoo": ("AECEnv", "ParallelEnv"),
     "ray": ("MultiAgentEnv",),
 }
-"""Classes of envs in which several agents play, by the library that has them."""
+"""Base classes of envs with several agents, by the library that has them."""
 UNKNOWN_ID: Final = "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
 def find_class(name: str) -> type[Env] | type[Vector] | None:
-    """Return the class that ``package.module:Class``, or the entry point of a package, names; None for other ids.
+    """Return the class that ``package.module:Class`` or a package's entry point names; None for other ids.
 
-    Its module is imported, or the function called that registers a package's envs. Raises UsageError for anything there
-    that is not a class of envs, and for envs of several agents.
+    This imports its module, or calls the function that registers a package's envs. Raises UsageError if it is not an
+    env class, and for envs with several agents.
     """
     if several_agents(name) is not None:
         raise UsageError(f"env {name} {several_agents(name)}", ONE_AGENT)
@@ -190,7 +190,7 @@ def _provided_class(name: str, provider: PackageEntry) -> type[Env] | type[Vecto
 
 @cache
 def _loaded(provider: PackageEntry) -> type | None:
-    """Return the class of an entry point; call the function of one, once, and return None."""
+    """Return the class of an entry point; if it is a function, call it once and return None."""
     what = f"the entry point {provider.name!r} of the package {provider.package} ({GROUP}):"
     if len(provider.packages) > 1:
         packages = " and ".join(provider.packages)
@@ -209,7 +209,7 @@ def _loaded(provider: PackageEntry) -> type | None:
 
 
 def _env_class(name: str, found: Any) -> type[Env] | type[Vector]:
-    """Return ``found`` if it is a class of envs or of vector envs of one agent; raises UsageError if not."""
+    """Return ``found`` if it is a class of envs or vector envs with one agent; raises UsageError if not."""
     if isinstance(found, type):
         _refuse_several_agents(name, found)
         if issubclass(found, VectorEnv):
@@ -227,7 +227,7 @@ def _refuse_several_agents(name: str, found: type) -> None:
 
 
 def find_spec(name: str) -> EnvSpec:
-    """Return the entry of Gymnasium's registry; raises UsageError with a suggestion where there is none."""
+    """Return the entry of Gymnasium's registry; raises UsageError with a suggestion if there is none."""
     module_name, colon, env_id = name.rpartition(":")
     try:
         if colon:
@@ -242,7 +242,7 @@ def find_spec(name: str) -> EnvSpec:
 
 
 def _register_package(env_id: str) -> None:
-    """Import the package that registers an id, where one is known; raises UsageError where that is missing."""
+    """Import the package that registers an id, if one is known; raises UsageError if it is missing."""
     known = (
         (is_of_ale, _register_ale_ids, "the Arcade Learning Environment", "atari"),
         (is_minatar, _register_minatar_ids, "MinAtar", "minatar"),
@@ -262,7 +262,7 @@ def _register_ale_ids() -> None:
 
 
 def _register_minatar_ids() -> None:
-    """Let MinAtar register its games: Gymnasium asks packages no more."""
+    """Let MinAtar register its games, as Gymnasium does not load packages any more."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # it warns that pictures need seaborn, by a bare except around its import

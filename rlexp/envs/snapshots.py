@@ -1,9 +1,9 @@
-"""Snapshots of envs: all that their next steps depend on, as arrays and values for JSON.
+"""Snapshots of envs: all state on which their next steps depend, as arrays and values for JSON.
 
-An env is a Python object, with others in it: wrappers, the envs of a vector env. A snapshot has the attributes of each
-that are plain data, and those that have no state, a space or a function, by name. An env with anything else in it, such
-as a physics engine or an emulator, has no snapshot. What an env keeps outside of its attributes, in the state of
-Python's ``random``, say, is not seen.
+An env is a Python object that contains others: wrappers, the envs of a vector env. A snapshot has the plain data among
+their attributes; attributes without state, such as a space or a function, are stored by name. An env with any other
+attribute, such as a physics engine or an emulator, has no snapshot. State outside of attributes, such as Python's
+``random``, is not seen.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rlexp.envs.wrappers import AreaMean
 Array = NDArray[Any]
 
 PLAIN: Final = (type(None), bool, int, float, str)
-"""What JSON has, to the last digit."""
+"""Types that JSON holds exactly."""
 PLAIN_KINDS: Final = "biufcSUmM"
-"""Kinds of arrays that are bytes without references to objects."""
+"""Kinds of arrays without references to objects."""
 MOST_OBJECTS, MOST_ARRAY_BYTES = 500_000, 32 * 2**20
-"""Of all envs of a worker: what is larger holds a data set, which does not belong into every checkpoint."""
+"""Limits for all envs of a worker: larger ones hold a data set, which does not belong into every checkpoint."""
 GENERATORS: Final = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 """NumPy's random streams."""
 
 Encoded = Any
-"""A value as a snapshot has it: itself where it is plain, else a dict whose ``kind`` says what it is."""
+"""A value in a snapshot: itself if it is plain, else a dict whose ``kind`` names its kind."""
 
 
 def take_snapshot(env: object) -> dict[str, Any] | None:
-    """Return an env's snapshot: arrays and values for JSON, nested; None where not all of it is plain data."""
+    """Return an env's snapshot: nested arrays and values for JSON; None if not all of it is plain data."""
     encoder = _Encoder()
     try:
         encoded: dict[str, Any] = encoder.encode(env)
@@ -50,9 +50,9 @@ def take_snapshot(env: object) -> dict[str, Any] | None:
 
 
 def restore_snapshot(env: object, snapshot: Mapping[str, Any]) -> bool:
-    """Give ``env``, which was made like the one of the ``snapshot`` and reset, the state of that one.
+    """Give ``env``, which was made like the snapshot's env and reset, the state of the ``snapshot``.
 
-    Returns False, with nothing changed, where it is another kind of env. It owns the arrays from then on.
+    Returns False, with nothing changed, if it is another kind of env. It then owns the arrays.
     """
     restorer = _Restorer()
     try:
@@ -65,21 +65,21 @@ def restore_snapshot(env: object, snapshot: Mapping[str, Any]) -> bool:
 
 
 class _NotPlainError(Exception):
-    """Something may have a state that is not plain data."""
+    """Raised for a value that may have state that is not plain data."""
 
 
 class _MisfitError(Exception):
-    """The env at hand is another one than that of the snapshot."""
+    """Raised if an env differs from the snapshot's."""
 
 
 class _Encoder:
-    """Encodes the values of one env; each object once, so that what two attributes share stays shared."""
+    """Encodes the values of one env; each object once, so that shared objects stay shared."""
 
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self._array_bytes = 0
         self._numbers: dict[int, int] = {}
-        self._objects: list[object] = []  # as long as they live, no other object has their id
+        self._objects: list[object] = []  # while they live, no other object has their id
 
     def encode(self, value: Any) -> Encoded:
         if type(value) in PLAIN:
@@ -148,14 +148,14 @@ class _Encoder:
 
 
 class _Restorer:
-    """Makes the values of one snapshot, and collects what is to be changed once all of it fits."""
+    """Decodes one snapshot, and collects the changes to make after all of it fits."""
 
     def __init__(self) -> None:
         self.changes: list[Callable[[], None]] = []
         self._restored: list[Any] = []
 
     def restore(self, encoded: Encoded, current: Any) -> Any:
-        """Return the value that was encoded; ``current`` is what the env at hand has in its place."""
+        """Return the encoded value; ``current`` is the present env's value in its place."""
         if not isinstance(encoded, Mapping):
             return encoded
         kind = encoded["kind"]
@@ -218,7 +218,7 @@ class _Restorer:
 
 
 def _stateless_name(value: Any) -> str | None:
-    """Return a name for a value without state, such as a function; None where it may have state."""
+    """Return a name for a value without state, such as a function; None if it may have state."""
     if isinstance(value, type | FunctionType):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, gym.Space | np.dtype):
@@ -241,13 +241,13 @@ def _checked(current: Any, fits: bool) -> Any:
 
 
 def _overlap(arrays: Iterable[Array]) -> bool:
-    """Return whether two of the arrays share memory: restored, each would have its own."""
+    """Return whether two of the arrays share memory, as each would have its own after a restore."""
     bounds = sorted(_bounds(array) for array in arrays if array.size)
     return any(first[1] > second[0] for first, second in pairwise(bounds))
 
 
 def _bounds(array: Array) -> tuple[int, int]:
-    """Return the address of an array's first byte, and the one behind its last."""
+    """Return the address of an array's first byte, and the address after its last."""
     spans = [stride * (length - 1) for stride, length in zip(array.strides, array.shape, strict=True)]
     start = array.__array_interface__["data"][0]
     return start + sum(min(span, 0) for span in spans), start + sum(max(span, 0) for span in spans) + array.itemsize

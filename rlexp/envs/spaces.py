@@ -1,7 +1,7 @@
-"""What of Gymnasium's spaces the agents can play, and how envs are wrapped so that they have such spaces.
+"""The Gymnasium spaces that agents can play, and the wrappers that give envs such spaces.
 
-Continuous actions are numbered for agents that choose among a finite number, else brought within their bounds.
-Observations become vectors or images.
+Continuous actions are numbered for agents that choose from a finite set, else brought within their bounds. Observations
+become vectors or images.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Array = NDArray[Any]
 Vector = VectorEnv[Any, Any, Any]
 if TYPE_CHECKING:
     _VectorActions = VectorActionWrapper[Any, Any, Any, Any]
-else:  # it is no generic class in Gymnasium 1.3
+else:  # not a generic class in Gymnasium 1.3
     _VectorActions = VectorActionWrapper
 
 MOST_ACTIONS = 10_000
-"""A network has an output for each action, and a grid has bins to the power of dimensions of them."""
+"""Most actions: a network has an output for each, and a grid has bins ** dimensions of them."""
 
 
 class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
     """Numbers the points of a grid over a Box of d dimensions: ``bins`` values in each, both bounds included."""
 
     grid: Array
-    """The env's action ``[A, *shape]`` of each number."""
+    """The env's action ``[A, *shape]`` for each action number."""
 
     def __init__(self, env: gym.Env[Any, Any], name: str, bins: int) -> None:
-        """Raise UsageError, naming the env, where a dimension has no bounds or the grid is too large."""
+        """Raise UsageError, naming the env, if a dimension has no bounds or the grid is too large."""
         super().__init__(env)
         space = env.action_space
         assert isinstance(space, Box)
@@ -71,7 +71,7 @@ def _check(name: str, space: Box, bins: int) -> None:
 
 
 def bound_actions(vector: Vector, scaling: ActionScaling | None) -> Vector:
-    """Wrap ``vector`` so that its envs get continuous actions within their bounds; None and other spaces: as it is."""
+    """Wrap ``vector`` so that envs get continuous actions within bounds; None and other spaces: unchanged."""
     space = vector.single_action_space
     return BoundedActions(vector, space, scaling) if scaling is not None and is_continuous(space) else vector
 
@@ -83,7 +83,7 @@ def is_continuous(space: Space[Any]) -> TypeGuard[Box]:
 
 @dataclass(frozen=True, eq=False)
 class ActionBounds:
-    """How a continuous action becomes one within the bounds of its Box: ``clip(action * scale + shift, low, high)``.
+    """Maps a continuous action into the bounds of its Box: ``clip(action * scale + shift, low, high)``.
 
     In float64, the width of a float32 Box is never infinite, and rounding to float32 gives its bounds exactly.
     """
@@ -93,7 +93,7 @@ class ActionBounds:
     scale: Array
     shift: Array
     dtype: np.dtype[Any]
-    """Of the Box."""
+    """The dtype of the Box."""
 
     @staticmethod
     def of(space: Box, scaling: ActionScaling) -> ActionBounds:
@@ -113,8 +113,8 @@ class ActionBounds:
 class BoundedActions(_VectorActions):
     """Clips the actions ``[M, ...]`` of M envs to the bounds of their Box, ``normalized`` ones after scaling them.
 
-    ``single_action_space`` is still the env's Box: its shape and dtype are those of an action as it is drawn, not its
-    bounds. Actions are left unchanged, the envs get new arrays.
+    ``single_action_space`` is still the env's Box: a drawn action has its shape and dtype, but may exceed its bounds.
+    Actions are not changed; the envs get new arrays.
     """
 
     def __init__(self, vector: Vector, space: Box, scaling: ActionScaling) -> None:
@@ -128,9 +128,9 @@ class BoundedActions(_VectorActions):
 SHAPES_KEPT = (1, 3)
 """Ranks of observations that are not flattened: vectors and images."""
 MOST_CHANNELS_FIRST = 4
-"""An image of so few rows, and more columns and channels, is one with its channels first."""
+"""An image with at most so few rows, and more columns and channels, has its channels first."""
 MOST_VALUES = 100_000
-"""Of all numbers of an action together: a network has an output for each value of each number."""
+"""Most values of all numbers of an action together: a network has an output for each value of each number."""
 
 
 def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
@@ -145,7 +145,7 @@ def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any
 
 
 def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Raise UsageError where an env has actions that its algorithm cannot choose, or observations without numbers."""
+    """Raise UsageError if an env has actions that its algorithm cannot choose, or observations without numbers."""
     env = config.env
     _check_actions(env, config.actions, action_space)
     without_form = [name for name, part in _parts(observation_space) if not _can_be_vector(part)]
@@ -163,7 +163,7 @@ def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space:
 
 
 def _check_actions(env: str, playable: PlayableActions | None, space: Space[Any]) -> None:
-    """Raise UsageError where ``env`` has an action space that is not ``playable``; None: only its numbering counts."""
+    """Raise UsageError if the action space of ``env`` is not ``playable``; None: only its numbering is checked."""
     if playable is not None:
         if not isinstance(space, tuple(getattr(spaces, name) for name in playable.spaces)):
             hint = playable.hint_for_box if isinstance(space, Box) else _hint_for_parts(playable, space)
@@ -177,7 +177,7 @@ def _check_actions(env: str, playable: PlayableActions | None, space: Space[Any]
 
 
 def _check_values(env: str, space: Space[Any]) -> None:
-    """Raise UsageError where an action has no numbers, or one of several whole numbers has too many values."""
+    """Raise UsageError if an action has no numbers, or if several whole numbers have too many values."""
     if space.shape is not None and math.prod(space.shape) == 0:
         raise UsageError(f"env {env} has the empty action space {space}", "give it at least one action")
     if isinstance(space, Box) and space.dtype == np.bool_:
@@ -193,7 +193,7 @@ def _check_values(env: str, space: Space[Any]) -> None:
 
 
 def _value_counts(space: Space[Any]) -> list[int]:
-    """Return how many values each of an action's whole numbers has; nothing for other spaces."""
+    """Return the number of values of each whole number in an action; empty for other spaces."""
     match space:
         case Discrete():
             return [int(space.n)]
@@ -201,7 +201,7 @@ def _value_counts(space: Space[Any]) -> list[int]:
             return [int(count) for count in space.nvec.flat]
         case MultiBinary():
             return [2] * math.prod(space.shape)
-        case Box() if np.issubdtype(space.dtype, np.integer):  # bounds of Python: int64's width does not fit into int64
+        case Box() if np.issubdtype(space.dtype, np.integer):  # Python's integers: int64's width exceeds int64
             return [int(high) - int(low) + 1 for low, high in zip(space.low.flat, space.high.flat, strict=True)]
     return []
 
@@ -233,12 +233,12 @@ def _parts(space: Space[Any]) -> list[tuple[str, Space[Any]]]:
 def _can_be_vector(space: Space[Any]) -> bool:
     try:
         return bool(space.is_np_flattenable)
-    except NotImplementedError:  # spaces of other libraries do not say
+    except NotImplementedError:  # spaces of other libraries do not tell
         return False
 
 
 def _wrapper_for(space: Space[Any]) -> str:
-    """Return how to wrap an env such that its observations become numbers."""
+    """Return how to wrap an env so that its observations become numbers."""
     kept = [name for name, part in space.items() if _can_be_vector(part)] if isinstance(space, Dict) else []
     if not kept:
         return "write a wrapper whose observations are numbers, and name it: env_wrappers: [package.module:Class]"
@@ -247,7 +247,7 @@ def _wrapper_for(space: Space[Any]) -> str:
 
 
 def check_layout(env: str, observation_space: Space[Any]) -> None:
-    """Raise UsageError where ``env`` shows images with the channels first: they would be taken for very low ones."""
+    """Raise UsageError if ``env`` shows images with the channels first, which would be taken for very low images."""
     shape = observation_space.shape
     if shape is not None and len(shape) == 3 and shape[0] <= MOST_CHANNELS_FIRST < min(shape[1:]):
         raise UsageError(
@@ -257,7 +257,7 @@ def check_layout(env: str, observation_space: Space[Any]) -> None:
 
 
 def is_byte_vector(space: Space[Any]) -> bool:
-    """Return whether observations are vectors of bytes that use the whole range, as the memory of an Atari game."""
+    """Return whether observations are vectors of bytes with the whole range, like the memory of an Atari game."""
     if not isinstance(space, Box) or len(space.shape) != 1 or space.dtype != np.uint8:
         return False
     return bool((space.low == 0).all() and (space.high == np.iinfo(np.uint8).max).all())

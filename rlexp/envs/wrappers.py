@@ -1,7 +1,7 @@
 """Wrappers around single envs: images scaled, made grey and stacked; the user's own wrappers and preprocessor.
 
-A Preprocessor is a class of the user's own that turns observations into what the network sees. What the user's classes
-do wrong is an error that names them.
+A Preprocessor is a class of the user that turns observations into what the network sees. Errors of the user's classes
+name them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def is_image(space: gym.Space[Any]) -> bool:
 class ScaledFrames(gym.ObservationWrapper[Any, Any, Any]):
     """Scales images ``[H, W, C]``, or grey ones ``[H, W]``, to another height and width; grey ones have one channel.
 
-    Each pixel is the mean of the area that it covers, columns first: bit by bit what OpenCV's ``INTER_AREA``
-    computes, which scales the frames of the Arcade Learning Environment's own vector env.
+    Each pixel is the mean of the area that it covers, columns first. The result is bit by bit OpenCV's ``INTER_AREA``,
+    which scales the frames of the Arcade Learning Environment's own vector env.
     """
 
     def __init__(self, env: Env, size: tuple[int, int], *, grayscale: bool) -> None:
@@ -61,7 +61,7 @@ class ScaledFrames(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class StackedFrames(gym.Wrapper[Any, Any, Any, Any]):
-    """Shows the last STACKED_FRAMES frames ``[H, W, C]`` as ``[H, W, 4 C]``, the newest last; at first all the same."""
+    """Shows the last STACKED_FRAMES frames ``[H, W, C]`` as ``[H, W, 4 C]``, the newest last; at first all equal."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -83,10 +83,10 @@ class StackedFrames(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class AreaMean:
-    """Scales one side of an array from ``pixels`` to ``dim``: each new pixel is the mean of what it covers.
+    """Scales one side of an array from ``pixels`` to ``dim``: each new pixel is the mean of the pixels that it covers.
 
-    A new pixel covers few old ones, so a sum over those is quicker than a matrix product, which BLAS would
-    also spread over all cores, against the workers beside this one.
+    A new pixel covers few old ones, so summing these is faster than a matrix product. BLAS would also spread that over
+    all cores, which other workers need.
     """
 
     def __init__(self, pixels: int, dim: int) -> None:
@@ -108,7 +108,7 @@ class AreaMean:
 
 
 class Preprocessor(ABC):
-    """What ``config.model.custom_preprocessor`` names: made for each env, with the arguments that the file gives.
+    """The base of ``config.model.custom_preprocessor``: made for each env, with the arguments in the file.
 
     A subclass sets ``observation_space`` in ``__init__`` to what ``transform`` returns::
 
@@ -119,15 +119,15 @@ class Preprocessor(ABC):
     """
 
     def __init__(self, observation_space: Space[Any], **kwargs: Any) -> None:
-        """``observation_space`` is that of the env, behind its wrappers."""
+        """Initialise; ``observation_space`` is the env's, inside of its wrappers."""
         if kwargs:
             raise TypeError(f"{type(self).__name__} has no argument {next(iter(kwargs))}")
         self.observation_space = observation_space
-        """Of what ``transform`` returns."""
+        """The space of what ``transform`` returns."""
 
     @abstractmethod
     def transform(self, observation: Any) -> Any:
-        """Return what the network sees of ``observation``; it is called once for each observation of an env."""
+        """Return what the network sees for ``observation``; called once for each observation of an env."""
 
 
 class PreprocessedObservations(gym.ObservationWrapper[Any, Any, Any]):
@@ -150,11 +150,11 @@ FROM_RLLIB: Final = (
     "derive it from rlexp.envs.Preprocessor: RLlib's _init_shape(obs_space, options) is its"
     " __init__(observation_space), which sets self.observation_space; transform(observation) stays"
 )
-"""How to convert a class that was written for RLlib."""
+"""How to convert a class for RLlib."""
 
 
 def wrapped(env: Env, config: EnvConfig) -> Env:
-    """Return ``env`` in the wrappers of ``config``, the first innermost; raises UsageError where one cannot be made."""
+    """Return ``env`` in the wrappers of ``config``, the first innermost; raises UsageError if one cannot be made."""
     for wrapper in config.wrappers:
         kind = classes.find_class(WRAPPERS, wrapper.name, gym.Wrapper, "gymnasium.Wrapper")
         name = f"{config.env}: wrapper {wrapper.name}"
@@ -163,7 +163,7 @@ def wrapped(env: Env, config: EnvConfig) -> Env:
 
 
 def preprocessed(env: Env, config: EnvConfig) -> Env:
-    """Return ``env`` with observations as the preprocessor of ``config`` makes them; without one, as it is."""
+    """Return ``env`` with observations of the preprocessor of ``config``; without one, unchanged."""
     given = config.preprocessor
     if given is None:
         return env
@@ -198,7 +198,7 @@ def _preprocessor_class(given: UserClass) -> type[Preprocessor]:
 
 
 def _needs_rllib(error: BaseException | None) -> bool:
-    """Return whether a module could not be imported because of what it imports from RLlib."""
+    """Return whether a module could not be imported because it imports RLlib."""
     if not isinstance(error, ImportError):
         return False
     lines = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""The distributions that actions are drawn from, in NumPy, for acting; ``torch_distributions`` has them for learning.
+"""The distributions of actions in NumPy, for acting; ``torch_distributions`` has them for learning.
 
 A network computes the *inputs* of a distribution, ``[B, K]``: logits, or means and logarithms of deviations.
 """
@@ -16,12 +16,12 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from rlexp.sample_batch import Array
 
 LARGEST_LOG_STD = 20.0
-"""Logarithms of deviations are clamped to plus and minus this: beyond it, they soon are NaN."""
+"""Logarithms of deviations are clamped to plus and minus this; beyond it, they soon become NaN."""
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class ActionDistribution(Protocol):
-    """Draws actions ``[B, *shape]`` of an action space, and knows their probabilities."""
+    """Draws actions ``[B, *shape]`` of an action space, and computes their probabilities."""
 
     @property
     def num_inputs(self) -> int:
@@ -45,7 +45,7 @@ class ActionDistribution(Protocol):
 class CategoricalActions:
     """One or several independent choices among a finite number: Discrete, MultiDiscrete, MultiBinary, Box of integers.
 
-    The inputs are the logits of the first choice, then those of the second, and so on.
+    The inputs are the logits of the first choice, then of the second, and so on.
     """
 
     sizes: tuple[int, ...]
@@ -66,7 +66,7 @@ class CategoricalActions:
             probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
             cumulative = probabilities.cumsum(axis=1)
             drawn = rng.random((len(inputs), 1), np.float32) * cumulative[:, -1:]
-            # rounding may leave a drawn number that no sum exceeds
+            # after rounding, no sum may exceed a drawn number
             chosen.append(np.minimum((cumulative <= drawn).sum(axis=1), logits.shape[1] - 1))
         return self._actions(chosen)
 

@@ -1,7 +1,7 @@
-"""Fully connected networks in NumPy, for acting: on a few rows torch would be mostly overhead.
+"""Fully connected networks in NumPy, for acting: for a few rows, torch would be mostly overhead.
 
-First layers and activations, then the networks that policies act with, those of Q-values and of actor-critics, then the
-shapes that weights must have before a network takes them. Nothing here imports torch where it is not needed.
+First layers and activations, then the Q-networks and actor-critics with which policies act, then the shapes that
+weights must have. torch is imported only if needed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Layer(Protocol):
     """One layer of a network."""
 
     def apply(self, x: Array) -> Array:
-        """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, and leave ``x`` as it is."""
+        """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, without changing ``x``."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm:
-    """Normalises what each of G layers side by side computes of a row (Ba et al. 2016, equations 3 and 4)."""
+    """Normalises the output of each of G layers side by side, per row (Ba et al. 2016, equations 3 and 4)."""
 
     gain: Array
     """``[G, N]``."""
@@ -54,7 +54,7 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class Linear:
-    """A layer ``x @ weight + bias``, normalised where it has a ``norm``, then ``activation``."""
+    """A layer ``x @ weight + bias``, normalised if it has a ``norm``, then ``activation``."""
 
     weight: Array
     """``[fan_in, fan_out]``."""
@@ -73,15 +73,15 @@ class Linear:
 class NoisyLayer:
     """A linear layer with factorised noise on its weights (Fortunato et al. 2018, section 3), then ``activation``.
 
-    On a few rows it takes less to compute with the noise on input and output than to perturb the weights by it.
+    For a few rows, applying the noise to input and output is cheaper than perturbing the weights.
     """
 
     mean: Linear
-    """What acts without noise."""
+    """The layer without noise."""
     deviation: Linear
-    """By what the noise is multiplied, weight by weight."""
+    """Factor of the noise, weight by weight."""
     noise_in: Array
-    """``[fan_in]``, which its owner draws."""
+    """``[fan_in]``, drawn by its owner."""
     noise_out: Array
     """``[fan_out]``."""
 
@@ -96,7 +96,7 @@ class NoisyLayer:
 
 
 def forward(layers: Iterable[Layer], obs: Array) -> Array:
-    """Return what ``layers`` compute (float32 ``[B, K]``) of observations ``[B, N]``."""
+    """Return the output of ``layers`` (float32 ``[B, K]``) for observations ``[B, N]``."""
     x = obs.astype(np.float32, copy=False)
     for layer in layers:
         x = layer.apply(x)
@@ -108,7 +108,7 @@ def layers_of(
 ) -> Iterator[Linear]:
     """Yield the layers of an ``nn.Sequential`` of linear layers, each followed by its activation of ACTIVATIONS.
 
-    Between the two may be a LayerNorm. With ``in_place`` they read the weights where they are, also when these change.
+    A LayerNorm may be between the two. With ``in_place`` they read the weights in place, also after changes.
     """
     step = 3 if f"{prefix}.1.weight" in weights else 2
     for index, activation in enumerate(activations):
@@ -131,12 +131,12 @@ def centered_bytes(obs: Array) -> Array:
 
 
 def with_centered_bytes(layer: Linear) -> Linear:
-    """Return a layer that computes of bytes x what ``layer`` computes of (x - 128) / 128."""
+    """Return a layer that gives for bytes x what ``layer`` gives for (x - 128) / 128."""
     return replace(layer, weight=layer.weight / BYTE_CENTER, bias=layer.bias - layer.weight.sum(axis=0))
 
 
 def side_by_side(a: Linear, b: Linear, share_input: bool) -> Linear:
-    """Return two layers as one, which computes both outputs: of one input or, behind such a layer, of both halves."""
+    """Return two layers as one with both outputs: of one input or, after such a layer, of both halves."""
     bias = np.concatenate([a.bias, b.bias])
     norm = None if a.norm is None or b.norm is None else a.norm.beside(b.norm)
     if share_input:
@@ -147,9 +147,9 @@ def side_by_side(a: Linear, b: Linear, share_input: bool) -> Linear:
 
 
 def add_value(advantages: Array, value: Array) -> None:
-    """Make ``V + A - mean A`` of ``advantages [B, A, K]`` in place; overwrites ``value [B, K]`` too.
+    """Compute ``V + A - mean A`` of ``advantages [B, A, K]`` in place; overwrites ``value [B, K]`` too.
 
-    It is what dueling makes of its two heads (Wang et al. 2016, equation 9).
+    Dueling combines its two heads in this way (Wang et al. 2016, equation 9).
     """
     value -= np.add.reduce(advantages, axis=1) / np.float32(advantages.shape[1])
     advantages += value[:, None]
@@ -188,18 +188,18 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def has_numpy_form(config: QNetworkConfig | ActorCriticConfig) -> bool:
-    """Return whether a network can be computed in NumPy: of our own layers for vectors."""
+    """Return whether a network can be computed in NumPy: our own layers for vectors can."""
     return config.torso.custom is None and len(config.observation_shape) == 1
 
 
 class NumpyActorCritic:
-    """Maps observations to what an ``ActorCritic`` of the same weights computes for them, but for rounding.
+    """Maps observations to the outputs of an ``ActorCritic`` of the same weights, except for rounding.
 
     Both torsos are computed side by side, so that they take no more calls than one.
     """
 
     def __init__(self, config: ActorCriticConfig) -> None:
-        """Take the shape of the network; raises ValueError for one that ``has_numpy_form`` denies."""
+        """Initialise from the shape of the network; raises ValueError without ``has_numpy_form``."""
         if not has_numpy_form(config):
             raise ValueError("only fully connected networks have a NumPy form")
         self._config = config
@@ -235,24 +235,24 @@ class NumpyActorCritic:
 
 
 class NumpyQNetwork:
-    """Maps observations to what a ``QNetwork`` of the same weights computes for them, but for rounding.
+    """Maps observations to the outputs of a ``QNetwork`` of the same weights, except for rounding.
 
-    Both heads and the sum that dueling makes of them (Wang et al. 2016, equation 9) are linear maps side
-    by side, so ``load`` folds them into one layer each: the heads cost no more calls than a plain one would.
-    Noisy heads, and all that ``share`` reads in place, stay apart.
+    Both heads and their sum in dueling (Wang et al. 2016, equation 9) are linear maps side by side. So ``load`` merges
+    them into one layer each, and the heads cost no more calls than a plain one. Noisy heads, and weights that ``share``
+    reads in place, stay apart.
     """
 
     def __init__(self, config: QNetworkConfig, is_noisy: bool = False) -> None:
-        """Take the shape of the network; raises ValueError for one that ``has_numpy_form`` denies.
+        """Initialise from the shape of the network; raises ValueError without ``has_numpy_form``.
 
-        Where it ``is_noisy``, the noise of the last ``resample_noise`` acts in its noisy head, else none.
+        If it ``is_noisy``, the noise of the last ``resample_noise`` acts in its noisy head; else none.
         """
         if not has_numpy_form(config):
             raise ValueError("only fully connected networks have a NumPy form")
         self._config = config
         self._torso_activations, self._head_activations = config.torso.activations, config.head.activations
         self._noise = _Noise(config) if is_noisy and config.head.noisy else None
-        self._layers: tuple[Layer, ...]  # not before ``load``: without layers, an observation would be its own output
+        self._layers: tuple[Layer, ...]  # Not before ``load``: without layers, an observation would be its own output.
         self._advantage: tuple[Layer, ...] = ()
         self._value: tuple[Layer, ...] = ()
         self._centers_obs = False
@@ -274,14 +274,14 @@ class NumpyQNetwork:
         self._centers_obs = False
 
     def share(self, weights: Mapping[str, Array]) -> None:
-        """Read ``weights`` where they are from now on, also when their owner changes them; names as for ``load``."""
+        """Read ``weights`` in place from now on, also after changes by their owner; names as for ``load``."""
         self._layers = tuple(layers_of(_means(weights), "torso", self._torso_activations, in_place=True))
         self._advantage = self._live_head(weights, "advantage_head")
         self._value = self._live_head(weights, "value_head") if self._config.head.dueling else ()
         self._centers_obs = self._config.sees_byte_vectors
 
     def resample_noise(self, rng: np.random.Generator) -> None:
-        """Draw fresh noise for every noisy layer; nothing where it is not noisy."""
+        """Draw fresh noise for every noisy layer; does nothing if it is not noisy."""
         if self._noise is not None:
             self._noise.resample(rng)
 
@@ -315,7 +315,7 @@ class NumpyQNetwork:
 
 
 class _Noise:
-    """Owns the noise of all noisy layers, in one array, so that one call draws it."""
+    """Owns the noise of all noisy layers in one array, so that one call draws it."""
 
     def __init__(self, config: QNetworkConfig) -> None:
         shapes = {part: list(pairwise(sizes)) for part, sizes in head_sizes(config).items()}
@@ -336,7 +336,7 @@ class _Noise:
 
 
 def head_sizes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
-    """Return, by the name of each head of one that ``has_numpy_form``, the sizes of its input and of its layers."""
+    """Return the sizes of the input and layers of each head, by name, for a config with ``has_numpy_form``."""
     torso, head = config.torso, config.head
     features = (*config.observation_shape, *torso.fcnet_hiddens, *torso.post_fcnet_hiddens)[-1]
     sizes = {"advantage_head": (features, *head.hiddens, config.num_actions * head.num_atoms)}
@@ -344,7 +344,7 @@ def head_sizes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _means(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the weights that act without noise, by the names that they have where no layer is noisy."""
+    """Return the weights without noise, under the names of layers that are not noisy."""
     return {name.removesuffix("_mu"): array for name, array in weights.items() if not name.endswith("_sigma")}
 
 
@@ -365,14 +365,14 @@ def _dueling(advantage: Sequence[Linear], value: Sequence[Linear], num_actions: 
 
 
 def _without_mean(columns: Array, num_actions: int) -> Array:
-    """Return ``columns [N, A * K]`` less the mean of each atom's over all actions."""
+    """Return ``columns [N, A * K]`` minus the mean of each atom over all actions."""
     per_action = columns.reshape(len(columns), num_actions, -1)
     centered: Array = (per_action - per_action.mean(axis=1, keepdims=True)).reshape(columns.shape)
     return centered
 
 
 def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each parameter; only networks that NumPy cannot compute need torch for that."""
+    """Return the shape of each parameter; this needs torch only for networks that NumPy cannot compute."""
     if has_numpy_form(config):
         return dict(_linear_shapes(config))
     import torch
@@ -380,13 +380,13 @@ def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
     from rlexp.models.networks import QNetwork
     from rlexp.models.torsos import named_weights
 
-    # Without memory for them; but code of the user's own may read numbers.
+    # without memory for them; but a user's code may read numbers
     with torch.device("meta") if config.torso.custom is None else nullcontext():
         return {name: tuple(weight.shape) for name, weight in named_weights(QNetwork(config)).items()}
 
 
 def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the parameters of fully connected layers, whose activations have none; of a torso's, their norms too."""
+    """Yield the parameters of fully connected layers and their norms; activations have none."""
     torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
     for part, sizes in {"torso": torso, **head_sizes(config)}.items():
         is_noisy = config.head.noisy and part != "torso"

@@ -1,7 +1,7 @@
-"""Fully connected layers with gradients by hand, and a Q-network of them: for small ones autograd is mostly overhead.
+"""Fully connected layers with gradients by hand, and a Q-network of them: autograd is mostly overhead for small ones.
 
-``DenseLayers`` goes forwards and backwards through layers of either library: those of a Q-network compute in NumPy, in
-the memory of the torch network, those of an actor-critic (``layered_actor_critic.py``) in torch.
+``DenseLayers`` goes forwards and backwards through layers of either library. Layers of a Q-network compute in NumPy, in
+the memory of the torch network; layers of an actor-critic (``layered_actor_critic.py``) in torch.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Numbers = TypeVar("Numbers")
 
 
 class DifferentiableLayer(Protocol[Numbers]):
-    """A linear layer and its activation, which knows where the gradient of its parameters belongs."""
+    """A linear layer and its activation, with the place of its parameters' gradient."""
 
     def forward(self, x: Numbers) -> Numbers:
-        """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, in memory of its own."""
+        """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, in its own memory."""
         ...
 
     def backward(self, x: Numbers, output: Numbers, gradient: Numbers, with_input: bool) -> Numbers:
-        """Store the gradient of the parameters; return that of ``x`` where ``with_input``, else anything.
+        """Store the gradient of the parameters; return the gradient of ``x`` if ``with_input``, else anything.
 
-        ``gradient [B, fan_out]`` is that of ``output``, which ``forward`` returned for ``x``; it may be overwritten.
+        ``gradient [B, fan_out]`` belongs to ``output``, which ``forward`` returned for ``x``; it may be overwritten.
         """
         ...
 
 
 class DenseLayers(Generic[Numbers]):
-    """Layers one behind the other, in the memory of a network that changes them; owned by one thread."""
+    """Layers one after another, in the memory of a network that changes them; owned by one thread."""
 
     def __init__(self, layers: Iterable[DifferentiableLayer[Numbers]]) -> None:
         self._layers = tuple(layers)
@@ -52,9 +52,9 @@ class DenseLayers(Generic[Numbers]):
         return outputs
 
     def backward(self, outputs: Sequence[Numbers], gradient: Numbers, with_input: bool) -> Numbers:
-        """Store the layers' gradient; return that of the input ``[B, N]`` where ``with_input``, else anything.
+        """Store the layers' gradient; return the input's gradient ``[B, N]`` if ``with_input``, else anything.
 
-        ``outputs`` are those of :meth:`forward`, ``gradient`` is that of the last one; it may be overwritten.
+        ``outputs`` come from :meth:`forward`; ``gradient`` belongs to the last one and may be overwritten.
         """
         for index in range(len(self._layers) - 1, -1, -1):
             needs_input = with_input or index > 0
@@ -63,16 +63,16 @@ class DenseLayers(Generic[Numbers]):
 
 
 Slope = Callable[[Array, Array], None]
-"""Multiplies a gradient ``[B, N]`` in place by the derivative of an activation, of which ``[B, N]`` is the output."""
+"""Multiplies a gradient ``[B, N]`` in place by an activation's derivative, given its output ``[B, N]``."""
 
 
 class ArrayLayer:
-    """A DifferentiableLayer in NumPy, of views of the parameters as torch has them; it replaces their gradient."""
+    """A DifferentiableLayer in NumPy on views of torch's parameters; it replaces their gradient."""
 
     def __init__(
         self, weight: Array, bias: Array, weight_gradient: Array, bias_gradient: Array, activation: str
     ) -> None:
-        """``weight`` is ``[fan_out, fan_in]``, ``bias [fan_out]``, ``activation`` a name in SLOPES."""
+        """Initialise; ``weight`` is ``[fan_out, fan_in]``, ``bias [fan_out]``, ``activation`` a name in SLOPES."""
         self._weight, self._weight_gradient = weight, weight_gradient
         self._bias, self._bias_gradient = bias, bias_gradient
         self._activation, self._slope = ACTIVATIONS[activation], SLOPES[activation]
@@ -89,7 +89,7 @@ class ArrayLayer:
         return self._input_gradient(gradient) if with_input else gradient
 
     def _weighted(self, x: Array) -> Array:
-        """Return ``x @ weight.T [B, fan_out]``, in memory of its own."""
+        """Return ``x @ weight.T [B, fan_out]``, in its own memory."""
         outputs: Array = x @ self._weight.T
         return outputs
 
@@ -98,14 +98,14 @@ class ArrayLayer:
         np.matmul(gradient.T, x, out=self._weight_gradient)
 
     def _input_gradient(self, gradient: Array) -> Array:
-        """Return ``gradient @ weight [B, fan_in]``, in memory of its own."""
+        """Return ``gradient @ weight [B, fan_in]``, in its own memory."""
         product: Array = gradient @ self._weight
         return product
 
 
 MIN_WEIGHTS_FOR_TORCH: Final = 128 * 128
-"""Weights of a layer from which on torch multiplies: on one thread, 64 rows by 256 x 256 take it 235 µs forward and
-backward, NumPy 280 µs. On fewer weights, calling torch costs more than its products save."""
+"""Least weights of a layer for products in torch: on one thread, 64 rows by 256 x 256 take 235 µs both ways, in NumPy 280 µs. With fewer weights, calling torch costs more than it saves.
+"""
 
 
 class LargeArrayLayer(ArrayLayer):
@@ -131,7 +131,7 @@ class LargeArrayLayer(ArrayLayer):
 
 
 def _tensor_of(array: Array) -> Tensor:
-    """Return a view, or a copy of what cannot be written to, as a batch that came through Ray: torch would warn."""
+    """Return a view; a copy of a read-only array, such as a batch through Ray, for which torch would warn."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
@@ -152,13 +152,13 @@ def _linear(gradient: Array, output: Array) -> None:
 
 
 SLOPES: Final[Mapping[str, Slope]] = {"relu": _relu, "tanh": _tanh, "elu": _elu, "linear": _linear}
-"""By name, activations whose derivative follows from their output."""
+"""Activations whose derivative follows from their output, by name."""
 
 
 class NoisyWeights:
     """Weights ``w = mu + sigma * f(eps_out) f(eps_in)^T`` (Fortunato et al. 2018, equation 10) of one layer.
 
-    Mu, sigma and noise are views of a network's own memory; ``weight`` and ``bias`` are as ``perturb`` left them.
+    Mu, sigma and noise are views of a network's own memory; ``perturb`` computes ``weight`` and ``bias``.
     """
 
     weight: Array
@@ -175,7 +175,7 @@ class NoisyWeights:
         self.weight, self.bias = np.empty_like(self._weights[0]), np.empty_like(self._biases[0])
 
     def perturb(self) -> None:
-        """Compute ``weight`` and ``bias`` with the noise as it is now."""
+        """Compute ``weight`` and ``bias`` with the present noise."""
         np.multiply(self._noise_out[:, None], self._noise_in, out=self._noise)
         for (mu, sigma), noise, perturbed in (
             (self._weights, self._noise, self.weight),
@@ -185,7 +185,7 @@ class NoisyWeights:
             np.add(perturbed, mu, out=perturbed)
 
     def write_gradient_of_sigma(self, layer: str, gradients: Mapping[str, Array]) -> None:
-        """Compute it from the gradient of mu, which is that of ``weight`` and ``bias``."""
+        """Compute it from the gradient of mu, which is the gradient of ``weight`` and ``bias``."""
         np.multiply(gradients[f"{layer}.weight_mu"], self._noise, out=gradients[f"{layer}.weight_sigma"])
         np.multiply(gradients[f"{layer}.bias_mu"], self._noise_out, out=gradients[f"{layer}.bias_sigma"])
 
@@ -203,7 +203,7 @@ def is_dense(config: QNetworkConfig) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """What a forward pass leaves for the backward one."""
+    """The results of a forward pass that the backward pass needs."""
 
     torso: list[Array]
     advantage: list[Array]
@@ -212,7 +212,7 @@ class Passed:
     """Values of actions, or logits of their atoms, ``[B, A, K]``."""
 
     def first(self, rows: int) -> Passed:
-        """Return what was passed by the first ``rows``."""
+        """Return the results for the first ``rows``."""
         value = None if self.value is None else [each[:rows] for each in self.value]
         torso, advantage = [each[:rows] for each in self.torso], [each[:rows] for each in self.advantage]
         return Passed(torso, advantage, value, self.outputs[:rows])
@@ -224,7 +224,7 @@ class DenseNetwork:
     def __init__(
         self, config: QNetworkConfig, weights: Mapping[str, Array], gradients: Mapping[str, Array], noise: Noise
     ) -> None:
-        """Read ``weights`` and ``noise`` where the learner changes them, and write to ``gradients``."""
+        """Read ``weights`` and ``noise`` in place, where the learner changes them, and write to ``gradients``."""
         of_torso, of_head = config.torso.activations, config.head.activations
         self._gradients = gradients
         self._noisy = {name: NoisyWeights(name, weights, *each) for name, each in noise.items()}
@@ -236,7 +236,7 @@ class DenseNetwork:
         self._centers_bytes = config.sees_byte_vectors
 
     def forward(self, obs: Array) -> Passed:
-        """Return the outputs of ``obs [B, N]``, with the noise as it is now, and what ``backward`` needs."""
+        """Return the outputs of ``obs [B, N]`` with the present noise, and what ``backward`` needs."""
         for layer in self._noisy.values():
             layer.perturb()
         torso = self._torso.forward(self._seen(obs))
@@ -249,7 +249,7 @@ class DenseNetwork:
         return Passed(torso, advantage, value, per_action)
 
     def backward(self, passed: Passed, gradient: Array) -> None:
-        """Write the gradient of all parameters, where ``gradient [B, A, K]`` is that of the outputs."""
+        """Write the gradient of all parameters; ``gradient [B, A, K]`` is the gradient of the outputs."""
         rows = len(gradient)
         if self._value is None or passed.value is None:
             features = self._advantage.backward(passed.advantage, gradient.reshape(rows, -1), self._has_torso)

@@ -1,4 +1,4 @@
-"""An actor-critic network forwards and backwards: by autograd, or layer by layer where that is quicker."""
+"""An actor-critic network forwards and backwards: by autograd, or layer by layer if that is faster."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlexp.models.torsos import VectorTorso
 
 
 class DifferentiableNetwork(Protocol):
-    """An actor-critic network that adds the gradients of its parameters to those that they have."""
+    """An actor-critic network that adds to the gradients of its parameters."""
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``, without a history."""
         ...
 
     def backward(self, of_inputs: Tensor, of_values: Tensor) -> None:
-        """Go on from the gradients of what the last ``forward`` returned; may be called once for each."""
+        """Continue from the gradients of the results of the last ``forward``; call it at most once for each."""
         ...
 
 
@@ -46,12 +46,12 @@ class AutogradNetwork:
 class LayeredNetwork:
     """A DifferentiableNetwork of fully connected layers, without autograd.
 
-    With minibatches of some hundred rows and layers of usual size, autograd takes as long to record its operations
-    and to add up their gradients as these take to compute.
+    With minibatches of some hundred rows and layers of usual size, autograd needs as much time for recording operations
+    and adding gradients as for computing them.
     """
 
     def __init__(self, network: ActorCritic) -> None:
-        """Take a network that ``can_be_layered``, whose parameters have a gradient already."""
+        """Initialise from a network that ``can_be_layered``, whose parameters have a gradient already."""
         torso, value_torso = network.policy_torso, network.value_torso
         assert isinstance(torso, VectorTorso)
         self._see = torso.seen
@@ -61,7 +61,7 @@ class LayeredNetwork:
         self._value = _layers([*(value_torso.children() if value_torso is not None else ()), network.value_head])
         self._log_std = network.log_std
         self._passed: tuple[list[Tensor], list[Tensor], list[Tensor]] | None = None
-        """Of the last forward pass, what each of the three saw and returned."""
+        """Input and outputs of each of the three parts in the last forward pass."""
 
     @torch.no_grad()
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ def can_be_layered(network: ActorCritic) -> bool:
 
 
 def differentiable(network: ActorCritic) -> DifferentiableNetwork:
-    """Return the quickest form of ``network``, whose parameters have a gradient already."""
+    """Return the fastest form of ``network``, whose parameters have a gradient already."""
     return LayeredNetwork(network) if can_be_layered(network) else AutogradNetwork(network)
 
 
@@ -103,7 +103,7 @@ class _TensorLayer:
     """A DifferentiableLayer in torch, on any device, which adds to the gradients of its parameters."""
 
     def __init__(self, linear: nn.Linear, activation: type[nn.Module]) -> None:
-        # As tensors: a module looks each of them up among its attributes, at every update.
+        # As tensors, as a module would look each of them up among its attributes at every update.
         self._weight, self._bias = linear.weight.data, linear.bias.data
         self._transposed = self._weight.t()
         self._of_weight, self._of_bias = _gradient(linear.weight), _gradient(linear.bias)
@@ -145,4 +145,4 @@ _BACKWARD: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.ReLU: lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0),
     nn.Identity: lambda gradient, output: gradient,
 }
-"""The gradient before an activation, of the one behind it and of its output."""
+"""Functions for the gradient before an activation, from the gradient after it and its output."""

@@ -1,4 +1,4 @@
-"""The shape of a network, whichever library computes it."""
+"""The shape of a network, for either library."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules
 
 BYTE_CENTER = 128
-"""The middle of a byte's range: bytes x become (x - 128) / 128 where they are to lie around 0."""
+"""The middle of a byte's range: bytes x become (x - 128) / 128 if they should be centred at 0."""
 NORM_EPSILON = 1e-5
-"""What is added to the variance where the outputs of a layer are normalised."""
+"""Added to the variance when the outputs of a layer are normalised."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class CustomTorso:
 
     user_class: UserClass
     modules: UserModules
-    """Where its module may lie."""
+    """Places of its module."""
     observation_space: gym.Space[Any]
-    """Of what the network sees."""
+    """The space of what the network sees."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class TorsoConfig:
     """The convolutions that see an image; None: those that RLlib had for its size."""
     conv_activation: str
     post_fcnet_hiddens: tuple[int, ...]
-    """Sizes of the layers behind either."""
+    """Sizes of the layers after either."""
     post_fcnet_activation: str
     zero_mean: bool
     """Whether the bytes of an image are scaled to -1 .. 1 instead of 0 .. 1."""
     layer_norm: bool = False
     """Whether the outputs of each layer are normalised before its activation (Ba et al. 2016)."""
     custom: CustomTorso | None = None
-    """What takes the place of all these layers."""
+    """The user's torso that replaces all these layers."""
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """What is behind each of the layers that see a vector, by the words of the keys."""
+        """The activation after each of the layers that see a vector, in the words of the keys."""
         first = (self.fcnet_activation,) * len(self.fcnet_hiddens)
         return first + (self.post_fcnet_activation,) * len(self.post_fcnet_hiddens)
 
@@ -61,7 +61,7 @@ def torso_config_of(
 ) -> TorsoConfig:
     """Return the torso that ``config`` describes for observations of a (checked) space.
 
-    ``modules`` may be imported; they and the space are for a torso of the user's own only.
+    ``modules`` may be imported; they and the space are only for a user's torso.
     """
     model = config.model
     custom = None
@@ -82,7 +82,7 @@ def torso_config_of(
 
 
 def _seen_space(space: gym.Space[Any], config: CommonConfig) -> gym.spaces.Box:
-    """Return the space of what a torso of the user's own sees: of bytes as they are, or of float32.
+    """Return the space of what a user's torso sees: unchanged bytes, or float32.
 
     Standardised observations have no bounds.
     """
@@ -98,17 +98,17 @@ def _seen_space(space: gym.Space[Any], config: CommonConfig) -> gym.spaces.Box:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """What lies between the torso's features and the action values."""
+    """The layers between the torso's features and the action values."""
 
     hiddens: tuple[int, ...]
     """Sizes of the layers in the value and in the advantage head."""
     dueling: bool
     noisy: bool
-    """Whether the heads are made of noisy layers."""
+    """Whether the heads consist of noisy layers."""
     sigma0: float
     """Deviation of the noisy layers' noise at the start, times the root of their width."""
     num_atoms: int
-    """Atoms of the distribution of returns; 1 for their mean alone."""
+    """Atoms of the distribution of returns; 1 for the mean alone."""
     v_min: float
     """The lowest atom."""
     v_max: float
@@ -116,7 +116,7 @@ class HeadConfig:
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """What is behind each layer of a head, by the words of the keys."""
+        """The activation after each layer of a head, in the words of the keys."""
         return ("relu",) * len(self.hiddens) + ("linear",)
 
 
@@ -125,7 +125,7 @@ class QNetworkConfig:
     """The shape of a Q-network."""
 
     observation_shape: tuple[int, ...]
-    """``(N,)``, or ``(H, W, C)`` of images."""
+    """``(N,)``, or ``(H, W, C)`` for images."""
     num_actions: int
     torso: TorsoConfig
     head: HeadConfig
@@ -138,13 +138,13 @@ class ActorCriticConfig:
     """The shape of a network with a policy and a value function."""
 
     observation_shape: tuple[int, ...]
-    """``(N,)``, or ``(H, W, C)`` of images."""
+    """``(N,)``, or ``(H, W, C)`` for images."""
     num_inputs: int
     """Inputs K of the distribution of an action."""
     num_free_log_std: int
     """How many of them, the last ones, are parameters instead of functions of the observation."""
     torso: TorsoConfig
     shares_torso: bool
-    """Whether policy and value function have the layers before their heads in common."""
+    """Whether policy and value function share the layers before their heads."""
     sees_byte_vectors: bool = False
-    """As in QNetworkConfig."""
+    """The same as in QNetworkConfig."""

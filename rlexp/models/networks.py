@@ -1,4 +1,4 @@
-"""The networks in torch: the actor-critic, and the Q-network with dueling and noisy heads where wanted."""
+"""The networks in torch: the actor-critic, and the Q-network with optional dueling and noisy heads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlexp.models.torsos import ACTIVATIONS, make_torso
 from rlexp.models.user_torso import UserTorso, refuse_modes
 
 HIDDEN_GAIN, POLICY_HEAD_GAIN, VALUE_HEAD_GAIN = 2**0.5, 0.01, 1.0
-"""Gains of the first weights. With such a small one, the first policy is nearly uniform."""
+"""Gains of the first weights. With such a small gain, the first policy is nearly uniform."""
 
 
 class ActorCritic(nn.Module):
     """Maps observations ``[B, *observation_shape]`` to the inputs of a distribution ``[B, K]`` and values ``[B]``.
 
-    The two have torsos of their own, or share one. With ``num_free_log_std`` the last inputs are parameters that do
-    not depend on the observation; they start at 0.
+    Both have their own torsos, or share one. With ``num_free_log_std`` the last inputs are parameters that do not
+    depend on the observation; they start at 0.
     """
 
     def __init__(self, config: ActorCriticConfig) -> None:
@@ -77,8 +77,8 @@ class NoisyLinear(nn.Module):
     """A linear layer whose weights carry factorised Gaussian noise (Fortunato et al. 2018, section 3).
 
     ``w = mu_w + sigma_w * f(eps_out) f(eps_in)^T`` and ``b = mu_b + sigma_b * f(eps_out)`` with
-    ``f(x) = sign(x) sqrt(|x|)``. In training mode the noise of the last ``QNetwork.resample_noise``
-    acts; in evaluation mode there is none. The noise is no parameter and not part of the state.
+    ``f(x) = sign(x) sqrt(|x|)``. In training mode the noise of the last ``QNetwork.resample_noise`` acts; in evaluation
+    mode there is none. The noise is neither a parameter nor a part of the state.
     """
 
     noise_in: Tensor
@@ -133,7 +133,7 @@ class QNetwork(nn.Module):
         return self.outputs_of(self.torso.seen(obs))
 
     def outputs_of(self, seen: Tensor) -> Tensor:
-        """Return the ``outputs`` of observations as the torso's ``seen`` returned them; equal torsos see alike."""
+        """Return the ``outputs`` for what the torso's ``seen`` returned; equal torsos prepare observations equally."""
         features = self.torso.features(seen)
         advantages: Tensor = self.advantage_head(features).unflatten(1, (self.num_actions, self.num_atoms))
         if self.value_head is None:
@@ -142,7 +142,7 @@ class QNetwork(nn.Module):
         return value + advantages - advantages.mean(dim=1, keepdim=True)
 
     def values(self, outputs: Tensor) -> Tensor:
-        """Return the action values ``[B, num_actions]`` that ``outputs`` stand for."""
+        """Return the action values ``[B, num_actions]`` of ``outputs``."""
         if self.num_atoms == 1:
             return outputs.squeeze(2)
         return outputs.softmax(dim=2) @ self.support
@@ -152,23 +152,23 @@ class QNetwork(nn.Module):
         return {name: module for name, module in self.named_modules() if isinstance(module, NoisyLinear)}
 
     def resample_noise(self, generator: torch.Generator) -> None:
-        """Draw fresh noise for every noisy layer, all of it at once, from a generator on the network's device."""
+        """Draw fresh noise for all noisy layers at once, from a generator on the network's device."""
         noise = self._noise
         if noise is None:
             return
-        # In place: who computes with this network's memory keeps its views of the noise.
+        # In place, as users of this network's memory have views of the noise.
         noise.normal_(generator=generator)
         signs = noise.sign()
         noise.abs_().sqrt_().mul_(signs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Do what ``nn.Module`` does to move all tensors; the noise, moved piece by piece, is one tensor again."""
+        """Move all tensors as ``nn.Module`` does; the noise, moved piece by piece, becomes one tensor again."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._noise = self._join_noise()
         return self
 
     def _join_noise(self) -> Tensor | None:
-        """Return the noise of all noisy layers as one tensor, of which theirs become views; None where there is none.
+        """Return the noise of all noisy layers as one tensor with views for each; None if there is none.
 
         One call for all draws it in a quarter of the time that eight layers' noise takes.
         """

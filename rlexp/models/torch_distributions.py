@@ -87,7 +87,7 @@ class Gaussians:
         self._mean, log_std = inputs.chunk(2, dim=1)
         self._log_std = log_std.clamp(-LARGEST_LOG_STD, LARGEST_LOG_STD)
         self._is_free = self._log_std == log_std
-        """Where the clamp leaves a deviation as it is: beyond, nothing depends on it."""
+        """Whether the clamp does not change a deviation; beyond it, nothing depends on the input."""
 
     def log_prob(self, actions: Tensor) -> Tensor:
         distance = (actions - self._mean) * torch.exp(-self._log_std)

@@ -1,6 +1,6 @@
-"""Torsos, from an observation to features, through convolutions where it is an image; and the weights of any network.
+"""Torsos, from an observation to features, with convolutions for images; and the weights of any network.
 
-Weights have names, by which they are sent to those who act with them, and read back from checkpoints.
+Weights have names, under which they are sent to policies and read from checkpoints.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 LARGEST_SMALL_IMAGE = 42
-"""Up to this side an image meets a small first kernel, so that as much is left for the last one as of 84 pixels."""
+"""Largest side of an image with a small first kernel, so that the last kernel sees as much as with 84 pixels."""
 
 
 class VectorTorso(nn.Sequential):
     """Fully connected layers that see vectors ``[B, N]`` of any number type."""
 
     def __init__(self, size: int, config: TorsoConfig, centers_bytes: bool) -> None:
-        """With ``centers_bytes`` the layers see (x - 128) / 128."""
+        """Initialise; with ``centers_bytes`` the layers see (x - 128) / 128."""
         sizes = (size, *config.fcnet_hiddens)
         behind = (sizes[-1], *config.post_fcnet_hiddens)
         norm = config.layer_norm
@@ -47,7 +47,7 @@ class VectorTorso(nn.Sequential):
         return self.features(self.seen(obs))
 
     def features(self, seen: Tensor) -> Tensor:
-        """Return features ``[B, num_features]`` of what ``seen`` returned."""
+        """Return features ``[B, num_features]`` of the result of ``seen``."""
         features: Tensor = super().forward(seen)  # type: ignore[no-untyped-call]
         return features
 
@@ -58,10 +58,10 @@ class VectorTorso(nn.Sequential):
 
 
 class ImageTorso(nn.Module):
-    """Convolutions that see images ``[B, H, W, C]``, and fully connected layers behind them.
+    """Convolutions that see images ``[B, H, W, C]``, followed by fully connected layers.
 
-    Bytes are scaled here, on the device that computes: so they travel and are stored as bytes. Images of
-    floating-point numbers are taken as they are.
+    Bytes are scaled here, on the computing device, so they are sent and stored as bytes. Images of floating-point
+    numbers are not changed.
     """
 
     def __init__(self, shape: tuple[int, int, int], config: TorsoConfig) -> None:
@@ -71,7 +71,7 @@ class ImageTorso(nn.Module):
         self.convolutions, flat = convolutions(
             (channels, height, width), filters, config.conv_activation, config.layer_norm
         )
-        # Images arrive channels last; weights laid out alike make an update 1.3, acting 3 times as fast on a CPU.
+        # Images arrive channels last; weights in the same layout make an update 1.3, acting 3 times as fast on a CPU.
         self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         sizes = (flat, *config.post_fcnet_hiddens)
         self.behind = mlp(sizes, config.post_fcnet_activation, config.layer_norm)
@@ -83,12 +83,12 @@ class ImageTorso(nn.Module):
         return self.features(self.seen(obs))
 
     def features(self, seen: Tensor) -> Tensor:
-        """Return features ``[B, num_features]`` of what ``seen`` returned."""
+        """Return features ``[B, num_features]`` of the result of ``seen``."""
         features: Tensor = self.behind(self.convolutions(seen))
         return features
 
     def seen(self, obs: Tensor) -> Tensor:
-        """Return images as the first convolution sees them: float32 ``[B, C, H, W]``, laid out as its weights."""
+        """Return images as the first convolution sees them: float32 ``[B, C, H, W]``, in the layout of its weights."""
         pixels = obs.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
         if obs.dtype != torch.uint8:
             return pixels
@@ -100,8 +100,8 @@ def make_torso(
 ) -> VectorTorso | ImageTorso | UserTorso:
     """Return the torso for observations of ``shape``: ``(N,)`` or, for images, ``(H, W, C)``.
 
-    ``sees_byte_vectors`` is that of a network's config. Raises UsageError where the convolutions of ``config`` do not
-    fit, or its class of the user's own makes no torso.
+    ``sees_byte_vectors`` is from a network's config. Raises UsageError if the convolutions of ``config`` do not fit, or
+    its user's class does not make a torso.
     """
     if config.custom is not None:
         return UserTorso(config.custom)
@@ -124,7 +124,7 @@ def mlp(sizes: Sequence[int], activation: str, layer_norm: bool = False) -> nn.S
 
 
 def default_filters(height: int, width: int) -> tuple[ConvFilter, ...]:
-    """Return RLlib's convolutions for 84 and 42 pixels: the last kernel takes all that the first two leave.
+    """Return RLlib's convolutions for 84 and 42 pixels: the last kernel covers what the first two leave.
 
     >>> default_filters(84, 84)
     ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1))
@@ -138,11 +138,11 @@ def default_filters(height: int, width: int) -> tuple[ConvFilter, ...]:
 def convolutions(
     shape: tuple[int, int, int], filters: Sequence[ConvFilter], activation: str, layer_norm: bool
 ) -> tuple[nn.Sequential, int]:
-    """Return convolutions over images ``[B, C, H, W]`` of ``shape``, flattened, and how many features that makes.
+    """Return convolutions over images ``[B, C, H, W]`` of ``shape``, flattened, and their number of features.
 
-    As in RLlib all but the last pad with zeros, so that a stride s leaves ``ceil(side / s)`` pixels, and
-    the last does not. With ``layer_norm`` each output ``[C, H, W]`` is normalised as a whole, and scaled by channel.
-    Raises UsageError where an image has become smaller than the last kernel.
+    As in RLlib, all except the last pad with zeros, so that a stride s leaves ``ceil(side / s)`` pixels. With
+    ``layer_norm`` each output ``[C, H, W]`` is normalised as a whole, and scaled by channel. Raises UsageError if an
+    image becomes smaller than the last kernel.
     """
     found = misfit(*shape[1:], filters)
     if found is not None:
@@ -164,11 +164,11 @@ def convolutions(
 
 
 def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> tuple[nn.Module, tuple[int, int]]:
-    """Return the padding that lets a stride leave ``ceil(side / stride)``, as a layer and as that of the convolution.
+    """Return the padding with which a stride leaves ``ceil(side / stride)``: a layer, and the convolution's own.
 
-    Where both ends get as many zeros the convolution pads, which copies nothing: a copy of 84 x 84 pixels takes as
-    long as their convolution. An odd row or column comes last, in the layer, which is none otherwise: the names of the
-    weights count it.
+    If both ends get equally many zeros, the convolution pads, which copies nothing: a copy of 84 x 84 pixels takes as
+    long as their convolution. Else the layer pads, with the odd row or column last. It exists in both cases, as the
+    names of the weights count it.
     """
     down, right = (
         max((-(-side // stride) - 1) * stride + length - side, 0) for side, length in zip(sides, kernel, strict=True)
@@ -179,9 +179,9 @@ def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> tupl
 
 
 def named_weights(network: nn.Module) -> dict[str, Tensor]:
-    """Return all that a network's outputs depend on, as views: its parameters, and buffers of floating-point numbers.
+    """Return views of all on which a network's outputs depend: its parameters, and its floating-point buffers.
 
-    A parameter with several names has its first one here. Left out are the counters of batches that BatchNorm has.
+    A parameter with several names has its first one here. BatchNorm's counters of batches are left out.
     """
     named: dict[str, Tensor] = dict(network.named_parameters())
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -191,14 +191,14 @@ def named_weights(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy ``weights``, whose names are those of ``named_weights``; raises RuntimeError where they are others'."""
+    """Copy ``weights`` with the names of ``named_weights``; raises RuntimeError for another network's."""
     sent = named_weights(network).keys()
     kept = {name: tensor for name, tensor in network.state_dict().items() if name not in sent}
     network.load_state_dict({**kept, **weights})
 
 
 def load_arrays(network: nn.Module, weights: Mapping[str, Array]) -> None:
-    """Copy weights as they are sent and saved; raises as ``load_weights`` does."""
+    """Copy weights in their sent and saved form; raises as ``load_weights`` does."""
     load_weights(network, tensors_of(weights))
 
 

@@ -1,4 +1,4 @@
-"""UserTorso: a torso of the user's own, made from what an experiment names and tried before anything trains with it."""
+"""UserTorso: a user's torso, made as an experiment names it, and tried before training."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from rlexp.user_code.finding import raised_by_user
 
 CONTRACT: Final = "it maps observations [B, ...] to features [B, num_features] (float32)"
 TRIED_ROWS: Final = (2, 1)
-"""Rows of the batches that a torso is tried with: code for one row alone is wrong for two, and the other way round."""
+"""Rows of the batches with which a torso is tried: code for one row may be wrong for two, and conversely."""
 _COUNTER: Final = "num_batches_tracked"
-"""The buffer of BatchNorm that is no floating-point number; without ``momentum: None`` nothing depends on it."""
+"""The buffer of BatchNorm that is not a floating-point number; unused without ``momentum: None``."""
 _FLOAT32: Final = "make them float32; weights are sent and saved as such"
 
 
 class UserTorso(nn.Module):
-    """Owns a module of the user's own, which sees bytes as they are and all other observations as float32."""
+    """Owns a user's module, which sees unchanged bytes, and all other observations as float32."""
 
     def __init__(self, config: CustomTorso) -> None:
-        """Make and try it; raises UsageError where it is no torso."""
+        """Make and try it; raises UsageError if it is not a torso."""
         super().__init__()
         self.name = config.user_class.name
         self.own = _made(config)
         self.num_features = _num_features(self.own, self.name)
         batches = [_batch(config, num_rows) for num_rows in TRIED_ROWS]
         outputs = [self._tried(batch) for batch in batches]
-        _check_weights(self)  # now: lazy layers get theirs from the first batch
+        _check_weights(self)  # now, as lazy layers get their weights from the first batch
         self.depends_on_mode = self._differs_in_training(batches[0], outputs[0])
-        """Whether it computes something else while it learns, as layers do that drop out or normalise batches."""
+        """Whether it computes something else in training mode, as with dropout or batch normalisation."""
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``[B, num_features]`` of observations ``[B, ...]``."""
@@ -48,14 +48,14 @@ class UserTorso(nn.Module):
         return obs if obs.dtype == torch.uint8 else obs.to(torch.float32)
 
     def features(self, seen: Tensor) -> Tensor:
-        """Return features ``[B, num_features]`` of what ``seen`` returned; raises TrialError for any other shape."""
+        """Return features ``[B, num_features]`` of the result of ``seen``; raises TrialError for any other shape."""
         features: Tensor = self.own(seen)
         if features.shape != (seen.shape[0], self.num_features):  # len() would fix the rows of an exported batch
             raise TrialError(self._wrong_output(features, seen), CONTRACT)
         return features
 
     def _tried(self, batch: Tensor) -> Tensor:
-        """Return the features of a batch as it acts; raises UsageError where they are none."""
+        """Return the features of a batch in acting mode; raises UsageError if they are not valid."""
         self.eval()
         try:
             with torch.no_grad():
@@ -84,7 +84,7 @@ class UserTorso(nn.Module):
         )
 
     def _differs_in_training(self, batch: Tensor, features: Tensor) -> bool:
-        """Return whether the module has other features for ``batch`` while it learns; it stays as it is."""
+        """Return whether the module's features of ``batch`` differ in training mode; its mode does not change."""
         copy = deepcopy(self.own).train()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -96,10 +96,10 @@ class UserTorso(nn.Module):
 
 
 def refuse_modes(torso: nn.Module) -> None:
-    """Raise UsageError for a torso that computes something else while it learns.
+    """Raise UsageError for a torso that computes something else in training mode.
 
-    PPO compares the probabilities of actions while it learns with those when they were taken, by the same weights: a
-    difference that is no update's would be clipped, and ends in noise.
+    PPO compares the probabilities of actions in training with the probabilities when they were taken, at first with the
+    same weights. A difference that no update made would be clipped, and ends in noise.
     """
     if isinstance(torso, UserTorso) and torso.depends_on_mode:
         raise UsageError(
@@ -109,7 +109,7 @@ def refuse_modes(torso: nn.Module) -> None:
 
 
 def _made(config: CustomTorso) -> nn.Module:
-    """Return a new module of the user's class; raises UsageError where there is none, or it cannot be made."""
+    """Return a new module of the user's class; raises UsageError if it is missing or cannot be made."""
     name, kwargs = config.user_class.name, config.user_class.kwargs
     prepare_imports((config.user_class.as_part(CUSTOM_MODEL).module,), config.modules)
     found = find_class(CUSTOM_MODEL, name, nn.Module, "torch.nn.Module")
@@ -136,7 +136,7 @@ def _num_features(module: nn.Module, name: str) -> int:
 
 
 def _check_weights(torso: UserTorso) -> None:
-    """Raise UsageError for weights that cannot be sent to workers: those of another type than float32."""
+    """Raise UsageError for weights that cannot be sent to workers, as they are not float32."""
     for name, tensor in torso.own.state_dict(keep_vars=True).items():
         is_counter = name.rpartition(".")[2] == _COUNTER
         if isinstance(tensor, Tensor) and (tensor.dtype == torch.float32 or is_counter):
@@ -149,7 +149,7 @@ def _check_weights(torso: UserTorso) -> None:
 
 
 def _batch(config: CustomTorso, num_rows: int) -> Tensor:
-    """Return observations ``[num_rows, ...]`` within the bounds of their space, the same each time."""
+    """Return observations ``[num_rows, ...]`` within the bounds of their space, equal at each call."""
     space, rng = config.observation_space, np.random.default_rng(0)
     assert isinstance(space, gym.spaces.Box)
     shape = (num_rows, *space.shape)

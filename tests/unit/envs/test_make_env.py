@@ -221,7 +221,7 @@ def test_unknown_id_has_hint() -> None:
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV])
 def test_limit_of_gymnasiums_is_refused_with_the_key_for_it(env: str) -> None:
     error = refused(EnvConfig(env, env_config={"max_episode_steps": 7}))
-    assert error.message == f"env {env}: max_episode_steps is no argument of the env's own"
+    assert error.message == f"env {env}: max_episode_steps is not an argument of the env itself"
     assert error.hint == "write horizon: 7 beside env_config instead"
 
 
