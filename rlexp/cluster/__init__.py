@@ -1,1 +1,1 @@
-"""Where things run: a Ray of our own or one that is joined, what its nodes have, and how its processes end."""
+"""The Ray in which things run: our own or a joined one, what its nodes have, and how its processes end."""

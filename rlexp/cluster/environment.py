@@ -1,6 +1,6 @@
-"""What Ray finds where a command starts it: variables that rlexp sets, tokens, and room on the disk.
+"""The environment of Ray: variables that rlexp sets, tokens, and room on the disk.
 
-And what the nodes of a joined cluster get from this machine: variables, the user's own modules or the current folder.
+Also what the nodes of a joined cluster get from this machine: variables, the user's own modules or the current folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlexp.user_code.finding import find_module
 
 AUTH_MODE: Final = "RAY_AUTH_MODE"
 LEAST_FREE_BYTES = 64 * 2**20
-"""What a session of some hours writes in the folder for temporary files, and a little more."""
+"""Bytes that a session of some hours writes in the folder for temporary files, and a little more."""
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -30,31 +30,32 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # Trials are given out when there is room for them; Tune need not hold them back, one start after the other.
+    # Trials are started when there is room for them; Tune need not delay one start after another.
     "TUNE_MAX_PENDING_TRIALS_PG": "200",
-    # One thread per process: with a process per core, BLAS and OpenMP pools only fight for them.
+    # One thread per process: with a process per core, pools of BLAS and OpenMP compete for the cores.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-"""What keeps Ray and Tune quiet and out of each other's way; what the user has set wins."""
+"""Variables that keep Ray and Tune quiet and separate from each other; the user's own settings win."""
 ENVIRONMENT_OF_OWN_RAY = {
     AUTH_MODE: "token",
-    # No record of every call, which is not read without a dashboard: its server grew by 25 MB a minute.
+    # No record of every call, which nothing reads without a dashboard: its server grew by 25 MB a minute.
     "RAY_task_events_report_interval_ms": "0",
-    # What every process of a trial needs, imported while it waits for its trial or its worker.
+    # The modules of every process of a trial, imported while it waits for its trial or its worker.
     "RAY_preload_python_modules": "rlexp.rollout.worker",
-    # Ray adds 15 to the niceness of its processes: beside anything else that computes, a run would stand still.
+    # Ray adds 15 to the niceness of its processes: beside any other computation, a run would stand still.
     "RAY_worker_niceness": "0",
 }
-"""What closes a Ray of our own to strangers, keeps it small, and gives it the priority of the command.
+"""Variables that close our own Ray to strangers, keep it small, and give it the priority of the command.
 
-Whether a cluster wants a token, Ray finds out, and the priority of processes is that of each node's ``ray start``."""
+Ray finds out whether a cluster needs a token, and each node's ``ray start`` sets the priority of processes.
+"""
 ENVIRONMENT_IN_A_CLUSTER = {
-    # Ray's own 20 s end connections to processes whose node was away so long, and with one of them a trial.
+    # Ray's own 20 s end connections to processes on a node that was away so long, and their trials with them.
     "RAY_grpc_keepalive_timeout_ms": "60000",
 }
-"""What processes on a joined cluster have besides: the command's own, and those of trials."""
+"""Further variables of processes on a joined cluster: the command's own, and the trials'."""
 _OF_WORKERS = (
     "RAY_AIR_NEW_OUTPUT",
     "RAY_CHDIR_TO_TRIAL_DIR",
@@ -63,25 +64,25 @@ _OF_WORKERS = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
 )
-"""Those of them that processes of trials need; on other nodes they do not inherit them."""
+"""Variables that processes of trials need; on other nodes they do not inherit them."""
 _IN_A_CLUSTER: Final = "cluster"
-"""SESSION in processes of a joined cluster: what their envs start does not join it too."""
+"""SESSION in processes of a joined cluster, so that Rays of their envs do not join it too."""
 NOTHING_OF_RAYS = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-"""What keeps Ray from printing to our stdout, where ``--json`` has its events: messages about workers that died."""
+"""Settings that keep Ray from printing messages about dead workers to our stdout, where ``--json`` has its events."""
 ALL_OF_RAYS = {"RAY_DEDUP_LOGS": "0"}
 
 RAY_ADDRESS: Final = "RAY_ADDRESS"
 """Ray's own variable, which ``ray job submit`` and many clusters set."""
 OWN_ADDRESS: Final = "RLEXP_ADDRESS"
-"""Ours, which wins."""
+"""Our variable, which has priority."""
 LOCAL: Final = "local"
-"""The value of both that asks for a Ray of one's own, on this machine."""
+"""The value of both that asks for an own Ray on this machine."""
 
 
 def set_ray_environment(debug: bool, joins: bool = False) -> None:
     """Set ENVIRONMENT for this process and its children; call before anything imports ray, which reads it then.
 
-    With ``debug`` Ray prints what it has to say, and what its processes print. ``joins``: for somebody's cluster.
+    With ``debug``, messages of Ray and its processes are printed. ``joins``: for somebody's cluster.
     """
     output = ALL_OF_RAYS if debug else NOTHING_OF_RAYS
     rays = ENVIRONMENT_IN_A_CLUSTER if joins else ENVIRONMENT_OF_OWN_RAY
@@ -90,15 +91,15 @@ def set_ray_environment(debug: bool, joins: bool = False) -> None:
 
 
 def has_token(environment: Mapping[str, str], home: Path) -> bool:
-    """Return whether there is a token where Ray looks for one."""
+    """Return whether there is a token in the places where Ray looks for one."""
     named = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     return named or (home / ".ray" / "auth_token").is_file()
 
 
 def auth_modes(environment: Mapping[str, str], home: Path) -> list[str]:
-    """Return the values of RAY_AUTH_MODE to try with a cluster: the user's, or without a token and then with one.
+    """Return values of RAY_AUTH_MODE to try with a cluster: the user's, or without a token and then with one.
 
-    A token that an open cluster did not ask for lets trials die: the cluster calls back without it.
+    A token for an open cluster makes trials die, as the cluster calls back without it.
     """
     if environment.get(AUTH_MODE):
         return [environment[AUTH_MODE]]
@@ -112,7 +113,7 @@ def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_full_disk() -> None:
-    """Raise ResourceError where the folder for temporary files has no room for Ray, which would die obscurely."""
+    """Raise ResourceError if the folder for temporary files has no room for Ray, which would die obscurely."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE_BYTES:
@@ -123,14 +124,14 @@ def refuse_full_disk() -> None:
 
 
 MOST_BYTES: Final = 100_000_000
-"""Of what is sent, which the cluster's head keeps in memory."""
+"""Most bytes that are sent; the cluster's head keeps them in memory."""
 NOT_SENT: Final = (".git", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 _SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable in which ``ray job submit`` passes what it sends to the nodes itself."""
+"""The variable with what ``ray job submit`` itself sends to the nodes."""
 
 
 def named_modules(trials: Iterable[Trial], modules: UserModules) -> tuple[str, ...]:
-    """Return the modules that trials import by name: of ``--import``, and of classes of the user's."""
+    """Return the modules that trials import by name: of ``--import``, and of the user's classes."""
     named = (name for trial in trials for name in trial.experiment.named_modules)
     return tuple(dict.fromkeys((*modules.imports, *named)))
 
@@ -150,7 +151,7 @@ def runtime_env(
 ) -> dict[str, Any]:
     """Return what Ray prepares on each node: variables, and the modules ``names`` of the user's folders.
 
-    With ``folder`` that one whole, apart from ``out``, the directory of runs. Raises UsageError where it is too large.
+    With ``folder``, all of it except ``out``, the directory of runs. Raises UsageError if it is too large.
     """
     made: dict[str, Any] = {"env_vars": environment_of_workers(environment)}
     paths = [path for path in sent_modules(names, modules.folders) if folder is None or folder not in path.parents]
@@ -174,7 +175,7 @@ def sent_modules(names: Sequence[str], folders: Sequence[str]) -> list[Path]:
 
 
 def _places(name: str, folders: Sequence[str]) -> Iterator[Path]:
-    """Yield where a module that is no part of another one lies: a folder if it is a package."""
+    """Yield the paths of a top-level module: a folder if it is a package."""
     spec = find_module(name, folders)
     if spec is None:
         return
@@ -185,7 +186,7 @@ def _places(name: str, folders: Sequence[str]) -> Iterator[Path]:
 
 
 def _below(folder: Path | None, out: Path | None) -> list[str]:
-    """Return ``out`` relative to ``folder``, as a pattern, where it is below it."""
+    """Return ``out`` relative to ``folder``, as a pattern, if it is below it."""
     if folder is None or out is None or folder not in out.absolute().parents:
         return []
     return [f"/{out.absolute().relative_to(folder)}"]
@@ -212,7 +213,7 @@ def _sizes(path: Path, skipped: set[str]) -> Iterator[int]:
 
 
 def beside_submitted(made: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return ``made`` without what ``ray job submit`` sends already: Ray refuses to send the same part twice."""
+    """Return ``made`` without what ``ray job submit`` sends already, as Ray refuses to send the same part twice."""
     submitted = json.loads(environment.get(_SUBMITTED_JOB, "{}")).get("runtime_env") or {}
     given = submitted.get("env_vars", {})
     variables = {name: value for name, value in made.get("env_vars", {}).items() if name not in given}

@@ -1,7 +1,7 @@
-"""JoinedRay: somebody's cluster for the time of one command. What it has started there ends with it, nothing else.
+"""JoinedRay: somebody's cluster during one command. Only what the command started there ends with it.
 
-Where Ray takes minutes to find out that a server is gone, connections to it are tried again and again, and none is
-waited for: by the command, and by each of its processes on every node, which ends when the head is lost.
+Ray takes minutes to find out that a server is gone. So the command, and each of its processes on every node, repeatedly
+tries to connect, without waiting. A process ends when the head is lost.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rlexp.processes.family import TemporaryFolder
 
 LOOPBACK = "127.0.0.1"
 INTERVAL_S = 2.0
-"""Between two tries."""
+"""Seconds between two tries."""
 TIMEOUT_S = 5.0
-"""How long a connection may take; a machine that is gone does not answer at all."""
+"""Most seconds of a connection; a machine that is gone does not answer at all."""
 LOST_AFTER_S = 30.0
-"""How long all tries must have failed. A head that is restarted comes back sooner; after 60 s Ray ends this process."""
+"""Seconds of failed tries after which a server is lost. Restarts take less; after 60 s Ray ends this process."""
 LEAST_FAILURES = 4
 
 
@@ -39,7 +39,7 @@ class Reachability:
     def __init__(
         self, host: str, port: int, clock: Callable[[], float] = time.monotonic, interval_s: float = INTERVAL_S
     ) -> None:
-        """Look up ``host``, which may take a while; nothing else here does."""
+        """Look up ``host``, which may take a while; no other call here does."""
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._family = family
         self._address = address
@@ -53,18 +53,18 @@ class Reachability:
         self._failing_since_s = 0.0
 
     def is_lost(self) -> bool:
-        """Try further; return whether the server could not be reached for LOST_AFTER_S.
+        """Continue to try; return whether the server could not be reached for LOST_AFTER_S.
 
-        It is to be called a few times a second.
+        Call it a few times a second.
         """
         now = self._clock()
         self._try(now)
         return self._failures >= LEAST_FAILURES and now >= self._failing_since_s + LOST_AFTER_S
 
     def silent_s(self) -> float:
-        """Try further; return for how long the server has not answered, 0 where it never did.
+        """Continue to try; return for how many seconds the server has not answered; 0 if it never answered.
 
-        It is to be called a few times a second.
+        Call it a few times a second.
         """
         now = self._clock()
         self._try(now)
@@ -73,7 +73,7 @@ class Reachability:
         return now - (self._failing_since_s if self._failures else self._began_s)
 
     def close(self) -> None:
-        """Give up the try in progress."""
+        """Close the try in progress."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -101,7 +101,7 @@ class Reachability:
             self._end(now, False)
 
     def _is_writable(self) -> bool:
-        poll = select.poll()  # not select(), which takes no descriptors above 1023
+        poll = select.poll()  # not select(), which accepts no descriptors above 1023
         poll.register(self._socket.fileno() if self._socket is not None else -1, select.POLLOUT)
         return bool(poll.poll(0))
 
@@ -117,7 +117,7 @@ class Reachability:
 
 
 def check_loopback() -> None:
-    """Raise ResourceError where processes of this machine cannot connect to each other, as those of Ray do."""
+    """Raise ResourceError if processes of this machine cannot connect to each other, as Ray's must."""
     with socket.socket() as listener, socket.socket() as connection:
         try:
             listener.bind((LOOPBACK, 0))
@@ -131,18 +131,18 @@ def check_loopback() -> None:
 
 
 SETUP_HOOK: Final = "worker_process_setup_hook"
-"""The key of Ray's runtime environment for what a process calls before its first task."""
+"""The key of Ray's runtime environment for a function that a process calls before its first task."""
 END_WITH_HEAD: Final = "rlexp.cluster.joined.end_with_head"
 _LOOK_S: Final = 0.5
 
 
 def end_with_head() -> None:
-    """Start a thread that ends this process, without a word to Ray, when the command would give the head up too."""
+    """Start a thread that ends this process, without telling Ray, when the command would give the head up."""
     threading.Thread(target=_watch, args=(head,), name="head-watch", daemon=True).start()
 
 
 def head() -> Reachability:
-    """Return the head of the cluster that this process is connected to."""
+    """Return the reachability of the head of the connected cluster."""
     import ray
 
     host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
@@ -162,20 +162,20 @@ def _watch(
 
 
 CONNECT_TIMEOUT_S = 60.0
-"""How long it may take to connect; that it works at all is known from the probe."""
+"""Most seconds of connecting; the probe has shown that it works."""
 
 
 class JoinedRay(Session):
     """Owns the connection to a cluster between ``__enter__`` and ``__exit__``, and a folder for Tune's files.
 
-    It ends no process: the cluster's head ends the actors of a command that has disconnected or died, and where the
-    head is lost they end by themselves.
+    It ends no process: the cluster's head ends the actors of a command that has disconnected or died. If the head is
+    lost, they end by themselves.
     """
 
     is_joined = True
 
     def __init__(self, address: str, cluster: Cluster, runtime_env: Mapping[str, Any], debug: bool) -> None:
-        """``runtime_env`` says what the processes of trials get on each node, as Ray wants it."""
+        """Initialise; ``runtime_env`` is what trials' processes get on each node, in Ray's form."""
         super().__init__(cluster, debug)
         self._address = address
         self._runtime_env = dict(runtime_env)
@@ -209,7 +209,7 @@ class JoinedRay(Session):
     def _check(self) -> None:
         for name, server in self._servers.items():
             if server.is_lost():
-                self.is_abandoned = True  # Ray's calls would wait for it, and after a minute end this process
+                self.is_abandoned = True  # Ray's calls would wait for it, and after a minute end this process.
                 raise RayStoppedError(f"Ray stopped: {name} cannot be reached any more")
 
     def _end(self) -> None:
@@ -223,7 +223,7 @@ class JoinedRay(Session):
 
 
 def _watched_servers() -> dict[str, Reachability]:
-    """Return the two servers without which nothing goes on: the cluster's head, and Ray on this node. Ray is joined."""
+    """Return the two servers that everything needs: the cluster's head, and Ray on this node. Ray is joined."""
     import ray
 
     context = ray.get_runtime_context()

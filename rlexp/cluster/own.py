@@ -1,4 +1,4 @@
-"""A Ray of our own for one command: started quietly, called in a thread, and ended with all its processes and files."""
+"""An own Ray for one command: started quietly, called in a thread, and ended with all its processes and files."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from rlexp.cluster.quick_start.fork_server import ForkServer
 
 DISCONNECT_S = 0.5
-"""How long this process may take to disconnect from Ray before Ray's processes are killed."""
+"""Seconds that this process may take to disconnect from Ray before Ray's processes are killed."""
 START_TIMEOUT_S = 180.0
-"""How long Ray may take to start; on a busy machine it takes up to a minute."""
+"""Seconds that Ray may take to start; on a busy machine it takes up to a minute."""
 _SERVERS = ("gcs_server", "raylet")
-"""The processes without which Ray does nothing: the registry of everything, and the node's manager."""
+"""The processes that Ray needs for everything: the global registry, and the node's manager."""
 
 
 class OwnRay(Session):
     """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder.
 
-    Where this process dies in between, a guard ends them in its place.
+    If this process dies in between, a guard ends them.
     """
 
     is_joined = False
@@ -46,7 +46,7 @@ class OwnRay(Session):
         num_processes: int = 1,
         fork_server: ForkServer | None = None,
     ) -> None:
-        """``num_processes``: of actors, which are started ahead where no ``fork_server`` makes them quickly."""
+        """Initialise; ``num_processes`` of actors are started ahead if no ``fork_server`` makes them quickly."""
         super().__init__(Cluster.of(replace(this_machine(), cpus=num_cpus, gpus=num_gpus)), debug)
         self._num_processes = num_processes
         self._fork_server = fork_server
@@ -100,7 +100,7 @@ class OwnRay(Session):
                 raise RayStoppedError(f"Ray stopped: its process {name} (pid {process.pid}) ended unexpectedly")
 
     def _end(self) -> None:
-        """Leave Ray, then kill its processes: the SIGTERM that Ray sends is blocked in them."""
+        """Leave Ray, then kill its processes, as Ray's SIGTERM is blocked in them."""
         assert self._folder is not None
         family = family_of(self.folder)
         self.leave()
@@ -121,10 +121,10 @@ class OwnRay(Session):
 
 @contextmanager
 def _blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Hold signals back from this thread; for the processes that it starts meanwhile, for ever.
+    """Block signals in this thread, and for ever in processes that it starts meanwhile.
 
-    A terminal that is closed sends SIGHUP to all processes of the command, ``timeout`` and job schedulers send
-    SIGTERM to all of them, and a trial needs all of Ray to save.
+    A closed terminal sends SIGHUP to all processes of the command, ``timeout`` and job schedulers send SIGTERM to all,
+    and a trial needs all of Ray for saving.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -134,7 +134,7 @@ def _blocked(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _servers() -> dict[str, psutil.Process]:
-    """Return the processes of this process's Ray that are called as _SERVERS says, by name."""
+    """Return the processes of this process's Ray with the names in _SERVERS, by name."""
     children = {child.name(): child for child in psutil.Process().children()}
     return {name: children[name] for name in _SERVERS}
 

@@ -1,6 +1,6 @@
-"""Probing a cluster before anything is created: what its nodes report, and what keeps experiments from running there.
+"""Probing a cluster before anything is created: what its nodes report, and what prevents experiments there.
 
-A process of its own asks them, since Ray may wait there for ever.
+A separate process asks them, since Ray may wait for ever.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class NodeReport:
 
     node: ClusterNode
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of Python and packages, by name; without those that are not there."""
+    """Versions of Python and packages, by name; missing ones are left out."""
     problems: tuple[Problem, ...] = ()
-    """What keeps experiments from running on it."""
+    """Problems that prevent experiments on it."""
     notices: tuple[str, ...] = ()
 
 
@@ -56,10 +56,10 @@ class ClusterReport:
     """All nodes of a cluster."""
 
     address: str
-    """Of its head, ``HOST:PORT``."""
+    """Address of its head, ``HOST:PORT``."""
     nodes: tuple[NodeReport, ...]
     notices: tuple[str, ...] = ()
-    """What its user should know of nodes that are not among ``nodes``."""
+    """Notes for the user about nodes that are not among ``nodes``."""
     auth_mode: str = "disabled"
     """The value of RAY_AUTH_MODE with which it can be joined."""
 
@@ -77,7 +77,7 @@ class ClusterReport:
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions that the nodes are compared with."""
+    """Return the versions with which the nodes are compared."""
     return {"python": platform.python_version(), "ray": version("ray"), "torch": version("torch"), "rlexp": __version__}
 
 
@@ -90,7 +90,7 @@ def report_of(
 ) -> ClusterReport:
     """Return the report on the cluster at ``address`` from the answers of ``probe_process``; ``here``: versions.
 
-    ``hints`` say what to do where a module or a server is missing, by its name.
+    ``hints`` say what to do if a module or a server is missing, by its name.
     """
     names = _names(answers)
     there = [(answer, names[answer["id"]]) for answer in answers if not answer.get("has_left")]
@@ -100,7 +100,7 @@ def report_of(
 
 
 def _names(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the address of each node, by its id; with a part of the id where several nodes share one."""
+    """Return the address of each node, by its id; with a part of the id if several nodes share an address."""
     addresses = [answer["address"] for answer in answers]
     return {
         answer["id"]: answer["address"]
@@ -122,7 +122,7 @@ def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str], 
     node = ClusterNode(name, machine, answer["custom"], is_driver, is_driver or bool(facts.get("sees_out")))
     problems = (*_problems(name, answer, here, hints), *_unmet(name, answer.get("facts") or {}, hints))
     notices = tuple(_notices(name, facts, here))
-    if not (machine.cpus or machine.gpus or is_driver):  # a head that no trial uses
+    if not (machine.cpus or machine.gpus or is_driver):  # a head that trials do not use
         notices = (*notices, *(problem.message for problem in problems))
         problems = ()
     return NodeReport(node, {key: facts[key] for key in here if facts.get(key)}, problems, notices)
@@ -155,7 +155,7 @@ def _unmet(name: str, facts: Mapping[str, Any], hints: Mapping[str, str]) -> Ite
 
 
 def _notices(name: str, facts: Mapping[str, Any], here: Mapping[str, str]) -> Iterator[str]:
-    """Yield differences that do not matter by themselves."""
+    """Yield differences that are not problems by themselves."""
     for key in ("python", "torch"):
         there = facts.get(key)
         is_minor = key != "python" or _minor(there or "") == _minor(here["python"])
@@ -168,21 +168,21 @@ def _minor(python: str) -> list[str]:
 
 
 REACH_TIMEOUT_S: Final = 3.0
-"""How long the head may take to accept a connection."""
+"""Seconds that the head may take to accept a connection."""
 LOAD_TIMEOUT_S: Final = 60.0
-"""How long importing Ray may take."""
+"""Seconds that importing Ray may take."""
 CONNECT_TIMEOUT_S: Final = 15.0
-"""How long connecting may take: with a wrong token Ray tries for ever."""
+"""Seconds that connecting may take: with a wrong token, Ray tries for ever."""
 SILENCE_S: Final = 60.0
-"""How long the process that waits for the nodes may say nothing; how long it waits, it decides by what nodes answer."""
+"""Seconds without a message from the process that waits for the nodes; it decides itself how long to wait for them."""
 _LOOK_INTERVAL_S: Final = 1.0
 _MODULE: Final = "rlexp.cluster.probe_process"
 _VARIABLES: Final = {"RAY_gcs_server_request_timeout_seconds": "8"}
-"""How long Ray looks for its own node on this machine; its 60 s are longer than connecting may take."""
+"""Seconds for which Ray looks for its own node on this machine; its 60 s are longer than connecting may take."""
 _REFUSED_TOKEN: Final = re.compile(r"Unauthenticated|InvalidAuthToken")
-"""What Ray prints, again and again, where the head does not accept the token."""
+"""Ray's repeated output if the head does not accept the token."""
 _NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", re.IGNORECASE)
-"""What Ray raises where it is to use a token and finds none."""
+"""Ray's error if it should use a token and finds none."""
 _VERSIONS: Final = re.compile(r"Ray: (\S+).*?Python: (\S+)", re.DOTALL)
 _LOCAL_HINT: Final = "check --address; --address local trains in a Ray of its own on this machine"
 _NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; ray job submit (rlexp[cluster]) needs none"
@@ -190,22 +190,22 @@ _NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; ray job 
 
 @dataclass(frozen=True)
 class Question:
-    """What the nodes are asked, beside their versions and resources."""
+    """The questions to the nodes, beside their versions and resources."""
 
     modules: tuple[str, ...] = ()
     """Modules that they must be able to import."""
     packages: tuple[str, ...] = ()
     """Packages that must be installed there."""
     folders: tuple[str, ...] = ()
-    """Where modules may be, apart from where installed ones are."""
+    """Folders that may have modules, beside the installed ones."""
     out: Path | None = None
-    """The directory of runs, which they may see."""
+    """The directory of runs, which nodes may see."""
     servers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """What they must reach: hosts and ports, by the name that messages have."""
+    """Servers that they must reach: hosts and ports, by the names in messages."""
     files: tuple[str, ...] = ()
-    """What they must be able to read."""
+    """Files that they must be able to read."""
     hints: Mapping[str, str] = field(default_factory=dict)
-    """What to do where a package or a server is missing, by its name."""
+    """What to do if a package or a server is missing, by its name."""
     runtime_env: Mapping[str, Any] | None = None
     """What they get from this machine."""
 
@@ -213,7 +213,7 @@ class Question:
 def probe_cluster(address: str, question: Question = Question()) -> ClusterReport:
     """Return what the nodes of the cluster at ``address`` (or AUTO) report.
 
-    Raises ResourceError where there is no cluster, or none that this machine and its token may use.
+    Raises ResourceError if there is no cluster, or none that this machine and its token may use.
     """
     with _marker(question.out) as marker:
         asked = {
@@ -239,7 +239,7 @@ def ask_for_bundles(address: str, bundles: Sequence[Mapping[str, float]]) -> Non
 
 
 def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
-    """Return what a process of its own says: that it is connected, and then the answer."""
+    """Return the messages of a separate process: that it is connected, and then the answer."""
     if address != AUTO:
         _refuse_unreachable(address)
     first, *more = auth_modes(os.environ, Path.home())
@@ -264,11 +264,11 @@ def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Me
 
 
 class _FailedError(Exception):
-    """The process has not said what it was to say; the text is why."""
+    """Raised if the process did not send the expected message; the text is the reason."""
 
 
 def _connected(process: ChildProcess) -> Message:
-    """Return the message after connecting; raises _FailedError after a time, or as soon as Ray prints why it waits."""
+    """Return the message after connecting; raises _FailedError after a time, or when Ray prints why it waits."""
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -280,7 +280,7 @@ def _connected(process: ChildProcess) -> Message:
 
 
 def _message(process: ChildProcess, timeout_s: float, otherwise: str) -> Message:
-    """Return the next message; ``otherwise`` says that there is none in time."""
+    """Return the next message; ``otherwise`` is the error text if none comes in time."""
     try:
         return _checked(process, process.message(timeout_s))
     except TimeoutError:
@@ -305,7 +305,7 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _error(address: str, error: str, output: str) -> ResourceError:
-    """Return why a cluster cannot be joined, from what Ray raised and printed."""
+    """Return why a cluster cannot be joined, from errors and output of Ray."""
     versions = _VERSIONS.findall(error) if "ersion mismatch" in error else []
     if versions:
         (ray, python), here = versions[0], versions_here()
@@ -317,7 +317,7 @@ def _error(address: str, error: str, output: str) -> ResourceError:
     if _REFUSED_TOKEN.search(error + output) or _NO_TOKEN.search(error):
         return _token_error(address)
     if "resolve node to connect to" in error:
-        return ResourceError(f"this machine is no node of the cluster at {address}", _NODE_HINT.format(address))
+        return ResourceError(f"this machine is not a node of the cluster at {address}", _NODE_HINT.format(address))
     if address == AUTO and "find any running Ray" in error:
         return ResourceError(
             "no Ray runs on this machine", "ray start makes it a node of a cluster; or --address local"
@@ -328,7 +328,7 @@ def _error(address: str, error: str, output: str) -> ResourceError:
 
 
 class _TokenError(ResourceError):
-    """The cluster wants a token, or another one."""
+    """Raised if the cluster wants a token, or another one."""
 
 
 def _token_error(address: str) -> _TokenError:
@@ -342,7 +342,7 @@ def _token_error(address: str) -> _TokenError:
 
 @contextmanager
 def _marker(out: Path | None) -> Iterator[Path | None]:
-    """Write a file for the time of its body: in ``out``, or the nearest folder above it that exists."""
+    """Write a file for the time of its body: in ``out``, or the nearest existing folder above it."""
     if out is None:
         yield None
         return
@@ -350,7 +350,7 @@ def _marker(out: Path | None) -> Iterator[Path | None]:
     marker = folder / f".rlexp-probe-{uuid.uuid4().hex}"
     try:
         marker.touch(exist_ok=False)
-    except OSError:  # whether a run can be created there is found out when it is
+    except OSError:  # whether a run can be created there is found out later
         yield None
         return
     try:

@@ -1,8 +1,8 @@
 """The process that looks at a cluster: ``python -m rlexp.cluster.probe_process FD``, started by ``probe``.
 
-Messages: ``loaded``, ``connected`` with the head's address, ``waiting`` every few seconds, then ``nodes`` or
-``asked``; ``failed`` ends them. What a node finds out about itself are functions that are sent there whole and import
-what they need: rlexp may not be installed.
+Messages: ``loaded``, ``connected`` with the head's address, ``waiting`` every few seconds, then ``nodes`` or ``asked``;
+``failed`` ends them. The functions that nodes run are sent there whole and import what they need, as rlexp may not be
+installed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def measured(
 ) -> dict[str, Any]:
     """Return versions, memory in bytes, whether ``marker`` exists, and why modules cannot be imported, by name.
 
-    ``modules`` are imported, from ``folders`` too; of installed ``packages`` it is only looked whether they are there.
-    Also why ``servers``, hosts and ports by name, cannot be reached, and which of ``files`` cannot be read.
+    ``modules`` are imported, also from ``folders``; installed ``packages`` are only searched. Also why ``servers``,
+    hosts and ports by name, cannot be reached, and which of ``files`` cannot be read.
     """
     import importlib
     import importlib.metadata
@@ -67,7 +67,7 @@ def measured(
     for name in modules:
         try:
             importlib.import_module(name)
-        except BaseException as error:  # it is code of the user's
+        except BaseException as error:  # it is code of the user
             failed[name] = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
     failed |= {name: "it is not installed" for name in packages if not is_installed(name)}
     missing = [path for path in files if not os.access(path, os.R_OK)]
@@ -75,17 +75,17 @@ def measured(
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package can be found; it is not imported."""
+    """Return whether a package can be found, without importing it."""
     import importlib.util
 
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # of the package that it is in
+    except ModuleNotFoundError:  # an error of its parent package
         return False
 
 
 def unreachable(servers: dict[str, tuple[str, int]]) -> dict[str, str]:
-    """Return why servers cannot be reached, by their names; without those that can."""
+    """Return why servers cannot be reached, by their names; reachable ones are left out."""
     import socket
 
     failed: dict[str, str] = {}
@@ -98,16 +98,16 @@ def unreachable(servers: dict[str, tuple[str, int]]) -> dict[str, str]:
 
 
 LOOK_S: Final = 5.0
-"""How often it is looked which of the nodes that have not answered accept connections."""
+"""Seconds between two checks of which silent nodes accept connections."""
 BUSY_TIMEOUT_S: Final = 180.0
-"""How long no node may have answered; each starts a process and imports the user's modules, slowly where it is busy."""
+"""Seconds without any node's answer; each starts a process and imports the user's modules, slowly if it is busy."""
 UNREACHED_TIMEOUT_S: Final = 30.0
-"""How long a node may accept no connection."""
+"""Seconds that a node may accept no connection."""
 _CONNECT_TIMEOUT_S: Final = 1.0
 _CUSTOM_EXCEPT = ("CPU", "GPU", "memory", "object_store_memory")
 
 Task = TypeVar("Task")
-"""What a node was asked, as Ray names it."""
+"""A task for a node, as Ray names it."""
 
 
 def serve(request: Message, send: Send) -> None:
@@ -139,15 +139,12 @@ def serve(request: Message, send: Send) -> None:
 
 
 def _reports(asked: Message, send: Send) -> list[dict[str, Any]]:
-    """Return what Ray knows of each node, and what the node says of itself or why it does not.
-
-    ``asked``: the arguments of ``measured``.
-    """
+    """Return what Ray knows of each node, and what the node reports or why it does not."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     for function in (measured, is_installed, unreachable):
-        function.__module__ = "__main__"  # so Ray sends the function itself, not where to import it from
+        function.__module__ = "__main__"  # so that Ray sends the function itself, not its import path
     task: Any = ray.remote(num_cpus=0, max_retries=0)(measured)
     known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = [node for node in known if node["Alive"]]
@@ -177,8 +174,8 @@ def await_nodes(
 ) -> dict[Task, dict[str, Any]]:
     """Wait for the nodes of tasks; return, by its task, what to report of each that gives no answer.
 
-    ``ready`` waits a while for one of its tasks at least. The wait goes on while one node answers after the other, and
-    for nodes that accept connections, which are busy, for longer. ``tell`` is called every few seconds.
+    ``ready`` waits a while for at least one task. The wait continues while nodes answer one after another, and longer
+    for nodes that accept connections, as these are busy. ``tell`` is called every few seconds.
     """
     pending, heard_s = list(nodes), clock()
     failing_s: dict[Task, float] = {}
@@ -216,7 +213,7 @@ def _place(node: dict[str, Any]) -> str:
 
 
 def _known(node: dict[str, Any]) -> dict[str, Any]:
-    """Return what Ray's own table has of a node."""
+    """Return the facts of a node in Ray's own table."""
     amounts = node["Resources"]
     custom = {name: amount for name, amount in amounts.items() if name not in _CUSTOM_EXCEPT}
     return {

@@ -1,6 +1,6 @@
-"""Which Ray a command trains in, as an option or the environment says, and Session: that Ray for the command's time.
+"""The Ray in which a command trains, by an option or the environment, and Session: that Ray for the command's time.
 
-``OwnRay`` and ``JoinedRay`` are the two kinds of a session; what both do and raise is here.
+``OwnRay`` and ``JoinedRay`` are the two kinds of a session; their common parts and errors are here.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from rlexp.cluster.room.machine import Cluster
 
 AUTO: Final = "auto"
-"""The address of the cluster that this machine is a node of."""
+"""The address of the cluster that has this machine as a node."""
 ADDRESS_OPTION: Final = "--address"
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 LONGEST_S: Final = 10 * 365 * 86400.0
-"""Timers of the operating system take no much longer waits."""
+"""Timers of the operating system accept waits up to about this."""
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 SHUTDOWN_TIMEOUT_S: Final = 10.0
-"""How long Ray may take to shut down, or to disconnect from a cluster."""
+"""Seconds that Ray may take to shut down, or to disconnect from a cluster."""
 
 
 @dataclass(frozen=True)
 class Joining:
-    """Which Ray a command trains in, and how."""
+    """The Ray in which a command trains, and how."""
 
     address: str | None = None
-    """``HOST:PORT`` of a cluster's head, or AUTO; None: a Ray of our own on this machine."""
+    """``HOST:PORT`` of a cluster's head, or AUTO; None: our own Ray on this machine."""
     wait_s: float | None = None
-    """How long to wait until the cluster has room, in seconds; None: not at all."""
+    """Seconds to wait until the cluster has room; None: no wait."""
     sends_folder: bool = False
-    """Whether the whole current folder is sent to the nodes, not only the modules that the experiments name."""
+    """Whether the whole current folder is sent to the nodes, and not only the experiments' modules."""
     fork_server: ForkServer | None = None
-    """What the processes of a Ray of our own are forked from; None: each is started anew."""
+    """The server that forks processes of our own Ray; None: each is started anew."""
 
 
 OWN: Final = Joining()
@@ -59,9 +59,9 @@ OWN: Final = Joining()
 def choose(
     option: str | None, environment: MutableMapping[str, str], wait: str | None = None, sends_folder: bool = False
 ) -> Joining:
-    """Return what the option, else RLEXP_ADDRESS, else RAY_ADDRESS asks for, and remove Ray's own variable.
+    """Return the Ray that the option, else RLEXP_ADDRESS, else RAY_ADDRESS names, and remove Ray's own variable.
 
-    So nothing joins that address unasked: an env may call ``ray.init()``, which would. Raises UsageError.
+    So nothing joins that address unasked, as an env's ``ray.init()`` would. Raises UsageError.
     """
     name, address = _named(option, environment)
     if address == AUTO and environment.get(RAY_ADDRESS, "").strip() not in ("", LOCAL):
@@ -77,11 +77,11 @@ def choose(
 
 
 def _named(option: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the address that wins, and who names it."""
+    """Return the address with priority, and its source."""
     if option is not None:
         return ADDRESS_OPTION, option.strip()
     own = environment.get(OWN_ADDRESS, "").strip()
-    if own or SESSION in environment:  # within an env of a run: it is not the user who has set Ray's
+    if own or SESSION in environment:  # within an env of a run: the user has not set Ray's variable
         return OWN_ADDRESS, own
     return RAY_ADDRESS, environment.get(RAY_ADDRESS, "").strip()
 
@@ -95,7 +95,7 @@ def _refuse_other_addresses(name: str, address: str) -> None:
         hint = f"with rlexp[cluster] installed here and on the head: {command}"
         raise UsageError(message, hint)
     if not _HOST_AND_PORT.fullmatch(address):
-        raise UsageError(f"{given} is no address", "write HOST:PORT, auto for this machine's cluster, or local")
+        raise UsageError(f"{given} is not a valid address", "write HOST:PORT, auto (this machine's cluster) or local")
 
 
 def _refuse_options_of_clusters(wait: str | None, sends_folder: bool) -> None:
@@ -108,7 +108,7 @@ def seconds_of(text: str, option: str) -> float:
     """Return the duration that ``option`` gives, ``30s``, ``10m`` or ``2h``, in seconds; raises UsageError."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{option} {text} is no duration", f"write {option} 30s, 10m or 2h")
+        raise UsageError(f"{option} {text} is not a valid duration", f"write {option} 30s, 10m or 2h")
     seconds = float(found[1]) * _SECONDS[found[2]]
     if seconds > LONGEST_S:
         raise UsageError(f"{option} {text:.60} is more than 10 years", f"write {option} 30s, 10m or 2h")
@@ -116,11 +116,11 @@ def seconds_of(text: str, option: str) -> float:
 
 
 class RayStartError(RlexpError):
-    """Ray could not be started, or not be joined."""
+    """Raised if Ray could not be started, or not be joined."""
 
 
 class RayStoppedError(RlexpError):
-    """A part of Ray that every trial needs has ended, or cannot be reached, while trials ran."""
+    """Raised if a part of Ray that every trial needs ended or cannot be reached while trials run."""
 
     exit_code = 5
 
@@ -129,13 +129,13 @@ class Session(ABC):
     """Owns a Ray between ``__enter__`` and ``__exit__``, and the thread in which all of it is called."""
 
     is_joined: ClassVar[bool]
-    """Whether it is somebody's cluster, which goes on without this command."""
+    """Whether it is somebody's cluster, which continues without this command."""
     is_abandoned = False
-    """Whether the rest of Ray is left without a call to it: where a server is gone, one would wait a minute for it, and
-    may crash while the thread is in another one."""
+    """Whether Ray gets no more calls. If a server is gone, one would wait a minute, and may crash beside the thread's.
+    """
 
     def __init__(self, cluster: Cluster, debug: bool) -> None:
-        """``debug``: what Ray and its processes say is shown."""
+        """Initialise; ``debug``: show messages of Ray and its processes."""
         self.cluster = cluster
         """The nodes that trials may use."""
         self._debug = debug
@@ -144,19 +144,19 @@ class Session(ABC):
 
     @property
     def folder(self) -> Path:
-        """Where its temporary files are, on this machine; only while it is entered."""
+        """Folder of its temporary files on this machine; only while it is entered."""
         assert self._folder is not None
         return self._folder.path
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
-        """Call a function that uses Ray in a thread; raises what it raises, or what one of ``checks`` raises meanwhile.
+        """Call a function that uses Ray in a thread; raises its error, or an error of ``checks`` meanwhile.
 
-        Raises RayStoppedError where a part without which Ray cannot work is lost.
+        Raises RayStoppedError if a part is lost that Ray needs.
         """
         self._thread.call(function, self._check, *checks)
 
     def leave(self) -> None:
-        """Abandon Ray where the function that was called last has not ended, nor ends soon."""
+        """Abandon Ray if the last called function does not end soon."""
         self.is_abandoned = self.is_abandoned or not self._thread.is_free()
 
     def __enter__(self) -> Self:
@@ -176,20 +176,20 @@ class Session(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Let Ray be there, by a call in the thread; raises RayStartError."""
+        """Start or join Ray, by a call in the thread; raises RayStartError."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Abandon Ray and raise RayStoppedError where a part without which it cannot work is lost; never waits."""
+        """Abandon Ray and raise RayStoppedError if a part is lost that Ray needs; never waits."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Leave Ray, and end and remove what is the command's own, also where it has begun in part."""
+        """Leave Ray, and end and remove the command's own parts, also after an incomplete begin."""
 
     def _logging(self) -> dict[str, Any]:
-        """Return how ``ray.init`` is to log, and let Ray do so before it looks at its arguments.
+        """Return the log settings of ``ray.init``, and apply them before it looks at its arguments.
 
-        A failed trial is reported by us, in a line; Tune would log its whole traceback.
+        We report a failed trial in a line; Tune would log its whole traceback.
         """
         level = logging.INFO if self._debug else logging.CRITICAL
         logging.getLogger("ray").setLevel(level)
@@ -208,7 +208,7 @@ class Session(ABC):
 
 
 def within(seconds: float, error: Exception) -> Callable[[], None]:
-    """Return a check for ``Session.call`` that raises ``error`` once so many seconds are over."""
+    """Return a check for ``Session.call`` that raises ``error`` after so many seconds."""
     end_s = time.monotonic() + seconds
 
     def check() -> None:
@@ -220,4 +220,4 @@ def within(seconds: float, error: Exception) -> Callable[[], None]:
 
 def exit_without_ray(code: int) -> None:
     """Let the interpreter end with ``code`` before Ray's own exit handlers, which would wait for an abandoned Ray."""
-    atexit.register(os._exit, code)  # what is registered last is called first
+    atexit.register(os._exit, code)  # the last registered handler is called first

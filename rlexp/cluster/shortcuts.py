@@ -1,7 +1,7 @@
-"""The uses of names that Ray, Tune and PyTorch do not promise to keep: whether each is active, and why not.
+"""The uses of private names of Ray, Tune and PyTorch: whether each is active, and why not.
 
-Most of them are shortcuts of a run's start. All such names are looked up here before they are used: where one is
-missing or takes other arguments, these libraries go their own way, and a note of the run and ``rlexp doctor`` say so.
+Most of them shorten a run's start. All such names are looked up here before use. If one is missing or takes other
+arguments, these libraries do their usual work, and a note of the run and ``rlexp doctor`` say so.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "RLEXP_QUICK_START"
-"""The environment variable that turns off, by ``0``, what only makes the start quicker."""
+"""The environment variable whose value ``0`` turns off what only makes the start faster."""
 TESTED: Final = ((2, 54), (2, 61))
-"""The versions of Ray with which the tests ran, as in pyproject.toml: the lowest, and the first that is too new."""
+"""The versions of Ray that were tested, as in pyproject.toml: the lowest, and the first that is too new."""
 
 
 @dataclass(frozen=True)
 class Shortcut:
-    """A use of such names."""
+    """One use of such names."""
 
     name: str
     parts: tuple[str, ...]
     """``module:name(arguments)``, the first arguments of a function, or ``file:text`` for what is not imported yet."""
     otherwise: str
-    """What happens where it is not active."""
+    """What happens if it is not active."""
     only_quickens: bool = True
-    """Whether runs do without it: then the variable turns it off, and so does a version of Ray that was not tested."""
+    """Whether runs work without it; then the variable turns it off, and so does an untested version of Ray."""
     is_for_clusters: bool = False
-    """Whether it is also of use in a cluster that is joined."""
+    """Whether it is also useful in a joined cluster."""
     platform: str | None = None
     """The only value of ``sys.platform`` with which it works."""
 
     def refusal(self) -> str | None:
-        """Return why it is not to be used here, as far as that is known without Ray; None where nothing is known."""
+        """Return why it may not be used here, as far as known without Ray; None if nothing is known."""
         if self.only_quickens and os.environ.get(VARIABLE) == "0":
             return f"{VARIABLE}=0"
         if self.platform not in (None, sys.platform):
@@ -47,11 +47,11 @@ class Shortcut:
         return _refusal_of_version() if self.only_quickens else None
 
     def why_off(self) -> str | None:
-        """Return why it is not active; None where it is. Imports Ray."""
+        """Return why it is not active; None if it is. Imports Ray."""
         return self.refusal() or next(filter(None, map(_change, self.parts)), None)
 
     def note(self) -> str | None:
-        """Return what a run says where it is off because a library has changed; None where it is not."""
+        """Return a run's note if it is off because a library has changed; None if it is not."""
         reason = self.why_off()
         if reason is None or reason.startswith(VARIABLE) or self.platform not in (None, sys.platform):
             return None
@@ -74,7 +74,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def _change(part: str) -> str | None:
-    """Return in which way the installed Ray differs from what is known of a part; None where it does not."""
+    """Return how the installed Ray differs from what is known of a part; None if it does not."""
     where, _, what = part.partition(":")
     if where.endswith(".py"):
         return None if what in _source(where) else f"{where} has no {what!r}"
@@ -92,7 +92,7 @@ def _change(part: str) -> str | None:
 
 
 def _source(path: str) -> str:
-    """Return the text of a library's file, without an import of what is around it."""
+    """Return the text of a library's file, without importing its package."""
     spec = find_spec(path.partition("/")[0])
     try:
         return Path(str(spec and spec.origin)).parents[1].joinpath(path).read_text(encoding="utf-8")
@@ -127,10 +127,10 @@ SMALL_SERVICES: Final = Shortcut(
         "ray._raylet:METRICS_AGENT_PORT_NAME",
         "ray._raylet:METRICS_EXPORT_PORT_NAME",
         "ray._raylet:RUNTIME_ENV_AGENT_PORT_NAME",
-        # Where Tune starts new processes, these have runtime environments, which one of the services prepares.
+        # New processes of Tune have runtime environments, which one of the services prepares.
         *IDLE_PROCESSES.parts,
     ),
-    "Ray starts all of its services, also those of clusters and dashboards",
+    "Ray starts all of its services, also for clusters and dashboards",
 )
 UNCOUNTED_CALLBACKS: Final = Shortcut(
     "uncounted callbacks",
@@ -176,6 +176,6 @@ SHORTCUTS: Final = (
 
 
 def notes(is_joined: bool) -> list[str]:
-    """Return what a run says about the shortcuts that are off as a library has changed; ``is_joined``: in a cluster."""
+    """Return a run's notes about shortcuts that are off as a library has changed; ``is_joined``: in a cluster."""
     used = [each for each in SHORTCUTS if (each.is_for_clusters if is_joined else each is not NODE_TABLES)]
     return [note for each in used if (note := each.note()) is not None]

@@ -62,7 +62,7 @@ def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> E
 
 
 def _library() -> Any:
-    """Return EnvPool; its import takes a second, and raises ImportError where it is missing."""
+    """Return EnvPool; its import takes a second, and raises ImportError if it is missing."""
     return importlib.import_module("envpool")
 
 

@@ -122,7 +122,7 @@ class OwnSpaces:
             return list(iterate(batch_space(self.observation_space, _length(observations)), observations))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise UsageError(
-                f"the observations are no batch of {self.observation_space}: {error}",
+                f"the observations are not a batch of {self.observation_space}: {error}",
                 "give a list of observations, or what a Gymnasium vector env returns",
             ) from error
 

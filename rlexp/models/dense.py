@@ -173,7 +173,7 @@ def _elu(x: Array) -> Array:
 
 
 def _swish(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # exp(-x) is infinite only where x / (1 + exp(-x)) is 0
+    with np.errstate(over="ignore"):  # exp(-x) is infinite only if x / (1 + exp(-x)) is 0
         swish: Array = x / (1 + np.exp(-x))
     return swish
 

@@ -31,7 +31,7 @@ class CustomTorso:
 
 @dataclass(frozen=True)
 class TorsoConfig:
-    """The layers between the observation and the heads; the words are those of the keys under ``config.model``."""
+    """The layers between the observation and the heads; its words are the values of keys under ``config.model``."""
 
     fcnet_hiddens: tuple[int, ...]
     """Sizes of the layers that see a vector."""

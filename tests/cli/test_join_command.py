@@ -82,7 +82,7 @@ def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torc
     ("words", "error"),
     [
         (["join"], "error: no board is given"),
-        (["join", DEAD, "--for", "long"], "error: --for long is no duration"),
+        (["join", DEAD, "--for", "long"], "error: --for long is not a valid duration"),
         (["join", DEAD, "--out", "here"], "error: --out is for trainers"),
         (["join", DEAD, "--address", "head:6379"], "error: --address is for trainers"),
         (

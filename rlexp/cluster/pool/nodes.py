@@ -1,7 +1,8 @@
-"""RayTables: the one reader of Ray's tables of nodes: who lives, who is drained, what is free, where an actor is.
+"""RayTables: the only reader of Ray's tables of nodes: alive and draining nodes, free resources, nodes of actors.
 
-Trials of a joined cluster ask it by the driver; a task pool by its ClusterWatch, which knows which of the pool's actors
-wait for room, were lost with their node, or are on one that ends soon. Importing it does not import Ray.
+Trials of a joined cluster use it through the driver; a task pool through its ClusterWatch, which knows which of the
+pool's actors wait for room, were lost with their node, or are on a node that ends soon. Importing it does not import
+Ray.
 """
 
 from __future__ import annotations
@@ -21,42 +22,42 @@ from rlexp.cluster.shortcuts import NODE_TABLES
 Bundle = Mapping[str, float]
 """Amounts of resources that are reserved or free on one node, by Ray's names."""
 _ANSWER_TIMEOUT_S = 2.0
-"""How long a node may take to accept a connection."""
+"""Seconds that a node may take to accept a connection."""
 _FEW_ACTORS = 20
-"""So many are asked for one by one; the table of all would take longer."""
+"""Most actors that are asked for one by one; for more, the table of all is faster."""
 
 
 @dataclass(frozen=True)
 class RayNode:
-    """One node of the cluster that Ray runs on."""
+    """One node of Ray's cluster."""
 
     id: str
-    """Ray's, in hexadecimal digits; a node that comes back has another one."""
+    """Ray's id, in hexadecimal digits; a node that comes back has another one."""
     address: str
     port: int
-    """Of the node's manager, Ray's process without which no other works there."""
+    """Port of the node's manager, Ray's process that all others there need."""
     is_alive: bool
     """Whether Ray has not declared it dead, which takes up to half a minute."""
 
 
 class RayTables:
-    """Asks the Ray that this process is connected to; may be asked in any thread.
+    """Reads tables of the Ray to which this process is connected; any thread may use it.
 
-    Ray has no public call for nodes that will end, for what is free on each, nor for actors without its dashboard; Ray
-    Train reads the same tables. Where these have changed, it is answered that nothing is known.
+    Ray has no public call for nodes that will end, for free resources of each, nor for actors without its dashboard.
+    Ray Train reads the same tables. If these have changed, the answer is that nothing is known.
     """
 
     def __init__(self) -> None:
         self._is_known = NODE_TABLES.why_off() is None
 
     def num_alive(self) -> int:
-        """Return how many nodes there are whose actors can be found; 0 before this process is connected to them."""
+        """Return the number of nodes whose actors can be found; 0 before this process is connected."""
         import ray
 
         return sum(node.is_alive for node in self.nodes()) if self._is_known and ray.is_initialized() else 0
 
     def nodes(self) -> Sequence[RayNode]:
-        """Return all, also those that are dead."""
+        """Return all nodes, with dead ones."""
         import ray
 
         return [
@@ -65,7 +66,7 @@ class RayTables:
         ]
 
     def nodes_of(self, actors: Sequence[Any]) -> Sequence[str | None]:
-        """Return the node's id of each actor, None where it has been given no room yet."""
+        """Return the node's id of each actor; None if it has no room yet."""
         import ray
 
         if not self._is_known:
@@ -78,10 +79,10 @@ class RayTables:
         else:
             rows = state.actor_table(None, job_id=ray.JobID.from_hex(ray.get_runtime_context().get_job_id()))
         nodes = [rows[each]["Address"]["NodeID"] if rows.get(each) else "" for each in ids]
-        return [node if node.strip("f") else None for node in nodes]  # Ray's id of no node is all f
+        return [node if node.strip("f") else None for node in nodes]  # Ray's id for no node is all f
 
     def of_actor(self, actor: Any) -> RayNode | None:
-        """Return the node of an actor that has started, None where it is not known."""
+        """Return the node of an actor that has started; None if it is not known."""
         (where,) = self.nodes_of([actor])
         return next((node for node in self.nodes() if node.id == where), None)
 
@@ -98,7 +99,7 @@ class RayTables:
         return frozenset(state.get_draining_nodes())
 
     def available(self) -> Mapping[str, Bundle]:
-        """Return what is free on each node that takes new work, by the node's id."""
+        """Return what is free on each node that accepts new work, by the node's id."""
         if not self._is_known:
             return {}
         from ray._private.state import state
@@ -108,7 +109,7 @@ class RayTables:
         return {node: free for node, free in free_of.items() if node not in draining}
 
     def placed(self) -> Sequence[Sequence[tuple[str, Bundle]]]:
-        """Return each placement group that has its room: the id of the node and the resources of each bundle."""
+        """Return each placement group that has its room: node id and resources of each bundle."""
         groups = [group for group in _placement_groups() if group["state"] == "CREATED"]
         return [
             [(group["bundles_to_node_id"][index], bundle) for index, bundle in sorted(group["bundles"].items())]
@@ -116,13 +117,13 @@ class RayTables:
         ]
 
     def unplaced(self) -> Sequence[Sequence[Bundle]]:
-        """Return the bundles of each placement group that waits for room; also those of other commands."""
+        """Return the bundles of each placement group that waits for room; with the groups of other commands."""
         groups = _placement_groups()
         return [list(group["bundles"].values()) for group in groups if group["state"] in ("PENDING", "RESCHEDULING")]
 
 
 def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
-    """Return whether a server accepts a connection now; waits for it no longer than that."""
+    """Return whether a server accepts a connection now, within ``timeout_s``."""
     with suppress(OSError), socket.create_connection((host, port), timeout=timeout_s):
         return True
     return False
@@ -135,20 +136,20 @@ def _placement_groups() -> list[dict[str, Any]]:
 
 
 LOOK_S, LOOK_SOON_S = 2.0, 1.0
-"""Between two looks at the nodes; the shorter one while an actor has no known node."""
+"""Seconds between two looks at the nodes; the shorter one while the node of an actor is not known."""
 KEPT_S = 120.0
-"""How long the node of a removed actor is remembered: Ray notices up to a minute late that a node is dead."""
+"""Seconds for which the node of a removed actor is stored: Ray notices a dead node up to a minute late."""
 STOP_TIMEOUT_S = 5.0
-"""Bound of the wait for a look in progress."""
+"""Most seconds to wait for a look in progress."""
 
 
 class ClusterWatch:
     """Owns a thread that looks at the nodes every few seconds, once there are several; ends with ``stop``."""
 
     def __init__(self, nodes: RayTables, clock: Callable[[], float] = time.monotonic) -> None:
-        """``nodes`` are asked in the thread too."""
+        """Initialise; the thread also asks ``nodes``."""
         self.state = ONE_NODE
-        """What the newest look has shown; a new object where something has changed."""
+        """The result of the newest look; a new object if something has changed."""
         self.sees_several_nodes = False
         self._nodes = nodes
         self._clock = clock
@@ -170,7 +171,7 @@ class ClusterWatch:
                 self._start()
 
     def remove(self, actor: Actor[Any]) -> None:
-        """Remember where a removed actor was, for a while."""
+        """Store for a while where a removed actor was."""
         with self._lock:
             self._removed_s[actor] = self._clock()
 
@@ -204,7 +205,7 @@ class ClusterWatch:
         while not self._shall_stop.wait(LOOK_SOON_S if self._lacks_nodes() else LOOK_S):
             try:
                 self.look()
-            except Exception as error:  # the head may be away for a while: what was known last stays true
+            except Exception as error:  # the head may be away for a while; the last known state stays
                 logging.getLogger(__name__).debug("no look at the nodes: %s", error)
 
     def _lacks_nodes(self) -> bool:

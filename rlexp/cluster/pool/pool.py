@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from rlexp.errors import TrialError
 
 GET_TIMEOUT_S = 60.0
-"""Bound of the wait for a result whose call has already completed."""
+"""Most seconds to wait for a result whose call has already completed."""
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -19,41 +19,41 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, eq=False)
 class Actor(Generic[A]):
-    """A placed object. Only the pool that placed it looks inside."""
+    """A placed object; opaque except for the pool that placed it."""
 
     name: str
     handle: Any
     is_here: bool = True
-    """Whether it is in this process: then calls to it run at once, in the caller's thread."""
+    """Whether it is in this process; then calls to it run at once, in the caller's thread."""
 
 
 class ActorLostError(TrialError):
-    """The process of a placed object has died: nothing that was asked of it will be answered."""
+    """Raised if the process of a placed object has died, so that no call to it will be answered."""
 
 
 class ArgumentLostError(TrialError):
-    """A value that a call returned or needed is lost with the process or node that held it; the called object lives."""
+    """Raised if a value that a call returned or needed was lost with its process or node; the called object lives."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ref(Generic[R]):
-    """A value that a pool holds. Only that pool looks inside."""
+    """A value that a pool holds; opaque except for that pool."""
 
     handle: Any
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What an actor reserves while it lives; 0 CPUs means that it shares what the others leave."""
+    """The resources that an actor reserves while it lives; 0 CPUs means that it shares what others leave."""
 
     cpus: float
     gpus: float
     custom: Mapping[str, float] = field(default_factory=dict)
     """Amounts of the cluster's own resources, by name."""
     bundle: int | None = None
-    """The bundle of the trial's placement group, by its number; None: any that has room, or none where all is 0."""
+    """Number of the bundle in the trial's placement group; None: any with room, or none if all amounts are 0."""
     outside_group: bool = False
-    """Whether it is placed wherever the cluster has room, with nothing reserved for it by the trial."""
+    """Whether it is placed anywhere in the cluster with room, without a reservation of the trial."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,22 +71,22 @@ class Completed(Generic[A, R]):
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Where a pool's actors are, as far as the cluster has shown; replaced as a whole when something has changed."""
+    """The places of a pool's actors, as far as the cluster has shown; replaced as a whole after a change."""
 
     placed: frozenset[Actor[Any]] | None = None
-    """Those that have room on a node; None: there is one node only, and every actor counts as placed."""
+    """Actors with room on a node; None: there is only one node, and every actor counts as placed."""
     lost: Mapping[Actor[Any], str] = field(default_factory=dict)
-    """Those that were on a dead node, also some that have been removed since, with that node's name."""
+    """Actors that were on a dead node, by the node's name; also some that were removed since."""
     draining: Mapping[Actor[Any], str] = field(default_factory=dict)
-    """Those on a node that will end soon, with its name."""
+    """Actors on a node that will end soon, with its name."""
 
     def has_room(self, actor: Actor[Any]) -> bool:
-        """Return whether ``actor`` runs or starts, so that it may be asked for something."""
+        """Return whether ``actor`` runs or starts, so that it may get requests."""
         return self.placed is None or actor in self.placed
 
 
 ONE_NODE = ClusterState()
-"""Without other nodes, none is waited for and none is lost."""
+"""The state without other nodes: no actor waits for a node, and none is lost."""
 
 
 class TaskPool(Protocol):
@@ -95,7 +95,7 @@ class TaskPool(Protocol):
     def place(
         self, name: str, resources: Resources | None, make: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> Actor[A]:
-        """Construct ``make(*args, **kwargs)`` where this pool runs things, without ``resources`` in this process.
+        """Construct ``make(*args, **kwargs)`` in the pool's place for it; without ``resources`` in this process.
 
         ``make`` is a class.
         """
@@ -104,7 +104,7 @@ class TaskPool(Protocol):
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
         """Start one call outside of any lane; calls to one actor run in the order made.
 
-        A call that fails raises where its result is asked for, or here if the actor is in this process.
+        A failed call raises when its result is asked for, or here if the actor is in this process.
         """
         ...
 
@@ -113,30 +113,30 @@ class TaskPool(Protocol):
         ...
 
     def put(self, value: R) -> Ref[R]:
-        """Hold a value so that it is sent once and shared by all who get its ref."""
+        """Hold a value that is sent once and shared by all who get its ref."""
         ...
 
     def keep(self, value: R) -> Ref[R]:
-        """Hold a value in this process, for callers and objects that are here; sent anew to each that is elsewhere."""
+        """Hold a value in this process for callers and objects here; it is sent anew to each one elsewhere."""
         ...
 
     def get(self, ref: Ref[R], timeout: float) -> R:
         """Return a value within ``timeout`` seconds.
 
-        Raises TimeoutError, ActorLostError, ArgumentLostError, or what the call raised.
+        Raises TimeoutError, ActorLostError, ArgumentLostError, or the error of the call.
         """
         ...
 
     def wait(self, timeout: float) -> bool:
-        """Return once a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
+        """Return when a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
         ...
 
     def cluster_state(self) -> ClusterState:
-        """Return what is known of the nodes; the same object as before where nothing has changed."""
+        """Return the known state of the nodes; the same object as before if nothing has changed."""
         ...
 
     def remove(self, actor: Actor[Any]) -> None:
-        """End one placed object, whatever it is doing, and forget its calls: none of them completes any more."""
+        """End one placed object, whatever it is doing, and forget its calls, so that none of them completes."""
         ...
 
     def stop(self) -> None:
@@ -145,10 +145,10 @@ class TaskPool(Protocol):
 
 
 class Lane:
-    """The calls of one purpose (sampling, replaying, ...): what is in flight, and what has come back."""
+    """The calls of one purpose (sampling, replaying, ...): calls in flight, and completed ones."""
 
     def __init__(self, pool: TaskPool, num_returns: int = 1) -> None:
-        """Calls of this lane return a tuple of ``num_returns`` parts, each with one ref each."""
+        """Initialise; calls of this lane return a tuple of ``num_returns`` parts, with one ref each."""
         self.num_returns = num_returns
         self._pool = pool
         self._in_flight: Counter[Actor[Any]] = Counter()
@@ -160,18 +160,18 @@ class Lane:
         self._pool.start(self, actor, method, args)
 
     def in_flight(self, actor: Actor[Any]) -> int:
-        """Calls on ``actor`` that have not been returned by ``completed`` yet."""
+        """Number of calls on ``actor`` that ``completed`` has not returned yet."""
         return self._in_flight[actor]
 
     def completed(self) -> list[Completed[Any, Any]]:
-        """Return what has finished since the last call, oldest first; never blocks."""
+        """Return the calls that finished since the last call, oldest first; never blocks."""
         done, self._completed = self._completed, []
         for call in done:
             self._in_flight[call.actor] -= 1
         return done
 
     def forget(self, actor: Actor[Any]) -> None:
-        """Drop what has come back from an actor that the pool has removed, and expect no more of it."""
+        """Drop completed calls of a removed actor, and expect no more."""
         self._in_flight.pop(actor, None)
         self._completed = [call for call in self._completed if call.actor is not actor]
 

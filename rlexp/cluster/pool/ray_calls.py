@@ -1,6 +1,6 @@
-"""What a RayTaskPool does with Ray's own objects: calls of lanes and their completion, options of actors, errors.
+"""Ray's own objects in a RayTaskPool: calls of lanes and their completion, options of actors, errors.
 
-Beside it where this process is: its node, and the bundles of the trial that it belongs to.
+Also this process's node, and the bundles of its trial.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rlexp.cluster.pool.pool import Actor, ActorLostError, ArgumentLostError, Co
 from rlexp.errors import TrialError
 
 MANY_CALLS = 100
-"""With so many calls in flight Ray reports each as it completes, since asking for all of them takes longer with each.
+"""Calls in flight from which on Ray reports each completion, as asking about all takes longer with each call.
 
 With fewer, asking is faster: a report has to wake one more thread.
 """
 FETCH_WAIT_S = 0.01
-"""Longest wait for results on their way to this node, while other calls may complete."""
+"""Most seconds to wait for results on their way to this node, while other calls may complete."""
 
 Wait = Callable[..., tuple[list[Any], list[Any]]]
-"""Returns those of a list of refs that are ready, and the rest."""
+"""A function that returns the ready ones of a list of refs, and the rest."""
 
 
 @dataclass(eq=False)
@@ -41,20 +41,20 @@ class Call:
     lane: Lane
     completed: Completed[Any, Any]
     awaited: Any
-    """The ref that shows that it has completed: Ray makes all parts of a result ready together."""
+    """The ref that shows completion, as Ray makes all parts of a result ready together."""
     has_ended: bool = False
 
 
 class RayCalls:
-    """Delivers calls to their lanes once they have completed, those of one actor in the order made.
+    """Delivers completed calls to their lanes; calls of one actor in the order made.
 
-    Where results are fetched, a call completes when its first part is on this node, or is known to be lost: so
-    neither a ``get`` nor a call that is given it waits for another node. Owned by one thread; only ``_report`` is
-    called in another.
+    If results are fetched, a call completes when its first part is on this node, or is known to be lost. So neither a
+    ``get`` nor a call with it as an argument waits for another node. Owned by one thread; only ``_report`` is called in
+    another.
     """
 
     def __init__(self, wait: Wait) -> None:
-        """``wait`` is Ray's own."""
+        """Initialise; ``wait`` is Ray's own."""
         self.fetches = False
         """Whether there are other nodes, from which results have to be fetched."""
         self._wait = wait
@@ -78,7 +78,7 @@ class RayCalls:
             self._let_ray_report()
 
     def wait(self, timeout: float) -> bool:
-        """Return once a call has completed, or after ``timeout`` seconds; False if none is in flight."""
+        """Return when a call has completed, or after ``timeout`` seconds; False if none is in flight."""
         if not self._by_actor:
             return False
         if self._is_reported:
@@ -99,7 +99,7 @@ class RayCalls:
         self._reports.clear()
 
     def _ask(self, timeout: float) -> None:
-        """Ask Ray for calls that have completed, with one look at all that are awaited."""
+        """Ask Ray for completed calls, with one check of all that are awaited."""
         refs = list(self._awaited)
         ready, _ = self._wait(refs, num_returns=1, timeout=timeout, fetch_local=self.fetches)
         if ready:
@@ -108,21 +108,21 @@ class RayCalls:
             self._end(self._awaited.pop(ref))
 
     def _let_ray_report(self) -> None:
-        """From now on let Ray report each call."""
+        """Let Ray report each call from now on."""
         self._is_reported = True
         calls, self._awaited = list(self._awaited.values()), {}
         for call in calls:
-            call.awaited = call.completed.refs[-1].handle  # the smallest part: Ray reads it to report it
+            call.awaited = call.completed.refs[-1].handle  # the smallest part, as Ray reads it to report it
             call.awaited._on_completed(partial(self._report, call))
 
     def _report(self, call: Call, _: object) -> None:
-        """Learn that a call has completed; Ray calls this in a thread of its own, in any order."""
+        """Note that a call has completed; Ray calls this in a thread of its own, in any order."""
         with self._has_reports:
             self._reports.append(call)
             self._has_reports.notify()
 
     def _take_reports(self, timeout: float) -> None:
-        if self._awaited:  # in reported mode: what is being fetched
+        if self._awaited:  # in reported mode: parts that are being fetched
             timeout = min(timeout, FETCH_WAIT_S)
         with self._has_reports:
             if not self._reports:
@@ -138,7 +138,7 @@ class RayCalls:
             self._ask(0)
 
     def _end(self, call: Call) -> None:
-        """Deliver a call, and those of its actor that had to wait for it."""
+        """Deliver a call, and the calls of its actor that had to wait for it."""
         call.has_ended = True
         actor = call.completed.actor
         queue = self._by_actor.get(actor)
@@ -151,13 +151,13 @@ class RayCalls:
 
 @dataclass(frozen=True)
 class TrialGroup:
-    """The bundles of a trial, as seen from one of its processes."""
+    """The bundles of a trial, seen from one of its processes."""
 
     num_bundles: int
     here: frozenset[int]
     """The numbers of the bundles on this process's node."""
     nodes: Mapping[int, str] = field(default_factory=dict)
-    """The id of each bundle's node, by the bundle's number."""
+    """The node id of each bundle, by the bundle's number."""
 
     @property
     def is_all_here(self) -> bool:
@@ -170,13 +170,13 @@ class OwnNode:
     """The node of a process."""
 
     id: str
-    """Ray's: hosts may share a name."""
+    """Ray's id, as hosts may share a name."""
     address: str | None
-    """At which the other nodes reach it; None without Ray."""
+    """Address at which other nodes reach it; None without Ray."""
 
 
 def own_node() -> OwnNode:
-    """Return the node that this process is on; without Ray its host."""
+    """Return this process's node; without Ray, its host."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return OwnNode(socket.gethostname(), None)
@@ -185,7 +185,7 @@ def own_node() -> OwnNode:
 
 def trial_group() -> TrialGroup | None:
     """Return the bundles of this process's trial; None in a process that Ray did not start for a trial."""
-    # Only Ray's own processes have imported it by then, and asking Ray for a group would start a Ray elsewhere.
+    # Only Ray's own processes have imported it by this time; elsewhere, asking Ray for a group would start a Ray.
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -201,18 +201,18 @@ def trial_group() -> TrialGroup | None:
 
 
 CALL = "__ray_call__"
-"""Ray's own method of every actor: calls a function with the object."""
+"""Ray's own method of every actor, which calls a function with the object."""
 
 
 @dataclass(frozen=True, eq=False)
 class Failed:
-    """The handle of a Ref in place of a result: the call could not be made, since an argument was lost."""
+    """The handle of a Ref without a result: the call could not be made, as an argument was lost."""
 
     error: ArgumentLostError
 
 
 def unwrapped(args: tuple[object, ...]) -> list[object]:
-    """Return arguments as Ray takes them."""
+    """Return arguments in Ray's form."""
     return [arg.handle if isinstance(arg, Ref) else arg for arg in args]
 
 
@@ -228,8 +228,8 @@ def actor_options(resources: Resources) -> dict[str, Any]:
 
 
 def _strategy(resources: Resources) -> dict[str, Any]:
-    """Return Ray's options for where an actor goes: in or outside of the group of the trial that this process is of."""
-    if resources.outside_group:  # else Ray places what a trial makes within the trial's group
+    """Return Ray's options for an actor's place: in or outside of the group of this process's trial."""
+    if resources.outside_group:  # otherwise Ray places what a trial makes within the trial's group
         return {"scheduling_strategy": "DEFAULT"}
     if resources.bundle is None:
         return {}
@@ -248,8 +248,8 @@ def _strategy(resources: Resources) -> dict[str, Any]:
 def errors_translated() -> Iterator[None]:
     """Raise Ray's errors about lost processes and values as the pool's own.
 
-    An error that was raised within a call, which Ray marks as RayTaskError, shows that the called object lives:
-    what is lost is an argument.
+    An error within a call, which Ray marks as RayTaskError, shows that the called object lives, so an argument was
+    lost.
     """
     from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
@@ -264,40 +264,40 @@ def errors_translated() -> Iterator[None]:
         if isinstance(error, ObjectLostError):
             raise ArgumentLostError("its result is lost") from error
         if isinstance(error, RayActorError) and error.actor_init_failed:
-            raise TrialError(str(error).strip().splitlines()[-1]) from error  # the rest is where it was raised
+            raise TrialError(str(error).strip().splitlines()[-1]) from error  # the rest is a traceback
         raise ActorLostError("its process died") from error
 
 
 @dataclass(frozen=True)
 class Process:
-    """One of Ray's processes, told apart from every other one: hosts may share a name, and numbers are used again."""
+    """One of Ray's processes, distinct from every other one, although hosts may share a name and pids are reused."""
 
     node_id: str
-    """Ray's."""
+    """Ray's id of the node."""
     pid: int
     started: str
-    """When, as the system of its node counts; empty where that does not say."""
+    """Start time by its node's clock; empty if the system does not tell."""
 
 
 def whereabouts(actor: object) -> Process:
-    """Return the process that ``actor`` is in, which calls this."""
+    """Return the process of ``actor``, which calls this."""
     return Process(own_node().id, os.getpid(), _started(os.getpid()))
 
 
 def kill_here(process: Process) -> None:
     """Kill one of Ray's processes if it is on this node.
 
-    Ray asks a process to end, which one that hangs or was stopped ignores; on another node only Ray can end it.
+    Ray asks a process to end, which a hanging or stopped one ignores; on another node only Ray can end it.
     """
     if process.node_id == own_node().id:
         kill(process)
 
 
 def kill(process: Process) -> None:
-    """Kill one of Ray's processes on this node; by now its number may be that of an unrelated one."""
+    """Kill one of Ray's processes on this node, unless its pid belongs to an unrelated one now."""
     try:
         found = psutil.Process(process.pid)
-        title = "".join(found.cmdline()[:1])  # asked once: a process that ends loses it meanwhile
+        title = "".join(found.cmdline()[:1])  # read once, as an ending process loses it meanwhile
         if title.startswith("ray::") and _started(process.pid) == process.started:
             found.kill()
     except psutil.NoSuchProcess:
@@ -305,7 +305,7 @@ def kill(process: Process) -> None:
 
 
 def _started(pid: int) -> str:
-    """Return when a process has started, in ticks since the system has: no change of the clock changes that."""
+    """Return the start time of a process in ticks since the system's start, which clock changes do not affect."""
     try:
         _, _, fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")
         return fields.split()[19]

@@ -32,13 +32,13 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 ARGUMENT_TIMEOUT_S = 60.0
-"""Bound of the wait for an argument that a call in this process needs; its own call has completed before."""
+"""Most seconds to wait for an argument of a call in this process; the argument's own call has completed before."""
 
 
 class RayTaskPool:
     """A TaskPool that runs objects as Ray actors, which die with the process that owns this pool.
 
-    Objects placed without resources stay in this process; what they are given by reference is fetched.
+    Objects placed without resources stay in this process; arguments that they get by reference are fetched.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class RayTaskPool:
 
         self._ray = ray
         self._here = InlineTaskPool()
-        # Of each actor its handle, and a ref of the process that it is in.
+        # For each actor, its handle and a ref of its process.
         self._actors: dict[Actor[Any], tuple[Any, Any]] = {}
         self._calls = RayCalls(ray.wait)
         self._watch = ClusterWatch(RayTables())
@@ -110,7 +110,7 @@ class RayTaskPool:
         self._ray.kill(handle, no_restart=True)
         try:
             process = self._ray.get(whereabouts_ref, timeout=0)
-        except self._ray.exceptions.RayError:  # it has not come so far, or has died already
+        except self._ray.exceptions.RayError:  # it has not started yet, or has died already
             return
         kill_here(process)
 
@@ -124,7 +124,7 @@ class RayTaskPool:
     def _start_here(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         try:
             values = self._fetched(args)
-        except ArgumentLostError as error:  # reported as it is for an object elsewhere: where the result is used
+        except ArgumentLostError as error:  # reported as for an object elsewhere: when the result is used
             lane.deliver(Completed(actor, (Ref(Failed(error)),) * lane.num_returns))
             return
         self._here.start(lane, actor, method, values)

@@ -1,1 +1,1 @@
-"""The quick start of a Ray of our own: small services, a fork server, and the processes that these two run."""
+"""The quick start of our own Ray: small services, a fork server, and the processes that these two run."""

@@ -1,8 +1,8 @@
-"""A fork server for the processes of a Ray of our own: they start in a part of a second, and share what was imported.
+"""A fork server for our own Ray's processes, which then start in part of a second and share imported modules.
 
-The process of a trial imports Ray, Tune and PyTorch, which takes three seconds of a core, and that of a worker one
-second. The fork server imports all but Tune once, beginning while the command still reads its files. Only on Linux: on
-others, libraries of the system do not allow that a process forks which has loaded them.
+The process of a trial imports Ray, Tune and PyTorch, which takes three seconds of a core, and a worker's process one
+second. The fork server imports all except Tune once, from when the command still reads its files. Linux only: on other
+systems, a process that has loaded some system libraries must not fork.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ MODULES: Final = (
     "rlexp.agents.dqn.learner",
     "rlexp.runs.keeper",
 )
-"""Most of what processes of trials and workers import; not Tune, whose import lets Ray draw random numbers."""
+"""Most imports of processes of trials and workers; not Tune, whose import lets Ray draw random numbers."""
 _PACKAGES: Final = Path(rlexp.__file__).parents[1]
-"""Where this package is imported from."""
+"""The folder from which this package is imported."""
 _END_TIMEOUT_S: Final = 5.0
 _MOST_WAITING: Final = 128
-"""How many processes may wait to be forked."""
+"""Most processes that may wait to be forked."""
 _VARIABLES: Final = {
-    # What gives processes their names would else write over the variables, by which they are found.
+    # setproctitle would overwrite the environment that we search for.
     "SPT_NOENV": "1",
-    # PyArrow's allocator would start a thread as it is imported, and a process that has threads is not forked.
+    # PyArrow's allocator would start a thread at import, and a process with threads is not forked.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # Of those that a raylet gives to its processes, Ray reads this one when it is imported, and never again. It is the
-    # job of a process: none yet, as for all that are started ahead.
+    # Ray reads only this variable of a raylet's processes at import, and never again. It is the job of a process: none
+    # yet, as for all that are started ahead.
     "RAY_JOB_ID": "ffffffff",
 }
 
 
 class ForkServer:
-    """Owns the process, and the folder of the session that it belongs to, from construction to ``close``."""
+    """Owns the process, and the folder of its session, from construction to ``close``."""
 
     def __init__(self, modules: Sequence[str] = MODULES) -> None:
-        """Start it; it imports ``modules``, and forks no process before it has them. Raises OSError."""
+        """Start it; it imports ``modules`` and forks processes only after that. Raises OSError."""
         self.folder = SessionFolder()
         self.path = self.folder.path / "fork_server"
-        """The socket at which processes are asked for."""
+        """The socket for requests of processes."""
         try:
             self._process = self._started(modules)
             Path(f"{self.path}{PID_FILE}").write_text(str(self.pid), encoding="ascii")
@@ -73,7 +73,7 @@ class ForkServer:
             raise
 
     def _started(self, modules: Sequence[str]) -> Child:
-        # Read once as well, and the process with which one ends: this one, as the raylet ends with it, too.
+        # Also read once: the process with which it ends. It is this one, as the raylet ends with it too.
         variables = {**_VARIABLES, "RAY_RAYLET_PID": str(os.getpid()), SESSION: str(self.folder.path)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(self.path))
@@ -90,11 +90,11 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The process that is the parent of all that were forked."""
+        """Pid of the parent of all forked processes."""
         return self._process.pid
 
     def close(self) -> None:
-        """End it, and remove the folder; a second call does nothing."""
+        """End it, and remove the folder; idempotent."""
         self._process.kill()
         try:
             self._process.wait(_END_TIMEOUT_S)
@@ -106,9 +106,9 @@ class ForkServer:
 
 @contextmanager
 def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
-    """Set Ray's variables, and start a fork server for a Ray of the command's own; yield ``joining`` with it.
+    """Set Ray's variables, and start a fork server if the command has its own Ray; yield ``joining`` with it.
 
-    Raises ResourceError where no such Ray could start.
+    Raises ResourceError if no such Ray could start.
     """
     set_ray_environment(debug, joins=joining.address is not None)
     if joining.address is None:
@@ -118,7 +118,7 @@ def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
         return
     try:
         server = ForkServer()
-    except OSError:  # no room for the folder, or no socket has a path this long: Ray reports the same, and what to do
+    except OSError:  # no room, or the path is too long for a socket: Ray reports it, with a remedy
         yield joining
         return
     try:

@@ -1,10 +1,10 @@
-"""The process that Ray's processes are forked from: it imports what they need, and then forks one for each request.
+"""The process from which Ray's processes are forked: it imports what they need, and forks one for each request.
 
 Run as a script: ``fork_server_process.py SOCKET FOLDER MODULE…``. SOCKET is the descriptor of a listening socket of
 packets; FOLDER is where ``rlexp`` is imported from. Each connection of the raylet's script sends one packet: the words,
 variables, blocked signals and limits of a process in JSON, and its stdin, stdout, stderr and folder as descriptors. The
-answer is the pid of the process. When stdin ends, the command has ended, and this process ends as well; the guard of a
-command that is killed ends it while it still imports.
+answer is the pid of the process. When stdin ends, the command has ended, and this process ends as well; if the command
+is killed while it still imports, the guard ends it.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ from pathlib import Path
 from typing import Any, Final
 
 REQUEST_BYTES: Final = 2**20
-"""More than a packet can have."""
+"""More bytes than a packet can have."""
 REAP_S: Final = 1.0
-"""How often it asks for the exit codes of processes that have ended, which the system keeps until then."""
+"""Seconds between checks for exit codes of ended processes, which the system keeps until then."""
 _STANDARD: Final = (0, 1, 2)
 _FILES: Final = len(_STANDARD) + 1
-"""How many descriptors a request has."""
+"""Number of descriptors in a request."""
 _OUT_OF_MEMORY_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """A process that is asked for."""
+    """The request of a process."""
 
     words: list[str]
-    """A script of Python's and its arguments."""
+    """A Python script and its arguments."""
     environment: dict[str, str]
     blocked: list[int]
-    """Numbers of the signals that it does not get."""
+    """Numbers of its blocked signals."""
     limits: list[tuple[int, int, int]]
     """Resources of setrlimit(2), each with its soft and its hard limit."""
     out_of_memory_score: str
-    """How gladly the system kills it when memory runs out: the raylet offers it before itself and the command."""
+    """The system's preference for killing it without memory: the raylet offers it before itself and the command."""
     files: tuple[int, ...]
     """Descriptors of its stdin, stdout, stderr and current folder."""
 
 
 def import_all(modules: list[str], folder: str) -> dict[str, str]:
-    """Import what processes need, ``rlexp`` from ``folder``; return the variables that were set by what was imported.
+    """Import what processes need, ``rlexp`` from ``folder``; return the variables that the imports have set.
 
-    All of it is kept out of the collections of garbage, which would copy its pages.
+    All of it is kept out of garbage collections, which would copy its pages.
     """
     before = dict(os.environ)
     gc.disable()
     sys.path.insert(0, folder)
     for module in modules:
-        with suppress(Exception):  # it is imported again, and the error reported, by the process that needs it
+        with suppress(Exception):  # the process that needs it imports it again, and reports the error
             import_module(module)
-    sys.path.remove(folder)  # the first one: imported packages may have put their own folders in front of it
+    sys.path.remove(folder)  # first, as imported packages may have put their own folders before it
     gc.freeze()
     return {name: value for name, value in os.environ.items() if before.get(name) != value}
 
 
 def draws_differ() -> bool:
-    """Return whether Ray draws other random numbers in each process that is forked: by these it names objects.
+    """Return whether Ray draws other random numbers in each forked process; it names objects by these.
 
-    Once it has drawn one, as for each class that is an actor when it is imported, all of them would go on alike.
+    After a first draw, as for each class that is an actor at import, all processes would draw the same.
     """
     raylet: Any = sys.modules.get("ray._raylet")
     return raylet is None or _drawn_in_fork(raylet) != _drawn_in_fork(raylet)
@@ -87,7 +87,7 @@ def _drawn_in_fork(raylet: Any) -> bytes:
 
 
 def next_child(listener: socket.socket) -> ForkRequest | None:
-    """Fork a process for each request: return the request in the process that is forked, None when stdin ends."""
+    """Fork a process for each request: return the request in the forked process, None when stdin ends."""
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [], REAP_S)
         _reap()
@@ -99,7 +99,7 @@ def next_child(listener: socket.socket) -> ForkRequest | None:
 
 
 def _request_in_fork(listener: socket.socket) -> ForkRequest | None:
-    """Fork a process for the request that waits: return the request in the process that is forked, None in this one."""
+    """Fork a process for the waiting request: return the request in the forked process, None in this one."""
     connection, _ = listener.accept()
     with connection:
         request = _received(connection)
@@ -123,7 +123,7 @@ def _reap() -> None:
 
 
 def _received(connection: socket.socket) -> ForkRequest | None:
-    """Return a request; None where there is none, nobody waits for it any more, or forking is not safe."""
+    """Return a request; None if there is none, nobody waits for it any more, or forking is not safe."""
     connection.settimeout(REAP_S)
     with suppress(OSError):
         data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, _FILES)
@@ -143,16 +143,16 @@ def _is_waited_for(connection: socket.socket) -> bool:
 
 
 def _has_one_thread() -> bool:
-    """Return whether nothing that was imported has started a thread: its locks would be held for ever in a fork."""
+    """Return whether no import has started a thread, whose locks would be held for ever in a fork."""
     return len(os.listdir("/proc/self/task")) == 1
 
 
 def become(request: ForkRequest, variables: dict[str, str]) -> None:
-    """Run the script of a request as if this process had been started for it, and had imported what it has.
+    """Run the script of a request as if this process had been started for it, with its imports done.
 
-    ``variables``: what that has set in the environment.
+    ``variables``: those that the imports have set in the environment.
     """
-    os.setpgid(0, 0)  # the raylet kills the process group of a process that has ended
+    os.setpgid(0, 0)  # the raylet kills the process group of an ended process
     *standard_files, folder = request.files
     for standard, file in zip(_STANDARD, standard_files, strict=True):
         os.dup2(file, standard)
@@ -173,7 +173,7 @@ def become(request: ForkRequest, variables: dict[str, str]) -> None:
 
 
 def _set_limits(request: ForkRequest) -> None:
-    """Set limits and score; ``ray.init`` raises the number of open files after the fork server was started."""
+    """Set limits and score, as ``ray.init`` raises the number of open files after the fork server was started."""
     for number, *limits in request.limits:
         if resource.getrlimit(number) != tuple(limits):
             with suppress(OSError, ValueError):
@@ -183,14 +183,14 @@ def _set_limits(request: ForkRequest) -> None:
 
 
 def _seed_numpy() -> None:
-    """Give NumPy's global generator a seed of its own, as Python's has after a fork: all processes would be alike."""
+    """Give NumPy's global generator its own seed, as Python's has after a fork; else all processes draw alike."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
 
 
 def main() -> None:
-    """Import, then serve, and become what is asked for in a process that was forked for it."""
+    """Import, then serve, and run each request in a process that was forked for it."""
     descriptor, folder, *modules = sys.argv[1:]
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder of this script

@@ -1,11 +1,11 @@
-"""The services of a Ray of our own: those that trials need, without those that only a cluster or a dashboard has.
+"""The services of our own Ray: only the ones that trials need, without those for a cluster or a dashboard.
 
 ``ray.init`` starts seven processes. Trials need two, the registry (``gcs_server``) and the node's manager (``raylet``);
-the other five are Python programs that take a fifth of the CPU time until the first result, and the raylet starts no
-process of a trial before two of them answer: the autoscaler's monitor, the dashboard's server and its agent, the
-monitor of logs, and the agent that prepares runtime environments, which trials on this machine do not have. Of what
-Tune does for a trial is left out what is of use only in a cluster or to Ray's makers. Each is done only where
-Ray has the parts that are replaced, as ``shortcuts`` says.
+the other five are Python programs that take a fifth of the CPU time until the first result: the autoscaler's monitor,
+the dashboard's server and its agent, the monitor of logs, and the agent that prepares runtime environments, which
+trials on this machine do not have. The raylet starts no process of a trial before two of them answer. Tune's work for
+clusters and for Ray's usage statistics is left out too. Each is done only if Ray has the replaced parts, as
+``shortcuts`` says.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
 NO_PORT: Final = -1
-"""What an agent of Ray's that offers no service writes in place of its port."""
+"""An agent of Ray's without a service writes this in place of its port."""
 _AGENTS: Final = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
-"""Options of the raylet, which wants a command for each of its agents."""
+"""Options of the raylet, which needs a command for each of its agents."""
 _AHEAD: Final = "--num_prestart_python_workers="
-"""How many processes it starts before any is asked for: of itself one for each CPU."""
+"""Number of processes that it starts ahead; by default one for each CPU."""
 _AT_ONCE: Final = "--maximum_startup_concurrency="
 _PROCESS: Final = "--python_worker_command="
-"""The command of a process of trials and workers: the interpreter, Ray's script for those with a runtime environment,
-and that for all, with its arguments."""
+"""Command of a trial's or worker's process: interpreter, script for runtime environments, script for all, arguments."""
 
 
 @contextmanager
 def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """Replace what a module has by that name in the body."""
+    """Replace a module's attribute in the body."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -52,10 +51,10 @@ def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
 def only_needed_services(
     num_cpus: int, num_processes: int, with_logs: bool, fork_server: Path | None = None
 ) -> Iterator[dict[str, Any] | None]:
-    """Let ``ray.init`` in the body start only the services that trials need; yield the system's settings for it.
+    """Let ``ray.init`` in the body start only the services that trials need; yield Ray's system settings for it.
 
-    The raylet starts ``num_processes`` ahead, or asks for processes at the socket ``fork_server`` when they are needed.
-    ``with_logs``: what the processes of trials print is passed on to this one.
+    The raylet starts ``num_processes`` ahead, or requests processes at the socket ``fork_server`` when they are needed.
+    ``with_logs``: output of the trials' processes is passed on to this one.
     """
     if SMALL_SERVICES.why_off() is not None:
         yield None
@@ -89,7 +88,7 @@ def only_needed_services(
             self._webui_url = ""
 
         def start_log_monitor(self) -> None:
-            """Start what reads logs only where somebody wants them."""
+            """Start the reader of logs only if somebody wants them."""
             if with_logs:
                 super().start_log_monitor()  # type: ignore[no-untyped-call]
 
@@ -106,22 +105,22 @@ def only_needed_services(
     with ExitStack() as stack:
         stack.enter_context(replaced(node, "Node", SmallNode))
         stack.enter_context(replaced(services, "start_ray_process", start))
-        # Else Ray ends after a second what was started ahead, where there are more than CPUs.
+        # Otherwise Ray ends the processes started ahead after a second, if they are more than the CPUs.
         yield {"num_workers_soft_limit": max(num_cpus, num_processes)}
 
 
 def raylet_command(command: Sequence[str], num_processes: int, fork_server: Path | None = None) -> list[str]:
     """Return the command of a raylet whose agents do nothing, and which starts ``num_processes`` at once.
 
-    ``fork_server``: the socket at which it asks for processes, when they are needed; None: it starts them itself, and
-    ahead. ``ray.init`` waits for what is started ahead.
+    ``fork_server``: the socket for requests of processes when they are needed; None: it starts them itself, and ahead.
+        ``ray.init`` waits for processes that are started ahead.
     """
     stand_in = _script(AGENT)
     return [_option_of_raylet(word, num_processes, stand_in, fork_server) for word in command]
 
 
 def _script(*arguments: str) -> str:
-    """Return the command of the script, which needs Python's own library only."""
+    """Return the command of the script, which needs only Python's own library."""
     return subprocess.list2cmdline([sys.executable, "-I", "-S", str(raylet_script.__file__), *arguments])
 
 
@@ -141,7 +140,7 @@ def _option_of_raylet(word: str, num_processes: int, stand_in: str, fork_server:
 
 
 class _PlainActorClasses:
-    """Tune's cache of actor classes, without the runtime environment that Tune gives to each."""
+    """Tune's cache of actor classes, without the runtime environment that Tune gives each."""
 
     def __init__(self) -> None:
         self._made: dict[type, Any] = {}
@@ -157,11 +156,11 @@ class _PlainActorClasses:
 
 @contextmanager
 def actors_of_idle_processes() -> Iterator[None]:
-    """Let trials that Tune starts in the body, and the workers of these, be actors of processes that Ray has ready.
+    """Let trials that Tune starts in the body, and their workers, be actors of processes that Ray has ready.
 
-    Tune passes environment variables on to its trials as a runtime environment. Only a new process can have one, which
-    an agent of Ray's prepares, for the trial and then for each of its workers. On one machine these processes inherit
-    the variables anyway.
+    Tune passes environment variables to its trials as a runtime environment. Only a new process can have one. An agent
+    of Ray's prepares it, for the trial and then for each of its workers. On one machine these processes inherit the
+    variables anyway.
     """
     if IDLE_PROCESSES.why_off() is not None:
         yield
@@ -174,9 +173,9 @@ def actors_of_idle_processes() -> Iterator[None]:
 
 @contextmanager
 def callbacks_not_counted() -> Iterator[None]:
-    """Let Tune in the body not count callbacks by their kinds for Ray's usage statistics, which rlexp turns off.
+    """Keep Tune in the body from counting callbacks for Ray's usage statistics, which rlexp turns off.
 
-    For that it imports MLflow, Weights & Biases and others where they are installed, which takes a second or more.
+    For that, Tune imports MLflow, Weights & Biases and others if they are installed, which takes a second or more.
     """
     if UNCOUNTED_CALLBACKS.why_off() is not None:
         yield
@@ -188,10 +187,10 @@ def callbacks_not_counted() -> Iterator[None]:
 
 
 def job_without_folders() -> JobConfig:
-    """Return a job whose processes search Python's own path only.
+    """Return a job whose processes search only Python's own path.
 
-    Ray would put the current folder in front of it, where a file ``torch.py`` would be imported as torch. The
-    folders of the user's modules are sent with the envs that need them.
+    Ray would put the current folder before it, and a file ``torch.py`` there would be imported as torch. The folders of
+    the user's modules are sent with the envs that need them.
     """
     from ray.job_config import JobConfig
 

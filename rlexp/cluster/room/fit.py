@@ -1,6 +1,6 @@
-"""Whether trials fit this machine or a cluster, and how many at a time; ``--fit`` and ``--wait`` where they do not.
+"""Whether trials fit this machine or a cluster, and how many at a time; ``--fit`` and ``--wait`` if they do not.
 
-``--fit`` makes an experiment smaller until one trial of it fits; ``--wait`` looks at a cluster until it has room, and
+``--fit`` makes an experiment smaller until one trial of it fits. ``--wait`` checks a cluster until it has room, and
 asks its autoscaler for nodes.
 """
 
@@ -18,16 +18,16 @@ from rlexp.config.keys.trial import Trial, cpus_of_learners, required_cpus, requ
 from rlexp.errors import Problem, ResourceError
 
 _FEWEST_WORKERS = 2
-"""With one worker, only its envs explore differently; two are kept if the file has as many."""
+"""Least workers: with one, only its envs explore differently, so two are kept if the file has as many."""
 
 _SHARE_OF_MEMORY = 0.5
-"""Part of the available memory that replay may take; the rest is for workers, batches and the network."""
+"""Share of the available memory for replay; the rest is for workers, batches and the network."""
 
 
 def fitted(experiment: Experiment, cluster: Cluster) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment with no more learners, workers, shards, GPUs and replay than the nodes hold.
+    """Return the experiment with at most the learners, workers, shards, GPUs and replay that the nodes hold.
 
-    And what changed.
+    Also return what changed.
     """
     changes: list[str] = []
     for step in _STEPS_ON_NODES if cluster.is_joined else _STEPS:
@@ -44,7 +44,7 @@ def _shown(number: float) -> str:
 
 
 def _all_as_one(experiment: Experiment, cluster: Cluster) -> Machine:
-    """Return what the bundles of a trial may take together, with the memory of the largest node."""
+    """Return the most that a trial's bundles may take together, with the memory of the largest node."""
     machines = [node.machine for node in cluster.nodes]
     if experiment.config.needs_one_node or len(machines) == 1:
         return max(machines, key=lambda machine: machine.cpus)
@@ -57,7 +57,7 @@ def _all_as_one(experiment: Experiment, cluster: Cluster) -> Machine:
 
 
 def _parts_within_a_node(experiment: Experiment, cluster: Cluster) -> Changes:
-    """Return a driver, shards and workers each of which some node has room for."""
+    """Return a driver, shards and workers that each fit on some node."""
     config, most = experiment.config, max(node.machine.cpus for node in cluster.nodes)
     driver, worker = min(config.num_cpus_for_driver, most), min(config.num_cpus_per_worker, most)
     keys: Changes = {"num_cpus_for_driver": driver, "num_cpus_per_worker": worker}
@@ -67,8 +67,8 @@ def _parts_within_a_node(experiment: Experiment, cluster: Cluster) -> Changes:
 
 
 def _fewer_workers_until_packed(experiment: Experiment, cluster: Cluster) -> Changes:
-    """Return as many workers as the nodes have room for beside the other bundles; all where no number of them fits."""
-    from rlexp.cluster.room.packing import most_workers  # only of clusters
+    """Return as many workers as fit on the nodes beside the other bundles; all if no number fits."""
+    from rlexp.cluster.room.packing import most_workers  # for clusters only
 
     most = most_workers(experiment, cluster)
     if not most or most >= experiment.config.num_reserved_workers:
@@ -77,9 +77,9 @@ def _fewer_workers_until_packed(experiment: Experiment, cluster: Cluster) -> Cha
 
 
 def _fewer_gpus(experiment: Experiment, cluster: Cluster) -> Changes:
-    """Return no more GPUs than the agent can use and the machine has; the learner's go before the workers'.
+    """Return at most the GPUs that the agent can use and the machine has; the learner gets them before the workers.
 
-    Where learners lose their GPUs, there are as many as GPUs are left, or one.
+    If learners lose GPUs, there are as many learners as GPUs are left, or one.
     """
     machine = _all_as_one(experiment, cluster)
     config = experiment.config
@@ -92,14 +92,14 @@ def _fewer_gpus(experiment: Experiment, cluster: Cluster) -> Changes:
 
 
 def _learners(config: CommonConfig, gpus: float) -> Changes:
-    """Return the number of learners where they have fewer ``gpus`` than they ask for."""
+    """Return the number of learners if they get fewer ``gpus`` than they ask for."""
     if config.LEARNERS_KEY is None or config.learner_processes is None or gpus >= config.num_gpus:
         return {}
     return {config.LEARNERS_KEY: max(math.floor(gpus), 1)}
 
 
 def _fewer_learners(experiment: Experiment, cluster: Cluster) -> Changes:
-    """Return so few learners that they take half of the CPUs that the driver leaves, at most."""
+    """Return so few learners that they take at most half of the CPUs that the driver leaves."""
     machine = _all_as_one(experiment, cluster)
     config, learners = experiment.config, experiment.config.learner_processes
     if config.LEARNERS_KEY is None or learners is None or required_cpus(experiment) <= machine.cpus:
@@ -131,7 +131,7 @@ def _fewer_cpus(experiment: Experiment, cluster: Cluster) -> Changes:
 
 
 def _workers(config: CommonConfig, number: int) -> Changes:
-    """Return so many workers, and no more to wait for."""
+    """Return so many workers, and at most as many to wait for."""
     waited_for = config.min_num_workers
     return {"num_workers": number} | ({} if waited_for is None else {"min_num_workers": min(waited_for, number)})
 
@@ -158,7 +158,7 @@ _STEPS_ON_NODES: tuple[_Step, ...] = (_parts_within_a_node, *_STEPS, _fewer_work
 
 
 def check_fits(trials: Sequence[Trial], cluster: Cluster) -> None:
-    """Raise ResourceError, with a line for each thing that is missing, where one trial alone does not fit."""
+    """Raise ResourceError, with a line for each missing resource, if one trial alone does not fit."""
     problems: dict[str, Problem] = {}
     for trial in trials:
         for problem in _shortfalls(trial.experiment, cluster):
@@ -175,14 +175,14 @@ def all_fit(trials: Sequence[Trial], cluster: Cluster) -> bool:
 
 def _shortfalls(experiment: Experiment, cluster: Cluster) -> Iterator[Problem]:
     if cluster.is_joined:
-        from rlexp.cluster.room.packing import cluster_shortfalls  # with the packing, only of clusters
+        from rlexp.cluster.room.packing import cluster_shortfalls  # the packing is for clusters only
 
         return cluster_shortfalls(experiment, cluster)
     return shortfalls(experiment, cluster.nodes[0].machine)
 
 
 def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
-    """Return how many trials of an experiment have room at a time; memory is not counted."""
+    """Return how many trials of an experiment fit at a time; memory is not counted."""
     shares = [(cluster.cpus, required_cpus(experiment)), (cluster.gpus, required_gpus(experiment))]
     most = min((math.floor(available / needed) for available, needed in shares if needed), default=cluster.cpus)
     if not cluster.is_joined:
@@ -197,12 +197,12 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
 
 
 PAUSE_S = 5.0
-"""Between two looks, which ask every node."""
+"""Seconds between two looks, which ask every node."""
 
 Look = Callable[[], Cluster]
-"""Returns the nodes that there are now."""
+"""A function that returns the present nodes."""
 Ask = Callable[[list[dict[str, float]]], None]
-"""Asks the autoscaler for nodes with room for these bundles, until it is called with none."""
+"""A function that asks the autoscaler for nodes for these bundles, until it is called with none."""
 
 
 def wait_for_room(
@@ -215,10 +215,10 @@ def wait_for_room(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Cluster:
-    """Return the cluster once each of ``trials`` fits it, or ``cluster``, as it was seen last, where they do now.
+    """Return the cluster when each of ``trials`` fits it, or ``cluster``, the last look, if they fit now.
 
-    ``report`` gets what is missing, each time that it changes. Raises ResourceError after ``timeout_s`` seconds and the
-    look that is under way then.
+    ``report`` gets what is missing after each change. Raises ResourceError after ``timeout_s`` seconds and the look in
+    progress.
     """
     begun, shown = clock(), ""
     try:
@@ -240,7 +240,7 @@ def wait_for_room(
             cluster = look()
     finally:
         if shown:
-            ask([])  # else the autoscaler would keep the nodes after the run
+            ask([])  # otherwise the autoscaler would keep the nodes after the run
 
 
 def _timed_out(error: ResourceError, waited_s: float) -> ResourceError:
@@ -248,7 +248,7 @@ def _timed_out(error: ResourceError, waited_s: float) -> ResourceError:
 
 
 def _largest(trials: Sequence[Trial], cluster: Cluster) -> Experiment:
-    """Return which of the trials that do not fit needs most."""
+    """Return the trial that needs most, among trials that do not fit."""
     unfit = [trial.experiment for trial in trials if not all_fit([trial], cluster)]
     return max(unfit, key=lambda experiment: (required_cpus(experiment), required_gpus(experiment)))
 
@@ -260,7 +260,7 @@ def _asked(trials: Sequence[Trial], cluster: Cluster) -> list[dict[str, float]]:
 
 
 def _missing(trials: Sequence[Trial], cluster: Cluster, error: ResourceError) -> str:
-    """Return in a few words what there is of what is needed, or where no number says it, the error."""
+    """Return the available and needed amounts in a few words, or the error if no number shows it."""
     experiment = _largest(trials, cluster)
     cpus, gpus = required_cpus(experiment), required_gpus(experiment)
     if cpus > cluster.cpus:

@@ -1,6 +1,6 @@
-"""What there is to train on: CPUs, GPUs and memory of this Machine or the nodes of a Cluster, and what is installed.
+"""Resources for training: CPUs, GPUs and memory of this Machine or of a Cluster's nodes, and installed packages.
 
-Whether modules, classes and packages of envs that experiments name are here is found out without an import of them.
+Whether modules, classes and packages of an experiment's envs exist here is found out without importing them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_DEVICE = "-1"
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine offers to this process."""
+    """The resources that one machine offers to this process."""
 
     cpus: int
     """Whole CPUs within the process's affinity and its control group's quota; at least 1."""
@@ -41,23 +41,23 @@ class Machine:
     memory_total: int
     """Bytes."""
     memory_available: int
-    """Bytes that can be had without swapping, now."""
+    """Bytes available now without swapping."""
 
 
 def this_machine(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Machine:
-    """Return what this machine offers; ``root`` and ``environ`` stand in for the real ones in tests."""
+    """Return this machine's resources; tests replace ``root`` and ``environ``."""
     memory = psutil.virtual_memory()
     return Machine(available_cpus(root), available_gpus(root, environ), memory.total, memory.available)
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Return the whole CPUs that this process may use: affinity, cut by the quotas of its control groups."""
+    """Return the whole CPUs that this process may use: affinity, limited by the quotas of its control groups."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.floor(min([affinity, *_cpu_quotas(root)])))
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the quotas, in CPUs, of this process's control group and those above it (versions 2 and 1)."""
+    """Yield the quotas, in CPUs, of this process's control group and its parents (versions 2 and 1)."""
     groups = root / "sys/fs/cgroup"
     for group in _group_and_parents(root, "0::"):
         quota, _, period = _text(groups / group / "cpu.max").partition(" ")
@@ -70,7 +70,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 def _group_and_parents(root: Path, marker: str) -> Iterator[Path]:
     """Yield the control group of the line with ``marker`` in /proc/self/cgroup, and its parents, relative to the top.
 
-    Inside a container the group's own folder may be mounted as the top, so the top is always among them.
+    Inside a container the group's own folder may be mounted as the top, so the top is always included.
     """
     lines = _text(root / "proc/self/cgroup").splitlines()
     names = [line.partition(marker)[2] for line in lines if marker in line]
@@ -92,7 +92,7 @@ def _text(path: Path) -> str:
 
 
 def available_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> int:
-    """Return the NVIDIA devices of this machine, cut to those that CUDA_VISIBLE_DEVICES names."""
+    """Return the NVIDIA devices of this machine, limited to the ones in CUDA_VISIBLE_DEVICES."""
     try:
         devices = sum(1 for entry in (root / "dev").iterdir() if _GPU_DEVICE.fullmatch(entry.name))
     except OSError:
@@ -110,15 +110,15 @@ class ClusterNode:
     """One machine of a cluster."""
 
     name: str
-    """As Ray's own tables name it: its address."""
+    """Its name in Ray's own tables: its address."""
     machine: Machine
-    """What it offers in all; other jobs may use some of it now."""
+    """Its total resources; other jobs may use some of them now."""
     custom: Mapping[str, float] = field(default_factory=dict)
     """Amounts of the cluster's own resources, by name."""
     is_driver: bool = False
     """Whether the command runs on it."""
     sees_out: bool = True
-    """Whether it has the directory of the runs, as a shared disk has."""
+    """Whether it has the directory of the runs, as on a shared disk."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ class Cluster:
 
     nodes: tuple[ClusterNode, ...]
     is_joined: bool = True
-    """Whether it is somebody's cluster; if not, the only node is this machine, with a Ray of our own."""
+    """Whether it is somebody's cluster; if not, the only node is this machine, with our own Ray."""
 
     @classmethod
     def of(cls, machine: Machine) -> Cluster:
-        """Return a Ray of our own on ``machine``."""
+        """Return our own Ray on ``machine``."""
         return cls((ClusterNode("this machine", machine, is_driver=True),), is_joined=False)
 
     @property
@@ -151,7 +151,7 @@ class Cluster:
 
 
 def check_requirements(plan: Plan) -> None:
-    """Raise ConfigError, with everything that is missing, where an env or an imported module does not exist here."""
+    """Raise ConfigError, with everything that is missing, if an env or an imported module does not exist here."""
     problems = [
         Problem(f"--import {name}", *_missing(name)) for name in plan.modules.imports if _is_missing(name, plan)
     ]
@@ -168,12 +168,12 @@ def check_requirements(plan: Plan) -> None:
 
 
 def missing_tracker(name: TrackerName) -> tuple[str, str]:
-    """Return that a tracker's library is missing, and what to do."""
+    """Return that a tracker's library is missing, and a hint."""
     return f"track: {name} is not installed", f"pip install 'rlexp[{name}]'"
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported; a mere folder of that name, such as wandb leaves, is none."""
+    """Return whether a package can be imported; a mere folder of that name, such as wandb leaves, does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
 
@@ -187,7 +187,7 @@ def _missing(name: str) -> tuple[str, str]:
 
 
 def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
-    """Yield what can be known to be missing of an env, and what to do."""
+    """Yield the known missing parts of an env, with hints."""
     others, package, provider = several_agents(env), package_of(env), brought_by(env)
     if others is not None:
         yield others, ONE_AGENT
@@ -202,7 +202,7 @@ def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
 
 
 def _faults_of_class(name: str, modules: UserModules, base: str) -> Iterator[tuple[str, str | None]]:
-    """Yield what is missing of ``package.module:Class``, which derives from ``base``, and what to do."""
+    """Yield what is missing of ``package.module:Class``, which must derive from ``base``, with hints."""
     module, _, class_name = name.rpartition(":")
     found = find_module(module, modules.folders)
     if found is None:
@@ -212,7 +212,7 @@ def _faults_of_class(name: str, modules: UserModules, base: str) -> Iterator[tup
 
 
 def _class_faults(name: str, module: ModuleSpec, base: str) -> Iterator[tuple[str, str | None]]:
-    """Yield what the source of a module says against its class ``name``; nothing where the source does not show it."""
+    """Yield the problems of a class ``name`` in a module's source; none if the source does not show them."""
     if not name.isidentifier() or module.origin is None or not module.origin.endswith(".py"):
         return
     try:
@@ -235,14 +235,14 @@ def _class_faults(name: str, module: ModuleSpec, base: str) -> Iterator[tuple[st
 
 
 class _Names:
-    """The names that a module's source defines at its top, and those that cannot be classes derived from another."""
+    """The top-level names in a module's source, and those that cannot be classes derived from another."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.defined: set[str] = set()
         self.underived: dict[str, int] = {}
-        """With their lines: functions, and classes without a base."""
+        """Functions, and classes without a base, with their lines."""
         self.may_have_more = False
-        """Whether it has names that its source does not show."""
+        """Whether it may have names that its source does not show."""
         for node in tree.body:
             self._add(node)
 
@@ -268,5 +268,5 @@ class _Names:
                 self.defined |= {part.id for part in nodes if isinstance(part, ast.Name)}
             case ast.Expr() | ast.Pass():
                 pass
-            case _:  # if, try, for, with: what they define depends on what happens
+            case _:  # if, try, for, with: their definitions depend on what happens
                 self.may_have_more = True

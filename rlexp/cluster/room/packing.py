@@ -1,6 +1,6 @@
-"""What a trial needs that the nodes of a cluster do not have: each bundle on one node, and all bundles together.
+"""A trial's needs beyond a cluster's nodes: for each bundle on one node, and for all bundles together.
 
-Whether all fit together is found out by first-fit-decreasing, and where that fails, by an exact search.
+First-fit-decreasing finds out whether all fit together; if that fails, an exact search does.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from rlexp.config.keys.trial import Amounts, Bundles, bundles_of
 from rlexp.errors import Problem
 
 _PARTS = 10_000
-"""Ray counts amounts of resources in these parts."""
+"""Parts in which Ray counts amounts of resources."""
 
 _MOST_STEPS = 10_000
-"""Of the exact search, some tenths of a second. More may be needed for dozens of nodes that are nearly full."""
+"""Most steps of the exact search, some tenths of a second. Dozens of nearly full nodes may need more."""
 
 _Counts = tuple[int, ...]
-"""How many bundles of each kind; or how many parts of each resource."""
+"""Number of bundles of each kind; or number of parts of each resource."""
 
 
 def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool | None:
     """Return whether all ``bundles`` fit on ``nodes``, each as a whole on one of them.
 
-    None: the search was given up, but first-fit-decreasing found no way.
+    None: the search was given up, and first-fit-decreasing found no way.
     """
     names = sorted({name for bundle in bundles for name, amount in bundle.items() if amount > 0})
     kinds = _kinds([_parts(bundle, names) for bundle in bundles])
@@ -55,7 +55,7 @@ def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool | None:
 
 
 def together(bundles: Sequence[Amounts]) -> dict[str, float]:
-    """Return one bundle that needs what all ``bundles`` need."""
+    """Return one bundle with the needs of all ``bundles``."""
     names = dict.fromkeys(name for bundle in bundles for name in bundle)
     return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
 
@@ -65,7 +65,7 @@ def _parts(amounts: Amounts, names: Sequence[str]) -> _Counts:
 
 
 def _kinds(bundles: Sequence[_Counts]) -> dict[_Counts, int]:
-    """Return the different bundles with their numbers, without those that need nothing."""
+    """Return the different bundles with their numbers, without empty ones."""
     kinds: dict[_Counts, int] = {}
     for bundle in bundles:
         if any(bundle):
@@ -74,7 +74,7 @@ def _kinds(bundles: Sequence[_Counts]) -> dict[_Counts, int]:
 
 
 def _may_fit(kinds: Mapping[_Counts, int], rooms: Sequence[_Counts]) -> bool:
-    """Return False where a bundle is larger than every node, or all together are larger than all nodes."""
+    """Return False if a bundle is larger than every node, or all together are larger than all nodes."""
     if not all(any(_number_in(room, kind) for room in rooms) for kind in kinds):
         return False
     needed = [sum(kind[i] * number for kind, number in kinds.items()) for i in range(len(next(iter(kinds))))]
@@ -91,7 +91,7 @@ def _without(room: _Counts, kind: _Counts, number: int) -> _Counts:
 
 
 def _first_fit_decreasing(kinds: Mapping[_Counts, int], rooms: Sequence[_Counts]) -> bool:
-    """Return whether all fit where each, the largest first, goes to the first node with room for it."""
+    """Return whether all fit if each, the largest first, goes to the first node with room for it."""
     totals = [max(sum(column), 1) for column in zip(*rooms, strict=True)]
     left = list(rooms)
     for kind in sorted(kinds, key=lambda kind: -max(part / all_ for part, all_ in zip(kind, totals, strict=True))):
@@ -106,10 +106,10 @@ def _first_fit_decreasing(kinds: Mapping[_Counts, int], rooms: Sequence[_Counts]
 
 
 class _Search:
-    """Fills one node after the other, with every choice of bundles, until all have a node.
+    """Fills one node after another, with every choice of bundles, until all have a node.
 
-    A node is only filled so that no further bundle fits: where there is a way at all, bundles of later nodes can be
-    moved to it until it is full, so there is also a way with a full one.
+    A node is only filled so that no further bundle fits. If there is a way at all, bundles of later nodes can be moved
+    to it until it is full, so there is also a way with a full one.
     """
 
     def __init__(self, kinds: Mapping[_Counts, int], rooms: Sequence[_Counts]) -> None:
@@ -120,11 +120,11 @@ class _Search:
         for room in reversed(rooms):
             behind.append(tuple(map(add, behind[-1], room)))
         self._room_from = behind[::-1]
-        """What each node and those after it have together."""
+        """The resources of each node and all nodes after it together."""
         self._steps = 0
 
     def result(self) -> bool | None:
-        """Return whether there is a way; None where it was not found in so many steps."""
+        """Return whether there is a way; None if it was not found within the steps."""
         failed: set[tuple[int, _Counts]] = set()
         path = [(self._numbers, self._fillings(0, self._numbers))]
         while path:
@@ -144,7 +144,7 @@ class _Search:
         return False
 
     def _may_fit(self, node: int, left: _Counts) -> bool:
-        """Return False where the nodes from this one on are smaller together than the bundles."""
+        """Return False if the nodes from this one on are smaller together than the bundles."""
         needed = (sum(map(mul, column, left)) for column in zip(*self._kinds, strict=True))
         return node < len(self._rooms) and all(map(le, needed, self._room_from[node]))
 
@@ -159,29 +159,29 @@ class _Search:
                 yield chosen
 
     def _choices(self, room: _Counts, left: _Counts) -> Iterator[tuple[_Counts, _Counts]]:
-        """Yield numbers of bundles of each kind that fit into ``room``, and what they leave of it."""
+        """Yield numbers of bundles of each kind that fit into ``room``, and the room that remains."""
         if not left:
             yield (), room
             return
         index = len(self._kinds) - len(left)
         kind, most = self._kinds[index], min(left[0], _number_in(room, self._kinds[index]))
-        # Of the last kind, a node that is full has as many as fit.
+        # For the last kind, a full node has as many as fit.
         for number in range(most, -1 if len(left) > 1 else most - 1, -1):
             for others, rest in self._choices(_without(room, kind, number), left[1:]):
                 yield (number, *others), rest
 
 
 _REPLAY = "bytes of replay"
-"""Memory, as a resource of the driver's bundle and of nodes; Ray knows nothing of it."""
+"""Memory as a resource of the driver's bundle and of nodes, which Ray does not know."""
 
 _ROUNDING = 1e-4
-"""Ray counts CPUs and GPUs in these parts."""
+"""Parts in which Ray counts CPUs and GPUs."""
 
 _OR_WAIT = "or --wait 10m until there are more nodes"
 
 
 def cluster_shortfalls(experiment: Experiment, cluster: Cluster) -> Iterator[Problem]:
-    """Yield what one trial needs beyond what the nodes have, each with overrides that make it fit."""
+    """Yield one trial's needs beyond what the nodes have, each with overrides that make it fit."""
     bundles = bundles_of(experiment.config)
     if bundles.strategy == "STRICT_PACK":
         yield from _beyond_one_node(experiment, bundles, cluster)
@@ -197,7 +197,7 @@ def cluster_shortfalls(experiment: Experiment, cluster: Cluster) -> Iterator[Pro
 
 
 def node_amounts(cluster: Cluster) -> list[Amounts]:
-    """Return what each node has, its memory included."""
+    """Return the resources of each node, with its memory."""
     return [
         {
             **node.custom,
@@ -210,7 +210,7 @@ def node_amounts(cluster: Cluster) -> list[Amounts]:
 
 
 def most_workers(experiment: Experiment, cluster: Cluster) -> int | None:
-    """Return for how many workers the nodes have room, up to those of the experiment; None where for no number."""
+    """Return the number of workers for which the nodes have room, up to the experiment's; None if for no number."""
     most, least = experiment.config.num_reserved_workers, 0
     if not _fits(experiment, cluster, least):
         return None
@@ -226,9 +226,9 @@ def _fits(experiment: Experiment, cluster: Cluster, num_workers: int) -> bool:
 
 
 def whole_parts(experiment: Experiment, *, with_replay: bool = False) -> list[Amounts]:
-    """Return what of a trial has to be on one node each: its bundles, or all of them where none may be elsewhere.
+    """Return the parts of a trial that each must be on one node: its bundles, or one part if none may be elsewhere.
 
-    ``with_replay``: the driver's needs the memory of replay too, which is all on one node.
+    ``with_replay``: the driver's part also needs the memory of replay, which is all on one node.
     """
     bundles = bundles_of(experiment.config)
     driver, *others = bundles.listed
@@ -237,7 +237,7 @@ def whole_parts(experiment: Experiment, *, with_replay: bool = False) -> list[Am
 
 
 def _too_large_parts(experiment: Experiment, bundles: Bundles, cluster: Cluster) -> Iterator[Problem]:
-    """Yield the bundles that are too large for every node."""
+    """Yield a problem for each bundle that is too large for every node."""
     config = experiment.config
     shards = " and shards" if config.cpus_of_shards else ""
     learner, worker = "each learner", "each worker"
@@ -250,7 +250,7 @@ def _too_large_parts(experiment: Experiment, bundles: Bundles, cluster: Cluster)
 
 
 def _too_large(experiment: Experiment, bundle: Amounts, users: dict[str, str], cluster: Cluster) -> Iterator[Problem]:
-    """Yield what of a bundle no node has; ``users`` says for each resource who needs it."""
+    """Yield a bundle's needs that no node has; ``users`` says for each resource who needs it."""
     alone = False
     for name, amount in bundle.items():
         largest = max(cluster.nodes, key=partial(_amount_of, name=name))
@@ -285,14 +285,14 @@ def _too_much_in_all(experiment: Experiment, bundles: Bundles, cluster: Cluster)
         amounts = [_amount_of(node, name) for node in cluster.nodes]
         part_needs = max(bundle.get(name, 0.0) for bundle in bundles.listed)
         needed, has = bundles.total(name), sum(amounts)
-        if part_needs <= max(amounts) and needed > has + _ROUNDING:  # else it is reported for the part alone
+        if part_needs <= max(amounts) and needed > has + _ROUNDING:  # otherwise it is reported for the part alone
             part = parts.get(name, f"{bundles.num_workers} workers x {bundles.worker.get(name, 0.0):g}")
             message = f"{experiment.name} needs {_amount(name, needed)} ({part}), the cluster has {has:g}"
             yield Problem("", f"{message} on {_nodes(cluster)}", _fewer_workers(experiment, cluster))
 
 
 def _beyond_one_node(experiment: Experiment, bundles: Bundles, cluster: Cluster) -> Iterator[Problem]:
-    """Yield what a trial needs beyond the largest node, where all of it must be on one node."""
+    """Yield a trial's needs beyond the largest node, if all of it must be on one node."""
     found = [*_too_much_replay(experiment, cluster)]
     if found or packs(whole_parts(experiment, with_replay=True), node_amounts(cluster)):
         yield from found
@@ -305,7 +305,7 @@ def _beyond_one_node(experiment: Experiment, bundles: Bundles, cluster: Cluster)
 
 
 def _smaller_part(experiment: Experiment, user: str, name: str, has: float) -> str:
-    """Return overrides with which a part needs no more than ``has`` of a resource."""
+    """Return overrides with which a part needs at most ``has`` of a resource."""
     config = experiment.config
     if name == "GPU":
         return f"{gpu_hint(config)}, or --fit" if not has else "--fit"

@@ -1,4 +1,4 @@
-"""What a trial needs that one machine does not have, also memory for replay, and the overrides that make it fit."""
+"""A trial's needs beyond one machine, with memory for replay, and the overrides that make it fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def at(experiment: Experiment, key: str) -> Any:
 
 
 def changed(experiment: Experiment, keys: Changes) -> Experiment:
-    """Return the experiment with other values; they need no validation, being smaller than valid ones."""
+    """Return the experiment with other values, which are smaller than valid ones and need no validation."""
     config = experiment.config
     for group, own in _by_group(keys):
         below = getattr(config, group).model_copy(update=own) if group else None
@@ -52,23 +52,23 @@ _STACKED = 4
 """Frames in one stacked observation."""
 
 _BESIDE_OBSERVATIONS = 128
-"""Bytes of a transition beside its frames, at most: action, reward, discount, priority, and which frames it shows."""
+"""Most bytes of a transition beside its frames: action, reward, discount, priority, and the numbers of its frames."""
 
 _PACKED_SHARE = 1 / 6
-"""What LZ4 leaves of a frame, at most: of 24 games played at random, from a fifty-ninth (Pong) to a ninth (UpNDown)."""
+"""Largest share that LZ4 leaves of a frame: for 24 games played at random, from 1/59 (Pong) to 1/9 (UpNDown)."""
 
 _GROWTH = 33 / 32
-"""Room for frames beside those that replay holds, at most: it grows by so much at a time."""
+"""Largest share of room for frames beyond the ones that replay holds, as it grows by so much at a time."""
 
 
 def replay_bytes(experiment: Experiment) -> int:
-    """Return the bytes that replay may take, an upper bound; 0 without replay, and where only the env knows it."""
+    """Return an upper bound of replay's bytes; 0 without replay, and if only the env knows it."""
     replay, each = experiment.config.replay, bytes_per_transition(experiment)
     return 0 if replay is None or each is None else each * replay.capacity
 
 
 def bytes_per_transition(experiment: Experiment) -> int | None:
-    """Return the bytes of one transition of full replay, an upper bound; None where only the env knows it."""
+    """Return an upper bound of the bytes of one transition in full replay; None if only the env knows it."""
     config, replay = experiment.config, experiment.config.replay
     is_prepared_only = config.effective_preprocessor_pref == "deepmind" and not config.env_wrappers
     if replay is None or not has_game_frames(experiment.env, config.env_config) or not is_prepared_only:
@@ -85,16 +85,16 @@ def bytes_per_transition(experiment: Experiment) -> int | None:
 
 
 def frames_per_transition(replay: ReplayNeeds, fragment_length: int, stacked: int) -> float:
-    """Return for how many frames of each transition replay has room.
+    """Return the number of frames per transition for which replay has room.
 
-    It is one, and for each fragment whose predecessor went to another shard those that the two share.
+    It is one, and the shared frames for each fragment whose predecessor went to another shard.
     """
     from_elsewhere = 1 - 1 / replay.num_shards
     return _GROWTH * (1 + from_elsewhere * (replay.n_step + stacked - 1) / fragment_length)
 
 
 def shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
-    """Yield what one trial needs beyond what the machine has, each with overrides that make it fit."""
+    """Yield one trial's needs beyond what the machine has, each with overrides that make it fit."""
     config = experiment.config
     cpus, gpus = required_cpus(experiment), required_gpus(experiment)
     if cpus > machine.cpus:
@@ -116,7 +116,7 @@ def shortfalls(experiment: Experiment, machine: Machine) -> Iterator[Problem]:
 
 
 def cpu_parts(config: CommonConfig) -> str:
-    """Return what reserves CPUs: ``1 driver + 4 workers x 1``."""
+    """Return the parts that reserve CPUs: ``1 driver + 4 workers x 1``."""
     learners = config.learner_processes
     parts = f"{config.num_cpus_for_driver:g} driver"
     parts += f" + {config.cpus_of_shards:g} shards" if config.cpus_of_shards else ""
@@ -125,19 +125,19 @@ def cpu_parts(config: CommonConfig) -> str:
 
 
 def gpu_parts(config: CommonConfig) -> str:
-    """Return what reserves GPUs: ``1 learner + 4 workers x 0.25``."""
+    """Return the parts that reserve GPUs: ``1 learner + 4 workers x 0.25``."""
     several = "s" if config.learner_processes else ""
     workers = f"{config.num_reserved_workers} workers x {config.num_gpus_per_worker:g}"
     return f"{config.num_gpus:g} learner{several} + {workers}"
 
 
 def workers_key(config: CommonConfig) -> str:
-    """Return the key that says for how many workers a trial reserves room."""
+    """Return the key for the number of workers for which a trial reserves room."""
     return "num_workers" if config.min_num_workers is None else "min_num_workers"
 
 
 def _cpu_hint(experiment: Experiment, machine: Machine) -> str:
-    """Return overrides that make the experiment fit: one learner where several leave no room, and what workers need."""
+    """Return overrides that make the experiment fit: one learner if several leave no room, and what workers need."""
     config, learners = experiment.config, experiment.config.learner_processes
     if config.cpus_of_shards:
         return f"-o config.{SHARD_CPUS}=0, or --fit"
@@ -163,7 +163,7 @@ def _worker_hint(experiment: Experiment, machine: Machine, options: str) -> str:
 
 
 def gpu_hint(config: CommonConfig) -> str:
-    """Return overrides that give up the GPUs that are asked for."""
+    """Return overrides that give up the requested GPUs."""
     asked = (key for key in ("num_gpus", "num_gpus_per_worker") if getattr(config, key))
     return " ".join(f"-o config.{key}=0" for key in asked)
 

@@ -162,7 +162,7 @@ def address() -> Iterator[str]:
         (CONNECTING + DIES, "the process that asks it ended with exit code 1: libray.so is missing"),
         (CONNECTING + IS_REFUSED, "the cluster at {0} does not accept the token that was found here"),
         (CONNECTING + HAS_OTHER_VERSION, "the cluster at {0} has Ray 2.1.0 with Python 3.9.1, this machine has Ray "),
-        (CONNECTING + IS_NO_NODE, "this machine is no node of the cluster at {0}"),
+        (CONNECTING + IS_NO_NODE, "this machine is not a node of the cluster at {0}"),
     ],
     ids=["dies at once", "dies while connecting", "is refused", "another version", "is no node"],
 )

@@ -86,7 +86,7 @@ def test_address_of_a_client_names_the_command_that_submits_the_job(
 
 @pytest.mark.parametrize("address", ["head", "head:port", "a b:6379", ":6379"])
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not a valid address"):
         choose(address, {})
 
 
@@ -99,7 +99,7 @@ def test_options_of_clusters_need_one() -> None:
     for wait, sends_folder, name in (("10m", False, "--wait"), (None, True, "--working-dir")):
         with pytest.raises(UsageError, match=f"^{name} is for clusters"):
             choose(None, {}, wait, sends_folder)
-    with pytest.raises(UsageError, match="is no duration"):
+    with pytest.raises(UsageError, match="is not a valid duration"):
         choose(HEAD, {}, "soon")
     for text in ("9" * 400 + "h", "1" * 20):
         with pytest.raises(UsageError, match="is more than 10 years"):
