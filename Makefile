@@ -10,7 +10,7 @@ BENCHMARKS ?= replay_buffers replay_processes rollout learner apex_throughput ti
 # Containers often set it. Without compiled modules each of the hundreds of processes of the tests compiles rlexp again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test docs docs-test pictures versions test-lowest test-newest test-processors test-learning test-properties cluster drills drills-long format lint type keys corpus bench bench-peers clean
+.PHONY: install run test docs docs-test pictures versions test-lowest test-newest test-processors test-learning test-properties cluster drills drills-long format lint type corpus bench bench-peers clean
 
 install: $(VENV)/.installed
 
@@ -100,7 +100,8 @@ $(DOCS)/.installed: docs/requirements.txt
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	touch $@
 
-docs: $(DOCS)/.installed
+docs: install $(DOCS)/.installed
+	$(BIN)/python -m tests.pages.reference docs/reference
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
 # docs/images, three minutes; the report needs chromium. One of them: make pictures PICTURES=run
@@ -145,10 +146,6 @@ lint: install
 type: install
 	$(BIN)/mypy
 
-# docs/keys.md, from the models and the tests that each key has.
-keys: install
-	$(BIN)/python -m rlexp.config.reference.page > docs/keys.md
-
 # What becomes of a folder of experiment files: make corpus DIR=folder
 corpus: install
 	$(BIN)/python -m benchmarks.corpus $(DIR)
@@ -168,4 +165,4 @@ bench-peers: install
 	done
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(S3) $(DOCS) site dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(S3) $(DOCS) docs/reference site dist .mypy_cache .pytest_cache .ruff_cache

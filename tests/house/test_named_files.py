@@ -11,6 +11,7 @@ import pytest
 
 from tests.house.test_floors import FLOORS, FLOORS_WITHIN, OTHERS
 from tests.house.tree import MODULES, PACKAGE, ROOT
+from tests.pages.reference import PAGES as REFERENCE
 
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
 TEXTS = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
@@ -81,7 +82,11 @@ def test_names_on_pages_about_the_code_are_in_the_code(name: str) -> None:
 
 def test_every_page_is_in_the_nav() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
-    assert set(re.findall(r"[\w-]+\.md", nav)) == {Path(name).name for name in PAGES if name.startswith("docs/")}
+    written = set(re.findall(r"(?<=reference/)[\w-]+\.md", nav))
+    assert written == set(REFERENCE)
+    assert set(re.findall(r"[\w-]+\.md", nav)) - written == {
+        Path(name).name for name in PAGES if name.startswith("docs/")
+    }
 
 
 def test_what_a_package_may_rely_on_can_be_imported() -> None:

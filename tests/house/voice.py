@@ -189,7 +189,7 @@ def _comments(source: str) -> Iterator[Text]:
 def all_files() -> list[Path]:
     """Return the pages, of the top without the changelog, and the modules of rlexp."""
     top = [path for path in sorted(ROOT.glob("*.md")) if path.name != "CHANGELOG.md"]
-    return [*top, *sorted((ROOT / "docs").rglob("*.md")), *sorted(PACKAGE.rglob("*.py"))]
+    return [*top, *sorted((ROOT / "docs").glob("*.md")), *sorted(PACKAGE.rglob("*.py"))]
 
 
 def words_of(paths: Iterable[Path]) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""What people and editors read about keys: ``explain``, docs/keys.md, the JSON Schema, hints."""
+"""What people and editors read about keys: ``explain``, the page of keys, the JSON Schema, hints."""

@@ -1,4 +1,4 @@
-"""What ``explain`` and docs/keys.md say of keys, and ``explain`` of metrics, samplers, searchers and schedulers.
+"""What ``explain`` and the page of keys say of keys, and ``explain`` of metrics, samplers, searchers and schedulers.
 
 What a shell may add to a key that was typed in part: the keys below a group, and values where they have names.
 """

@@ -1,9 +1,11 @@
-"""What is said of keys, in docs/keys.md and by `rlexp explain`, and that each has a test of its effect.
+"""What `rlexp explain` says of keys, and that each has a test of its effect.
 
 The JSON Schema of experiment files says what `rlexp check` says, as far as a schema can.
 """
 
+import ast
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,6 @@ from rlexp.config.load import converted_file
 from rlexp.config.reference import explain, json_schema
 from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
 from rlexp.config.reference.json_schema import experiment_schema, with_shared_definitions
-from rlexp.config.reference.page import behaviour_tests, page
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Place
 
@@ -161,28 +162,35 @@ class OtherKeys(KeyGroup):
     gamma: float = Field(1.0, description="Another discount.")
 
 
-def without_tests(text: str) -> list[str]:
-    """Return the page's lines without the column of tests, which grows with every new test."""
-    return [line.rpartition(" | ")[0] or line for line in text.splitlines()]
+def behaviour_tests(directory: Path) -> dict[str, str]:
+    """Return the first test of each key, read off the marks in the files below a folder without importing them."""
+    tests: dict[str, str] = {}
+    for path in sorted(directory.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                for key in marked_keys(node):
+                    tests.setdefault(key, f"{path.stem}::{node.name}")
+    return tests
 
 
-def test_keys_page_is_current() -> None:
-    written = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
-    assert without_tests(written) == without_tests(page({})), "run `make keys`"
+def marked_keys(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
+    for mark in node.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.key":
+            yield from (
+                word.value for word in mark.args if isinstance(word, ast.Constant) and isinstance(word.value, str)
+            )
 
 
-def test_keys_page_names_behaviour_tests(tmp_path: Path) -> None:
+def test_tests_of_keys_are_found_by_their_marks(tmp_path: Path) -> None:
     (tmp_path / "test_keys_a.py").write_text(
         'import pytest\n\n@pytest.mark.key("lr", "optimizer.debug")\ndef test_rates() -> None: ...\n'
         '\n@pytest.mark.key("stop")\nclass TestStop: ...\n\ndef test_other() -> None: ...\n'
     )
-    tests = behaviour_tests(tmp_path)
-    assert tests == {
+    assert behaviour_tests(tmp_path) == {
         "lr": "test_keys_a::test_rates",
         "optimizer.debug": "test_keys_a::test_rates",
         "stop": "test_keys_a::TestStop",
     }
-    assert "`test_keys_a::test_rates`" in next(line for line in page(tests).splitlines() if line.startswith("| `lr`"))
 
 
 def test_every_key_has_a_behaviour_test() -> None:

@@ -1,0 +1,86 @@
+"""The reference that is written from the code has everything that the code has, and links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import rlexp
+from rlexp.cli import COMMANDS
+from rlexp.config.keys.metrics import METRICS
+from rlexp.config.reference.explain import key_references
+from rlexp.runs.rows import COLUMNS
+from tests.pages.keys_page import keys_page
+from tests.pages.page_folder import REPOSITORY
+from tests.pages.reference import CLASSES, PAGES, cli_page, main, metrics_page, python_page
+
+
+def names_in_tables(page: str) -> set[str]:
+    return set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
+
+
+def test_every_command_has_a_part_with_its_options() -> None:
+    page = cli_page()
+    parts = {part.partition("\n")[0]: part for part in page.split("\n## ")[1:]}
+    assert {f"rlexp {name}" for name in COMMANDS} < set(parts)
+    assert "rlexp board serve" in parts
+    assert "| `--out DIR` |" in parts["rlexp run"]
+    assert "| `--searcher" in parts["rlexp sweep"]
+    assert not [
+        title
+        for title, part in parts.items()
+        if title.startswith("rlexp ") and "--debug" not in part and "board" not in title
+    ]
+
+
+def test_every_exit_code_is_explained() -> None:
+    table = cli_page().partition("## Exit codes")[2]
+    assert set(re.findall(r"^\| (\d+) \|", table, re.MULTILINE)) == {*"012345", "129", "130", "141", "143"}
+
+
+def test_every_key_has_a_row() -> None:
+    keys = {key.dotted.removeprefix("config.") for key in key_references() if not key.is_group}
+    assert names_in_tables(keys_page()) >= keys
+
+
+def test_default_of_a_key_is_said_once_where_agents_agree() -> None:
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in keys_page().splitlines() if line.startswith("| `")}
+    assert rows["| `explore`"][2] == "`true`"
+    assert rows["| `num_workers`"][2] == "DQN `0`, APEX `32`, PPO `2`, PQN `0`"
+    assert rows["| `clip_param`"][2].endswith("(PPO only)")
+    assert rows["| `run`"][2] == "required"
+
+
+def test_every_metric_and_column_has_a_row() -> None:
+    assert names_in_tables(metrics_page()) == set(METRICS)
+    assert set(COLUMNS) <= set(METRICS)
+
+
+def test_every_name_of_the_python_page_can_be_imported() -> None:
+    page = python_page()
+    named = re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)
+    assert {f"rlexp.{name}" for name in rlexp.__all__ if name != "__version__"} <= set(named)
+    for name in named:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(__import__(module, fromlist=[attribute]), attribute), name
+    assert all(f"## {title}" in page for title in CLASSES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_link_to_pages_and_headings(name: str) -> None:
+    page = PAGES[name]()
+    headings = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    }
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page)
+    for target, heading in links:
+        assert target or heading in headings
+        assert not target or (REPOSITORY / "docs/reference" / target).resolve().is_file()
+
+
+def test_main_writes_each_page(tmp_path: Path) -> None:
+    main(tmp_path / "reference")
+    assert {path.name for path in (tmp_path / "reference").iterdir()} == set(PAGES)
