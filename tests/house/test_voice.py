@@ -114,7 +114,7 @@ def test_cells_of_tables_are_read_alone() -> None:
     assert [text.words for text in page_texts("| a b | c |\n|---|---|\n| `d e` | f |\n\ng\n")] == [
         "a b",
         "c",
-        "d_e",
+        "`d_e",
         "f",
         "g",
     ]

@@ -61,9 +61,9 @@ RULES = (
     ),
     rule("history", r"\bby now\b|, missed\b|\bused to be\b|\bso far this\b", "what is true today", PAGES),
     rule("behind", r"\bbehind (?:it|this|that|them|each|its name|a name|the name|which)\b", "after, or lags by"),
-    rule("coinage", r"\b[Ff]old(?:s|ed|ing)?\b", "n-step computation; compute", PAGES),
-    rule("coinage", r"\b[Bb]eats?\b", "heartbeat", PAGES),
-    rule("coinage", r"\bbundles?\b", "what a trial reserves; for ONNX the exported files", PAGES),
+    rule("coinage", r"(?<![`./\w])[Ff]old(?:s|ed|ing)?\b", "n-step computation; compute", PAGES),
+    rule("coinage", r"(?<![`./\w])[Bb]eats?\b", "heartbeat", PAGES),
+    rule("coinage", r"(?<![`./\w])bundles?\b", "what a trial reserves; for ONNX the exported files", PAGES),
     rule("coinage", r"\brungs? (?:of|for) (?:ε|epsilon)", "the worker's ε"),
     rule("riddle", r"\bcounts? twice\b|\bwrites? over\b", "the plain statement: 'is counted once', 'overwrites'"),
 )
@@ -131,7 +131,7 @@ def sentences(words: str) -> Iterator[tuple[str, int]]:
 
 
 def page_texts(source: str) -> Iterator[Text]:
-    """Yield paragraphs, points of lists and cells of tables, without blocks of code; inline code is one word."""
+    """Yield paragraphs, points of lists and cells of tables, without blocks; code in a line is one word."""
     paragraph: list[str] = []
     first = 1
     for number, line in enumerate([*_prose(source).splitlines(), ""], start=1):
@@ -155,7 +155,7 @@ def _prose(source: str) -> str:
 
     source = re.sub(r"^( *)(`{3,}).*?^\1\2$", blank, source, flags=re.DOTALL | re.MULTILINE)
     source = re.sub(r"<!--.*?-->", blank, source, flags=re.DOTALL)
-    source = re.sub(r"``?([^`]+)``?", lambda code: code[1].replace(" ", "_"), source)
+    source = re.sub(r"``?([^`]+)``?", lambda code: "`" + code[1].replace(" ", "_"), source)
     return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", source)
 
 
