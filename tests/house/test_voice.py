@@ -10,15 +10,14 @@ import pytest
 from tests.house.voice import CODE, DOCSTRINGS, Finding, all_files, code_texts, findings, page_texts, sentences
 
 MOST = {
-    "behind": 5,
-    "coinage": 42,
-    "history": 3,
-    "is-no": 44,
-    "long-sentence": 128,
-    "of-what": 208,
-    "riddle": 6,
-    "torn-docstring": 138,
-    "where-for-if": 325,
+    "behind": 1,
+    "coinage": 1,
+    "is-no": 31,
+    "long-sentence": 17,
+    "of-what": 148,
+    "riddle": 2,
+    "torn-docstring": 112,
+    "where-for-if": 236,
 }
 """The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
 

@@ -11,6 +11,10 @@ from rlexp.config.rllib.ages import changed_defaults, kept_defaults
 from rlexp.config.rllib.names import absent_keys
 
 _HEAD = """\
+---
+hide: [toc]
+---
+
 # Keys
 
 `rlexp explain KEY` prints the same in a terminal, and `rlexp explain AGENT` the keys of an agent. Any value can be
@@ -52,7 +56,8 @@ def _table(keys: list[KeyReference]) -> Iterator[str]:
     yield "| key | values | default | meaning | other spellings |"
     yield "|---|---|---|---|---|"
     for key in keys:
-        spellings = ", ".join(f"`{_short(spelling)}`" for spelling in key.spellings)
+        short = {spelling: _short(spelling) for spelling in key.spellings}
+        spellings = ", ".join(f"`{spelling if text == key.dotted else text}`" for spelling, text in short.items())
         cells = [f"`{_short(key.dotted)}`", key.expects, _defaults(key), key.meaning.replace("``", "`"), spellings]
         yield "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
