@@ -97,7 +97,7 @@ class ExplorationKeys(CommonConfig):
             spaces=("Discrete",),
             needs="DQN, APEX and PQN need a Discrete one",
             hint="wrap the env so that it takes a finite number of actions",
-            hint_for_box="discretize_actions: 5 chooses among 5 values per dimension",
+            hint_for_box="PPO takes them; discretize_actions: 5 chooses among 5 values per dimension",
         )
 
     @property
@@ -122,7 +122,9 @@ class ExplorationKeys(CommonConfig):
         """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""
         if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
             message = f"env {env} has continuous actions; DQN, APEX and PQN need discrete ones"
-            yield Conflict(("env",), message, "discretize_actions: 5 chooses among 5 values per dimension")
+            yield Conflict(
+                ("env",), message, "PPO takes them; discretize_actions: 5 chooses among 5 values per dimension"
+            )
 
     @property
     def _has_ladder(self) -> bool:
