@@ -83,8 +83,7 @@ class WorkerLinks:
     """Env steps that a worker samples before it gets newer weights."""
     shares_weights: bool = False
     """Whether workers on this machine read weights from shared memory when they are due, instead of getting them with
-    their next call. Needs a system with shared memory.
-    """
+    their next call. Needs a system with shared memory."""
     message: MessageLimits = EACH_ALONE
     """Which fragments such a worker sends together."""
 

@@ -1,4 +1,4 @@
-"""Assembly: one entry of a file in today's spelling, its keys in place, with the overrides and its age's defaults."""
+"""Assembly: one entry of a file in current spelling, its keys in place, with overrides and defaults of its age."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ _WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Assembled:
-    """An entry in today's spelling, with its grids still in place."""
+    """An entry in current spelling, with its grids still in place."""
 
     translation: Translation
     age: Age | None
-    """The releases of RLlib that its spelling belongs to; None where it is rlexp's own, or of any age."""
+    """The releases of RLlib to which its spelling belongs; None if it is rlexp's own, or of any age."""
     defaults: frozenset[KeyName]
-    """The keys that it does not give, and that have the default of its age."""
+    """Keys that the entry does not give, with the default of its age."""
 
 
 def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) -> str | Finding:
-    """Return the name of an entry's agent as the models spell it, or what is wrong with it.
+    """Return the name of an entry's agent in the models' spelling, or a finding about it.
 
-    Without ``packaged``, no agent of an installed package is taken or imported.
+    Without ``packaged``, agents of installed packages are neither accepted nor imported.
     """
     given = [override.value for override in overrides if override.path == (_RUN,)]
     run = given[-1] if given else entry.child(_key_of_agent(entry))
@@ -98,7 +98,7 @@ def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) 
 
 
 def _usable(name: str, run: Node) -> str | Finding:
-    """Return an agent's name, or why the package that brings it cannot be used."""
+    """Return an agent's name, or a finding if its package cannot be used."""
     try:
         experiment_class(name)
     except UsageError as error:
@@ -107,16 +107,16 @@ def _usable(name: str, run: Node) -> str | Finding:
 
 
 def _key_of_agent(entry: Node) -> str:
-    """Return ``run``, or ``algo`` where an entry has only that: RLlib's command line wrote it."""
+    """Return ``run``, or ``algo`` if an entry has only that, as RLlib's command line wrote it."""
     return "algo" if entry.child(_RUN) is None and entry.child("algo") is not None else _RUN
 
 
 def assembled(
     entry: Node, overrides: Sequence[Override], run: str, is_sweep: bool = False, name: str = ""
 ) -> Assembled:
-    """Return an entry in today's spelling, with the overrides and, where its file proves an age, the defaults of that.
+    """Return an entry in current spelling, with the overrides and, if its file proves an age, that age's defaults.
 
-    What the command line says belongs to no age.
+    Values of the command line belong to no age.
     """
     entry = entry.without(_key_of_agent(entry))
     dating = dated(entry, run) if run in AGENTS else Dating()
@@ -138,7 +138,7 @@ def assembled(
 
 
 def _use_todays_spelling(translation: Translation) -> None:
-    """Read every word as its age did, and give every key its current name and place."""
+    """Read every word in the meaning of its age, and give every key its current name and place."""
     read_yaml_1_1_words(translation)
     use_current_names(translation)
     translation.experiment, misplaced = arranged(translation.experiment, translation.run)
@@ -146,7 +146,7 @@ def _use_todays_spelling(translation: Translation) -> None:
 
 
 def _lay_over(translation: Translation, overrides: Sequence[Override]) -> None:
-    """Set the values of the command line in an arranged experiment; refuse those that cannot be set."""
+    """Set the values of the command line in an arranged experiment; refuse values that cannot be set."""
     run = translation.run
     for override in overrides:
         path = current_path(override.path, run)
@@ -160,14 +160,14 @@ def _lay_over(translation: Translation, overrides: Sequence[Override]) -> None:
 
 
 def _is_open(experiment: Node, path: KeyName) -> bool:
-    """Return whether a key can be set: all that is above it is a mapping, or nothing yet."""
+    """Return whether a key can be set: everything above it is a mapping, or missing."""
     above = (experiment.find(path[:depth]) for depth in range(len(path)))
     values = [node.value for node in above if node is not None and node.value is not None]
     return all(isinstance(value, Mapping) and GRID not in value for value in values)
 
 
 def _use_search_section(translation: Translation, is_sweep: bool) -> None:
-    """Make the section where a command asks for it, and bring what belongs there into it."""
+    """Add the section if a command asks for it, and move its keys into it."""
     experiment = translation.experiment
     section = experiment.child(SEARCH)
     if section is None and is_sweep:
@@ -184,13 +184,13 @@ def _use_search_section(translation: Translation, is_sweep: bool) -> None:
 
 
 def _move_limit(translation: Translation, scheduler: str) -> None:
-    """Move Tune's ``max_t``, the time at which every trial ends, to ``stop``."""
+    """Move Tune's ``max_t``, at which every trial ends, to ``stop``."""
     unit = translation.value(f"{SEARCH}.{scheduler}.time_attr")
     translation.move((SEARCH, scheduler, "max_t"), ("stop", str(unit or SchedulerConfig().time_attr)))
 
 
 def _use_track_section(translation: Translation) -> None:
-    """Write the short forms of ``track``, a name, a list of names and options alone, as the mapping that they mean."""
+    """Write the short forms of ``track``, a name, a list of names and options alone, as the full mapping."""
     node = translation.find(TRACK)
     if node is None:
         return
@@ -215,7 +215,7 @@ def _respell(translation: Translation, key: str, node: Node, word: str, words: M
 
 
 def _move_samples(translation: Translation) -> None:
-    """Beside a ``search`` section, ``num_samples`` is what Tune means by it: configurations to try."""
+    """Give ``num_samples`` beside a ``search`` section Tune's meaning: the number of configurations."""
     node = translation.take("num_samples")
     if node is None or node.value == 1:
         return

@@ -1,4 +1,4 @@
-"""What the command line says of experiments: how to read files, overrides of their values, RLlib's flags as a file."""
+"""The command line's part of experiments: how to read files, overrides of their values, RLlib's flags as a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import UsageError
 
 Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
-"""Changes an experiment, say to fit a machine, and says what it changed."""
+"""A function that changes an experiment, for example to fit a machine, and returns what it changed."""
 
 MAX_TRIALS: Final = 10_000
 """Maximum number of trials; a grid of seven axes reaches it by accident."""
@@ -32,33 +32,33 @@ class Flag:
     """An option of the command line that is a key of every experiment."""
 
     shown: str
-    """As messages name it: ``--num-samples 8``."""
+    """The option in messages: ``--num-samples 8``."""
     key: str
-    """Its dotted path."""
+    """The dotted path of the key."""
     text: str
-    """Its value, as YAML."""
+    """The value, as YAML."""
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How files are to be read."""
+    """How files are read."""
 
     imports: tuple[str, ...] = ()
-    """Modules that register environments: unknown ids may be theirs."""
+    """Modules that register environments, which may bring unknown ids."""
     module_folders: tuple[str, ...] | None = None
-    """Folders in which the user's modules are searched. None: the current folder and those of the files."""
+    """Folders in which the user's modules are searched. None: the current folder and the files' folders."""
     allow_unknown: bool = False
     """Leave unknown keys out, with a notice each, instead of refusing them."""
     packaged_agents: bool = True
-    """Take agents of installed packages too. Their keys are the package's code, which is imported to read them."""
+    """Accept agents of installed packages too. Their keys are the package's code, which is imported to read them."""
     most_trials: int = MAX_TRIALS
-    """How many trials the files may have together."""
+    """Most trials of all files together."""
     is_sweep: bool = False
-    """Search, also where a file has no ``search`` section."""
+    """Whether this is a search, even if a file has no ``search`` section."""
     flags: tuple[Flag, ...] = ()
-    """Laid over every experiment before its other overrides."""
+    """Values for every experiment before its other overrides."""
     adjust: Adjust | None = None
-    """Applied to every variant of every experiment once it is valid."""
+    """A function that is applied to every variant of every experiment after validation."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,23 @@ class Override:
     """One value from the command line."""
 
     path: KeyName
-    """As given: ``config`` may be left out at its start."""
+    """The path as given: ``config`` may be left out at its start."""
     value: Node
 
 
 class BareOverride(str):
-    """An override that was given as a word of its own, ``lr=1e-3``, without ``-o``: messages show it so."""
+    """An override that was given as a word, ``lr=1e-3``, without ``-o``; messages show it so."""
 
 
 def shown_override(text: str) -> str:
-    """Return an override as messages name it: as it was given."""
+    """Return an override in the form in which it was given, for messages."""
     return text if isinstance(text, BareOverride) else f"-o {text}"
 
 
 def parse_overrides(
     texts: Sequence[str], seed: int | None, flags: Sequence[Flag] = ()
 ) -> tuple[tuple[Override, ...], tuple[Finding, ...]]:
-    """Return the overrides of flags, ``-o`` and ``--seed``, and what is wrong with them."""
+    """Return the overrides of flags, ``-o`` and ``--seed``, and findings about them."""
     overrides: list[Override] = []
     findings: list[Finding] = []
     of_flags = (_parsed(flag.key, flag.text, Place(flag.shown)) for flag in flags)
@@ -126,7 +126,7 @@ def experiment_text(name: str, run: str | None, env: str | None, config: str, st
 
 
 def option_at(text: str, line: int) -> str:
-    """Return the option that a line (from 1) of such a file comes from: messages must not name a file nobody wrote."""
+    """Return the option from which a line (from 1) of such a file comes; messages cannot name a file nobody wrote."""
     lines = text.splitlines()[:line]
     keys = (found[1] for each in reversed(lines) if (found := _KEY_OF_EXPERIMENT.match(each)))
     return "--" + next(keys, "experiment-name").replace("_", "-")

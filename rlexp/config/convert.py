@@ -1,4 +1,4 @@
-"""A file in today's spelling: the user's keys, order and comments, with a comment at each change."""
+"""A file in current spelling: the user's keys, order and comments, with a comment at each change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOW_WIDTH = 100
 
 
 def converted(parsed_experiments: Sequence[ParsedExperiment], text: str) -> str:
-    """Return the file with the given text in today's spelling; ``parsed_experiments`` are its experiments."""
+    """Return the file with the given text in current spelling; ``parsed_experiments`` are its experiments."""
     writer = _Writer(text, [notice for parsed in parsed_experiments for notice in parsed.notices])
     for parsed in parsed_experiments:
         writer.write_experiment(parsed)
@@ -37,7 +37,7 @@ class _Writer:
             self._changes[notice.place.line].append(notice.message)
 
     def text(self) -> str:
-        """Return what was written, with the comments at the end of the file."""
+        """Return the written text, with the comments at the end of the file."""
         self._comments_up_to(len(self._source) + 1, "")
         return "\n".join(self._out) + "\n"
 
@@ -70,7 +70,7 @@ class _Writer:
         self._out += [f"{indent}# converted: {message}" for message in self._changes.pop(line, ())]
 
     def _comments_up_to(self, line: int, indent: str) -> None:
-        """Write the whole-line comments, and what was changed, between the last key and the one at ``line``."""
+        """Write the whole-line comments and change notes between the last key and the key at ``line``."""
         for number in range(self._next_line, line):
             content = self._source[number - 1].strip() if number <= len(self._source) else ""
             if content.startswith("#"):
@@ -88,7 +88,7 @@ class _Writer:
 
 
 def _comment_of(line: str) -> str:
-    """Return the comment at the end of a line; a # inside quotes starts none."""
+    """Return the comment at the end of a line; a # inside quotes starts no comment."""
     quote = ""
     for index, character in enumerate(line):
         if quote:
@@ -132,7 +132,7 @@ def _with_axes(parsed: ParsedExperiment) -> Node:
 
 
 def _choice(parsed: ParsedExperiment, place: int, path: KeyPath) -> Any:
-    """Return what a variant has at a path; its default where the choice that stands there set another key."""
+    """Return a variant's value at a path; its default if the choice at that place set another key."""
     value = at(parsed.written[place].plain(), path)
     return at(data_of(parsed.variants[place]), path) if value is MISSING else value
 

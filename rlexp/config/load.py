@@ -1,4 +1,4 @@
-"""Files and overrides to a plan of trials, or every error at once."""
+"""Files and overrides become a plan of trials, or every error at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LoadOptions", "Plan", "load_plan", "resolved_yaml"]
 AS_IT_STANDS = LoadOptions()
 
 SEED_BITS = 31
-"""Bits of a fresh seed, as of derived ones."""
+"""Bits of a fresh seed, and of derived ones."""
 
 _KEYS_OF_AN_EXPERIMENT = ("run", "algo", "env", "stop", "config")
 _LAST_LINE = sys.maxsize
@@ -31,12 +31,12 @@ _LAST_LINE = sys.maxsize
 
 @dataclass(frozen=True)
 class _Entry:
-    """One experiment of a file, as it was read."""
+    """One experiment of a file, before it is parsed."""
 
     name: str
     node: Node
     notices: tuple[Finding, ...]
-    """What its user should know of its text."""
+    """Notices about its text for the user."""
 
 
 def load_plan(
@@ -51,9 +51,9 @@ def load_plan(
     Args:
         paths: experiment files, or dicts in place of them; their order is the order of the trials.
         overrides: ``key.path=value`` each, for every experiment; later ones win.
-        seed: as the override ``config.seed``.
+        seed: the same as the override ``config.seed``.
         options: how to read them.
-        fresh_seed: gives the seed of an experiment that names none.
+        fresh_seed: function that returns the seed of an experiment without one.
 
     Raises:
         ConfigError: with every problem of every file, by position.
@@ -90,14 +90,14 @@ def load_experiments(
 
 
 def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
-    """Return a file's text in today's spelling; raises ConfigError where it is wrong in any."""
+    """Return a file's text in current spelling; raises ConfigError if it has any error."""
     from rlexp.config.convert import converted  # no other command converts
 
     return converted(load_experiments([path], options=options), read_text(path, str(path)))
 
 
 def _entries(paths: Sequence[Path | str | ExperimentDict]) -> tuple[list[_Entry], tuple[Finding, ...]]:
-    """Return the experiments of all files, and what is wrong with the files."""
+    """Return the experiments of all files, and findings about the files."""
     entries: list[_Entry] = []
     findings: list[Finding] = []
     for path in paths:
@@ -126,7 +126,7 @@ def _of_one_file(text: reader.YamlText) -> Iterator[_Entry]:
 
 
 def _without_a_name(root: Node) -> Finding | None:
-    """Return what is wrong with a file whose experiment is its top level; None where it has a name."""
+    """Return a finding about a file whose top level is an experiment; None if it has a name."""
     keys = [key for key in _KEYS_OF_AN_EXPERIMENT if key in root.entries()]
     values = [root.entries()[key].value for key in keys if key not in ("config", "stop")]
     if not any(isinstance(value, str) for value in values):
@@ -162,9 +162,9 @@ def _too_many(parsed_experiments: Iterable[ParsedExperiment], most: int) -> tupl
 def _ordered(
     findings: Iterable[Finding], unreadable: Iterable[Finding], paths: Sequence[Path | str | ExperimentDict]
 ) -> list[Finding]:
-    """Return findings without repetitions, by file and position; those of the command line last.
+    """Return findings without repetitions, by file and position; findings of the command line last.
 
-    Where a value cannot be read, other problems at its place are left out.
+    If a value cannot be read, other problems at its place are left out.
     """
     rank = {str(path): number for number, path in enumerate(paths)}
     first = dict.fromkeys(unreadable)

@@ -1,6 +1,6 @@
 """One entry of a file with the overrides, validated in every variant of its grid.
 
-Values of a grid that change nothing, as variants make the same trial as others, are named and left out.
+Values of a grid that change nothing, so that variants make equal trials, are reported and left out.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_k
 
 @dataclass(frozen=True)
 class ParsedExperiment:
-    """An entry that is right in all its variants; what is left is to give its trials their seeds and names."""
+    """An entry that is valid in all its variants; seeds and names of its trials are still missing."""
 
     name: str
     place: Place
     variants: tuple[Experiment, ...]
     """The first choice on every axis, and so on; the last axis varies fastest."""
     written: tuple[Node, ...]
-    """The same variants with no more keys than the file has, in today's spelling."""
+    """The same variants with only the keys of the file, in current spelling."""
     space: Space
-    """What of it is searched, and how to make an experiment of any point of it."""
+    """What is searched in it, and how to make an experiment from any point."""
     notices: tuple[Finding, ...]
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Those of its space."""
+        """The axes of its space."""
         return self.space.axes
 
     @cached_property
     def distinct(self) -> tuple[int, ...]:
-        """The first variant of each kind: others that differ from it only in keys without effect do the same."""
+        """The first variant of each kind; later ones that differ only in keys without effect train the same."""
         first = {variant.essence: number for number, variant in reversed(list(enumerate(self.variants)))}
         return tuple(sorted(first.values()))
 
     @property
     def number_of_trials(self) -> int:
-        """Variants times samples; of a sweep, the trials that it makes at most."""
+        """Variants times samples; for a sweep, the most trials that it makes."""
         if self.variants[0].is_sweep:
             return self.space.number_of_configurations(self.variants[0].search) * self.variants[0].search.num_seeds
         return len(self.variants) * self.variants[0].num_samples
@@ -61,7 +61,7 @@ class ParsedExperiment:
 def parsed_experiment_of(
     name: str, entry: Node, overrides: Sequence[Override], options: LoadOptions
 ) -> tuple[ParsedExperiment | None, tuple[Finding, ...]]:
-    """Return the entry ``name`` of a file with the overrides applied; None where anything is wrong."""
+    """Return the entry ``name`` of a file with the overrides applied; None if it has an error."""
     if not isinstance(entry.value, Mapping):
         message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
         return None, (Finding(entry.place, message, "it needs run and env at least"),)
@@ -89,7 +89,7 @@ def parsed_experiment_of(
 def _located(
     name: str, entry: Node, assembly: Assembled, axes: tuple[Axis, ...], made: Sequence[Variant], options: LoadOptions
 ) -> tuple[ParsedExperiment, tuple[Finding, ...]]:
-    """Return the experiment of an entry that is right in all its variants, and the axes that cannot be searched."""
+    """Return the experiment of an entry with valid variants, and findings about axes that cannot be searched."""
     experiment, run = assembly.translation.experiment, assembly.translation.run
     valid = tuple(variant.experiment for variant in made if variant.experiment)
     placed, unplaced = located(axes, valid)
@@ -103,7 +103,7 @@ def _located(
 
 
 def _notice_of_defaults(name: str, assembly: Assembled, variant: Node) -> Iterator[Finding]:
-    """Yield a notice that names the keys that have the default of the file's age in a variant."""
+    """Yield a notice with the keys that have the default of the file's age in a variant."""
     found = ((path, variant.find(path)) for path in sorted(assembly.defaults))
     used = {path: node for path, node in found if node is not None}
     if not used:
@@ -112,14 +112,14 @@ def _notice_of_defaults(name: str, assembly: Assembled, variant: Node) -> Iterat
     theirs = ", ".join(f"{dotted(path)}: {written(node.plain())}" for path, node in used.items())
     ours = ", ".join(f"{dotted(path)}: {written(table[path].default)}" for path in used)
     message = (
-        f"the spelling of {shown_key(name)} is that of RLlib {assembly.age}. Keys that it does not give have the "
+        f"{shown_key(name)} is spelled as in RLlib {assembly.age}. Keys that it does not give have the "
         f"defaults of these releases: {theirs}. To use rlexp's defaults, write {ours}"
     )
     yield Finding(assembly.translation.experiment.key_place, message)
 
 
 def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperiment:
-    """Return the experiment with its variants as the caller wants them, and notices of what that changed."""
+    """Return the experiment with the caller's changes to its variants, and notices of them."""
     if options.adjust is None:
         return parsed
     adjusted = [options.adjust(variant) for variant in parsed.variants]
@@ -129,7 +129,7 @@ def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperimen
 
 
 def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
-    """Yield what a variant would reserve, but its agent cannot use, each once."""
+    """Yield what a variant would reserve although its agent cannot use it, each once."""
     yield from dict.fromkeys(
         finding
         for experiment, written in zip(parsed.variants, parsed.written, strict=True)
@@ -138,7 +138,7 @@ def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
 
 
 def _wrong_beside_config(name: str, entry: Node, most_variants: int) -> tuple[Finding, ...]:
-    """Return what is wrong with the keys that every agent's experiments have."""
+    """Return findings about the keys that every agent's experiments have."""
     translation = assembled(entry.without("config"), (), next(iter(AGENTS))).translation
     axes, malformed = find_axes(translation.experiment, most_variants)
     if malformed:
@@ -157,11 +157,11 @@ def _named_inside(entry: Node) -> tuple[Finding, ...]:
 
 T = TypeVar("T")
 _Kept = tuple[tuple[int, ...], ...]
-"""For each axis the choices that are left."""
+"""For each axis, the choices that are kept."""
 
 
 def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
-    """Return the experiment without the values of its grids that change nothing, and notices of them."""
+    """Return the experiment without grid values that change nothing, and notices of them."""
     kept, notices = _kept_choices(parsed.axes, parsed.variants)
     are_left = [_is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
     if not notices and all(are_left):
@@ -182,9 +182,9 @@ def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
 
 
 def _kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tuple[_Kept, tuple[Finding, ...]]:
-    """Return the choices on each axis without those of grids that change nothing, and a notice of each of these.
+    """Return the choices on each axis without grid values that change nothing, and a notice of each of these.
 
-    ``experiments`` are those of all variants, in the order of ``variant_indices``.
+    ``experiments`` are all variants, in the order of ``variant_indices``.
     """
     indices = variant_indices(axes)
     if len(indices) != prod(len(axis.choices) for axis in axes):
@@ -200,7 +200,7 @@ def _kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tu
 
 
 def _firsts(names: Sequence[str], indices: Sequence[tuple[int, ...]], number: int) -> list[int]:
-    """Return for each choice of an axis the first one that gives the same experiments, whatever the other axes are."""
+    """For each choice of an axis, return the first one with equal experiments for all choices of other axes."""
     experiments: dict[int, list[str]] = {}
     for point, name in zip(indices, names, strict=True):
         experiments.setdefault(point[number], []).append(name)
@@ -215,7 +215,7 @@ def _notice(axis: Axis, first: int, choice: int) -> Finding:
 
 
 def _is_left(axis: Axis, choices: Sequence[int], experiment: Experiment) -> bool:
-    """Return whether an axis remains: several of its values are left, or it had one, and at a key that rlexp has."""
+    """Return whether an axis remains: it has several kept values, or had one at a key of rlexp."""
     return len(choices) > 1 or (len(axis.choices) == 1 and is_at_a_key(axis, experiment))
 
 
@@ -239,6 +239,6 @@ def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Seq
 
 
 def _cut_variants(axes: Sequence[Axis], kept: _Kept, variants: Sequence[T]) -> Iterator[T]:
-    """Yield those of the variants of all axes that have kept choices only, in their order."""
+    """Yield the variants that have kept choices only, in their order."""
     points = set(product(*kept))
     yield from (variant for point, variant in zip(variant_indices(axes), variants, strict=True) if point in points)

@@ -37,11 +37,11 @@ class PlannedExperiment:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command will run, and what its user should know before."""
+    """What a command will run, and notices for its user."""
 
     experiments: tuple[PlannedExperiment, ...]
     trials: tuple[Trial, ...]
-    """The trials of all experiments, in the order of the files; of sweeps, those that are known beforehand."""
+    """The trials of all experiments, in the order of the files; for sweeps, the trials that are known beforehand."""
     notices: tuple[Notice, ...]
     sources: tuple[Path | ExperimentDict, ...]
     """The files read, and dicts in place of files."""
@@ -50,11 +50,11 @@ class Plan:
     sweeps: tuple[Sweep, ...] = ()
     """The experiments with a ``search`` section."""
     env_places: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Where the files name an env, by the experiment's name and the env's."""
+    """The places at which the files name an env, by the experiment's name and the env's."""
     part_places: tuple[tuple[UserPart, str], ...] = ()
-    """The user's classes under ``config``, and where the files name them."""
+    """The user's classes under ``config``, and the places at which the files name them."""
     tracker_places: tuple[tuple[TrackerName, str], ...] = ()
-    """The trackers that record trials, and where the files or the command line name them."""
+    """The trackers that record trials, and the places in the files or the command line that name them."""
 
     @property
     def copies_trials(self) -> bool:
@@ -63,13 +63,13 @@ class Plan:
 
     @property
     def named_experiments(self) -> list[Experiment]:
-        """All experiments that name code: those of the trials, and the variants of sweeps."""
+        """All experiments that name code: the trials', and the variants of sweeps."""
         variants = (variant for sweep in self.sweeps for variant in sweep.variants)
         return [*(trial.experiment for trial in self.everything), *variants]
 
     @property
     def everything(self) -> tuple[Trial, ...]:
-        """The trials, and for a sweep that decides on its way, one at each end of its space."""
+        """The trials, and for a sweep that decides while it runs, one at each end of its space."""
         ends = (
             Trial(index, sweep.name, variant, {}, 0)
             for sweep in self.sweeps
@@ -106,7 +106,7 @@ def planned(
 
 
 def refuse_sweeps(plan: Plan) -> None:
-    """Raise ConfigError where an experiment has a ``search`` section, so that it is not a single experiment."""
+    """Raise ConfigError if an experiment has a ``search`` section, so that it is not a single experiment."""
     message = "has a search section, which rlexp run does not support"
     problems = [Problem(str(sweep.place), f"{sweep.name} {message}", _SWEEP_HINT) for sweep in plan.sweeps]
     if problems:
@@ -114,7 +114,7 @@ def refuse_sweeps(plan: Plan) -> None:
 
 
 def only_sweep(plan: Plan) -> Sweep:
-    """Return the only sweep of a plan; raises UsageError where a file has several experiments."""
+    """Return the only sweep of a plan; raises UsageError if a file has several experiments."""
     if len(plan.sweeps) == 1:
         return plan.sweeps[0]
     names = ", ".join(sweep.name for sweep in plan.sweeps)
@@ -123,7 +123,7 @@ def only_sweep(plan: Plan) -> Sweep:
 
 
 def resolved_yaml(plan: Plan) -> str:
-    """Return the plan's experiments with every key filled in, as a file that makes the same plan again."""
+    """Return the plan's experiments with every key, as a file that makes the same plan again."""
     return to_yaml({experiment.name: experiment.resolved for experiment in plan.experiments})
 
 
@@ -179,7 +179,7 @@ def _tracker_places(parsed: ParsedExperiment) -> Iterable[tuple[TrackerName, str
 
 
 def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:
-    """Yield a notice for each given key that its user may have meant differently."""
+    """Yield a notice for each given key that its user may have meant otherwise."""
     for caution in config.cautions():
         node = written.find(("config", caution.key))
         if node is not None:
@@ -207,7 +207,7 @@ def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
 
 
 def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
-    """Yield the experiment's trials, numbered from ``start``: the whole grid for one sample after the other."""
+    """Yield the experiment's trials, numbered from ``start``: the whole grid for one sample after another."""
     index = start
     variants = list(zip(varied_values(parsed.axes, seeded), seeded, strict=True))
     for sample in range(parsed.variants[0].num_samples):

@@ -1,4 +1,4 @@
-"""Sweep: the trials of an experiment with a ``search`` section; Space is what it varies, and the variant of a point."""
+"""Sweep: the trials of an experiment with a ``search`` section; Space: what it varies, and the variant of a point."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from rlexp.errors import ConfigError
 from rlexp.schedules import derive_seed
 
 Point = Mapping[str, Any]
-"""A value for each axis, by the axis's key; of a ``choice`` that holds samplers, the drawn value with these drawn."""
+"""A value for each axis, by its key; for a ``choice`` with samplers, the drawn value with its samplers drawn."""
 
 CONTINUOUS_FROM = 10_000
-"""A space with a range of numbers is called continuous if it has so many points: they differ by rounding."""
+"""Least points of a space with a range of numbers to be called continuous, as they differ by rounding."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """The axes of one experiment, all of whose variants are right."""
+    """The axes of one experiment, whose variants are all valid."""
 
     name: str
     run: str
     node: Node
-    """The experiment, in the spelling of its file where that is older, with its axes."""
+    """The experiment with its axes, in the spelling of its file if that is older."""
     axes: tuple[Axis, ...]
     age: Age | None
-    """The releases of RLlib that its spelling belongs to, if any."""
+    """The releases of RLlib to which its spelling belongs, if any."""
     options: LoadOptions
 
     @property
@@ -58,25 +58,25 @@ class Space:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The keys as tables show them: for values that hold samplers, those inside these too."""
+        """The keys shown in tables: for values that hold samplers, also the keys inside."""
         return tuple(column for axis in self.axes for column in axis.columns)
 
     def column_data(self) -> dict[str, Any]:
-        """Return what the columns can be, as a file has it: ``{"lr": {"uniform": [0, 1]}}``; see ``column_domains``."""
+        """Return the columns' values in the form of a file: ``{"lr": {"uniform": [0, 1]}}``; see ``column_domains``."""
         found = (column_domains(axis.key, axis.domain) for axis in self.axes)
         return {column: domain.data() for domains in found for column, domain in domains.items()}
 
     def searcher(self, search: SearchConfig) -> str:
-        """Return the searcher, also where the section leaves it open."""
+        """Return the searcher, also if the section leaves it open."""
         return search.searcher or ("grid" if all(axis.is_grid for axis in self.axes) and self.axes else "random")
 
     @property
     def domains(self) -> Mapping[str, Domain]:
-        """What each axis can be, by its key."""
+        """The domain of each axis, by its key."""
         return {axis.key: axis.domain for axis in self.axes}
 
     def number_of_distinct_points(self) -> int | None:
-        """Return how many points differ, None where there is no bound on their number."""
+        """Return how many points differ; None if there is no bound."""
         return number_of_points(axis.domain for axis in self.axes)
 
     @property
@@ -87,7 +87,7 @@ class Space:
         return is_large and any(is_continuous(axis.domain) for axis in self.axes)
 
     def number_of_configurations(self, search: SearchConfig) -> int:
-        """Return how many configurations a sweep tries at most: none twice, except in a population."""
+        """Return the most configurations that a sweep tries: each once, except in a population."""
         grid = number_of_points(axis.domain for axis in self.axes if axis.is_grid) or 0
         if self.searcher(search) == "grid":
             return grid
@@ -97,7 +97,7 @@ class Space:
         return grid * min(search.num_samples, drawn)
 
     def repetition(self, search: SearchConfig) -> Finding | None:
-        """Return that ``num_samples`` asks for more configurations than there are, None where it does not."""
+        """Return that ``num_samples`` asks for more configurations than there are; None if it does not."""
         tried = self.number_of_configurations(search)
         grid = len(self.grid())
         if self.searcher(search) == "grid" or tried >= grid * search.num_samples:
@@ -134,7 +134,7 @@ class Space:
                 yield Finding(place, message, "use another scheduler, or write one value")
 
     def notices(self, experiment: Experiment) -> Iterator[Finding]:
-        """Yield what the scheduler can do with an experiment's checkpoints, but with a loss."""
+        """Yield what the scheduler can do with an experiment's checkpoints only with a loss."""
         needs, replay = experiment.config.replay, self.node.find(("config", "checkpoint_replay"))
         is_left_out = needs is not None and needs.in_checkpoints is False
         if experiment.search.scheduler_options.COPIES_TRIALS and is_left_out and replay is not None:
@@ -142,12 +142,12 @@ class Space:
             yield Finding(replay.place, f"checkpoint_replay is false: {message} empty replay; write true")
 
     def grid(self) -> list[Point]:
-        """Return the points of the grid axes alone, the last axis fastest; one empty point where there are none."""
+        """Return the points of the grid axes alone, the last axis fastest; one empty point if there are none."""
         values = {axis.key: every_value(axis.domain) for axis in self.axes if axis.is_grid}
         return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
 
     def variant(self, point: Point) -> Variant:
-        """Return the experiment at a point, without its ``search`` section, or what is wrong with it there."""
+        """Return the experiment at a point, without its ``search`` section, or the findings there."""
         node = self.node.without(SEARCH)
         for axis in self.axes:
             node = node.put(axis.given or axis.path, node_of(point[axis.key], axis.choices[0]))
@@ -160,24 +160,24 @@ class Space:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What one sweep tries, and from which seed it draws. Trials are numbered configuration by configuration."""
+    """What one sweep tries, and its seed. Trials are numbered configuration by configuration."""
 
     space: Space
     search: SearchConfig
     variants: tuple[Experiment, ...]
     """Experiments at the ends of the space: a machine that can hold them can hold every trial."""
     seed: int
-    """Of the search, and of the first trial of configurations that name none."""
+    """Seed of the search, and of the first trial of configurations without a seed."""
     is_seeded: bool
-    """Whether its user gave that seed; else it is another one for each command."""
+    """Whether its user gave that seed; otherwise each command has another one."""
     place: Place
     """The place of its section."""
     points: tuple[Point, ...] | None = None
-    """The points to try, in place of those of the searcher."""
+    """Points to try in place of the searcher's."""
     first_index: int = 0
     """The number of its first trial."""
     first_sample: int = 0
-    """The number of the first seed of each configuration."""
+    """The number of each configuration's first seed."""
 
     @property
     def name(self) -> str:
@@ -191,28 +191,28 @@ class Sweep:
 
     @property
     def number_of_configurations(self) -> int:
-        """How many are tried at most."""
+        """The most configurations that are tried."""
         points = self.planned_points()
         return self.space.number_of_configurations(self.search) if points is None else len(points)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Those of the trials of each configuration, where its point has no seed."""
+        """Seeds of the trials of each configuration, if its point has no seed."""
         own = self.variants[0].config.seed
         return tuple(sample_seed(self.seed if own is None else own, sample) for sample in self._samples)
 
     @property
     def stop_interval(self) -> float:
-        """The first rung, grace period or perturbation interval of the scheduler; 0 where it has none."""
+        """The first rung, grace period or perturbation interval of the scheduler; 0 if it has none."""
         return self.search.scheduler_options.interval(self.stop_limit) or 0.0
 
     @property
     def stop_limit(self) -> float | None:
-        """The limit in ``stop`` for the time that the scheduler counts; None where there is none."""
+        """The limit in ``stop`` for the scheduler's time; None if there is none."""
         return self.variants[0].stop.get(self.search.time_attr)
 
     def with_axes_in_order(self, keys: Sequence[str]) -> Sweep:
-        """Return the sweep with its axes in the order of ``keys``: by it points are counted, drawn and named.
+        """Return the sweep with its axes in the order of ``keys``, by which points are counted, drawn and named.
 
         A file with every key filled in has them in the order in which the keys are declared.
         """
@@ -220,7 +220,7 @@ class Sweep:
         return replace(self, space=replace(self.space, axes=tuple(axes[key] for key in keys)))
 
     def planned_points(self) -> tuple[Point, ...] | None:
-        """Return the points in the order in which they are tried; None where each depends on those before."""
+        """Return the points in the order in which they are tried; None if each depends on earlier ones."""
         if self.points is not None:
             return self.points
         return None if self.searcher == "optuna" else self._planned
@@ -239,7 +239,7 @@ class Sweep:
         return tuple(point for point in drawn if point is not None)
 
     def _drawn(self, number: int, grid_point: Point, tried: TriedPoints) -> Point | None:
-        """Return a random point that was not tried, None where there is none; any one for a population."""
+        """Return a random point that was not tried; None if there is none; for a population, any point."""
         rng = self.rng("point", number)
         if self.search.scheduler_options.COPIES_TRIALS:
             return tried.drawn(rng, grid_point)
@@ -253,7 +253,7 @@ class Sweep:
         return Random(derive_seed(self.seed, "search", *stream))
 
     def trials(self, configuration: int, point: Point) -> tuple[Trial, ...]:
-        """Return the trials of a configuration, one a seed; raises ConfigError where its point is not right."""
+        """Return the trials of a configuration, one per seed; raises ConfigError if its point is not valid."""
         experiment = self._experiment(point)
         first = self.first_index + configuration * self.search.num_seeds
         return tuple(
@@ -273,12 +273,12 @@ class Sweep:
         )
 
     def changed(self, trial: Trial, point: Point) -> Trial:
-        """Return a trial under its name and seed, at another point; raises ConfigError where that is not right."""
+        """Return a trial under its name and seed, at another point; raises ConfigError if that is not valid."""
         experiment = self._experiment(point).with_seed(trial.experiment.config.seed or 0)
         return replace(trial, experiment=experiment, varied=self._shown(self._current(experiment, point)))
 
     def current_point(self, trial: Trial, point: Point) -> Point:
-        """Return the point of a trial in today's spelling, where a resolved file has it so."""
+        """Return the point of a trial in current spelling, if a resolved file has it so."""
         return self._current(trial.experiment, point)
 
     def best_yaml(self, point: Point, comment: str) -> str:
@@ -310,6 +310,6 @@ class Sweep:
         return {axis.key: point[axis.key] if axis.keeps_spelling else at(data, axis.path) for axis in axes}
 
     def _shown(self, current: Point) -> Mapping[str, Any]:
-        """Return the values of a point by the columns of the space; those that were not drawn are not there."""
+        """Return the values of a point by the columns of the space, without values that were not drawn."""
         columns = (axis.shown(current[axis.key]) for axis in self.space.axes)
         return {column: value for shown in columns for column, value in shown.items()}

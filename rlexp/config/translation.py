@@ -1,4 +1,4 @@
-"""Translation: an experiment that is brought from its spelling to ours, with the notices of each step."""
+"""Translation: brings an experiment from its spelling to ours, with the notices of each step."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Translation:
         return self.experiment.find(tuple(key.split(".")))
 
     def value(self, key: str) -> Any:
-        """Return the plain data at a dotted path, None where there is nothing."""
+        """Return the plain data at a dotted path; None if there is none."""
         node = self.find(key)
         return node.plain() if node else None
 
     def take(self, key: str) -> Node | None:
-        """Remove the key at a dotted path and return its node, None where there is none."""
+        """Remove the key at a dotted path and return its node; None if there is none."""
         node = self.find(key)
         if node is not None:
             self.experiment = self.experiment.without(*key.split("."))
@@ -51,20 +51,20 @@ class Translation:
         return True
 
     def put_instead(self, node: Node, old: str, new: str, value: Any) -> None:
-        """Set the current key that an old one stands for, unless the file gives it as well; a notice says which."""
+        """Set the current key for which an old one stands, unless the file gives it too; a notice says which."""
         if self.put_unless_given(new, value, node):
             self.notice(node, f"{old} is {new}: {written(value)} now")
         else:
             self.notice(node, f"{old} has no effect beside {new}")
 
     def compute(self, old: str, new: str, value_of: Callable[[Node], Any]) -> None:
-        """Set the current key that an old one stands for to what ``value_of`` makes of its node, by ``put_instead``."""
+        """Set the current key for which an old one stands to ``value_of`` its node, by ``put_instead``."""
         node = self.take(old)
         if node is not None:
             self.put_instead(node, old, new, value_of(node))
 
     def move(self, old: KeyName, new: KeyName) -> None:
-        """Give a key its current name; one that is given under both names with different values is a problem."""
+        """Give a key its current name; different values under both names are a problem."""
         node = self.take(".".join(old))
         if node is None:
             return

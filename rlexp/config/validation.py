@@ -1,4 +1,4 @@
-"""One variant to an Experiment, or to what is wrong with it: pydantic's errors with their place, in our words."""
+"""One variant becomes an Experiment, or findings: pydantic's errors with their place, in our words."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _KEY_MARK = "[key]"
 """What pydantic appends to the path when the key of a mapping is wrong, not its value."""
 
 _MOST_ITEMS: Final = 5
-"""Of a list, whose errors are shown."""
+"""Most items of a list whose errors are shown."""
 _MULTIPLES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _ABBREVIATED = re.compile(r"(?P<number>[-+]?[0-9]+(\.[0-9]+)?)\s*(?P<unit>[kKmMbBgG%])")
 
 _EXAMPLES = {"env": "write env: CartPole-v1, or env: package.module:Class for one of your own"}
-"""What to write for a key that is missing."""
+"""Examples for a missing key."""
 
 
 def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None, tuple[Finding, ...]]:
-    """Return a variant, arranged and without grids, as an Experiment; or None and everything wrong with it."""
+    """Return a variant, arranged and without grids, as an Experiment; or None and all findings."""
     made = _validated(name, experiment, run)
     if isinstance(made, Experiment):
         return made, ()
@@ -51,7 +51,7 @@ def _validated(name: str, experiment: Node, run: str) -> Experiment | list[Error
 
 
 def _first_of_lists(details: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Yield what is wrong, of the items of a list only the first few: a list may have thousands."""
+    """Yield the errors, for items of a list only the first few, as a list may have thousands."""
     seen: Counter[KeyPath] = Counter()
     for detail in details:
         path = detail["loc"]
@@ -138,7 +138,7 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
     if isinstance(value, list):
         whole = experiment.find(path[:-1]) if isinstance(path[-1], int) else experiment.find(path)
         grid = f"{{{GRID}: {written(whole.plain() if whole else value)}}}"
-        if whole is not None and not whole.place.line:  # of the command line: as its shell takes it
+        if whole is not None and not whole.place.line:  # from the command line: quoted for its shell
             key = ".".join(str(part) for part in path if not isinstance(part, int))
             grid = f"-o '{key}={grid}'"
         return f"to try each of them, write {grid}"
@@ -168,7 +168,7 @@ def _hint_for_string(text: str, demand: str) -> str | None:
 
 
 def _hint_for_class(text: str) -> str | None:
-    """Return how to write the name of a class that was meant, which RLlib's files had as a registered name."""
+    """Return how to write the name of a class that RLlib's files had as a registered name."""
     module, _, name = text.rpartition(".")
     if not name.isidentifier():
         return None

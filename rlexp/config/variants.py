@@ -1,6 +1,6 @@
-"""Variant: one point of an experiment's grid, in today's spelling and validated; then what the axes are in all of them.
+"""Variant: one point of an experiment's grid, in current spelling and validated; then the axes' paths in all of them.
 
-Some old keys set other ones, so where an axis is today is known once every variant is.
+Some old keys set other keys, so the current path of an axis is known only after every variant.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SAMPLERS = (*PYTHON_KEYS, *SAMPLERS)
 
 @dataclass(frozen=True)
 class Variant:
-    """What became of one variant."""
+    """The result for one variant."""
 
     experiment: Experiment | None
-    """None where anything is wrong with it."""
+    """The experiment; None if it has an error."""
     written: Node
-    """What the file gives, in today's spelling."""
+    """The keys that the file gives, in current spelling."""
     problems: tuple[Finding, ...]
     notices: tuple[Finding, ...]
 
@@ -45,7 +45,7 @@ def variants_of(
 ) -> tuple[Variant, ...]:
     """Return all variants of an experiment; valid ones without the keys that have no effect in any of them.
 
-    A notice names each of these keys that is not at its default, but ``defaults``, which the file does not give.
+    A notice names each of these keys that is not at its default, except ``defaults``, which the file does not give.
     """
     made = tuple(variant_of(name, node, run, age, options) for node in nodes)
     ineffective = [dict(variant.experiment.config.ineffective_keys()) for variant in made if variant.experiment]
@@ -56,7 +56,7 @@ def variants_of(
 
 
 def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOptions) -> Variant:
-    """Return a variant, or everything that is wrong with it."""
+    """Return a variant, or all findings about it."""
     translation = Translation(node, run)
     _use_names_of_chosen_groups(translation, age)
     _refuse_expressions(translation)
@@ -73,7 +73,7 @@ def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOp
 
 
 def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> None:
-    """Give the keys of a mapping that stood in a ``grid_search`` their current names and places."""
+    """Give the keys of a mapping that was in a ``grid_search`` their current names and places."""
     use_current_names(translation)
     if age is not None:
         leave_out_ignored(translation, age, decided=key_table(translation.run))
@@ -82,7 +82,7 @@ def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> No
 
 
 def _refuse_expressions(translation: Translation) -> None:
-    """Refuse every sampler that is left in a variant, and arithmetic, which rlexp does not do: both are left out."""
+    """Refuse every remaining sampler in a variant, and arithmetic, which rlexp does not do; both are left out."""
     translation.experiment = _without_expressions(translation, translation.experiment, ()) or translation.experiment
 
 
@@ -105,7 +105,7 @@ def _without_expressions(translation: Translation, node: Node, path: KeyPath) ->
 
 
 def _refuse_arithmetic(translation: Translation, expression: Node, path: KeyPath) -> None:
-    """Refuse ``eval: 4 + spec.config.num_workers``; in the resources of a trial, which follow anyway, note it."""
+    """Refuse ``eval: 4 + spec.config.num_workers``; note it in a trial's resources, which follow anyway."""
     message = f"{dotted(path)}: {EVAL} is not supported, as rlexp computes no expressions"
     if path[0] in TRIAL_RESOURCES:
         translation.notice(expression, f"{dotted(path)} has no effect here: rlexp computes no expressions")
@@ -166,7 +166,7 @@ def _without(
 
 
 def located(axes: Sequence[Axis], variants: Sequence[Experiment]) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
-    """Return the axes with the paths at which variants differ, and what is wrong with ranges that change nothing."""
+    """Return the axes with the paths at which variants differ, and findings about ranges that change nothing."""
     data = [data_of(variant) for variant in variants]
     found: list[Axis] = []
     lost: list[Finding] = []
@@ -204,12 +204,12 @@ def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def is_at_a_key(axis: Axis, experiment: Experiment) -> bool:
-    """Return whether a located axis is at a key of an experiment, or sets several of them."""
+    """Return whether a located axis is at a key of an experiment, or sets several keys."""
     return bool(axis.makes) or at(data_of(experiment), axis.path) is not MISSING
 
 
 def varied_values(axes: Sequence[Axis], variants: Sequence[Experiment]) -> list[dict[str, Any]]:
-    """Return what located axes vary, by their keys as trials show them, and the values in each variant."""
+    """Return the values of located axes in each variant, by their keys as trials show them."""
     return [
         {axis.key: _value_on(axis, data, choice) for axis, choice in zip(axes, point, strict=True)}
         for point, data in zip(variant_indices(axes), map(data_of, variants), strict=True)
@@ -226,7 +226,7 @@ def resolved(axes: Sequence[Axis], variants: Sequence[Experiment]) -> Data:
 
 
 def _value_on(axis: Axis, data: Data, choice: int) -> Any:
-    """Return the value on a located axis, of an experiment with this data that has its nth choice."""
+    """Return the value on a located axis of an experiment with this data and nth choice."""
     return axis.choices[choice].plain() if axis.keeps_spelling else at(data, axis.path)
 
 
@@ -241,13 +241,13 @@ def _put_axis(data: Data, axis: Axis, values: Sequence[Any]) -> None:
 
 
 def data_of(experiment: Experiment) -> Data:
-    """Return an experiment as plain data, every key filled in, as a file has it; ``search`` where it was given."""
+    """Return an experiment as plain data with every key, in the form of a file; ``search`` if it was given."""
     unwritten = {"name"} if SEARCH in experiment.model_fields_set else {"name", SEARCH}
     return experiment.model_dump(mode="json", by_alias=True, exclude=unwritten)
 
 
 def without_section(experiment: Experiment) -> Experiment:
-    """Return an experiment as one without a ``search`` section."""
+    """Return an experiment without its ``search`` section."""
     plain = experiment.model_copy()
     plain.model_fields_set.discard(SEARCH)
     return plain

@@ -182,8 +182,7 @@ EPISODE_LIMIT: Final = "max_episode_steps"
 """An argument of ``gymnasium.make`` for every env; in experiments, its key is ``horizon``."""
 FEWEST_OF_GYMNASIUM: Final = 2
 """Least number of envs for Gymnasium's vector envs. A single CartPole plays the same and steps in less than half the
-time: for one number, most of an array operation is the call.
-"""
+time: for one number, most of an array operation is the call."""
 
 
 def native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:

@@ -105,8 +105,7 @@ class ArrayLayer:
 
 MIN_WEIGHTS_FOR_TORCH: Final = 128 * 128
 """Least weights of a layer for products in torch: on one thread, 64 rows by 256 x 256 take 235 µs both ways, in NumPy
-280 µs. With fewer weights, calling torch costs more than it saves.
-"""
+280 µs. With fewer weights, calling torch costs more than it saves."""
 
 
 class LargeArrayLayer(ArrayLayer):

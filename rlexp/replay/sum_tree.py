@@ -11,8 +11,7 @@ from rlexp.sample_batch import Array
 BLOCK_BITS = np.array(3)
 BLOCK = 1 << int(BLOCK_BITS)
 """Slots that are summed at once, in one cache line. The three levels of a binary tree that they replace would take
-6 bytes a slot more, and were not faster.
-"""
+6 bytes a slot more, and were not faster."""
 TOP_NODES = 512
 """Width of the top, which is searched as one cumulative sum; 256 to 1024 were measured to be equally fast."""
 MOST_STALE = 4096

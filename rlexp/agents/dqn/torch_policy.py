@@ -100,8 +100,7 @@ ADAPTATION_FACTOR = 1.01
 
 ADAPTATION_INTERVAL = 10
 """Acting steps between two changes of the deviation. It can halve within 700 steps, so it follows ε, and the
-unperturbed values of so many steps cost one forward pass.
-"""
+unperturbed values of so many steps cost one forward pass."""
 
 
 class ParameterNoise:

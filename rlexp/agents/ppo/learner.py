@@ -110,8 +110,7 @@ class TrainBatch:
     """``[B, D]``, as ``numbered_actions`` returns them."""
     numbers: Tensor
     """``[B, 4 + K]``: LOGP, ADVANTAGES (normalised), VALUE_TARGETS, VF_PREDS and DIST_INPUTS. One tensor, so that
-    taking a minibatch is three operations.
-    """
+    taking a minibatch is three operations."""
 
     def part(self, indices: Tensor) -> TrainBatch:
         """Return the rows at ``indices [b]``."""

@@ -30,20 +30,17 @@ FRAGMENTS_PER_WORKER = 8
 
 FREE_CORES = 0.25
 """Idle cores from which another thread helps. With fewer, it would take its core from the workers. Less than half of
-one, as workers are busy for longer than they compute, on cores that they share with the learner.
-"""
+one, as workers are busy for longer than they compute, on cores that they share with the learner."""
 
 
 IDLE_WAIT_SHARE, SCARCE_WAIT_SHARE = 0.5, 0.25
 """Workers whose waiting share is above the first wait for the learner; workers below the second need the cores. They
-are far apart, since each thread makes workers wait less, and compute longer.
-"""
+are far apart, since each thread makes workers wait less, and compute longer."""
 
 
 LONG_UPDATE_S = 0.05
 """Least seconds of an update for another thread. In shorter updates, one thread does too much of the work anyway, and
-the others spin between operations, on cores that replay and workers could use.
-"""
+the others spin between operations, on cores that replay and workers could use."""
 
 
 SLOWER_SHARE = 0.8

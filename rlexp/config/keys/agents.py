@@ -35,7 +35,7 @@ def packaged_agents() -> Mapping[str, PackageEntry]:
 
 @cache
 def experiment_of(agent: PackageEntry) -> type[Experiment]:
-    """Import the class of an agent's experiments; raises UsageError where a package has none that can be used."""
+    """Import the class of an agent's experiments; raises UsageError if a package has no usable one."""
     from importlib.metadata import EntryPoint
 
     if len(agent.packages) > 1:
@@ -57,7 +57,7 @@ def experiment_of(agent: PackageEntry) -> type[Experiment]:
 
 
 def _problem(experiment: type[Experiment], name: str) -> str | None:
-    """Return what is wrong with a class of experiments, None where nothing is."""
+    """Return the problem of a class of experiments; None if there is none."""
     run, config = (experiment.model_fields[key].annotation for key in ("run", "config"))
     if get_origin(run) is not Literal or get_args(run) != (name,):
         return f'{experiment.__name__} must have the field run: Literal["{name}"]'
@@ -77,13 +77,13 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "PQN": PQNExperiment,
     }
 )
-"""Our own, and the models of their experiments."""
+"""Our own agents, and the models of their experiments."""
 
 
 def find_agent(name: str) -> str | None:
-    """Return how the models spell the name of an agent in any case; None where there is none.
+    """Return the models' spelling of an agent's name in any case; None if there is none.
 
-    Packages are looked at only for a name that is none of ours, and none is imported.
+    Packages are searched only for a name that is not ours, and none is imported.
     """
     if name.upper() in AGENTS:
         return name.upper()
@@ -94,7 +94,7 @@ def find_agent(name: str) -> str | None:
 def experiment_class(run: str) -> type[Experiment]:
     """Return the model of an agent's experiments, by the name that ``find_agent`` returns.
 
-    Raises KeyError for an agent that there is not, UsageError where a package's agent cannot be used.
+    Raises KeyError for an unknown agent, UsageError if a package's agent cannot be used.
     """
     if run in AGENTS:
         return AGENTS[run]
@@ -102,12 +102,12 @@ def experiment_class(run: str) -> type[Experiment]:
 
 
 def agents_of_packages() -> tuple[str, ...]:
-    """Return the names of the agents that packages bring, apart from those that are ours."""
+    """Return the names of the agents of packages, apart from our own names."""
     found = packaged_agents()
     return tuple(sorted(agent.name for name, agent in found.items() if name not in AGENTS))
 
 
 def built_in_base(run: str) -> str | None:
-    """Return the agent of ours that ``run`` is, or whose experiments its own derive from; None where it has none."""
+    """Return the agent of ours that ``run`` is or derives its experiments from; None if there is none."""
     model = experiment_class(run)
     return next((name for name, own in AGENTS.items() if issubclass(model, own)), None)

@@ -47,17 +47,17 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     """Calls to sample in flight per worker. With 2, a worker starts the next fragment while the last one is stored.
     With more, its weights are older.
 
-    Without ``training_intensity``, a call of a worker on the learner's machine returns up to four fragments where they
-    are small and take less than 100 ms together.
+    Without ``training_intensity``, a call of a worker on the learner's machine returns up to four fragments if they are
+    small and take less than 100 ms together.
     """
 
     replay_queue_depth: Annotated[Count, RLEXP_ONLY] = 4
-    """Batches requested in advance from each replay shard. More hide the time to send a batch, but have older
-    priorities."""
+    """Batches requested in advance from each replay shard. A higher number hides the time to send a batch, but gives
+    older priorities."""
 
     learner_queue_depth: Annotated[Count, RLEXP_ONLY] = 16
-    """Maximum number of batches that wait for the learner. More even out slow shards, but take memory and have older
-    priorities.
+    """Maximum number of batches that wait for the learner. A longer queue evens out slow shards, but takes memory and
+    has older priorities.
 
     With ``num_workers: 0`` no batch waits: worker and learner take turns, with one update per fragment, or as many as
     ``training_intensity`` asks for.
@@ -65,13 +65,13 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
 
     gatherers: Annotated[CountOrAuto, RLEXP_ONLY] = "auto"
     """Processes that collect the fragments of several workers each, store them in replay and report them together, so
-    that the driver handles a report for about 2000 transitions instead of each fragment. They reserve no CPU. ``auto``:
-    one for each node with workers, if the trial has several nodes; on one machine none up to 128 workers, and one for
-    64 of them above that. 0: none. They need ``replay_storage: actors``."""
+    that the driver handles one report for about 2000 transitions instead of each fragment. They reserve no CPU.
+    ``auto``: one for each node with workers, if the trial has several nodes; on one machine none up to 128 workers, and
+    one for 64 of them above that. 0: none. They need ``replay_storage: actors``."""
 
     min_weight_publish_s: Annotated[PositiveOrZero | None, RLEXP_ONLY] = None
-    """Seconds between two versions of the weights that workers are sent, at least. Null: without ``gatherers`` 0, with
-    them the time that sending takes: the bytes of the weights for each of them at 250 MB/s."""
+    """Least seconds between two versions of the weights that are sent to workers. Null: 0 without ``gatherers``; with
+    them, the time of sending: the bytes of the weights for each gatherer at 250 MB/s."""
 
 
 class ApexConfig(DQNConfig):
@@ -92,10 +92,10 @@ class ApexConfig(DQNConfig):
 
     replay_storage: Annotated[Literal["auto", "actors", "local", "shared_memory", "device"], RLEXP_ONLY] = "auto"
     """Where the replay shards are. ``actors``: each in a process of its own. ``local``: in the learner's process, so
-    that nothing is sent, but its CPU core does the work. ``shared_memory``: in the learner's process too, but workers
-    write their transitions directly into its memory. ``auto``: ``actors`` if this machine has a core for each of them
-    beside those of the workers on it and the learner, else ``local``. With ``num_workers: 0`` always ``local``, so that
-    the same file and seed give the same weights.
+    that nothing is sent, but the learner's CPU core does the work. ``shared_memory``: in the learner's process too, but
+    workers write their transitions directly into its memory. ``auto``: ``actors`` if this machine has a core for each
+    of them beside the cores of its workers and the learner, else ``local``. With ``num_workers: 0`` always ``local``,
+    so that the same file and seed give the same weights.
 
     ``shared_memory`` needs Linux, and all workers on the learner's machine. Each worker keeps its own newest
     transitions, an equal share of ``buffer_size``, with whole uncompressed observations: for stacked frames this is
@@ -110,7 +110,7 @@ class ApexConfig(DQNConfig):
 
     @property
     def replay(self) -> ReplayNeeds:
-        """Split over shards, in memory that workers share with the learner, or with its frames on a GPU."""
+        """Replay that is split over shards, in memory shared with workers, or with its frames on a GPU."""
         is_shared = self.replay_storage == "shared_memory" and self.num_workers > 0
         own = super().replay
         on_device = self.replay_storage == "device"
@@ -131,7 +131,7 @@ class ApexConfig(DQNConfig):
 
     @property
     def cpus_of_shards(self) -> float:
-        """Those of all shards, where they have processes of their own."""
+        """CPUs of all shards, if they have processes of their own."""
         has_processes = self.replay_storage in ("auto", "actors") and self.num_workers > 0
         return self.optimizer.num_replay_buffer_shards * self.optimizer.num_cpus_per_shard if has_processes else 0.0
 
@@ -142,13 +142,13 @@ class ApexConfig(DQNConfig):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Shared memory, which ends at this machine; or what keeps them from DQN."""
+        """Shared memory, which is limited to this machine; or an obstacle of DQN."""
         if self.replay_storage == "shared_memory":
             return "replay_storage is shared_memory, which joined actors cannot write into"
         return super().board_obstacle
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those that a kind of ``replay_storage`` has no use for."""
+        """Yield the parent's keys, then keys that a kind of ``replay_storage`` does not use."""
         yield from super().ineffective_keys()
         if self.replay_storage == "device":
             yield "compress_observations", "replay_storage is device, which keeps frames as they are"
@@ -161,7 +161,7 @@ class ApexConfig(DQNConfig):
             yield "placement", "replay_storage is shared_memory, so all workers are on the learner's machine"
 
     def with_at_most(self, cpus: int) -> dict[str, int]:
-        """Return no more replay shards than ``cpus``."""
+        """Return at most ``cpus`` replay shards."""
         return {"optimizer.num_replay_buffer_shards": min(self.optimizer.num_replay_buffer_shards, cpus)}
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -12,44 +12,44 @@ class BoardConfig(KeyGroup):
     """What is under ``board:``; it has an effect with ``rlexp run --board URL`` only."""
 
     actors: Count = 1
-    """Seats: joined actors that play for the trial at the same time, at most. The ε ladder covers the trial's own
+    """Seats: the most joined actors that play for the trial at the same time. The ε ladder covers the trial's own
     workers and all seats."""
 
     min_actors: CountOrZero = 1
     """Seats that must be taken before learning starts. Actors that leave later do not stop it."""
 
     window: Count = 32
-    """Fragments that an actor sends before the trainer has confirmed the first of them. More keep an actor busy over
-    slow networks; its weights may be older, and it keeps so many in memory."""
+    """Fragments that an actor sends before the trainer has confirmed the first of them. A larger window keeps an actor
+    busy over slow networks; its weights may be older, and it keeps so many fragments in memory."""
 
     min_fragment_steps: Count = 32
-    """Env steps of an actor's fragment, at least: where ``sample_batch_size`` makes shorter ones, they are lengthened,
-    since each is a message. How often the learner learns stays as ``sample_batch_size`` says."""
+    """Least env steps of an actor's fragment: if ``sample_batch_size`` makes shorter ones, they are lengthened, since
+    each is a message. ``sample_batch_size`` still decides how often the learner learns."""
 
     beat_s: UpToADay = 2.0
-    """Seconds between two beats of an actor that has nothing to send: with each it renews its lease and learns of new
-    weights."""
+    """Seconds between two heartbeats of an actor that has nothing to send. Each heartbeat renews its lease and brings
+    news of weights."""
 
     lease_s: UpToADay = 15.0
-    """Seconds without a beat after which an actor loses its seat, and another one may take it."""
+    """Seconds without a heartbeat after which an actor loses its seat, and another one may take it."""
 
     patience_s: Positive = 600.0
-    """Seconds that the trainer goes without the board, or with fewer than ``min_actors`` before learning starts; then
-    it writes a checkpoint and ends with an error. While the board is away it learns from replay. Actors leave a task
-    that has been without a trainer for so long."""
+    """Seconds that the trainer continues without the board, or waits for ``min_actors`` before learning starts; then it
+    writes a checkpoint and ends with an error. While the board is away it learns from replay. Actors leave a task that
+    was without a trainer for so long."""
 
     weights_period_s: Positive = 1.0
-    """Seconds between two versions of the weights that actors get, at least. With many actors or large weights it is
-    longer, so that all actors together fetch at most 50 MB/s; ``info/board/weights_period_s`` has what it is."""
+    """Least seconds between two versions of the weights that actors get. With many actors or large weights it is
+    longer, so that all actors together fetch at most 50 MB/s; ``info/board/weights_period_s`` has the actual value."""
 
     weights_dtype: Literal["float32", "float16"] = "float32"
-    """How weights are sent to actors, which act in float32 in any case. ``float16`` halves what they fetch, and rounds
-    each weight to 11 significant bits; the learner's own stay as they are. An array with a value beyond 65,504 is sent
-    as float32, and a note names it."""
+    """How weights are sent to actors, which act in float32 in any case. ``float16`` halves the bytes that they fetch,
+    and rounds each weight to 11 significant bits; the learner's own weights do not change. An array with a value beyond
+    65,504 is sent as float32, and a note names it."""
 
     recovery_period_s: Positive = 60.0
-    """Seconds between two checkpoints without replay that the trial puts on the board, at least. A trainer that follows
-    one that died begins from the newest of them: what was learned since is lost."""
+    """Least seconds between two checkpoints without replay that the trial puts on the board. A trainer that replaces a
+    dead one begins from the newest of them; what was learned since is lost."""
 
     max_fragment_mb: Positive = 4.0
     """Largest fragment that the trainer accepts, in MB before compression."""
@@ -58,17 +58,18 @@ class BoardConfig(KeyGroup):
     """Largest weights that an actor accepts, in MB."""
 
     max_strikes: Count = 3
-    """Invalid fragments of an actor after which it is banned from the task: it loses its seat, and gets no other."""
+    """Invalid fragments of an actor after which it is banned from the task: it loses its seat, and gets no other one.
+    """
 
     max_abs_reward: Positive | None = None
-    """Largest absolute reward that one env step can give, before ``clip_rewards``. Fragments with larger ones are
-    refused, and episodes with larger returns than their length allows; null: any reward is accepted."""
+    """Largest absolute reward that one env step can give, before ``clip_rewards``. Fragments with larger rewards are
+    refused, as are episodes with larger returns than their length allows. Null: any reward is accepted."""
 
     refused_actors: ActorIds = ()
     """Ids of actors whose join tokens are not accepted any more; see ``rlexp board keys``."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield a minimum that is never reached, and leases that end between two beats."""
+        """Yield a minimum that is never reached, and leases that end between two heartbeats."""
         yield from super().conflicts()
         if self.min_actors > self.actors:
             message = f"{self.stated('min_actors')}, more than actors, which is {self.actors}"
@@ -76,5 +77,5 @@ class BoardConfig(KeyGroup):
         if self.lease_s < 3 * self.beat_s:
             message = f"{self.stated('lease_s')}, less than three times beat_s, which is {self.beat_s:g}"
             yield Conflict(
-                ("lease_s", "beat_s"), message, "raise lease_s: an actor whose beats are late would lose its seat"
+                ("lease_s", "beat_s"), message, "raise lease_s: an actor whose heartbeats are late would lose its seat"
             )

@@ -1,4 +1,4 @@
-"""What the rooms that know no algorithm ask of the keys under ``config``, with the answers of most agents."""
+"""Properties of the keys under ``config`` for rooms that know no algorithm, with the values of most agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ActionScaling = Literal["normalized", "clipped"]
 """``normalized``: -1 to 1 is scaled to the bounds of the env, and clipped to them. ``clipped``: to the bounds."""
 
 MOST_CHECKPOINTED_BYTES: Final = 256 * 10**6
-"""Replay up to this size is written into checkpoints where ``checkpoint_replay`` does not say."""
+"""Most bytes of replay that are written into checkpoints if ``checkpoint_replay`` is null."""
 
 
 @dataclass(frozen=True)
@@ -34,43 +34,43 @@ class LearnerProcesses:
 
 @dataclass(frozen=True)
 class ReplayNeeds:
-    """What decides how much memory the replay of an agent takes when it is full."""
+    """The properties that decide how much memory an agent's full replay takes."""
 
     capacity: int
     """Transitions."""
     capacity_key: str
     """The key under ``config`` that gives it."""
     least_capacity: int
-    """Transitions, below which the agent cannot train."""
+    """Transitions below which the agent cannot train."""
     num_shards: int
     n_step: int
     storage: str
-    """Which of ``rlexp.replay.storage.STORAGES`` keeps the transitions, unless workers share memory with replay."""
+    """Name in ``rlexp.replay.storage.STORAGES`` of the storage, unless workers share memory with replay."""
     keeps_whole_observations: bool
     """Whether each transition has observations of its own, instead of frames that transitions share."""
     in_checkpoints: bool | None
-    """Whether checkpoints contain it; None: where it has MOST_CHECKPOINTED_BYTES at most."""
+    """Whether checkpoints contain it; None: if it has at most MOST_CHECKPOINTED_BYTES."""
     on_device: bool = False
     """Whether its frames are in the memory of the learner's device."""
     workers_send_td_errors: bool = False
-    """Whether each transition comes with a first TD error, by which it is sampled."""
+    """Whether each transition comes with a first TD error for its priority."""
     shard_processes: int = 0
-    """Of its shards, those that may have processes of their own."""
+    """Number of its shards that may have processes of their own."""
     gatherers: int = 0
-    """Processes between workers and shards that the keys ask for by a number."""
+    """Processes between workers and shards that the keys ask for by number."""
     queued_batches: int = 2
-    """Train batches in memory at the same time, at most."""
+    """Most train batches in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class NetworkNeeds:
-    """What is known of an agent's network by its keys, whatever the env shows and however many actions it has."""
+    """Properties of an agent's network that follow from its keys, for any env and number of actions."""
 
     keys: str
-    """Those that decide about it, as files have them."""
+    """Keys that decide about it, in the spelling of files."""
     least_weights: int
     layer_outputs: int
-    """Of all layers together, for each row of a batch."""
+    """Outputs of all layers together, for each row of a batch."""
 
 
 @dataclass(frozen=True)
@@ -80,32 +80,32 @@ class FactLine:
     label: str
     facts: tuple[str, ...]
     """Texts with metrics of the trial's newest row in braces, each with one of the display's formats, such as
-    ``replay {info/replay_fill:percent} full``; two metrics with ``..`` are a range. Where a line is too long, its
-    last facts are left out."""
+    ``replay {info/replay_fill:percent} full``; two metrics with ``..`` are a range. If a line is too long, its last
+    facts are left out."""
     needs: str | None = None
     """A metric without which the line is not shown."""
 
 
 @dataclass(frozen=True)
 class PlayableActions:
-    """Which actions an algorithm can choose."""
+    """The actions that an algorithm can choose."""
 
     spaces: tuple[str, ...]
     """Classes of ``gymnasium.spaces``."""
     needs: str
-    """What the message says where an env has another one."""
+    """The need in the message for an env with another space."""
     hint: str
-    """What a user can do then."""
+    """A hint for the user."""
     hint_for_box: str | None = None
-    """The same for a Box; None: as for the others."""
+    """The hint for a Box; None: the same as for other spaces."""
 
 
 @dataclass(frozen=True)
 class Caution:
-    """What a user may not have meant, though it can be trained."""
+    """A setting that a user may not have meant, though it can be trained."""
 
     key: str
-    """The key under ``config`` that brings it about; without effect where the file does not give it."""
+    """The key under ``config`` that causes it; no caution if the file does not give the key."""
     message: str
 
 
@@ -115,11 +115,11 @@ _UNSAVED_STATISTICS: Final[Mapping[str, str]] = {
     "NormalizeReward": "episode_reward_mean and evaluations then report its scaled rewards, each worker's by another"
     " scale that no checkpoint has. clip_rewards limits only the rewards that are learned from",
 }
-"""What Gymnasium's wrappers with statistics of their own lead to, and what to use instead."""
+"""Consequences of Gymnasium's wrappers with own statistics, and what to use instead."""
 
 
 class CommonConfig(CommonKeys):
-    """What is under ``config:`` whatever the agent."""
+    """The keys under ``config:`` of any agent."""
 
     LEARNERS_KEY: ClassVar[str | None] = None
     """The key that gives the number of learners; None: there is always one."""
@@ -129,9 +129,9 @@ class CommonConfig(CommonKeys):
         {"num_workers", "num_envs_per_worker", "sample_batch_size", "batch_mode", "sample_async", "horizon"}
         | {"observation_filter", "synchronize_filters", "clip_rewards", "gamma", "explore", "seed"}
     )
-    """The keys that decide what a worker keeps between two fragments: it continues only with the same values."""
+    """Keys that decide what a worker keeps between two fragments; it continues only with the same values."""
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = ()
-    """Metrics of the agent that ``progress.csv`` has columns for, whether the first row has them or not."""
+    """Metrics of the agent that get columns in ``progress.csv``, even if the first row lacks them."""
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
         FactLine(
             "speed",
@@ -142,7 +142,7 @@ class CommonConfig(CommonKeys):
             ),
         ),
     )
-    """What the live display shows of a trial beside its progress, reward and bottleneck."""
+    """The lines of a trial in the live display, beside its progress, reward and bottleneck."""
 
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = ()
     """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
@@ -155,12 +155,12 @@ class CommonConfig(CommonKeys):
 
     @property
     def effective_preprocessor_pref(self) -> Literal["deepmind", "rllib"] | None:
-        """``preprocessor_pref``, or None where a class of the user's own takes its place, as in RLlib."""
+        """``preprocessor_pref``, or None if a class of the user replaces it, as in RLlib."""
         return None if self.model.custom_preprocessor is not None else self.preprocessor_pref
 
     @property
     def fragment_length(self) -> int:
-        """``sample_batch_size``, with ``auto`` decided by the numbers of workers and of their environments.
+        """``sample_batch_size``; ``auto`` is decided by the numbers of workers and of their environments.
 
         ``auto`` divides a train batch evenly among all environments, as RLlib 2 does.
         """
@@ -180,7 +180,7 @@ class CommonConfig(CommonKeys):
 
     @property
     def cpus_of_shards(self) -> float:
-        """CPUs that all replay shards together reserve, beside those of the driver."""
+        """CPUs that all replay shards together reserve, beside the driver's."""
         return 0.0
 
     @property
@@ -195,7 +195,7 @@ class CommonConfig(CommonKeys):
 
     @property
     def board_keys(self) -> BoardConfig | None:
-        """The keys of actors that join over a board; None where no actor can."""
+        """The keys of actors that join over a board; None if no actor can."""
         return None
 
     @property
@@ -216,12 +216,12 @@ class CommonConfig(CommonKeys):
 
     @property
     def replay(self) -> ReplayNeeds | None:
-        """What its replay needs; None for an agent without replay."""
+        """Its replay; None for an agent without replay."""
         return None
 
     @property
     def network_needs(self) -> NetworkNeeds | None:
-        """What its network needs at least; None where the keys do not tell."""
+        """What its network needs at least; None if the keys do not tell."""
         return None
 
     @property
@@ -231,7 +231,7 @@ class CommonConfig(CommonKeys):
 
     @property
     def bins_per_action(self) -> int | None:
-        """Into how many values each dimension of continuous actions is divided; None: they stay continuous."""
+        """Number of values for each dimension of continuous actions; None: they stay continuous."""
         return None
 
     @property
@@ -240,7 +240,7 @@ class CommonConfig(CommonKeys):
         return None
 
     def user_parts(self) -> Iterator[UserPart]:
-        """Yield the classes of the user's own that the keys name; a subclass adds to its parent's."""
+        """Yield the user's classes that the keys name; a subclass adds to its parent's."""
         if self.model.custom_model is not None:
             yield self.model.custom_model.as_part(CUSTOM_MODEL, "torch.nn.Module")
         for index, wrapper in enumerate(self.env_wrappers):
@@ -262,7 +262,7 @@ class CommonConfig(CommonKeys):
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield each key that has no effect beside the others, and the reason; a subclass adds to its parent's.
 
-        Keys are as files have them: ``lambda``, ``model.vf_share_layers``.
+        Keys are in the spelling of files: ``lambda``, ``model.vf_share_layers``.
         """
         if self.lr_schedule is not None:
             yield "lr", "lr_schedule is given"
@@ -273,7 +273,7 @@ class CommonConfig(CommonKeys):
                 yield key, "model.custom_preprocessor is given"
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield a number of workers to wait for that no trial has."""
+        """Yield a number of workers to wait for that the trial does not have."""
         yield from super().conflicts()
         if self.min_num_workers is None:
             return
@@ -287,18 +287,18 @@ class CommonConfig(CommonKeys):
             yield Conflict(("min_num_workers", "num_workers"), message, "lower min_num_workers or raise num_workers")
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield what a user may not have meant; a subclass adds to its parent's."""
+        """Yield settings that a user may not have meant; a subclass adds to its parent's."""
         for name in dict.fromkeys(wrapper.name for wrapper in self.env_wrappers):
             module, _, kind = name.partition(":")
             if module.partition(".")[0] == "gymnasium" and kind in _UNSAVED_STATISTICS:
                 yield Caution("env_wrappers", f"names {kind}. {_UNSAVED_STATISTICS[kind]}")
 
     def with_at_most(self, cpus: int) -> dict[str, int]:
-        """Return the keys, apart from workers, that use more processes than ``cpus``, with values that do not."""
+        """Return values for keys, apart from workers, that would use more processes than ``cpus``."""
         return {}
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
-        """Yield what is known to be wrong between these keys and the environment ``env``."""
+        """Yield known conflicts between these keys and the environment ``env``."""
         yield from ()
 
     def unused_resources(self) -> Iterator[Conflict]:

@@ -1,4 +1,4 @@
-"""The keys that every agent has; where agents differ in the default, the agent's own file gives it."""
+"""The keys that every agent has; if agents differ in the default, the agent's own file gives it."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ Classes = Annotated[UserClasses, BeforeValidator(_as_list), Expects(f"{UserClass
 
 
 class EvaluationConfig(KeyGroup):
-    """What is different in evaluation episodes."""
+    """Changes for evaluation episodes."""
 
     explore: bool = False
     """Whether evaluation episodes explore, with epsilon ``exploration_final_eps``. False: greedy actions."""
 
     exploration_final_eps: Fraction | None = None
-    """Epsilon of evaluation episodes that explore. Null: that of the training."""
+    """Epsilon of evaluation episodes that explore. Null: the same as in training."""
 
     env_config: FreeForm = Field(default_factory=dict)
-    """Keyword arguments for making the environments of the evaluation. They override those of the training."""
+    """Keyword arguments for making the evaluation's environments. They override the training's."""
 
     horizon: Annotated[Count | None, RLEXP_ONLY] = None
-    """Steps after which an evaluation episode is cut. Null: as in the training."""
+    """Steps after which an evaluation episode is truncated. Null: the same as in training."""
 
 
 class CommonKeys(KeyGroup):
@@ -61,8 +61,8 @@ class CommonKeys(KeyGroup):
     min_num_workers: Annotated[CountOrZero | None, RLEXP_ONLY] = None
     """Number of rollout workers that a trial waits for. Null: all.
 
-    A trial begins when there is room for so many; the others join it as soon as there is room for them too, such as on
-    spot machines of a cluster. They are placed outside of what the trial reserves, so other trials may come first.
+    A trial begins when there is room for so many. The others join it when there is room for them too, such as on spot
+    machines of a cluster. They are not part of the trial's reservation, so other trials may come first.
     """
 
     num_envs_per_worker: Count = 1
@@ -88,12 +88,12 @@ class CommonKeys(KeyGroup):
     num_cpus_for_driver: PositiveOrZero = 1.0
     """CPUs reserved for the process of the learner, which also drives the workers.
 
-    APEX's learner also uses those of its workers while they wait for it.
+    APEX's learner also uses the CPUs of its workers while they wait for it.
     """
 
     num_gpus: PositiveOrZero = 0.0
-    """GPUs reserved for the learner, at most 1; for several learners all together, one each. Several trials share a GPU
-    if it is a fraction.
+    """GPUs reserved for the learner, at most 1; for several learners all together, one each. A fraction lets several
+    trials share a GPU.
 
     The default is 0 for every agent. RLlib's was 1 for APEX, so its files failed on machines without a GPU.
     """
@@ -101,15 +101,15 @@ class CommonKeys(KeyGroup):
     max_num_worker_restarts: CountOrZero = 100
     """How many rollout workers are replaced because they died, hung or failed.
 
-    A worker that fails ten times within five minutes is not replaced again; the others continue. The count starts
-    anew when the trial restarts. With ``num_workers: 0`` there is none to replace, and ``max_failures`` applies.
+    A worker that fails ten times within five minutes is not replaced again; the others continue. The count starts anew
+    when the trial restarts. With ``num_workers: 0`` there is no worker to replace, and ``max_failures`` applies.
     """
 
     sample_timeout_s: Annotated[Positive, RLEXP_ONLY] = 120.0
     """Seconds that a rollout worker with its own process has for ``sample_batch_size`` steps.
 
     A worker that needs longer counts as hung, most likely in its env: it is killed and replaced. If the process that
-    evaluates checkpoints is silent for so long, it is killed, and none is evaluated any more.
+    evaluates checkpoints is silent for so long, it is killed, and no more checkpoints are evaluated.
     """
 
     sample_batch_size: FragmentLength
@@ -127,7 +127,7 @@ class CommonKeys(KeyGroup):
     fragment older."""
 
     horizon: Count | None = None
-    """Steps after which an episode is cut. This is a truncation, so the learner bootstraps. Null: the env's limit."""
+    """Steps after which an episode is truncated; the learner bootstraps from its last state. Null: the env's limit."""
 
     env_config: FreeForm = Field(default_factory=dict)
     """Keyword arguments for making the environment."""
@@ -136,16 +136,16 @@ class CommonKeys(KeyGroup):
     """Wrappers around each environment, the innermost first: ``package.module:Class``, or ``{package.module:Class:
     {argument: value}}``. Classes derive from ``gymnasium.Wrapper``; Gymnasium's own are in ``gymnasium.wrappers``.
 
-    They wrap the env as it is made, behind its limit of steps and before its images and actions are prepared. An Atari
-    game with ``preprocessor_pref: deepmind`` is wrapped as prepared: a step is four frames, an episode is a life.
+    They wrap the env after its limit of steps is applied, and before its images and actions are prepared. An Atari game
+    with ``preprocessor_pref: deepmind`` is wrapped after its preparation: a step is four frames, an episode is a life.
     """
 
     preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
     """Preprocessing of Atari games. ``deepmind``: grey 84x84 frames, no-op starts, the maximum of two frames, one life
     per episode (Mnih et al. 2015). ``rllib``: scaled and centred frames, nothing else. Null: none.
 
-    Images of other envs are only scaled where ``model.dim`` gives a size, and never with null. A
-    ``model.custom_preprocessor`` takes the place of all this.
+    Images of other envs are scaled only if ``model.dim`` gives a size, and never with null. A
+    ``model.custom_preprocessor`` replaces all this.
     """
 
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
@@ -189,8 +189,8 @@ class CommonKeys(KeyGroup):
     """Env steps that all workers together must sample in an iteration. Null or 0: no minimum.
 
     An iteration ends when ``min_iter_time_s`` has passed as well. Without both, it ends after the first step of the
-    optimizer that sampled or trained something; for PPO and PQN, this is a train batch. It ends earlier where a counter
-    reaches its value in ``stop``, and in a sweep where the trial reaches the next time at which it is compared with
+    optimizer that sampled or trained something; for PPO and PQN, this is a train batch. It ends earlier if a counter
+    reaches its value in ``stop``. In a sweep, it also ends when the trial reaches the next time of a comparison with
     others, such as a rung.
     """
 
@@ -210,25 +210,25 @@ class CommonKeys(KeyGroup):
     """Number of episodes per evaluation."""
 
     evaluation_timeout_s: Positive = 180.0
-    """Seconds that an evaluation may take. One that takes longer ends with the episodes that have ended by then, and
-    training goes on; an env without an end of its own needs ``evaluation_config.horizon``."""
+    """Seconds that an evaluation may take. A longer one ends with the episodes that have ended, and training continues.
+    An env whose episodes never end needs ``evaluation_config.horizon``."""
 
     evaluation_config: EvaluationConfig = defaults_of(EvaluationConfig)
-    """What is different in evaluation episodes."""
+    """Changes for evaluation episodes."""
 
     callbacks: Classes = ()
     """Classes of your own with hooks that are called at the start, step and end of episodes, and after iterations and
     checkpoints: ``package.module:Class``, or ``{package.module:Class: {argument: value}}``, or a list of these.
 
     Each derives from ``rlexp.callbacks.Callbacks``. Their own metrics are in the results as
-    ``custom_metrics/NAME_mean``, ``_min`` and ``_max``; ``stop`` and others can name them.
+    ``custom_metrics/NAME_mean``, ``_min`` and ``_max``; keys such as ``stop`` can name them.
     """
 
     monitor: bool = False
     """Record videos of evaluation episodes in the folder of the trial."""
 
     seed: CountOrZero | None = Field(default=None, le=LARGEST_SEED)
-    """Seed from which those of all envs, workers, replay shards and of the learner are derived. Null: a random one,
+    """Seed from which the seeds of all envs, workers, replay shards and the learner are derived. Null: a random one,
     which is recorded."""
 
     model: ModelConfig = defaults_of(ModelConfig)

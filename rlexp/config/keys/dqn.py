@@ -1,4 +1,4 @@
-"""DQN: its keys, and what other rooms ask of an agent: its replay, conflicts, and keys that have no effect."""
+"""DQN: its keys, and their properties for other rooms: replay, conflicts, and keys without effect."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ class DQNConfig(DQNKeys):
         *("buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay", "replay_storage"),
         "board",
     )
-    """And those of replay that does not fit into another one: the trial would continue with an empty replay."""
+    """The parent's keys, and keys of replay: a trial with another replay would continue with an empty one."""
 
     @property
     def replay(self) -> ReplayNeeds:
-        """All in one shard, of transitions over ``n_step`` steps."""
+        """One shard of transitions over ``n_step`` steps."""
         return replace(super().replay, n_step=self.n_step)
 
     @property
     def network_needs(self) -> NetworkNeeds:
-        """A torso, then heads of ``hiddens``, two with ``dueling``, whose weights ``noisy`` doubles."""
+        """A torso, then heads of ``hiddens``, two with ``dueling``; ``noisy`` doubles their weights."""
         model = self.model
         torso = (*model.fcnet_hiddens, *model.post_fcnet_hiddens)
         heads = (*self.hiddens, self.num_atoms)
@@ -106,16 +106,16 @@ class DQNConfig(DQNKeys):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Callbacks, whose metrics no message carries: replay takes what any weights have played."""
+        """Callbacks, as messages do not carry their metrics. Replay accepts transitions of any weights."""
         return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     @property
     def explores_by_epsilon(self) -> bool:
-        """With ``noisy`` only where ``epsilon_with_noisy`` says so."""
+        """True; with ``noisy`` only if ``epsilon_with_noisy`` is true."""
         return super().explores_by_epsilon and (self.epsilon_with_noisy or not self.noisy)
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those of noise and network."""
+        """Yield the parent's keys, then keys of noise and network."""
         yield from super().ineffective_keys()
         yield from _keys_without_effect(self)
 
@@ -132,7 +132,7 @@ class DQNConfig(DQNKeys):
 
 
 def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
-    """Yield each of them, and the reason."""
+    """Yield each such key, and the reason."""
     is_noise_alone = config.noisy and not config.epsilon_with_noisy
     for is_ineffective, keys, reason in (
         (is_noise_alone, ("per_worker_exploration", *EPSILON), "noisy layers explore instead"),

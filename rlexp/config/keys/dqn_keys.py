@@ -1,4 +1,4 @@
-"""DQN's keys and defaults: those of RLlib 0.5.3 unless a docstring says otherwise."""
+"""DQN's keys and defaults: RLlib 0.5.3's unless a docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OptimizerConfig(KeyGroup):
 
 
 class DQNKeys(ReplayKeys, ExplorationKeys):
-    """The keys of DQN, and what null stands for in them."""
+    """The keys of DQN, and the meaning of null for them."""
 
     num_workers: CountOrZero = 0
     sample_batch_size: Count = 4
@@ -35,9 +35,9 @@ class DQNKeys(ReplayKeys, ExplorationKeys):
     min_iter_time_s: PositiveOrZero | None = 1.0
 
     learner_precision: Annotated[Literal["float32", "tf32", "bfloat16"], RLEXP_ONLY] = "float32"
-    """Precision in which the learner computes products of matrices and convolutions; weights, losses and Adam stay in
-    float32, and so do the workers. ``tf32``: on a GPU, factors rounded to 10 bits. ``bfloat16``: factors and outputs
-    rounded to 7 bits; on a CPU without instructions for it (x86: avx512_bf16 or amx_bf16) slower than ``float32``."""
+    """Precision of the learner's matrix products and convolutions. Weights, losses, Adam and the workers stay in
+    float32. ``tf32``: on a GPU, factors rounded to 10 bits. ``bfloat16``: factors and outputs rounded to 7 bits; on a
+    CPU without instructions for it (x86: avx512_bf16 or amx_bf16) slower than ``float32``."""
 
     double_q: bool = True
     """Double Q-learning: the online network chooses the next action, the target network gives its value (van Hasselt et
@@ -54,7 +54,7 @@ class DQNKeys(ReplayKeys, ExplorationKeys):
     ``epsilon_with_noisy`` is true."""
 
     epsilon_with_noisy: Annotated[bool, RLEXP_ONLY] = False
-    """With ``noisy``: explore by epsilon as well, as RLlib does for ``exploration_config`` beside ``noisy``."""
+    """Explore by epsilon as well as by ``noisy``, as RLlib does for ``exploration_config`` beside ``noisy``."""
 
     sigma0: Positive = 0.5
     """Initial standard deviation of the noise of ``noisy`` layers, before division by the root of their width."""

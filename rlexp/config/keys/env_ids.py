@@ -1,7 +1,7 @@
-"""Ids of environments: those that exist, the current ids of old ones, and what they need; nothing is imported.
+"""Ids of environments: existing ones, the current ids of old ones, and what they need; nothing is imported.
 
 Installed packages bring envs by entry points of the group ``rlexp.envs``. The name of one is an env's id, or the
-namespace in front of the slash of several ids::
+namespace before the slash of several ids::
 
     [project.entry-points."rlexp.envs"]
     Maze-v0 = "maze.envs:MazeEnv"         # a class: env: Maze-v0
@@ -21,24 +21,24 @@ from types import MappingProxyType
 from typing import Any, Final
 
 INSTALLED_IN: tuple[str, ...] = tuple(path for path in sys.path if path not in ("", str(Path.cwd())))
-"""Where packages are looked for: without the folders of experiments and runs, which come to ``sys.path`` later."""
+"""Where packages are searched: without the folders of experiments and runs, which come to ``sys.path`` later."""
 
 
 @dataclass(frozen=True)
 class PackageEntry:
-    """An entry point, and who brings it."""
+    """An entry point, and its packages."""
 
     name: str
-    """As its package spells it."""
+    """The name in its package's spelling."""
     value: str
     """``package.module:attribute``."""
     packages: tuple[str, ...]
-    """The packages that have an entry point of this name, as pip shows them; the first in the path is first, and this
-    is its entry point."""
+    """The packages with an entry point of this name, as pip shows them. The first one in the path is first; this is its
+    entry point."""
 
     @property
     def package(self) -> str:
-        """The package that it is of."""
+        """The package of the entry point."""
         return self.packages[0]
 
     @property
@@ -48,13 +48,13 @@ class PackageEntry:
 
 
 def entry_points(group: str, key_of: Callable[[str], str] = str) -> Mapping[str, PackageEntry]:
-    """Return the entry points that installed packages have in a group, by what ``key_of`` makes of their names."""
+    """Return the entry points of installed packages in a group, by ``key_of`` their names."""
     return _entry_points(INSTALLED_IN, group, key_of)
 
 
 @cache
 def _entry_points(path: tuple[str, ...], group: str, key_of: Callable[[str], str]) -> Mapping[str, PackageEntry]:
-    from importlib.metadata import distributions  # takes longer to import than all keys
+    from importlib.metadata import distributions  # its import takes longer than all keys
 
     found: dict[str, PackageEntry] = {}
     seen: set[str] = set()
@@ -78,7 +78,7 @@ GROUP: Final = "rlexp.envs"
 
 
 def provider_of(env: str) -> PackageEntry | None:
-    """Return the entry point of an id that is neither Gymnasium's nor a class; None where no package has one."""
+    """Return the entry point of an id that is neither Gymnasium's nor a class; None if no package has one."""
     found = _providers()
     return found.get(env) or found.get(env.partition("/")[0] if "/" in env else "")
 
@@ -122,14 +122,14 @@ LATER_VERSIONS = {
     "Taxi-v2": "Taxi-v4",
     "Taxi-v3": "Taxi-v4",
 }
-"""Ids that Gymnasium has no more, and those that took their place."""
+"""Ids that Gymnasium has removed, and their replacements."""
 
 _MUJOCO_TASKS = """
 Ant HalfCheetah Hopper Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher Swimmer
 Walker2d
 """
 MUJOCO_TASKS = frozenset(_MUJOCO_TASKS.split())
-"""Their versions 1 to 3 need the library mujoco-py; version 4 is the first without it."""
+"""MuJoCo's tasks: versions 1 to 3 need the library mujoco-py; version 4 is the first without it."""
 PUSHER = "Pusher"
 """Its version 4 needs mujoco before 3, which NumPy 2 cannot load."""
 
@@ -175,7 +175,7 @@ _DOTTED_CLASS = re.compile(r"(?P<module>[a-z_]\w*(\.\w+)*)\.(?P<cls>[A-Z]\w*)", 
 _MINATAR = re.compile(r"MinAtar/(Asterix|Breakout|Freeway|Seaquest|SpaceInvaders)-v[01]")
 _MINIGRID = re.compile(r"(MiniGrid|BabyAI)-\w[\w-]*-v[0-9]+", re.ASCII)
 ENVPOOL: Final = "envpool:"
-"""Begins the names of EnvPool's tasks: ``envpool:Pong-v5``."""
+"""Prefix of the names of EnvPool's tasks: ``envpool:Pong-v5``."""
 _PETTINGZOO = re.compile(r"pettingzoo[.:/].*")
 _PETTINGZOO_ID = re.compile(r"(\w+/)?[a-z][a-z0-9_]*_v[0-9]+", re.ASCII)
 """The form of PettingZoo's names: ``pistonball_v6``. Gymnasium's have a hyphen."""
@@ -192,7 +192,7 @@ _VERSION = re.compile(r"-v[0-9]+$")
 _LIKENESS = 0.75
 _LONGEST_COMPARED = 100
 STICKY = {"0": 0.25, "4": 0.0}
-"""Chance that an Atari env repeats the action before, by the version of its id."""
+"""Chance that an Atari env repeats the last action, by the version of its id."""
 
 
 def current_env(env: str) -> tuple[str, Mapping[str, Any]] | None:
@@ -239,7 +239,7 @@ def _deterministic(game: str, version: str) -> Mapping[str, Any]:
 
 
 def is_atari(env: str) -> bool:
-    """Return whether an id, a current one, is an Atari game's with frames to see."""
+    """Return whether a current id is of an Atari game that shows frames."""
     found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
     return bool(found and found["game"] in ATARI_GAMES and not found["ram"])
 
@@ -260,7 +260,7 @@ def is_known(env: str) -> bool:
 
 
 def brought_by(env: str) -> PackageEntry | None:
-    """Return the entry point of an installed package that a current id is of; None for ids that are known without."""
+    """Return the entry point of an installed package for a current id; None for ids that are known without."""
     return None if _needs_no_entry_point(env) else provider_of(env)
 
 
@@ -278,12 +278,12 @@ def is_of_ale(env: str) -> bool:
 
 
 def is_minatar(env: str) -> bool:
-    """Return whether an id is one of the package MinAtar: games of 10x10 pixels."""
+    """Return whether an id belongs to the package MinAtar: games of 10x10 pixels."""
     return _MINATAR.fullmatch(env) is not None
 
 
 def is_minigrid(env: str) -> bool:
-    """Return whether an id is one of the package MiniGrid."""
+    """Return whether an id belongs to the package MiniGrid."""
     return _MINIGRID.fullmatch(env) is not None
 
 
@@ -294,15 +294,15 @@ def several_agents(env: str) -> str | None:
 
 @dataclass(frozen=True)
 class Package:
-    """What an env needs to be installed beside Gymnasium."""
+    """A package that an env needs beside Gymnasium."""
 
     module: str
     requirement: str
-    """As pip takes it."""
+    """The requirement for pip."""
 
 
 def package_of(env: str) -> Package | None:
-    """Return what a current id needs beside Gymnasium, None where that is nothing or not known."""
+    """Return what a current id needs beside Gymnasium; None if nothing, or if it is not known."""
     task = env.rpartition("-")[0]
     found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
     if found and found["game"] in ATARI_GAMES and env not in GYMNASIUM_IDS:
@@ -337,7 +337,7 @@ def has_discrete_actions(env: str, env_config: Mapping[str, Any]) -> bool:
 
 
 def why_unknown(env: str) -> tuple[str, str]:
-    """Return what is wrong with an id that is not known, and what to do."""
+    """Return the problem of an unknown id, and a hint."""
     if _INSIDE_RLLIB.match(env):
         return "is a class of RLlib, which rlexp does not have", "copy it to a module of your own: package.module:Class"
     if _PETTINGZOO.fullmatch(env) or _PETTINGZOO_ID.fullmatch(env):
@@ -353,7 +353,7 @@ def why_unknown(env: str) -> tuple[str, str]:
 
 
 def _closest(env: str) -> str | None:
-    """Return the known id that is most like a name: the newest version where the name has none, in any case.
+    """Return the known id that is most like a name, in any case; the newest version if the name has none.
 
     >>> _closest("cartpole"), _closest("pong"), _closest("CartPole-v2")
     ('CartPole-v1', 'ALE/Pong-v5', 'CartPole-v1')
@@ -375,5 +375,5 @@ def _closest(env: str) -> str | None:
 
 
 def _letters(name: str) -> str:
-    """Return a name without what is easily written otherwise: capital letters and signs."""
+    """Return a name without capital letters and signs, which are easily written otherwise."""
     return re.sub(r"[\s_-]", "", name).lower()

@@ -1,4 +1,4 @@
-"""Experiment: what one entry of a file says, checked; each agent has its own, with its keys under ``config``."""
+"""Experiment: the checked content of one entry of a file; each agent has a class with its keys under ``config``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _as_written(number: float) -> float:
 
 
 def _stop_in_range(stop: dict[str, float]) -> dict[str, float]:
-    """Refuse numbers that a counter or a clock has passed before anything runs; rewards may be any."""
+    """Refuse numbers that a counter or a clock has passed before the start; rewards may be any."""
     conflicts = tuple(
         Conflict((metric,), f"{metric} must be a number > 0, got {number:g}", "only rewards can be 0 or negative")
         for metric, number in stop.items()
@@ -86,12 +86,12 @@ Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_writt
 
 
 class Experiment(KeyGroup):
-    """What is beside ``config:`` whatever the agent."""
+    """The keys beside ``config:`` of any agent."""
 
     AGENT: ClassVar[str]
     """The module and class that train it, imported when it is run."""
     POLICIES: ClassVar[str] = ""
-    """The same of what plays its checkpoints, where that needs less than the agent."""
+    """The module and class that play its checkpoints, if that needs less than the agent."""
 
     name: Annotated[str, AfterValidator(_folder_name)]
     """The name of the experiment: the key above it in its file, and its folder among the results."""
@@ -127,28 +127,27 @@ class Experiment(KeyGroup):
     """Episodes that are played with the weights of a checkpoint before it is written, as ``evaluation_config`` says.
 
     A trial stops at a reward of training (``episode_reward_mean``, ``_min`` or ``_max``) only if the episodes reach it
-    too; else training continues. They take a twentieth of a trial's time at most, beside the first for a reward
-    in ``stop``; a checkpoint for which there is no time has none. The best checkpoint, which ``rlexp evaluate`` plays,
-    is the one with the highest mean reward: of its episodes, or of training for one that was not played. 0: none at
-    all, and training rewards decide, as in RLlib.
+    too; else training continues. They take at most a twentieth of a trial's time, beside the first ones for a reward in
+    ``stop``; a checkpoint without time left gets none. The best checkpoint, which ``rlexp evaluate`` plays, has the
+    highest mean reward: of its episodes, or of training if it was not played. 0: no episodes, and training rewards
+    decide, as in RLlib.
     """
 
     keep_checkpoints_num: KeptCheckpoints = "auto"
     """Number of checkpoints that a trial keeps, the best by ``checkpoint_score_attr``, and the newest.
 
-    Auto: the three newest, and the one that ``rlexp evaluate`` plays; trials of a population, which copy each other's,
-    keep all. Null: all, as in RLlib.
+    Auto: the three newest, and the one that ``rlexp evaluate`` plays. Trials of a population copy each other's
+        checkpoints, so they keep all. Null: all, as in RLlib.
     """
 
     checkpoint_score_attr: Annotated[str, AfterValidator(_known_score)] = "training_iteration"
-    """The metric that says which checkpoint is best: the one with the highest value, or with ``min-`` in front the one
-    with the lowest."""
+    """The metric that decides which checkpoint is best: the highest value, or with ``min-`` in front the lowest."""
 
     storage: Annotated[Annotated[str, AfterValidator(_storage_url)] | None, RLEXP_ONLY] = None
     """URL of a second place for checkpoints, such as ``s3://bucket/folder``: any that ``pyarrow.fs`` opens (s3, gs,
-    hdfs, file). Each checkpoint is copied there while training continues. ``rlexp resume`` and ``rlexp evaluate``
-    take it from there where the run has none any more, if you have trained with it or name it: ``--allow-storage
-    URL``. Null: no copies."""
+    hdfs, file). Each checkpoint is copied there while training continues. If the run has none left, ``rlexp resume``
+    and ``rlexp evaluate`` fetch it from there. They do so only from a storage with which you have trained or that you
+    name: ``--allow-storage URL``. Null: no copies."""
 
     time_budget_s: Positive | None = None
     """Seconds after which all trials of the experiment save a checkpoint and stop. Null: no limit."""
@@ -160,22 +159,22 @@ class Experiment(KeyGroup):
     """How often a failed trial is restarted from its last checkpoint. -1: always."""
 
     reuse_actors: bool = True
-    """Let a process train one trial after another, which saves the seconds that a new one needs to start. False: each
-    trial has a new process. Envs that keep state outside of themselves, in their module, need that."""
+    """Let a process train one trial after another, which saves the seconds of starting a new one. False: each trial has
+    a new process, as needed by envs that keep state in their module."""
 
     search: Annotated[SearchConfig, RLEXP_ONLY] = defaults_of(SearchConfig)
     """What ``rlexp sweep`` searches, and how. An experiment with this key is a sweep."""
 
     track: Annotated[TrackConfig, RLEXP_ONLY] = defaults_of(TrackConfig)
     """Which trackers record the trials beside the files of the run: ``wandb``, ``mlflow``, a list of both, or a mapping
-    with their options. ``--track`` on the command line wins."""
+    with their options. ``--track`` on the command line has priority."""
 
     config: CommonConfig
     """The keys of the agent."""
 
     @property
     def essence(self) -> str:
-        """It as text, without the keys that have no effect: two with the same text train the same."""
+        """Text of the keys that have an effect; experiments with equal texts train the same."""
         effective = self.model_dump(mode="json", by_alias=True)
         for key, _ in self.config.ineffective_keys():
             *groups, name = key.split(".")
@@ -189,7 +188,7 @@ class Experiment(KeyGroup):
 
     @property
     def named_modules(self) -> tuple[str, ...]:
-        """The user's modules that it imports: those of its env's class, and of the parts under ``config``."""
+        """The user's modules that it imports: the module of its env's class, and of the parts under ``config``."""
         return tuple(dict.fromkeys((*modules_of(self.env), *(part.module for part in self.config.user_parts()))))
 
     def with_seed(self, seed: int) -> Self:
@@ -197,7 +196,7 @@ class Experiment(KeyGroup):
         return self.model_copy(update={"config": self.config.model_copy(update={"seed": seed})})
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield metrics of evaluations where there are none, and schedulers that do not know when to begin."""
+        """Yield evaluation metrics without evaluations, and schedulers that do not know when to begin."""
         yield from super().conflicts()
         absent = set(AGENT_METRICS).difference(self.config.AGENT_COLUMNS)
         yield from self._never_reported(absent, f"{self.run} has no such metric", "name another metric")

@@ -1,6 +1,6 @@
-"""The keys by which an agent explores that has a value for each of a finite number of actions, and which fit together.
+"""The exploration keys of agents with a value for each of a finite number of actions, and their conflicts.
 
-Defaults are those of RLlib 0.5.3's DQN unless a docstring says otherwise.
+Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EPSILON: Final = (
 
 
 class ExplorationKeys(CommonConfig):
-    """The keys by which an agent explores that values a finite number of actions."""
+    """The exploration keys of an agent with a finite number of actions and a value for each."""
 
     per_worker_exploration: bool = False
     """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
 
     epsilon_ladder: Annotated[EpsilonLadder | None, RLEXP_ONLY] = None
-    """With ``per_worker_exploration``: one epsilon for each worker, or for each env of each worker.
+    """One epsilon for each worker, or for each env of each worker, with ``per_worker_exploration``.
 
-    Null: ``worker``, as in RLlib, but ``env`` if there is only one worker, whose envs would all have 0.4 otherwise.
+    Null: ``worker``, as in RLlib; ``env`` if there is only one worker, whose envs would otherwise all have 0.4.
     """
 
     exploration_initial_eps: Annotated[Fraction, RLEXP_ONLY] = 1.0
@@ -63,25 +63,25 @@ class ExplorationKeys(CommonConfig):
     """Temperature of ``soft_q``. Near 0: greedy actions. High: almost uniform actions."""
 
     discretize_actions: Annotated[Annotated[Whole, Field(ge=2)] | None, RLEXP_ONLY] = None
-    """For continuous actions: number of discrete values per dimension, evenly spaced, both bounds included. Null: the
+    """Number of discrete values per dimension of continuous actions, evenly spaced, both bounds included. Null: the
     env must have discrete actions."""
 
     @property
     def resolved_epsilon_ladder(self) -> EpsilonLadder:
-        """``epsilon_ladder``, with null decided by the number of workers."""
+        """``epsilon_ladder``; null is decided by the number of workers."""
         if self.epsilon_ladder is not None:
             return self.epsilon_ladder
         return "worker" if self.num_workers > 1 else "env"
 
     @property
     def evaluation_epsilon(self) -> float:
-        """Epsilon of evaluation episodes, where they explore."""
+        """Epsilon of evaluation episodes that explore."""
         epsilon = self.evaluation_config.exploration_final_eps
         return self.exploration_final_eps if epsilon is None else epsilon
 
     @property
     def resolved_epsilon_timesteps(self) -> int:
-        """``epsilon_timesteps``, with null decided by ``exploration_fraction``."""
+        """``epsilon_timesteps``; null is decided by ``exploration_fraction``."""
         given = self.epsilon_timesteps
         return int(self.exploration_fraction * self.schedule_max_timesteps) if given is None else given
 
@@ -92,7 +92,7 @@ class ExplorationKeys(CommonConfig):
 
     @property
     def playable_actions(self) -> PlayableActions:
-        """There is a Q-value for each action."""
+        """A finite number of actions, with a Q-value for each."""
         return PlayableActions(
             spaces=("Discrete",),
             needs="DQN, APEX and PQN need a Discrete one",
@@ -106,7 +106,7 @@ class ExplorationKeys(CommonConfig):
         return self.discretize_actions
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those of epsilon, of its ladder and of ``soft_q``."""
+        """Yield the parent's keys, then keys of epsilon, of its ladder and of ``soft_q``."""
         yield from super().ineffective_keys()
         for is_ineffective, keys, reason in (
             (self.soft_q, ("per_worker_exploration", *EPSILON), "soft_q explores instead"),
@@ -119,7 +119,7 @@ class ExplorationKeys(CommonConfig):
                 yield from ((key, reason) for key in keys)
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
-        """Yield continuous actions that are not discretized: a Q-network has a value for each of a finite number."""
+        """Yield continuous actions that are not discretized, as a Q-network needs a finite number."""
         if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
             message = f"env {env} has continuous actions; DQN, APEX and PQN need discrete ones"
             yield Conflict(

@@ -1,6 +1,6 @@
-"""The types that keys are made of: strict (no bool or text for a number), finite, with their range.
+"""The types of keys: strict (no bool or text for a number), finite, with their range.
 
-The models use nothing else, so that ``key_table`` can describe what a key expects.
+The models use no other types, so that ``key_table`` can describe what a key expects.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ LARGEST_COUNT = 10**15
 """Far above any step count that will be reached, and exact in a float and in JSON."""
 
 RULE = "rule"
-"""Type of the pydantic error whose message is a sentence to be shown after the key."""
+"""Type of the pydantic error whose message is a sentence that follows the key."""
 
 CONFLICT = "conflict"
-"""Type of the pydantic error that carries the conflicts of a group in its context."""
+"""Type of the pydantic error with the conflicts of a group in its context."""
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 AUTO: Final = "auto"
-"""What stands for a length of fragments that follows from other keys."""
+"""The word for a fragment length that follows from other keys."""
 
 ConvFilter = tuple[int, tuple[int, int], int]
 """Channels, kernel (height, width) and stride of a convolution."""
 
 
 def _whole(value: Any) -> Any:
-    """Turn 3.0 and 1e6 into whole numbers; leave the rest (3.7, True, text) for the strict type to refuse."""
+    """Turn 3.0 and 1e6 into whole numbers; the strict type refuses others (3.7, True, text)."""
     return int(value) if isinstance(value, float) and isfinite(value) and value.is_integer() else value
 
 
 def plain_data(value: Any) -> Any:
-    """Refuse NaN and infinity at any depth of free-form data: they could not be written to JSON."""
+    """Refuse NaN and infinity at any depth of free-form data, as JSON cannot hold them."""
     for leaf in _leaves(value):
         if isinstance(leaf, float) and not isfinite(leaf):
             raise PydanticCustomError("finite_number", "must be a finite number")
@@ -82,7 +82,7 @@ FreeForm = Annotated[dict[str, Any], AfterValidator(plain_data)]
 
 @dataclass(frozen=True)
 class Expects:
-    """What a key expects, in words, where its type does not tell; it follows the type in ``Annotated``."""
+    """What a key expects, in words, if its type does not tell; it follows the type in ``Annotated``."""
 
     words: str
 
@@ -194,7 +194,7 @@ Schedule = Annotated[
 
 @dataclass(frozen=True)
 class RlexpOnly:
-    """Marks a key that no release of RLlib has: a file that gives it is of none of them."""
+    """Marks a key that no release of RLlib has; a file with it belongs to none of them."""
 
 
 RLEXP_ONLY = RlexpOnly()
@@ -211,7 +211,7 @@ class Conflict:
 
 
 class KeyGroup(BaseModel):
-    """A mapping with known keys: unknown ones are refused, values are not coerced, and cannot be changed."""
+    """A mapping with known keys: unknown ones are refused; values are not converted and cannot be changed."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -219,16 +219,16 @@ class KeyGroup(BaseModel):
         strict=True,
         allow_inf_nan=False,
         validate_default=False,
-        # Building what validates takes most of the time of an import, and a command reads few of the models.
+        # Building validators takes most of the time of an import, and a command reads few of the models.
         defer_build=True,
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield what is wrong between keys that are fine one by one; a subclass adds to its parent's."""
+        """Yield conflicts between keys that are valid one by one; a subclass adds to its parent's."""
         yield from ()
 
     def stated(self, key: str) -> str:
-        """Return a key with its value for a conflict's message, and whether it is only the default."""
+        """Return a key with its value for a conflict's message, with a note if it is the default."""
         origin = "" if key in self.model_fields_set else " (its default)"
         return f"{key} is {getattr(self, key)}{origin}"
 
@@ -244,5 +244,5 @@ GroupT = TypeVar("GroupT", bound=KeyGroup)
 
 
 def defaults_of(group: type[GroupT]) -> GroupT:
-    """Return a group with all its defaults, which fit together; unlike ``group()`` it builds nothing that validates."""
+    """Return a group with all its defaults, which have no conflicts; unlike ``group()``, it builds no validator."""
     return cast(GroupT, group.model_construct())

@@ -28,10 +28,10 @@ _WORDS: Mapping[Any, str] = MappingProxyType(
     | {UserClass: UserClass.EXPECTED}
 )
 MAPPING = "a mapping"
-"""What a key expects that has other keys below it, its own or the user's."""
+"""What a key expects that has other keys below it: its own, or the user's."""
 _NOT_WRITTEN = frozenset({"name"})
 _LOCALS = "<locals>"
-"""What stands behind a function in the qualified name of a class that it has."""
+"""The part after a function in the qualified name of a class inside it."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Key:
 
     path: KeyName
     expects: str
-    """In words, with the range: ``a whole number >= 1 or null``."""
+    """The expectation in words, with the range: ``a whole number >= 1 or null``."""
     items_expect: str
-    """The same of each value in a list or a mapping; empty where it has none, or free ones."""
+    """The expectation of each value in a list or a mapping; empty if there are none, or free ones."""
     default: Any
-    """None as well where the key has no default (see ``required``)."""
+    """The default; None also if the key has no default (see ``required``)."""
     required: bool
     group: type[KeyGroup]
     """The class that it is a field of."""
     field: str
-    """The name of the field: the key's own, unless that is a word of Python's."""
+    """The name of the field: the key's own, unless that is a Python keyword."""
     is_group: bool
     """Whether it has other keys below it: ``config``, ``config.model``."""
     is_rlexp_only: bool
@@ -83,19 +83,19 @@ def key_path(dotted: str) -> KeyName:
 
 @cache
 def key_table(run: str) -> Mapping[KeyName, Key]:
-    """Return the keys of the agent ``run`` by their path, those of the experiment included, in the models' order."""
+    """Return the keys of the agent ``run`` by path, with the experiment's own, in the models' order."""
     return MappingProxyType({key.path: key for key in _keys(experiment_class(run), ())})
 
 
 @cache
 def flat_keys_of_optimizer(run: str) -> frozenset[str]:
-    """Return the keys below ``config.optimizer``: they may be flat as well."""
+    """Return the keys below ``config.optimizer``, which may also be flat."""
     return frozenset(key.name for key in key_table(run).values() if key.path[:-1] == ("config", "optimizer"))
 
 
 @cache
 def nested_keys_of_config(run: str) -> frozenset[str]:
-    """Return the flat keys of ``config`` that may be below ``optimizer`` as well."""
+    """Return the flat keys of ``config`` that may also be below ``optimizer``."""
     config = experiment_class(run).model_fields["config"].annotation
     assert isinstance(config, type)
     assert issubclass(config, CommonConfig)
@@ -104,7 +104,7 @@ def nested_keys_of_config(run: str) -> frozenset[str]:
 
 @cache
 def rlexp_only_keys() -> frozenset[KeyName]:
-    """Return the keys of all agents that no release of RLlib has; in ``config`` none has the keys of ``optimizer``."""
+    """Return the keys of all agents that no release of RLlib has; in ``config``, without the keys of ``optimizer``."""
     marked = {path for run in AGENTS for path, key in key_table(run).items() if key.is_rlexp_only}
     return frozenset(marked | {("config", name) for run in AGENTS for name in flat_keys_of_optimizer(run)})
 
@@ -131,7 +131,7 @@ def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
 
 
 def _default(field: FieldInfo) -> Any:
-    """Return a field's default, None where it has none; a group is not copied, since none can be changed."""
+    """Return a field's default; None if it has none. A group is not copied, as none can be changed."""
     if field.is_required():
         return None
     return field.default if isinstance(field.default, KeyGroup) else field.get_default(call_default_factory=True)
@@ -142,23 +142,23 @@ def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
 
 
 def _meaning(group: type[KeyGroup], name: str) -> str:
-    """Return the key's docstring, of the class nearest to ``group`` that gives one."""
+    """Return the key's docstring, from the class nearest to ``group`` that gives one."""
     texts = (_own_meaning(ancestor, name) for ancestor in group.__mro__ if _is_group(ancestor))
     return next(filter(None, texts), "")
 
 
 def _own_meaning(group: type[KeyGroup], name: str) -> str | None:
-    """Return what a class itself says of a key; an agent of a package may say it as the field's description."""
+    """Return what a class itself says of a key; a package's agent may say it as the field's description."""
     field = group.model_fields.get(name)
     if field is not None and field.description:
         return field.description
-    # Reading the source takes longer than all else: only that of classes that give the key.
+    # Reading source takes longer than all else, so only classes that give the key are read.
     return _docstrings(group).get(name) if name in inspect.get_annotations(group) else None
 
 
 @cache
 def _docstrings(group: type[KeyGroup]) -> Mapping[str, str]:
-    """Return the docstrings of the keys that a class itself gives, by their names; none where it has no source.
+    """Return the docstrings of the keys that a class itself gives, by name; none if it has no source.
 
     Pydantic would read the source of every class when it is imported, which few commands need.
     """
@@ -176,10 +176,10 @@ def _docstrings(group: type[KeyGroup]) -> Mapping[str, str]:
 
 @cache
 def _parsed(module: str) -> ast.Module:
-    """Return the source of a module that was imported; nothing of one that has none."""
+    """Return the parsed source of an imported module; an empty one if it has none."""
     try:
         return ast.parse(inspect.getsource(sys.modules[module]))
-    except (KeyError, OSError, TypeError, SyntaxError):  # the third: a module that is no file
+    except (KeyError, OSError, TypeError, SyntaxError):  # the third: a module that is not a file
         return ast.Module([], [])
 
 
@@ -197,7 +197,7 @@ def _classes_named(names: Sequence[str], scope: ast.AST) -> Iterator[ast.ClassDe
 
 
 def expectation(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """Return in words what a value of the annotated type is: ``a number > 0 or null``."""
+    """Return in words what the annotated type accepts: ``a number > 0 or null``."""
     metadata = tuple(metadata)
     words = next((item.words for item in metadata if isinstance(item, Expects)), None)
     if words:

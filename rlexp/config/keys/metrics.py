@@ -1,4 +1,4 @@
-"""The metrics of result rows, one row for each: what ``stop`` can name, columns, and what ``explain`` says.
+"""The metrics of result rows: names for ``stop``, columns, and the texts of ``explain``.
 
 Names are RLlib's; ``info/`` has what the optimizer counts.
 """
@@ -19,9 +19,9 @@ class Metric:
     name: str
     meaning: str
     is_counter: bool = False
-    """Whether it only grows: what is left to a ``stop`` of it can be foretold."""
+    """Whether it only grows, so that the remaining amount to a ``stop`` can be predicted."""
     unit: str | None = None
-    """What a number of them is called; None: its name."""
+    """The unit of its numbers; None: its name."""
     old_names: tuple[str, ...] = ()
     """Names that RLlib had for it."""
 
@@ -48,7 +48,7 @@ _EPISODES: Final = (
         old_names=("num_episodes_lifetime",),
     ),
 )
-"""Of the episodes that ended."""
+"""Metrics of the ended episodes."""
 _PROGRESS: Final = (
     Metric("timesteps_this_iter", "Env steps sampled in this iteration."),
     Metric(
@@ -78,7 +78,7 @@ _PROGRESS: Final = (
         unit="training time",
     ),
 )
-"""How far a trial is."""
+"""Metrics of a trial's progress."""
 _OPTIMIZER: Final = (
     Metric(
         "info/num_steps_sampled",
@@ -88,7 +88,7 @@ _OPTIMIZER: Final = (
     ),
     Metric(
         "info/num_steps_trained",
-        "Rows trained on since the trial began; a row that is replayed twice counts twice.",
+        "Rows trained on since the trial began; a row is counted each time it is replayed.",
         is_counter=True,
         old_names=(
             "num_env_steps_trained",
@@ -105,7 +105,7 @@ _OPTIMIZER: Final = (
     Metric("info/sample_throughput", "Env steps sampled per second, in this iteration."),
     Metric("info/train_throughput", "Rows trained on per second, in this iteration."),
 )
-"""What every optimizer counts."""
+"""Metrics of every optimizer."""
 _AGENTS: Final = (Metric("info/num_target_updates", "How often the target network was updated.", is_counter=True),)
 """Counters that some agents have: their ``AGENT_COLUMNS`` name them."""
 _EVALUATION: Final = (
@@ -115,7 +115,7 @@ _EVALUATION: Final = (
     Metric("evaluation/episode_len_mean", f"Mean episode length {_NEWEST}."),
     Metric("evaluation/episodes_this_iter", f"Number of episodes {_NEWEST}."),
 )
-"""What evaluations add, every ``evaluation_interval`` iterations."""
+"""Metrics of evaluations, every ``evaluation_interval`` iterations."""
 _OTHERS: Final = (
     Metric(
         "info/num_fragments_lost",
@@ -135,7 +135,7 @@ _OTHERS: Final = (
     ),
     Metric(
         "info/mean_importance_weight",
-        "Mean importance-sampling weight of the newest batch, 0 to 1. Where it is small, so are the steps; "
+        "Mean importance-sampling weight of the newest batch, 0 to 1. If it is small, so are the steps; "
         "see importance_weight_normalization.",
     ),
     Metric(
@@ -201,7 +201,7 @@ _OTHERS: Final = (
     Metric("node_ip", "The same by its IP address, as Ray has it."),
     Metric("pid", "The trial's process."),
 )
-"""What ``stop`` cannot name: shares, losses, and where and when a row was made."""
+"""Metrics that ``stop`` cannot name: shares, losses, and when and where a row was made."""
 
 
 def _names(rows: tuple[Metric, ...]) -> tuple[str, ...]:
@@ -217,27 +217,27 @@ OPTIMIZER_METRICS = _names(_OPTIMIZER)
 AGENT_METRICS = _names(_AGENTS)
 EVALUATION_METRICS = _names(_EVALUATION)
 STOP_METRICS = EPISODE_METRICS + PROGRESS_METRICS + OPTIMIZER_METRICS + AGENT_METRICS
-"""The metrics of every row of results, apart from what AGENT_METRICS says."""
+"""The metrics of every row of results, except AGENT_METRICS."""
 GROWING_METRICS = frozenset(metric.name for metric in METRICS.values() if metric.is_counter)
 KNOWN_METRICS = STOP_METRICS + EVALUATION_METRICS
-"""What ``stop`` and ``checkpoint_score_attr`` can name."""
+"""Metrics that ``stop`` and ``checkpoint_score_attr`` can name."""
 
 OWN_METRICS: Final = "custom_metrics"
-"""The group of a row that has the metrics of the user's callbacks, as RLlib called it."""
+"""The group of a row for the metrics of the user's callbacks, named as in RLlib."""
 OWN_METRIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""What an own metric can be called; that of an episode has ``_mean``, ``_min`` and ``_max`` behind it in a row."""
+"""A valid name of an own metric; in a row, an episode's metric gets ``_mean``, ``_min`` and ``_max`` appended."""
 OWN_METRIC_PATTERN: Final = rf"(evaluation/)?{OWN_METRICS}/[A-Za-z0-9_-]+"
-"""The metrics of callbacks, by their names in a row."""
+"""Pattern of the metrics of callbacks in a row."""
 
 _RENAMED = MappingProxyType({old: metric.name for metric in METRICS.values() for old in metric.old_names})
 SHORT_NAMES = MappingProxyType({"num_updates": "info/num_updates"})
-"""Names of ours that metrics have beside their full ones."""
+"""Our short names of metrics, beside their full ones."""
 _EVALUATION_GROUPS = ("evaluation", "eval")
 _OLD_GROUPS = ("sampler_results", "env_runners")
 
 
 def current_metric(name: str) -> str:
-    """Return the current name of a metric of any age, in full; the name as it is where none is known."""
+    """Return the current full name of a metric of any age; an unknown name is returned unchanged."""
     group, slash, rest = name.partition("/")
     if slash and group in _OLD_GROUPS:
         # RLlib 2 calls rewards returns, but only inside its groups.

@@ -14,7 +14,7 @@ ATARI_DIM = 84
 Activation = Literal["tanh", "relu", "elu", "swish", "linear"]
 
 CUSTOM_MODEL: Final = "config.model.custom_model"
-"""The key of a network of the user's own, as messages name it."""
+"""The key of a user's network, as messages name it."""
 LAYER_KEYS: Final = (
     *("fcnet_hiddens", "fcnet_activation", "conv_filters", "conv_activation"),
     *("post_fcnet_hiddens", "post_fcnet_activation", "layer_norm", "zero_mean"),
@@ -42,8 +42,8 @@ class ModelConfig(KeyGroup):
     conv_filters: ConvFilters = None
     """Convolutions for images: a list of [channels, kernel, stride]. A kernel is a number or [height, width].
 
-    All but the last pad with zeros. Null: [16, 8, 4] ([16, 4, 2] up to 42 pixels), then [32, 4, 2], then 256 channels
-    whose kernel covers what is left of the image.
+    All except the last pad with zeros. Null: [16, 8, 4] ([16, 4, 2] up to 42 pixels), then [32, 4, 2], then 256
+    channels whose kernel covers the remaining image.
     """
 
     conv_activation: Activation = "relu"
@@ -56,28 +56,28 @@ class ModelConfig(KeyGroup):
     """Activation after each of the ``post_fcnet_hiddens`` layers."""
 
     layer_norm: Annotated[bool, RLEXP_ONLY] = False
-    """Normalise the outputs of each of these layers before its activation (Ba et al. 2016): those of a fully connected
-    layer for one observation, of a convolution all channels and pixels of one image. The heads are not normalised."""
+    """Normalise the outputs of each of these layers before its activation (Ba et al. 2016): for a fully connected layer
+    per observation, for a convolution over all channels and pixels of an image. The heads are not normalised."""
 
     dim: Count | None = None
-    """Height and width in pixels that images (bytes, [height, width, channels]) are scaled to.
+    """Height and width in pixels to which images (bytes, [height, width, channels]) are scaled.
 
     Null: 84 for Atari frames, other images keep their size. With ``preprocessor_pref: null`` all images keep it.
     """
 
     grayscale: bool = False
-    """With ``preprocessor_pref: rllib``: convert frames to grey. ``deepmind`` always does this for Atari games."""
+    """Convert frames to grey with ``preprocessor_pref: rllib``. ``deepmind`` always does this for Atari games."""
 
     framestack: bool = True
-    """With ``preprocessor_pref: deepmind``: stack the last 4 frames of an Atari game. False: only the last frame."""
+    """Stack the last 4 frames of an Atari game with ``preprocessor_pref: deepmind``. False: only the last frame."""
 
     zero_mean: bool = True
-    """With ``preprocessor_pref: rllib``: scale pixels to -1 to 1. False: 0 to 1."""
+    """Scale pixels to -1 to 1 with ``preprocessor_pref: rllib``. False: 0 to 1."""
 
     custom_preprocessor: UserClass | None = None
-    """A class that turns observations into what the network sees: ``package.module:Class``, or ``{package.module:Class:
-    {argument: value}}``, derived from ``rlexp.envs.Preprocessor``. It gets observations as the env gives them: it takes
-    the place of ``preprocessor_pref``. Null: none."""
+    """A class that turns observations into what the network sees: ``package.module:Class``, or
+    ``{package.module:Class: {argument: value}}``, derived from ``rlexp.envs.Preprocessor``. It gets the env's own
+    observations and replaces ``preprocessor_pref``. Null: none."""
 
     @property
     def atari_dim(self) -> int:
@@ -96,7 +96,7 @@ class ActorCriticModelConfig(ModelConfig):
 
 
 def sides_before_last(height: int, width: int, filters: Sequence[ConvFilter]) -> tuple[int, int]:
-    """Return height and width of what the last of ``filters`` sees: all before it pad, so a stride s leaves 1/s.
+    """Return height and width of the input of the last of ``filters``: all before it pad, so a stride s leaves 1/s.
 
     >>> sides_before_last(84, 84, ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1)))
     (11, 11)
@@ -107,7 +107,7 @@ def sides_before_last(height: int, width: int, filters: Sequence[ConvFilter]) ->
 
 
 def misfit(height: int, width: int, filters: Sequence[ConvFilter]) -> tuple[str, str] | None:
-    """Return why ``filters`` do not fit images of a size, and what to do; None where they do."""
+    """Return why ``filters`` do not fit images of a size, and a hint; None if they do."""
     kernel, left = filters[-1][1], sides_before_last(height, width, filters)
     if kernel[0] <= left[0] and kernel[1] <= left[1]:
         return None

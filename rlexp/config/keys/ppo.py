@@ -1,6 +1,6 @@
-"""PPO's keys (Schulman et al. 2017), and what other rooms ask of them: processes, actions, conflicts, idle keys.
+"""PPO's keys (Schulman et al. 2017), and their properties for other rooms: processes, actions, conflicts.
 
-Defaults are those of RLlib 0.6.6 unless a docstring says otherwise.
+Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -40,19 +40,18 @@ class PPOKeys(SyncSamplesKeys):
     model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
     num_learners: Count = 1
-    """Number of learners that share each minibatch, each in a process of its own where there are several.
+    """Number of learners that share each minibatch; several have a process each.
 
-    The sizes of batches are those of all learners together; RLlib's ``minibatch_size`` and
-    ``train_batch_size_per_learner`` are multiplied by it. Several learners can only help with GPUs, or for a large
-    network on many CPUs.
+    Batch sizes count all learners together; RLlib's ``minibatch_size`` and ``train_batch_size_per_learner`` are
+    multiplied by it. Several learners can only help with GPUs, or for a large network on many CPUs.
     """
 
     num_cpus_per_learner: PositiveOrZero = 1.0
-    """CPUs reserved for each learner, where there are several. A single one uses those of the driver."""
+    """CPUs reserved for each of several learners. A single one uses the driver's."""
 
     use_gae: bool = True
-    """Estimate advantages by GAE (Schulman et al. 2016). False: by the returns, minus the value where there is a
-    critic; this needs ``batch_mode: complete_episodes``."""
+    """Estimate advantages by GAE (Schulman et al. 2016). False: by the returns, minus the value if there is a critic;
+    this needs ``batch_mode: complete_episodes``."""
 
     use_critic: bool = True
     """Learn a value function. False: advantages are the returns, and there is no value loss; this needs
@@ -65,7 +64,7 @@ class PPOKeys(SyncSamplesKeys):
     """Distance of the probability ratio from 1 at which it is clipped."""
 
     kl_coeff: PositiveOrZero = 0.2
-    """Coefficient, at the start, of the penalty on the KL divergence from the policy that sampled the batch.
+    """Initial coefficient of the penalty on the KL divergence from the policy that sampled the batch.
 
     After each train batch it is multiplied by 1.5 if the divergence is above 2 ``kl_target``, and by 0.5 if it is below
     half of ``kl_target``. 0: no penalty.
@@ -78,7 +77,7 @@ class PPOKeys(SyncSamplesKeys):
     """How far the value of an observation can move from the value that the workers computed, in one train batch.
 
     The value loss is the larger one of the squared errors with and without this limit. It depends on the scale of the
-    returns: returns that are far larger than it are learned slowly.
+    returns: far larger returns are learned slowly.
     """
 
     vf_loss_coeff: PositiveOrZero = 1.0
@@ -92,11 +91,11 @@ class PPOKeys(SyncSamplesKeys):
     after the last. Null: constant ``entropy_coeff``."""
 
     clip_actions: bool = True
-    """Clip continuous actions to the bounds of the env. The learner uses them as they were drawn."""
+    """Clip continuous actions to the bounds of the env. The learner uses the actions before clipping."""
 
     normalize_actions: bool = False
-    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The learner uses them as
-    they were drawn. The env must have bounds."""
+    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The learner uses the
+    actions before this. The env must have bounds."""
 
 
 _CRITIC = ("vf_loss_coeff", "vf_clip_param", "model.vf_share_layers")
@@ -136,7 +135,7 @@ class PPOConfig(PPOKeys):
 
     @property
     def learner_processes(self) -> LearnerProcesses | None:
-        """A process for each learner, with an equal share of the GPUs, where there are several."""
+        """A process for each of several learners, with an equal share of the GPUs."""
         if self.num_learners == 1:
             return None
         return LearnerProcesses(self.num_learners, self.num_cpus_per_learner, self.num_gpus / self.num_learners)
@@ -152,13 +151,13 @@ class PPOConfig(PPOKeys):
 
     @property
     def continuous_actions(self) -> ActionScaling | None:
-        """``normalize_actions`` clips as well, so it has precedence."""
+        """``normalize_actions`` also clips, so it has precedence."""
         if self.normalize_actions:
             return "normalized"
         return "clipped" if self.clip_actions else None
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those of schedules, advantages, actions and learners."""
+        """Yield the parent's keys, then keys of schedules, advantages, actions and learners."""
         yield from super().ineffective_keys()
         for is_ineffective, keys, reason in (
             (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
@@ -173,7 +172,7 @@ class PPOConfig(PPOKeys):
                 yield from ((key, reason) for key in keys)
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then those of advantages and of learners."""
+        """Yield the parent's conflicts, then conflicts of advantages and of learners."""
         yield from super().conflicts()
         yield from self._impossible_advantages()
         if self.sgd_minibatch_size < self.num_learners:
@@ -186,7 +185,7 @@ class PPOConfig(PPOKeys):
             yield Conflict(("num_gpus", "num_learners"), message, hint)
 
     def _impossible_advantages(self) -> Iterator[Conflict]:
-        """Yield that GAE has no critic, and that returns would end where a fragment ends."""
+        """Yield that GAE has no critic, and that returns would end with a fragment."""
         if self.use_gae and not self.use_critic:
             message = "use_critic is false, but use_gae needs a critic"
             yield Conflict(("use_critic", "use_gae"), message, "write use_gae: false, or leave use_critic out")

@@ -1,6 +1,6 @@
-"""PQN's keys (Gallici et al. 2024), and what other rooms ask of them: columns, the display, what pbt keeps.
+"""PQN's keys (Gallici et al. 2024), and their properties for other rooms: columns, display, keys that pbt keeps.
 
-RLlib never had PQN: defaults are those of the paper's experiments on pixels unless a docstring says otherwise.
+RLlib never had PQN: defaults are from the paper's experiments on pixels unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 
 
 class PQNModelConfig(ModelConfig):
-    """The network of PQN, which takes the place of a target network by normalising its layers."""
+    """The network of PQN; normalised layers replace a target network."""
 
     fcnet_activation: Activation = "relu"
     layer_norm: Annotated[bool, RLEXP_ONLY] = True
@@ -49,7 +49,7 @@ class PQNKeys(SyncSamplesKeys, ExplorationKeys):
 
     lambda_: Fraction = Field(default=0.65, alias="lambda")
     """Parameter of the returns of Q(lambda), towards which Q-values are trained. Near 0 they rely on the value of the
-    next observation, at 1 on the rewards up to the end of the fragment and on the value of what follows it."""
+    next observation, at 1 on the rewards up to the end of the fragment and the value after it."""
 
     hiddens: LayerSizes = ()
     """Sizes of the layers in each head, after the model; they are not normalised. ``[]``: none."""

@@ -1,6 +1,6 @@
-"""The keys of replay, of every agent that learns from it: how much it keeps, and how transitions are drawn.
+"""The replay keys of every agent that learns from it: its size, and how transitions are drawn.
 
-Defaults are those of RLlib 0.5.3's DQN unless a docstring says otherwise.
+Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MOST_ADAM_EPSILON: Final = 1e-5
 
 
 class ReplayKeys(CommonConfig):
-    """The keys of replay, and what null stands for in them."""
+    """The keys of replay, and the meaning of null for them."""
 
     schedule_max_timesteps: Count = 100_000
-    """Steps of which ``exploration_fraction`` (of sampled ones) and ``beta_annealing_fraction`` (trained) are parts."""
+    """Steps of which ``exploration_fraction`` (sampled) and ``beta_annealing_fraction`` (trained) are fractions."""
 
     learning_starts: CountOrZero = 1000
-    """Transitions that must have been added to replay before the learner starts, split evenly over the shards. May be
-    more than ``buffer_size``."""
+    """Transitions that must be added to replay before the learner starts, split evenly over the shards. May be more
+    than ``buffer_size``."""
 
     buffer_size: Count = 50_000
     """Capacity of replay in transitions, all shards together. The oldest are overwritten first."""
@@ -72,9 +72,9 @@ class ReplayKeys(CommonConfig):
     """Added to each absolute TD error, so that no priority is 0."""
 
     importance_weight_normalization: Annotated[Literal["buffer", "batch"], RLEXP_ONLY] = "buffer"
-    """Whose highest importance-sampling weight becomes 1. ``buffer``: that of all rows in replay, as in RLlib; a single
-    row of low priority makes the weights of all others small, and with them the steps. ``batch``: that of each batch,
-    as in Dopamine."""
+    """The rows whose highest importance-sampling weight becomes 1. ``buffer``: all rows in replay, as in RLlib; a
+    single row of low priority makes the weights of all others small, and with them the steps. ``batch``: the rows of
+    each batch, as in Dopamine."""
 
     compress_observations: bool = True
     """Compress observations of 1 kB or more, such as images, in replay (LZ4, lossless)."""
@@ -82,8 +82,8 @@ class ReplayKeys(CommonConfig):
     checkpoint_replay: Annotated[bool | None, RLEXP_ONLY] = None
     """Save the contents of replay in checkpoints, so that a resumed run does not have to fill it again.
 
-    With ``num_workers: 0`` a resumed run then computes the same as one without the interruption, bit by bit, if the
-    state of the environment is plain Python and NumPy values. Null: true if full replay takes at most 256 MB.
+    With ``num_workers: 0`` a resumed run is then bit by bit equal to an uninterrupted one, if the environment's state
+    consists of plain Python and NumPy values. Null: true if full replay takes at most 256 MB.
     """
 
     training_intensity: Positive | None = None
@@ -92,19 +92,19 @@ class ReplayKeys(CommonConfig):
 
     @property
     def resolved_beta_annealing_timesteps(self) -> int:
-        """``prioritized_replay_beta_annealing_timesteps``, with null decided by ``beta_annealing_fraction``."""
+        """``prioritized_replay_beta_annealing_timesteps``; null is decided by ``beta_annealing_fraction``."""
         given = self.prioritized_replay_beta_annealing_timesteps
         return int(self.beta_annealing_fraction * self.schedule_max_timesteps) if given is None else given
 
     @property
     def resolved_final_prioritized_replay_beta(self) -> float:
-        """``final_prioritized_replay_beta``, with null decided by ``prioritized_replay_beta``."""
+        """``final_prioritized_replay_beta``; null is decided by ``prioritized_replay_beta``."""
         final = self.final_prioritized_replay_beta
         return self.prioritized_replay_beta if final is None else final
 
     @property
     def replay(self) -> ReplayNeeds:
-        """All in one shard, of transitions over one step."""
+        """One shard of transitions over one step."""
         return ReplayNeeds(
             capacity=self.buffer_size,
             capacity_key="buffer_size",
@@ -118,7 +118,7 @@ class ReplayKeys(CommonConfig):
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then those of priorities."""
+        """Yield the parent's keys, then keys of priorities."""
         yield from super().ineffective_keys()
         if not self.prioritized_replay:
             yield from ((key, "prioritized_replay is false") for key in _PRIORITIES)
@@ -126,7 +126,7 @@ class ReplayKeys(CommonConfig):
             yield "beta_annealing_fraction", "prioritized_replay_beta_annealing_timesteps is given"
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield the parent's, then importance-sampling weights that correct less and less, or shrink the steps."""
+        """Yield the parent's, then importance-sampling weights that correct less over time, or shrink steps."""
         yield from super().cautions()
         first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
         if self.prioritized_replay and last < first:

@@ -1,4 +1,4 @@
-"""The ``search`` section: what a sweep optimises, how Optuna or chance chooses configurations, which stop early."""
+"""The ``search`` section: what a sweep optimises, how Optuna or chance chooses configurations, and early stopping."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rlexp.config.keys.fields import (
 from rlexp.config.keys.metrics import is_known
 
 DATABASES: Final = ("sqlite", "mysql", "postgresql")
-"""What Optuna can keep a study in by URL, with any driver: ``postgresql+psycopg2``."""
+"""Databases in which Optuna can store a study by URL, with any driver: ``postgresql+psycopg2``."""
 _SCHEME: Final = re.compile(r"(?P<database>[A-Za-z0-9]+)(\+\w+)?://")
 _DATABASE_FILE: Final = (".db", ".db3", ".sqlite", ".sqlite3")
 _OWN_KEYS: Final = {
     "seed": "config.seed is the seed of the search",
     "n_startup_trials": "write it beside sampler_kwargs",
 }
-"""Arguments of samplers that are no ``sampler_kwargs``, and what to write."""
+"""Arguments of samplers that ``sampler_kwargs`` cannot have, and what to write."""
 
 
 class OptunaConfig(KeyGroup):
@@ -50,14 +50,14 @@ class OptunaConfig(KeyGroup):
     """Number of random configurations before the estimator is used; only for ``tpe``, ``gp`` and ``cmaes``."""
 
     storage: Annotated[str, Field(min_length=1)] | None = None
-    """Where the study is kept, for optuna-dashboard and for other sweeps that join it: the URL of a database
+    """Where the study is stored, for optuna-dashboard and for other sweeps that join it: the URL of a database
     (``sqlite:///study.db``), or the path of a journal file of Optuna. Null: in memory only."""
 
     study_name: Annotated[str, Field(min_length=1)] | None = None
     """Name of the study in ``storage``; a sweep joins the study of this name. Null: the name of the experiment."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield arguments that have keys, and storages that Optuna does not have or that are not safe."""
+        """Yield arguments that have keys of their own, and storages that Optuna does not have or that are not safe."""
         yield from super().conflicts()
         for name in self.sampler_kwargs.keys() & _OWN_KEYS.keys():
             yield Conflict((f"sampler_kwargs.{name}",), f"sampler_kwargs cannot have {name}", _OWN_KEYS[name])
@@ -73,7 +73,7 @@ class OptunaConfig(KeyGroup):
     def _wrong_storage(self, storage: str) -> Iterator[Conflict]:
         scheme = _SCHEME.match(storage)
         if scheme is None and storage.endswith(_DATABASE_FILE):
-            message = "storage is a path, so it would be a journal file of Optuna, but its name is that of a database"
+            message = "storage is a path, so it would be a journal file of Optuna, but it has the name of a database"
             yield Conflict(("storage",), message, "write sqlite:/// before it, or end the name with .log")
         elif scheme is None and "://" in storage:
             yield Conflict(("storage",), "storage is not a URL of a database", "write sqlite:///study.db")
@@ -87,7 +87,7 @@ ReductionFactor = Annotated[float, Field(ge=1.5, le=100)]
 
 
 class SchedulerConfig(KeyGroup):
-    """The options of a trial scheduler, and what is to be known of it before a sweep runs; this one is ``fifo``.
+    """The options of a trial scheduler, and its properties before a sweep runs; this one is ``fifo``.
 
     A scheduler is a subclass here with its field and name in ``SearchConfig``, and the file of its RULE.
     """
@@ -95,7 +95,7 @@ class SchedulerConfig(KeyGroup):
     RULE: ClassVar[str] = "rlexp.search.trial_scheduler:TrialScheduler"
     """The module and class that judge trials, imported when a sweep begins."""
     INTERVAL_KEY: ClassVar[str | None] = None
-    """The key with the time at which it first compares trials; None: it compares none."""
+    """The key for the time of its first comparison of trials; None: it compares none."""
     NEEDS_STOP: ClassVar[bool] = False
     """Whether it needs a limit for its ``time_attr`` in ``stop``."""
     COPIES_TRIALS: ClassVar[bool] = False
@@ -108,11 +108,11 @@ class SchedulerConfig(KeyGroup):
 
     @property
     def share(self) -> float:
-        """The part of the limit in ``stop`` for ``time_attr`` that is the default of INTERVAL_KEY."""
+        """The share of the limit in ``stop`` for ``time_attr`` that is the default of INTERVAL_KEY."""
         return 0.1
 
     def interval(self, stop_at: float | None) -> float | None:
-        """Return what INTERVAL_KEY says, or its default where ``stop`` has ``stop_at``; None where neither is given."""
+        """Return the value of INTERVAL_KEY, or its default for a ``stop`` at ``stop_at``; None without both."""
         if self.INTERVAL_KEY is None:
             return 0.0
         given: float | None = getattr(self, self.INTERVAL_KEY)
@@ -121,7 +121,7 @@ class SchedulerConfig(KeyGroup):
         return None if stop_at is None else max(stop_at * self.share, 1.0)
 
     def describe(self, interval: str) -> str:
-        """Return what it does, as a part of a sentence, where ``interval`` is its interval."""
+        """Return what it does, as a part of a sentence; ``interval`` is its interval."""
         return "no trial is ended early"
 
 
@@ -142,17 +142,17 @@ class AshaConfig(SchedulerConfig):
     grace_period: Positive | None = None
     """Position of the first rung. Each later rung is at ``reduction_factor`` times the one before.
 
-    Null: chosen such that two rungs are below the limit in ``stop`` for ``time_attr``.
+    Null: chosen so that two rungs are below the limit in ``stop`` for ``time_attr``.
     """
 
     reduction_factor: ReductionFactor = 4.0
-    """One of so many configurations at a rung continues: the best so far. From 1.5 to 100."""
+    """Each rung keeps the top 1 / ``reduction_factor`` of the configurations that reached it. From 1.5 to 100."""
 
     brackets: Annotated[Whole, Field(ge=1, le=10)] = 1
-    """Number of brackets. Each has rungs of its own, the first of them one rung later than in the bracket before.
+    """Number of brackets. Each has rungs of its own; its first rung is one rung later than in the bracket before.
 
-    Configurations are drawn into the brackets, most of them into the first: a guard against values at the first rung
-    that say little about the end.
+    Configurations are drawn into the brackets, most of them into the first. This guards against values at the first
+    rung that say little about the end.
     """
 
     @property
@@ -183,11 +183,11 @@ class HyperbandConfig(SchedulerConfig):
     """Position of the first rung of the first bracket. Each later rung is at ``reduction_factor`` times the one
     before.
 
-    Null: chosen such that three rungs are below the limit in ``stop`` for ``time_attr``.
+    Null: chosen so that three rungs are below the limit in ``stop`` for ``time_attr``.
     """
 
     reduction_factor: ReductionFactor = 3.0
-    """One of so many configurations at a rung continues. From 1.5 to 100."""
+    """Each rung keeps the top 1 / ``reduction_factor`` of its configurations. From 1.5 to 100."""
 
     @property
     def share(self) -> float:
@@ -245,25 +245,25 @@ class PbtConfig(SchedulerConfig):
     ``time_attr``."""
 
     quantile_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.25
-    """Part of the trials at a milestone, rounded up, that copies from an equally large part of the best ones there; at
+    """Share of the trials at a milestone, rounded up, that copy from an equally large share of the best ones there; at
     most a half."""
 
     synch: bool = False
     """Whether trials wait for each other: each pauses at every milestone until all have reached it.
 
-    False: trials continue meanwhile, and one of the worst copies a better one after its next row; what it did since the
-    milestone is lost.
+    False: trials continue meanwhile. One of the worst copies a better one after its next row, and loses its own
+        training since the milestone.
     """
 
     resample_probability: Fraction = 0.25
     """Probability that a key gets a new random value instead of a perturbed one."""
 
     perturbation_factor: Annotated[float, Field(gt=1)] = 1.2
-    """How far a key moves that is not drawn again: up or down at random, and inwards at an end of its range.
+    """How far a key moves if it is not drawn again: up or down at random, and inwards at an end of its range.
 
     A number moves by ``perturbation_factor - 1`` of the width of its range, a fifth with 1.2, at most by a half; the
-    width of ``randn`` counts as four standard deviations. In a logarithmic range a number is multiplied or divided by
-    the factor where that is less. A value of a list is replaced by the next or previous one.
+    width of ``randn`` counts as four standard deviations. In a logarithmic range, a number is multiplied or divided by
+    the factor if that is less. A value of a list is replaced by the next or previous one.
     """
 
     def describe(self, interval: str) -> str:
@@ -278,18 +278,18 @@ def known_metric(metric: str) -> str:
 
 
 class ConfirmConfig(KeyGroup):
-    """The best configurations are trained again, with seeds that the search did not use: a good score may be luck."""
+    """The best configurations are trained again, with seeds that the search did not use: a score may be luck."""
 
     top: CountOrZero = 0
     """Number of the best completed configurations that are confirmed. 0: none."""
 
     num_seeds: Annotated[Whole, Field(ge=2)] = 5
-    """Number of trials of each, to the ``stop``. ``best.yaml`` is then the configuration whose 95 % interval over
-    these has the highest lower end (``mode: min``: the lowest upper end)."""
+    """Number of trials of each, to the ``stop``. ``best.yaml`` gets the configuration whose 95 % interval over these
+    has the highest lower end (``mode: min``: the lowest upper end)."""
 
 
 class SearchConfig(KeyGroup):
-    """What is under ``search:``. A file that has it is a sweep."""
+    """The keys under ``search:``. A file with this section is a sweep."""
 
     metric: Annotated[str, AfterValidator(known_metric)] = "episode_reward_mean"
     """The metric that is optimised. A trial's score is its mean over the last tenth of the steps that all completed
@@ -312,8 +312,8 @@ class SearchConfig(KeyGroup):
     """Number of configurations; with a grid beside samplers, per point of the grid."""
 
     num_seeds: Count = 1
-    """Number of trials of each configuration, with different seeds. Configurations are ranked by all of them, and
-    compared by their mean where ``scheduler`` ends some early: the trials of a configuration end together."""
+    """Number of trials of each configuration, with different seeds. Configurations are ranked by all of them. If
+    ``scheduler`` ends some early, they are compared by their mean, and the trials of a configuration end together."""
 
     rank_by: Literal["mean", "iqm"] = "mean"
     """How the scores of a configuration's seeds are combined: mean, or interquartile mean (``iqm``)."""

@@ -1,4 +1,4 @@
-"""The keys of agents that learn from what their newest weights have sampled: a train batch, and epochs over it."""
+"""The keys of agents that learn from samples of their newest weights: a train batch, and epochs over it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class SyncSamplesKeys(CommonConfig):
     fragments, so a batch may have more."""
 
     sgd_minibatch_size: Count
-    """Number of transitions in one step of SGD, those of all learners together. An epoch divides a train batch into
-    parts of about this size."""
+    """Number of transitions in one step of SGD, for all learners together. An epoch divides a train batch into parts of
+    about this size."""
 
     num_sgd_iter: Count
-    """Number of epochs: how often SGD uses each transition of a train batch. Each epoch has them in a new order."""
+    """Number of epochs: how often SGD uses each transition of a train batch, each time in a new order."""
 
     @property
     def workers_sample_ahead(self) -> bool:
-        """No: workers wait for new weights after each train batch; ``sample_async`` is about whole batches."""
+        """False: workers wait for new weights after each train batch; ``sample_async`` is about whole batches."""
         return False
 
     @property
     def board_obstacle(self) -> str | None:
-        """What keeps joined actors from an agent without replay."""
+        """Why actors cannot join an agent without replay."""
         return f"{super().board_obstacle}; DQN and APEX can be joined"
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's, then ``sample_async`` without workers."""
+        """Yield the parent's keys, then ``sample_async`` without workers."""
         yield from super().ineffective_keys()
         if self.num_workers == 0:
             yield "sample_async", "num_workers is 0, so nothing samples beside the learner"

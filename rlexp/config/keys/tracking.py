@@ -14,7 +14,7 @@ TrackerName = Literal["wandb", "mlflow"]
 TRACKERS: Final[tuple[TrackerName, ...]] = get_args(TrackerName)
 """The trackers; also the names of the extras that install them."""
 DEFAULT_PROJECT: Final = "rlexp"
-"""The project of wandb and the experiment of MLflow, where neither a file nor a variable names another one."""
+"""The project of wandb and the experiment of MLflow, if neither a file nor a variable names another one."""
 
 _LONGEST_TAG: Final = 64
 _NOT_IN_A_PROJECT: Final = re.compile(r"[/\\#?%:\x00-\x1f\x7f]")
@@ -46,7 +46,7 @@ class WandbConfig(KeyGroup):
     """What is sent beside rows and keys: ``checkpoints``, ``videos``, or both."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield names that wandb would refuse once the run has begun."""
+        """Yield names that wandb would refuse after the run has begun."""
         yield from super().conflicts()
         if self.project is not None and (len(self.project) > _LONGEST_NAME or _NOT_IN_A_PROJECT.search(self.project)):
             message = f"project must have at most {_LONGEST_NAME} characters, none of them / \\ # ? % :"
@@ -63,7 +63,7 @@ class MlflowConfig(KeyGroup):
     """The experiment of the trials in MLflow. Null: the variable MLFLOW_EXPERIMENT_NAME, else ``rlexp``."""
 
     tags: dict[Text, str] = Field(default_factory=dict)
-    """Tags, by name, beside those of rlexp (``rlexp.run``, ``rlexp.trial``, ``rlexp.agent``, ``rlexp.env``)."""
+    """Tags, by name, beside rlexp's own (``rlexp.run``, ``rlexp.trial``, ``rlexp.agent``, ``rlexp.env``)."""
 
     artifacts: Artifacts = ()
     """What is sent beside rows and keys: ``checkpoints``, ``videos``, or both."""

@@ -12,7 +12,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.schedules import derive_seed
 
 MAX_NAME_LENGTH = 100
-"""Characters in a trial's name; file systems allow 255 for a folder, and the name is part of longer ones."""
+"""Most characters of a trial's name; file systems allow 255 for a folder, and longer names contain it."""
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._,=+-]+")
 _NAMED_ANYWAY = frozenset({"env"})
@@ -20,7 +20,7 @@ _NAMED_ANYWAY = frozenset({"env"})
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of one agent: everything is decided."""
+    """One run of one agent, with everything decided."""
 
     index: int
     """Position among all trials of the plan, from 0."""
@@ -29,9 +29,9 @@ class Trial:
     experiment: Experiment
     """One variant: no grid, ``num_samples`` 1, ``config.seed`` a number."""
     varied: Mapping[str, Any]
-    """What the grid varies and its value here; keys of ``config`` without that word: ``lr``, ``stop.time_total_s``."""
+    """Keys that the grid varies, with values here; without the word ``config``: ``lr``, ``stop.time_total_s``."""
     sample: int
-    """Which of the experiment's ``num_samples`` this is, from 0."""
+    """Index among the experiment's ``num_samples``, from 0."""
 
 
 def trial_of(index: int, experiment: Experiment, varied: Mapping[str, Any], sample: int) -> Trial:
@@ -68,48 +68,48 @@ Amounts = Mapping[str, float]
 """Amounts of resources by Ray's names, ``CPU``, ``GPU`` or a cluster's own; only those above 0."""
 
 Strategy = Literal["PACK", "SPREAD", "STRICT_PACK"]
-"""How the bundles of a trial are placed on nodes: on few, on many, or all on one."""
+"""The placement of a trial's bundles on nodes: on few, on many, or all on one."""
 
 
 @dataclass(frozen=True)
 class Bundles:
-    """What one trial reserves. Each bundle lies on one node as a whole; several may lie on the same node."""
+    """What one trial reserves. Each bundle is on one node as a whole; several may be on the same node."""
 
     driver: Amounts
-    """For the driver, its replay shards and the learner, where there is only one. Empty where they reserve nothing."""
+    """The driver, its replay shards and a single learner. Empty if they reserve nothing."""
     learner: Amounts
-    """For each of several learners."""
+    """Each of several learners."""
     num_learners: int
-    """Bundles of learners; 0 where the driver has the only learner, or where learners reserve nothing."""
+    """Number of learners' bundles; 0 if the driver has the only learner, or if learners reserve nothing."""
     worker: Amounts
-    """For each rollout worker."""
+    """Each rollout worker."""
     num_workers: int
-    """Bundles of workers; 0 where workers reserve nothing."""
+    """Number of workers' bundles; 0 if workers reserve nothing."""
     num_elastic_workers: int
     """Workers beyond ``min_num_workers``: they have no bundle, and the trial begins without them."""
     strategy: Strategy
 
     @property
     def listed(self) -> list[Amounts]:
-        """Return all bundles, also an empty one of the driver, in the order in which they are numbered."""
+        """Return all bundles in the order of their numbers, with an empty one of the driver."""
         return [self.driver, *[self.learner] * self.num_learners, *[self.worker] * self.num_workers]
 
     @property
     def of_driver(self) -> int | None:
-        """The number of the driver's bundle; None where it is empty: Ray leaves out an empty bundle."""
+        """The number of the driver's bundle; None if it is empty, as Ray leaves out empty bundles."""
         return 0 if self.driver else None
 
     @property
     def of_first_learner(self) -> int | None:
-        """The number of the bundle of the first of several learners; None where they have none. The others follow."""
+        """The bundle number of the first of several learners; None if they have none. The others follow it."""
         return int(bool(self.driver)) if self.num_learners else None
 
     def of_worker(self, index: int) -> int | None:
-        """Return the number of a worker's bundle; None where it has none."""
+        """Return the number of a worker's bundle; None if it has none."""
         return int(bool(self.driver)) + self.num_learners + index if index < self.num_workers else None
 
     def total(self, name: str) -> float:
-        """Return how much of a resource all bundles reserve together."""
+        """Return the amount of a resource that all bundles reserve together."""
         parts = ((self.driver, 1), (self.learner, self.num_learners), (self.worker, self.num_workers))
         return sum(bundle.get(name, 0.0) * number for bundle, number in parts)
 
@@ -131,12 +131,12 @@ def bundles_of(config: CommonConfig) -> Bundles:
 
 
 def required_cpus(experiment: Experiment) -> float:
-    """Return the CPUs that one trial reserves: the driver's with its shards', several learners' and the workers'."""
+    """Return the CPUs that one trial reserves for driver, shards, several learners and workers."""
     return bundles_of(experiment.config).total("CPU")
 
 
 def required_gpus(experiment: Experiment) -> float:
-    """Return the GPUs that one trial reserves: the learners' and the workers'."""
+    """Return the GPUs that one trial reserves for learners and workers."""
     return bundles_of(experiment.config).total("GPU")
 
 

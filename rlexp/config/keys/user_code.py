@@ -1,4 +1,4 @@
-"""The user's own classes and modules that an experiment names, and where they may lie; nothing is imported here."""
+"""The user's own classes and modules that an experiment names, and their places; nothing is imported here."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rlexp.config.keys.fields import RULE, plain_data
 
 @dataclass(frozen=True)
 class UserModules:
-    """What a run may import that is not installed."""
+    """The modules that a run may import although they are not installed."""
 
     imports: tuple[str, ...] = ()
     """Modules that register envs (``--import``)."""
     folders: tuple[str, ...] = ()
-    """Folders, absolute, in which these and the modules of env classes are looked for after all installed ones."""
+    """Absolute folders in which these and the modules of env classes are searched after all installed ones."""
     decided: tuple[str, ...] | None = None
-    """The only modules that may be imported by name; None: any, since it is an experiment of the user's own.
+    """The only modules that may be imported by name; None: any, as it is the user's own experiment.
 
-    Others have been refused before: this is a second lock, also in processes that were handed a part of a run.
+    Others were refused before; this is a second check, also in processes that got a part of a run.
     """
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> UserModules:
-        """Return the modules whose fields went through JSON."""
+        """Return the modules from fields that passed through JSON."""
         decided = content["decided"]
         return UserModules(
             tuple(content["imports"]), tuple(content["folders"]), None if decided is None else tuple(decided)
@@ -39,16 +39,16 @@ class UserModules:
 
 @dataclass(frozen=True)
 class UserPart:
-    """A class of the user's own that an experiment names."""
+    """A class of the user that an experiment names."""
 
     key: str
     """The key that names it, from the experiment on: ``config.model.custom_model``."""
     name: str
     """``package.module:Class``."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that the file gives it."""
+    """Keyword arguments in the file."""
     base: str = ""
-    """What it must derive from, as its user knows it: ``gymnasium.Wrapper``; empty: not said."""
+    """The base class that it needs, as its user knows it: ``gymnasium.Wrapper``; empty: not said."""
 
     @property
     def module(self) -> str:
@@ -57,22 +57,22 @@ class UserPart:
 
 
 NO_MODULES = UserModules()
-"""Of a run that imports nothing but what is installed."""
+"""The modules of a run that imports only installed ones."""
 
 
 def modules_of(env: str) -> tuple[str, ...]:
-    """Return the modules that the name of an env makes a run import: that of ``package.module:Class``, or none."""
+    """Return the modules that an env's name makes a run import: that in ``package.module:Class``, or none."""
     module, colon, _ = env.partition(":")
     return (module,) if colon else ()
 
 
 def folders_for(files: Iterable[Path]) -> tuple[str, ...]:
-    """Return where the modules of experiment files are looked for: the current folder, then those of the files."""
+    """Return the folders for modules of experiment files: the current folder, then the files' folders."""
     return with_current_folder(str(file.absolute().parent) for file in files)
 
 
 def with_current_folder(folders: Iterable[str]) -> tuple[str, ...]:
-    """Return ``folders`` behind the one where the command was started."""
+    """Return the folder in which the command was started, then ``folders``."""
     return tuple(dict.fromkeys((str(Path.cwd()), *folders)))
 
 
@@ -84,7 +84,7 @@ _ARGUMENT: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 class UserClass:
     """A class and its keyword arguments: ``package.module:Class``, or ``{package.module:Class: {argument: value}}``.
 
-    A type of keys: it is read from either form, and written in the shorter one that has all of it.
+    A type of keys: it is read from either form, and written in the shorter complete one.
     """
 
     EXPECTED: ClassVar[str] = "package.module:Class or {package.module:Class: {argument: value}}"
@@ -112,7 +112,7 @@ class UserClass:
         return cls(name, plain_data(dict(kwargs or {})))
 
     def written(self) -> str | dict[str, dict[str, Any]]:
-        """Return it as a file has it."""
+        """Return its form in a file."""
         return {self.name: dict(self.kwargs)} if self.kwargs else self.name
 
     @classmethod

@@ -1,1 +1,1 @@
-"""What people and editors read about keys: ``explain``, the page of keys, the JSON Schema, hints."""
+"""Texts about keys for people and editors: ``explain``, the page of keys, the JSON Schema, hints."""

@@ -1,6 +1,6 @@
-"""What ``explain`` and the page of keys say of keys, and ``explain`` of metrics, samplers, searchers and schedulers.
+"""The texts of ``explain`` and the page of keys about keys, and of ``explain`` about metrics, samplers and the like.
 
-What a shell may add to a key that was typed in part: the keys below a group, and values where they have names.
+Also what a shell may add to a partly typed key: the keys below a group, and values that have names.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from rlexp.config.yaml.reader import to_yaml
 
 @dataclass(frozen=True)
 class KeyReference:
-    """One key, whatever the agent."""
+    """One key, for all agents."""
 
     path: KeyName
     expects: str
-    """With the agents in parentheses where they differ."""
+    """What it expects, with the agents in parentheses if they differ."""
     defaults: Mapping[str, Any]
-    """By agent; agents that lack the key are left out."""
+    """Defaults by agent; agents that lack the key are left out."""
     required: bool
     keys: Mapping[str, Key]
-    """It, by agent."""
+    """The key of each agent."""
     spellings: tuple[str, ...]
     """Its other names in files of RLlib."""
     is_group: bool
 
     @property
     def meaning(self) -> str:
-        """What it means; where agents differ, each text after its agents."""
+        """Its meaning; if agents differ, each text after its agents."""
         agents = _agents_by_text({run: key.meaning for run, key in self.keys.items()})
         return next(iter(agents)) if len(agents) == 1 else " ".join(f"{runs}: {text}" for text, runs in agents.items())
 
     @property
     def dotted(self) -> str:
-        """The key as an override names it."""
+        """The key in the form of an override."""
         return ".".join(self.path)
 
 
@@ -62,7 +62,7 @@ class OldKey:
 
 @cache
 def key_references() -> tuple[KeyReference, ...]:
-    """Return every key of every agent, in the models' order, those beside ``config`` first."""
+    """Return every key of every agent, in the models' order, the keys beside ``config`` first."""
     paths = dict.fromkeys(path for run in AGENTS for path in key_table(run))
     return tuple(_reference(path) for path in sorted(paths, key=lambda path: path[0] == "config"))
 
@@ -78,7 +78,7 @@ def _reference(path: KeyName) -> KeyReference:
 
 
 def by_agents(texts: Mapping[str, str]) -> str:
-    """Return what is the same for all agents, or each text with its agents: ``0 (DQN), 32 (APEX), 2 (PPO)``."""
+    """Return a text that is equal for all agents, or each text with its agents: ``0 (DQN), 32 (APEX), 2 (PPO)``."""
     agents = _agents_by_text(texts)
     return next(iter(agents)) if len(agents) == 1 else ", ".join(f"{text} ({runs})" for text, runs in agents.items())
 
@@ -108,7 +108,7 @@ def _spellings(path: KeyName) -> Iterator[str]:
 
 
 def find_keys(name: str) -> tuple[KeyReference, ...]:
-    """Return the keys with a name: a path, the end of one, or one of their other spellings."""
+    """Return the keys with a name: a path, the end of a path, or another spelling."""
     wanted = tuple(name.split("."))
     exact = [key for key in key_references() if key.path == wanted or key.path[1:] == wanted]
     ending = [key for key in key_references() if key.path[-len(wanted) :] == wanted]
@@ -116,7 +116,7 @@ def find_keys(name: str) -> tuple[KeyReference, ...]:
 
 
 def _spelled(wanted: KeyName, from_the_start: bool) -> list[KeyReference]:
-    """Return the keys with a spelling that is, or ends in, what is wanted; ``config`` may be left out."""
+    """Return the keys with a spelling that equals or ends in ``wanted``; ``config`` may be left out."""
     found = []
     for key in key_references():
         spellings = [tuple(spelling.split(".")) for spelling in key.spellings]
@@ -149,14 +149,14 @@ def nearest_key(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class NamedValue:
-    """A name that a file may have where a value stands."""
+    """A name that a file may have in place of a value."""
 
     name: str
     kind: str
     """``metric``, ``sampler`` ..."""
     meaning: str
     example: str
-    """A line of a file that uses it; empty for what is only reported."""
+    """A line of a file that uses it; empty if it is only reported."""
 
 
 _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
@@ -164,7 +164,7 @@ _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "grid_search": (
             "grid",
             "lr: {grid_search: [1e-3, 1e-4]}",
-            "Every value of the list becomes a trial, crossed with all other grids. It may stand for any value, and "
+            "Every value of the list becomes a trial, crossed with all other grids. It may replace any value, and "
             "rlexp run trains all of them; rlexp sweep ranks them.",
         ),
         "sample_from": (
@@ -176,7 +176,7 @@ _OTHERS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "choice": (
             "sampler",
             "n_step: {choice: [1, 3, 5]}",
-            "One value of a list, each equally likely. A value may hold samplers, drawn only where it is drawn itself.",
+            "One value of a list, each equally likely. Samplers in a value are drawn only if the value is drawn.",
         ),
         "uniform": ("sampler", "gamma: {uniform: [0.9, 0.999]}", "A number between low and high."),
         "loguniform": (
@@ -223,7 +223,7 @@ def named_values() -> Iterator[NamedValue]:
 
 
 def find_named_value(name: str) -> NamedValue | None:
-    """Return what a name, or a metric's old name, means."""
+    """Return the meaning of a name, or of a metric's old name."""
     return next((each for each in named_values() if each.name == current_metric(name)), None)
 
 
@@ -243,13 +243,13 @@ _SEPARATORS: Final = re.compile(r", | or ")
 _CONFIG: Final = "config."
 _STOP: Final = "stop."
 _LONGEST_MEANING: Final = 60
-"""Characters: typer breaks lines of 80."""
+"""Most characters: typer breaks lines of 80."""
 _EXAMPLE: Final = "100000"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a word can become."""
+    """A possible completion of a word."""
 
     text: str
     meaning: str = ""
@@ -257,11 +257,11 @@ class Candidate:
 
 
 def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
-    """Return what an override that begins with ``typed`` can become: ``config.`` or ``lr=`` and so on.
+    """Return the completions of an override that begins with ``typed``: ``config.`` or ``lr=`` and so on.
 
-    ``agents``: names that ``find_agent`` returned; without any, the keys of all of ours. There is one candidate only
-    where the word is complete with it: a shell adds a space then. So one group alone becomes its keys, and one key
-    alone becomes two, with a value.
+    ``agents``: names that ``find_agent`` returned; if empty, the keys of all our agents. There is a single candidate
+        only if it completes the word, as a shell then adds a space. So one group alone becomes its keys, and one key
+        alone becomes two candidates, with a value.
     """
     keys = _keys(agents)
     dotted, equals, _ = typed.partition("=")
@@ -277,7 +277,7 @@ def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
 
 
 def explained_from(typed: str) -> list[Candidate]:
-    """Return what ``rlexp explain`` knows and begins with ``typed``: agents, keys by name or path, metrics, values."""
+    """Return words of ``rlexp explain`` that begin with ``typed``: agents, keys by name or path, metrics, values."""
     names = dict.fromkeys(AGENTS, "An agent: all its keys.")
     for key in key_references():
         meaning = _sentence(key.meaning)
@@ -288,7 +288,7 @@ def explained_from(typed: str) -> list[Candidate]:
 
 
 def _keys(agents: Iterable[str]) -> dict[str, Key | None]:
-    """Return what can be set, by its dotted path; keys of ``config`` also without it. None: a metric of ``stop``."""
+    """Return settable keys by dotted path; keys of ``config`` also without it. None: a metric of ``stop``."""
     wanted = set(agents)
     runs = [*(run for run in AGENTS if run in wanted), *sorted(wanted - AGENTS.keys())] or list(AGENTS)
     keys: dict[str, Key | None] = {}
@@ -301,7 +301,7 @@ def _keys(agents: Iterable[str]) -> dict[str, Key | None]:
 
 
 def _next_level(keys: Mapping[str, Key | None], typed: str) -> list[Candidate]:
-    """Return the keys that begin with ``typed``, to the next dot; short ones of ``config`` only where some is typed."""
+    """Return the keys that begin with ``typed``, to the next dot; short keys of ``config`` only if it is not empty."""
     found: dict[str, Candidate] = {}
     for dotted, key in keys.items():
         is_short = key is not None and dotted != ".".join(key.path)
@@ -348,6 +348,6 @@ def _named(key: Key) -> Iterator[str]:
 
 
 def _sentence(text: str) -> str:
-    """Return the beginning of a text, of one line: some shells take the second line for a word to complete."""
+    """Return the beginning of a text as one line, as some shells take a second line for a word to complete."""
     first = re.split(r"(?<=\.)\s", " ".join(text.replace("``", "").split()), maxsplit=1)[0]
     return first if len(first) <= _LONGEST_MEANING else f"{first[: _LONGEST_MEANING - 1].rstrip()}…"

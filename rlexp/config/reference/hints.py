@@ -1,4 +1,4 @@
-"""What to do about a key, a metric or an agent that does not exist: the nearest name, or where it belongs."""
+"""Hints for a key, a metric or an agent that does not exist: the nearest name, or where it belongs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlexp.config.yaml.nodes import dotted, shown_key
 from rlexp.config.yaml.reader import with_space
 
 _LIKENESS = 0.6
-"""How alike two words must be (difflib's ratio) for one to be offered in place of the other."""
+"""Least likeness of two words (difflib's ratio) for one to be suggested for the other."""
 _GRID_LIKENESS = 0.8
-"""The same for ``grid_search`` and samplers, which can be the key of any value."""
+"""The same for ``grid_search`` and samplers, which any value can have as key."""
 
 _LONGEST_COMPARED = 100
 
@@ -66,7 +66,7 @@ _MEANT: Mapping[str, str] = MappingProxyType(
         "iterations": "stop.training_iteration",
     }
 )
-"""What other libraries call keys of ours; of several, the first that the agent has."""
+"""Other libraries' names of our keys; of several, the first that the agent has."""
 
 _MEANT_METRICS: Mapping[str, str] = MappingProxyType(
     {
@@ -90,7 +90,7 @@ _MEANT_METRICS: Mapping[str, str] = MappingProxyType(
         "seconds": "time_total_s",
     }
 )
-"""What metrics of ours are called elsewhere."""
+"""Other libraries' names of our metrics."""
 
 _ALGORITHMS = """
 A2C A3C ALPHASTAR ALPHAZERO APEX_DDPG APPO ARS BC CQL CRR DDPG DDPPO DREAMER DREAMERV3 DT ES IMPALA IQL
@@ -101,7 +101,7 @@ RLLIB_ALGORITHMS = frozenset(_ALGORITHMS.split()).difference(AGENTS)
 
 
 def for_unknown_key(path: KeyName, run: str) -> str | None:
-    """Return what to do about a key that the agent does not have where it is."""
+    """Return the hint for a key that the agent does not have at its place."""
     name, table = path[-1], key_table(run)
     spaced = with_space(name)
     if spaced is not None:
@@ -121,7 +121,7 @@ def for_unknown_key(path: KeyName, run: str) -> str | None:
 
 
 def for_misspelt_sampler(name: str) -> str | None:
-    """Return what to do about a key that is nearly ``grid_search`` or the name of a sampler."""
+    """Return the hint for a key that is nearly ``grid_search`` or the name of a sampler."""
     known = {word.replace("_", ""): word for word in (GRID, *SAMPLERS)}
     bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")[:_LONGEST_COMPARED]
     matches = get_close_matches(bare, list(known), n=1, cutoff=_GRID_LIKENESS)
@@ -129,7 +129,7 @@ def for_misspelt_sampler(name: str) -> str | None:
 
 
 def for_unknown_metric(metric: str) -> str:
-    """Return what to do about a metric that no result has."""
+    """Return the hint for a metric that no result has."""
     name = metric.rpartition("/")[2].replace("return", "reward")  # RLlib 2's words: env_runners/episode_return_mean
     meant = _MEANT_METRICS.get(metric.lower())
     nearest = meant or (name if name in KNOWN_METRICS else nearest_of(metric, KNOWN_METRICS))
@@ -137,20 +137,20 @@ def for_unknown_metric(metric: str) -> str:
 
 
 def for_unknown_agent(run: str) -> str:
-    """Return what to do about an agent that does not exist."""
+    """Return the hint for an agent that does not exist."""
     known = {name.upper(): name for name in (*AGENTS, *agents_of_packages())}
     nearest = None if run.upper() in RLLIB_ALGORITHMS else nearest_of(run.upper(), list(known))
     return f"did you mean {known[nearest]}?" if nearest else f"use {agents()}"
 
 
 def agents() -> str:
-    """Return the agents that there are, for a sentence."""
+    """Return the existing agents, for a sentence."""
     *others, last = (*AGENTS, *agents_of_packages())
     return f"{', '.join(others)} or {last}"
 
 
 def _nested(path: KeyName, run: str) -> str:
-    """Return how to write a key that was written with dots, as overrides are."""
+    """Return how to write a key that was written with dots, as in overrides."""
     table = key_table(run)
     path = path if (path[0],) in table else ("config", *path)
     flow = f"{path[-1]}: ..."
@@ -179,6 +179,6 @@ def _below(group: KeyName) -> str:
 
 
 def nearest_of(word: str, words: Sequence[str]) -> str | None:
-    """Return which of some words is spelled most like another one; None where none is nearly so."""
+    """Return the word that is spelled most like another one; None if none is near."""
     matches = get_close_matches(shown_key(word[:_LONGEST_COMPARED]), words, n=1, cutoff=_LIKENESS)
     return matches[0] if matches else None

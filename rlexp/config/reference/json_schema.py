@@ -1,6 +1,6 @@
 """JSON Schema (draft 7) of experiment files, for editors: keys, their types and ranges, other spellings included.
 
-What several agents have alike is written once: it would be three times as large.
+Parts that several agents share are written once; otherwise it would be three times as large.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
 Schema = dict[str, Any]
 
 _SHORTEST: Final = 80
-"""Characters of a schema, as JSON, that is worth a definition of its own: a reference to one has 40."""
+"""Least characters of a schema, as JSON, with a definition of its own: a reference to one has 40."""
 
 
 def with_shared_definitions(agents: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Return definitions of ``agents`` by name, and of each key that is the same in several of them, by its path.
+    """Return definitions of ``agents`` by name, and of each key that several of them share, by its path.
 
-    ``{name: definition}`` with every reference to a path replaced by its definition is ``agents`` again.
+    If every reference to a path is replaced by its definition, ``{name: definition}`` is ``agents`` again.
     """
     shared: dict[str, Schema] = {}
     own = _without_shared("", agents, shared)
@@ -35,7 +35,7 @@ def with_shared_definitions(agents: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _without_shared(path: str, groups: Mapping[str, Schema], shared: dict[str, Schema]) -> dict[str, Schema]:
-    """Return ``groups`` of keys with references to what several have alike; add that to ``shared``."""
+    """Return ``groups`` of keys with references to shared parts, which are added to ``shared``."""
     properties: dict[str, Schema] = {run: dict(group["properties"]) for run, group in groups.items()}
     for name in dict.fromkeys(name for keys in properties.values() for name in keys):
         key_path = f"{path}.{name}" if path else name
@@ -46,7 +46,7 @@ def _without_shared(path: str, groups: Mapping[str, Schema], shared: dict[str, S
 
 
 def _shared_values(path: str, values: Mapping[str, Schema], shared: dict[str, Schema]) -> dict[str, Schema]:
-    """Return the schemas of one key, by agent: references where they are the same."""
+    """Return the schemas of one key, by agent, with references for equal ones."""
     result: dict[str, Schema] = {}
     for runs in _alike(values):
         value = values[runs[0]]
@@ -59,14 +59,14 @@ def _shared_values(path: str, values: Mapping[str, Schema], shared: dict[str, Sc
 
 
 def _deeper(path: str, values: Mapping[str, Schema], shared: dict[str, Schema]) -> dict[str, Schema]:
-    """Return the schemas of a key that is a group and not the same in these agents: some of its keys may be."""
+    """Return the schemas of a group that differs between these agents, as some of its keys may be equal."""
     groups = {run: group for run, value in values.items() if (group := _group_of(value)) is not None}
     changed = _without_shared(path, groups, shared)
     return {run: _with_group(values[run], group) for run, group in changed.items()}
 
 
 def _alike(values: Mapping[str, Schema]) -> Iterable[list[str]]:
-    """Return the agents that have the same schema together."""
+    """Return groups of agents with equal schemas."""
     runs: dict[str, list[str]] = {}
     for run, value in values.items():
         runs.setdefault(json.dumps(value), []).append(run)
@@ -74,7 +74,7 @@ def _alike(values: Mapping[str, Schema]) -> Iterable[list[str]]:
 
 
 def _group_of(value: Schema) -> Schema | None:
-    """Return the mapping with keys of its own that a value can be; None: it is no group."""
+    """Return the mapping with own keys that a value can be; None if it is not a group."""
     first = value["anyOf"][0] if "anyOf" in value else value
     return first if "properties" in first else None
 
@@ -84,13 +84,13 @@ def _with_group(value: Schema, group: Schema) -> Schema:
 
 
 _LEFT_OUT = ("title", "description", "default")
-"""Of pydantic's schema: the table of keys has the descriptions, also of keys whose default an agent changes."""
+"""Parts of pydantic's schema that are left out: the table of keys has the descriptions, also for changed defaults."""
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
-"""Pydantic's words for the bounds of a number that is checked before by a function, and those of JSON Schema."""
+"""Pydantic's words for the bounds of a number that a function checks first, and JSON Schema's."""
 
 
 def experiment_schema() -> Schema:
-    """Return the schema of a file: a mapping from names to experiments, each by its agent's keys."""
+    """Return the schema of a file: a mapping from names to experiments, each with its agent's keys."""
     agents = [
         {"if": {"properties": {"run": {"pattern": _any_case(run)}}}, "then": {"$ref": f"#/definitions/{run}"}}
         for run in AGENTS
@@ -120,7 +120,7 @@ def _any_case(name: str) -> str:
 
 
 def _searched() -> Schema:
-    """Return the schema of what a file may have in place of any value, to search, draw or compute it."""
+    """Return the schema of what a file may have in place of any value to search, draw or compute it."""
     values: Schema = {"type": "array", "minItems": 1}
     return {"anyOf": [_only(name, values) for name in (GRID, *SAMPLERS)] + [_only(name, {}) for name in PYTHON_KEYS]}
 
@@ -143,7 +143,7 @@ def _bare(schema: Schema) -> Schema:
 
 
 def _build(model: type[BaseModel]) -> None:
-    """Build a model and those of its defaults, which is deferred: pydantic before 2.14 writes no default otherwise."""
+    """Build a model and the models of its defaults; pydantic before 2.14 writes no default otherwise."""
     model.model_rebuild()
     for field in model.model_fields.values():
         if isinstance(field.default, BaseModel):
@@ -151,7 +151,7 @@ def _build(model: type[BaseModel]) -> None:
 
 
 class _Agent:
-    """Pydantic's schema of an agent's experiments, and what pydantic does not know: old spellings, searched values."""
+    """Pydantic's schema of an agent's experiments, with what pydantic does not know: old spellings, searched values."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -167,7 +167,7 @@ class _Agent:
         return group
 
     def _group(self, group: Schema, path: KeyName) -> Schema:
-        """Return the schema of a mapping: its own keys, those that may be here as well, and RLlib's."""
+        """Return the schema of a mapping: its own keys, keys that may also be here, and RLlib's."""
         table = key_table(self._run)
         own = {
             name: {"description": table[*path, name].meaning, **self._value(schema, (*path, name))}
@@ -178,7 +178,7 @@ class _Agent:
         return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
 
     def _value(self, schema: Schema, path: KeyName) -> Schema:
-        """Return the schema of a value, and of those inside it, that may be searched as well."""
+        """Return the schema of a value, and of values inside it, that may also be searched."""
         if "$ref" in schema:
             group = schema["$ref"].rpartition("/")[2]
             return _or_searched(self._group(self._model["$defs"][group], path))
@@ -188,7 +188,7 @@ class _Agent:
         return _or_searched(value | ({"type": ["object", "null"]} if value.get("type") == "object" else {}))
 
     def _stop(self) -> Schema:
-        """Return the schema of ``stop``: the metrics, also in RLlib's spelling; only rewards can be 0 or negative."""
+        """Return the schema of ``stop``: metrics, also in RLlib's spelling; only rewards can be 0 or negative."""
         number: Schema = {"type": "number"}
         count = {**number, "exclusiveMinimum": 0}
         metrics = {name: _or_searched(number if may_be_negative(name) else count) for name in KNOWN_METRICS}
@@ -199,7 +199,7 @@ class _Agent:
         return {"description": meaning, **_or_searched(mapping | {"patternProperties": own | older})}
 
     def _track(self, mapping: Schema) -> Schema:
-        """Return the schema of ``track``: a tracker, a list of them, or the ``mapping`` that these are short for."""
+        """Return the schema of ``track``: a tracker, a list of them, or the full ``mapping``."""
         name: Schema = {"enum": list(TRACKERS)}
         meaning = mapping.pop("description")
         return {"description": meaning, "anyOf": [name, {"type": "array", "items": name}, mapping]}

@@ -1,1 +1,1 @@
-"""Files of RLlib's releases in today's spelling: names, values, layout, and the defaults of a file's age."""
+"""Files of RLlib's releases in current spelling: names, values, layout, and the defaults of a file's age."""

@@ -1,4 +1,4 @@
-"""The age of a file: releases of RLlib, with the keys, defaults and ignored keys that belong to them."""
+"""The age of a file: releases of RLlib, with their keys, defaults and ignored keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST: Release = (9999,)
 
 
 def leave_out_ignored(translation: Translation, age: Age, decided: Container[KeyName] = ()) -> None:
-    """Drop the keys that RLlib of an age ignored, except those that are ``decided`` and those of the command line."""
+    """Drop the keys that RLlib of an age ignored, except ``decided`` ones and keys of the command line."""
     for ignored in ignored_keys(translation.run):
         node = translation.experiment.find(ignored.absent.path)
         if node is None or not node.place.line or ignored.absent.path in decided or not age.is_within(ignored.age):
@@ -38,7 +38,7 @@ def leave_out_ignored(translation: Translation, age: Age, decided: Container[Key
 
 
 def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
-    """Give keys that are not given the default of an age where it is not rlexp's; return them."""
+    """Give missing keys the default of an age if it differs from rlexp's; return them."""
     table, used = key_table(translation.run), set()
     for default in changed_defaults():
         if translation.run not in default.agents or not is_open(translation, default):
@@ -48,7 +48,7 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
             continue
         is_newest = index == len(default.values) - 1
         value = _value_of(translation, default.same_as) if is_newest and default.same_as else default.values[index][1]
-        if value == table[default.path].default or isinstance(value, dict):  # no second axis for a searched key
+        if value == table[default.path].default or isinstance(value, dict):  # not a second axis for a searched key
             continue
         if default.except_images and shows_images(translation):
             key, ours = dotted(default.path), written(table[default.path].default)
@@ -61,12 +61,12 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
 
 
 def shows_images(translation: Translation) -> bool:
-    """Return whether an env, or one of those in its grid, is known to have images as observations."""
+    """Return whether an env, or one in its grid, is known to have images as observations."""
     return any(has_images(name, settings) for name, settings in current_envs(translation))
 
 
 def current_envs(translation: Translation) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the current id of an experiment's env, or those in its grid, each with its whole ``env_config``."""
+    """Return the current id of an experiment's env, or of the envs in its grid, each with its whole ``env_config``."""
     given = translation.value("config.env_config")
     settings = given if isinstance(given, dict) else {}
     current = (current_env(name) or (name, {}) for name in envs_of(translation.experiment))
@@ -74,13 +74,13 @@ def current_envs(translation: Translation) -> list[tuple[str, Mapping[str, Any]]
 
 
 def envs_of(experiment: Node) -> list[str]:
-    """Return the env of an experiment of any age, or those in its grid, as the file has them."""
+    """Return the env of an experiment of any age, or the envs in its grid, in the file's spelling."""
     env = experiment.find(("env",)) or experiment.find(("config", "env"))
     return [choice.value for choice in choices_of(env) if isinstance(choice.value, str)] if env is not None else []
 
 
 def is_open(translation: Translation, default: ChangedDefault) -> bool:
-    """Return whether a key is not given, and matters."""
+    """Return whether a key is not given, and has an effect."""
     if translation.experiment.find(default.path) is not None:
         return False
     beside = default.beside
@@ -88,25 +88,25 @@ def is_open(translation: Translation, default: ChangedDefault) -> bool:
 
 
 def _value_of(translation: Translation, path: KeyName) -> Any:
-    """Return the value of a key, or its default; of one that is searched, its grid."""
+    """Return the value of a key, or its default; for a searched key, its grid."""
     node = translation.experiment.find(path)
     return key_table(translation.run)[path].default if node is None else node.plain()
 
 
 @dataclass(frozen=True)
 class Age:
-    """The releases of RLlib that a file may have been written for, both ends included."""
+    """The releases of RLlib for which a file may have been written, both ends included."""
 
     first: Release = FIRST
     last: Release = LAST
 
     def within(self, other: Age) -> Age:
-        """Return the releases that belong to both ages; see ``is_empty``."""
+        """Return the releases of both ages; see ``is_empty``."""
         return Age(max(self.first, other.first), min(self.last, other.last))
 
     @property
     def is_empty(self) -> bool:
-        """Whether no release belongs to it: the spellings of a file contradict each other."""
+        """Whether it has no release, as the spellings of a file contradict each other."""
         return self.first > self.last
 
     def is_within(self, other: Age) -> bool:
@@ -124,7 +124,7 @@ class Age:
 
 @dataclass(frozen=True)
 class ChangedDefault:
-    """A default of RLlib that is another one in other releases."""
+    """A default of RLlib that differs between releases."""
 
     path: KeyName
     agents: tuple[str, ...]
@@ -133,22 +133,22 @@ class ChangedDefault:
     same_as: KeyName | None
     """The key whose value is the newest default."""
     beside: KeyName | None
-    """The key without which this one does not matter."""
+    """The key without which this one has no effect."""
     except_images: bool
     """Whether rlexp's default is used in envs with images."""
     continuous_only: bool
-    """Whether it matters only where actions are continuous."""
+    """Whether it has an effect only for continuous actions."""
     is_reported: bool
-    """Whether a notice is due if the releases that a file may be of differ in it: it changes what is learned."""
+    """Whether to report that the possible releases of a file differ in it, as it changes what is learned."""
 
     def values_in(self, age: Age) -> list[tuple[Release, Any]]:
-        """Return the values that were the default in releases of an age, each with its first release."""
+        """Return the defaults in the releases of an age, each with its first release."""
         ends = [release for release, _ in self.values[1:]]
         pairs = zip(self.values, [*ends, (*LAST, 0)], strict=True)
         return [(since, value) for (since, value), end in pairs if since <= age.last and age.first < end]
 
     def index_at(self, age: Age) -> int | None:
-        """Return which of ``values`` is the default in every release of an age; None where they differ."""
+        """Return which of ``values`` is the default in every release of an age; None if they differ."""
         began = [place for place, (release, _) in enumerate(self.values) if release <= age.first]
         changed = any(age.first < release <= age.last for release, _ in self.values)
         return None if changed or not began else began[-1]
@@ -166,7 +166,7 @@ class Ignored:
 
 @dataclass(frozen=True)
 class Kept:
-    """Keys whose default is rlexp's, whatever the age of a file."""
+    """Keys with rlexp's default for files of any age."""
 
     keys: tuple[str, ...]
     reason: str
@@ -193,7 +193,7 @@ def dated_envs() -> Mapping[str, Age]:
 
 @cache
 def unused_if_stale() -> frozenset[KeyName]:
-    """Return the keys that are left out of a file whose other keys are of other releases."""
+    """Return the keys that are left out of a file if its other keys are of other releases."""
     return frozenset(map(key_path, _table()["unused_if_stale"]["keys"]))
 
 
@@ -205,7 +205,7 @@ def changed_defaults() -> tuple[ChangedDefault, ...]:
 
 @cache
 def kept_defaults() -> tuple[Kept, ...]:
-    """Return the defaults that changed as well, but do not follow the age of a file, and why."""
+    """Return the defaults that changed too but do not follow the age of a file, and why."""
     return tuple(Kept(tuple(entry["keys"]), entry["reason"]) for entry in _table()["kept"])
 
 

@@ -1,4 +1,4 @@
-"""The date of a file: the releases of RLlib that its keys prove, and the keys that contradict them."""
+"""The date of a file: the releases of RLlib that its keys prove, and keys that contradict them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, dotted, shown_key, written
 
 _OLD_IN_GYMNASIUM: Final = "CartPole-v0"
-"""An id that Gymnasium still has, though its files are years old."""
+"""Ids that Gymnasium still has, though their files are years old."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Dating:
-    """What the keys of an experiment say about its releases."""
+    """What the keys of an experiment tell about its releases."""
 
     age: Age | None = None
     """The releases that they prove; None: rlexp's own file, or not known."""
     possible: Age | None = None
-    """The releases that it may be of, if it is RLlib's."""
+    """The releases that it may belong to, if it is RLlib's."""
     stale: tuple[Evidence, ...] = ()
-    """The keys that contradict most of the others."""
+    """The keys that contradict most others."""
 
 
 def dated(experiment: Node, run: str) -> Dating:
-    """Return the releases that most keys of an experiment agree on, the newest of several.
+    """Return the releases on which most keys of an experiment agree, the newest of several.
 
-    Keys as rlexp spells them narrow an age that another spelling proves, but prove none: files of today have them too.
+    Keys in rlexp's spelling narrow an age that another spelling proves, but prove none, as current files have them too.
     Nothing is known if a key is rlexp's own, or if more than a third of the keys contradict the others.
     """
     found: dict[KeyName, Evidence] = {}
@@ -80,7 +80,7 @@ def dated(experiment: Node, run: str) -> Dating:
 
 
 def report_stale_keys(translation: Translation, dating: Dating) -> None:
-    """Add a notice for each key that contradicts the others, and leave out those that would only ask for a GPU.
+    """Add a notice for each key that contradicts the others, and leave out keys that would only ask for a GPU.
 
     Keys without an effect here have a notice of their own.
     """
@@ -129,7 +129,9 @@ def _undecided(translation: Translation, default: ChangedDefault, possible: Age)
 
 
 def _name_of(default: ChangedDefault, value: Any) -> str:
-    return f"that of {default.same_as[-1]}" if default.same_as and value == default.values[-1][1] else written(value)
+    return (
+        f"the value of {default.same_as[-1]}" if default.same_as and value == default.values[-1][1] else written(value)
+    )
 
 
 def _is_discrete(translation: Translation) -> bool:
@@ -147,7 +149,7 @@ def _evidence(path: KeyName, node: Node, run: str) -> Evidence | None:
 
 
 def _agreeing(found: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """Return the keys that some release has all of: with the most proofs, then the most keys, then the newest."""
+    """Return the largest set of keys on which some release agrees: most proofs, then most keys, then newest."""
     groups = [
         (release, tuple(other for other in found if other.age.first <= release <= other.age.last))
         for release in {evidence.age.first for evidence in found}
@@ -157,7 +159,7 @@ def _agreeing(found: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def _narrowed_by_env(age: Age, experiment: Node) -> Age:
-    """Return the releases of an age that can have the env; all of them if none can, as a newer id replaces an older."""
+    """Return the releases of an age that can have the env; all if none can, as newer ids replace older ones."""
     for name in envs_of(experiment):
         for pattern, since in dated_envs().items():
             narrowed = age.within(since)
@@ -167,7 +169,7 @@ def _narrowed_by_env(age: Age, experiment: Node) -> Age:
 
 
 def _has_old_env(experiment: Node) -> bool:
-    """Return whether an env is named as RLlib's users did, and as nobody does today."""
+    """Return whether an env is named as RLlib's users did and current users do not."""
     return any(name == _OLD_IN_GYMNASIUM or current_env(name) is not None for name in envs_of(experiment))
 
 

@@ -14,7 +14,7 @@ from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, shown, shown_key, written
 
 TRIAL_RESOURCES: Final = ("resources_per_trial", "trial_resources", "resources")
-"""The keys beside ``config`` by which Tune was told what a trial reserves."""
+"""The keys beside ``config`` that told Tune what a trial reserves."""
 
 _BUFFERS = {
     "MultiAgentPrioritizedReplayBuffer": True,
@@ -41,7 +41,7 @@ _OPTIMIZERS = {
 
 
 def replay_buffer_type(translation: Translation) -> None:
-    """``replay_buffer_config.type`` stands for ``prioritized_replay``."""
+    """Read ``replay_buffer_config.type`` as ``prioritized_replay``."""
     node = translation.take("config.replay_buffer_config.type")
     if node is None:
         return
@@ -74,7 +74,7 @@ def optimizer_class(translation: Translation) -> None:
 
 
 def worker_resources(translation: Translation) -> None:
-    """``worker_resources`` and ``use_gpu_for_workers`` stand for CPUs and GPUs per worker."""
+    """Read ``worker_resources`` and ``use_gpu_for_workers`` as CPUs and GPUs per worker."""
     resources = translation.take("config.worker_resources")
     for name, amount in (resources.entries() if resources else {}).items():
         translation.put_instead(amount, f"config.worker_resources.{name}", f"config.{name}_per_worker", amount.plain())
@@ -117,11 +117,11 @@ _FOR_EACH = {
     "num_gpus_per_learner": "num_gpus",
     "num_gpus_per_learner_worker": "num_gpus",
 }
-"""Keys that count for one learner, and those of all learners together."""
+"""Keys per learner, and the keys for all learners together."""
 
 
 def sizes_for_each(translation: Translation) -> None:
-    """Multiply batch sizes and GPUs of one learner by the number of learners: ours are of all together."""
+    """Multiply batch sizes and GPUs of one learner by the number of learners, as ours count all together."""
     table = key_table(translation.run)
     _driver_as_learner(translation)
     learners = translation.value(_NUMBER)
@@ -138,7 +138,7 @@ def sizes_for_each(translation: Translation) -> None:
 
 
 def _use_whole(translation: Translation, node: Node, each: str, key: str, whole: float) -> None:
-    """Set a key to what all learners have together, unless the command line sets it; refuse a second, other value."""
+    """Set a key to the amount of all learners, unless the command line sets it; refuse a second, other value."""
     given, message = translation.find(key), f"{each} is {key}: {written(whole)}"
     if given is None or given.value is None or not node.place.line:
         translation.put(key, whole, node)
@@ -151,7 +151,7 @@ def _use_whole(translation: Translation, node: Node, each: str, key: str, whole:
 
 
 def _driver_as_learner(translation: Translation) -> None:
-    """Read RLlib's 0 learners, where the driver learns: it is one learner here."""
+    """Read RLlib's 0 learners, where the driver learns, as one learner."""
     node = translation.find(_NUMBER)
     if node is not None and node.value == 0 and not isinstance(node.value, bool):
         translation.put(_NUMBER, 1, node)
@@ -159,7 +159,7 @@ def _driver_as_learner(translation: Translation) -> None:
 
 
 def learner_per_gpu(translation: Translation) -> None:
-    """Give each GPU a learner where a file does not say how many there are: RLlib split minibatches among GPUs."""
+    """Give each GPU a learner if a file does not set their number, as RLlib split minibatches among GPUs."""
     gpus = translation.find("config.num_gpus")
     if gpus is None or tuple(_NUMBER.split(".")) not in key_table(translation.run):
         return
@@ -171,7 +171,7 @@ def learner_per_gpu(translation: Translation) -> None:
 
 
 def learner_gpu(translation: Translation) -> None:
-    """``gpu``, ``gpu_fraction`` and ``devices`` stand for ``num_gpus``; with ``_fake_gpus`` there is none."""
+    """Read ``gpu``, ``gpu_fraction`` and ``devices`` as ``num_gpus``; with ``_fake_gpus`` there is none."""
     fraction = translation.take("config.gpu_fraction")
     gpu = translation.take("config.gpu")
     if gpu is not None and isinstance(gpu.value, bool):
@@ -192,7 +192,7 @@ def _gpus_among(devices: Node) -> int:
 
 
 def _fake_gpus(translation: Translation) -> None:
-    """``_fake_gpus`` simulated the GPUs of ``num_gpus`` on CPUs: the learner uses the CPU, and reserves no GPU."""
+    """Read ``_fake_gpus``, which simulated ``num_gpus`` on CPUs: the learner uses the CPU and reserves no GPU."""
     fake = translation.take("config._fake_gpus")
     if fake is None or not fake.value:
         return
@@ -209,7 +209,7 @@ _NOT_REGISTERED: Final = (
 
 
 def custom_model(translation: Translation) -> None:
-    """Give a class its arguments from beside it; refuse a name of RLlib's ModelCatalog, which no file defines."""
+    """Give a class the arguments beside it; refuse a name of RLlib's ModelCatalog, which no file defines."""
     node = translation.find(_KEY)
     if node is not None and isinstance(node.value, str) and node.value and ":" not in node.value:
         translation.take(_KEY)
@@ -224,7 +224,7 @@ def custom_model(translation: Translation) -> None:
 
 
 def _give(translation: Translation, key: str, arguments: Node) -> None:
-    """Write the ``arguments`` that ``key`` has below the class that they are for."""
+    """Move the ``arguments`` of ``key`` below their class."""
     node = translation.find(_KEY)
     if node is None:
         translation.notice(arguments, f"{key} has no effect here: there is no {_KEY}")

@@ -1,7 +1,7 @@
-"""RLlib's names to ours: of agents, keys and metrics, by ``table.toml``; and strings that are other values there.
+"""RLlib's names to ours, for agents, keys and metrics, by ``table.toml``; and strings that mean other values there.
 
 The steps of ``assembly``, in their order: ``read_yaml_1_1_words`` (``yes``, ``1_000_000``), ``use_current_names`` (keys
-that rlexp lacks are dropped with a notice, or refused) and ``arranged`` (each key where it belongs).
+that rlexp lacks are dropped with a notice, or refused) and ``arranged`` (each key in its place).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Absent:
 
     path: KeyName
     reason: str
-    """Why it has no effect; or, where ``is_feature``, the name of the feature that it asks for."""
+    """Why it has no effect; or, if ``is_feature``, the name of the feature that it asks for."""
     welcome: tuple[Any, ...]
-    """Values that are accepted without a notice, beside those that ask for nothing (null, false, 0, empty)."""
+    """Values accepted without a notice, beside those that ask for nothing (null, false, 0, empty)."""
     is_feature: bool
     """Whether it asks for something that rlexp cannot do, so that it must not be ignored."""
     hint: str | None = None
     has_names: bool = False
-    """Whether its own keys are names of things, each of which asks for the feature whatever its value is."""
+    """Whether its own keys are names of things, each of which asks for the feature whatever its value."""
 
 
 @cache
 def renamed_keys(run: str) -> Mapping[KeyName, KeyName]:
-    """Return old paths and the current ones of the agent; a name whose current one it lacks is left out."""
+    """Return old paths and the agent's current ones; names whose current one it lacks are left out."""
     table = key_table(run)
     pairs = ((key_path(old), key_path(new)) for old, new in _table()["renamed"].items())
     return MappingProxyType({old: new for old, new in pairs if new in table})
@@ -61,7 +61,7 @@ def renamed_keys(run: str) -> Mapping[KeyName, KeyName]:
 
 @cache
 def absent_keys(run: str) -> tuple[Absent, ...]:
-    """Return the keys that RLlib or Tune had and the agent does not have, those in a mapping before the mapping."""
+    """Return the keys that RLlib or Tune had and the agent does not have, keys in a mapping before the mapping."""
     found, agent = [], built_in_base(run)
     for group in (*_table()["no_effect"], *_table()["unsupported"]):
         if "agents" not in group or agent in group["agents"]:
@@ -83,7 +83,7 @@ def computed_keys() -> Mapping[KeyName, tuple[KeyName, ...]]:
 
 @cache
 def old_groups() -> frozenset[KeyName]:
-    """Return the mappings that only other spellings have: ``config.exploration_config``."""
+    """Return the mappings that only other spellings have, such as ``config.exploration_config``."""
     paths = [*map(key_path, _table()["renamed"]), *computed_keys()]
     paths += [
         key_path(key) for kind in ("no_effect", "unsupported") for group in _table()[kind] for key in group["keys"]
@@ -109,7 +109,7 @@ _NAMES = {
 }
 
 _NOTHING = "None"
-"""Null, as Python writes it."""
+"""Null in Python's spelling."""
 
 _EVALUATION: KeyName = ("config", "evaluation_config")
 _FROM_TRAINING = "an evaluation uses the value of the training"
@@ -122,7 +122,7 @@ def agent_name(name: str) -> str:
 
 
 def current_path(path: KeyName, run: str) -> KeyName:
-    """Return the current path of a key of any age; the path as it is where no spelling is known."""
+    """Return the current path of a key of any age; an unknown path is returned unchanged."""
     renamed = renamed_keys(run)
     if path not in renamed and ("config", *path) in renamed:
         path = ("config", *path)
@@ -139,7 +139,7 @@ def old_keys_beside_config(run: str) -> frozenset[str]:
 
 
 def use_current_names(translation: Translation) -> None:
-    """Give every key its current name; drop keys without effect, and refuse those that ask for what rlexp cannot do."""
+    """Give every key its current name; drop keys without effect, and refuse keys for what rlexp cannot do."""
     _flatten_stop(translation)
     given = translation.nodes()
     for old, new in renamed_keys(translation.run).items():
@@ -152,7 +152,7 @@ def use_current_names(translation: Translation) -> None:
 
 
 def _flatten_stop(translation: Translation) -> None:
-    """Write nested metrics as ``outer/inner``, and each metric by its current name, in the order of the file."""
+    """Write nested metrics as ``outer/inner``, each by its current name, in the order of the file."""
     stop = translation.find("stop")
     if stop is None or not stop.entries() or GRID in stop.entries():
         return
@@ -176,7 +176,7 @@ def _flattened(metric: str, node: Node) -> list[tuple[str, Node]]:
 
 
 def leave_out(translation: Translation, absent: Absent) -> None:
-    """Drop a key, and say why; refuse it where it asks for a feature that rlexp does not have."""
+    """Drop a key, and say why; refuse it if it asks for a feature that rlexp does not have."""
     node = translation.take(".".join(absent.path))
     if node is None:
         return
@@ -195,13 +195,13 @@ def leave_out(translation: Translation, absent: Absent) -> None:
 
 
 def choices_of(node: Node) -> tuple[Node, ...]:
-    """Return what a value may be: the choices of a ``grid_search``, else itself."""
+    """Return the possible values: the choices of a ``grid_search``, else the node itself."""
     grid = node.entries().get(GRID)
     return grid.value if grid is not None and isinstance(grid.value, tuple) else (node,)
 
 
 def _asks(node: Node, absent: Absent) -> bool:
-    """Return whether a value asks for something: not null, false, 0, empty, or one that is known to be harmless."""
+    """Return whether a value asks for something: not null, false, 0, empty, or a known harmless one."""
     if absent.has_names and any(name not in absent.welcome for name in _names(node)):
         return True
     values = [leaf.value for leaf in leaves(node)]
@@ -217,9 +217,9 @@ def _names(node: Node) -> list[str]:
 
 
 def use_evaluation_keys(translation: Translation) -> None:
-    """Bring the keys of the group into today's form; those that no evaluation of ours can have are dropped, or refused.
+    """Bring the keys of the group into current form; keys that our evaluations cannot have are dropped or refused.
 
-    Refused is what is refused for the training, and another env.
+    Keys that training refuses are refused, and another env.
     """
     group = translation.experiment.find(_EVALUATION)
     if group is None or not group.entries():
@@ -255,7 +255,7 @@ def _names_of_training(translation: Translation) -> list[str]:
 
 
 def arranged(experiment: Node, run: str) -> tuple[Node, tuple[Finding, ...]]:
-    """Return the experiment with its keys in place, and those that are given twice with different values."""
+    """Return the experiment with its keys in place, and findings for keys given twice with different values."""
     filled = _with_empty_groups(experiment, run, ())
     config = filled.child(CONFIG)
     if config is None:
@@ -265,7 +265,7 @@ def arranged(experiment: Node, run: str) -> tuple[Node, tuple[Finding, ...]]:
 
 
 def proper_path(path: KeyName, run: str) -> KeyName:
-    """Return where the key at ``path`` belongs; ``config`` may be left out: ``lr`` is ``config.lr``."""
+    """Return the proper place of the key at ``path``; ``config`` may be left out: ``lr`` is ``config.lr``."""
     if (path[0],) not in key_table(run):
         path = (CONFIG, *path)
     head, rest = path[:2], path[2:]
@@ -277,7 +277,7 @@ def proper_path(path: KeyName, run: str) -> KeyName:
 
 
 def _with_empty_groups(node: Node, run: str, path: KeyName) -> Node:
-    """Return the node with ``model:`` and the like, where nothing follows, read as an empty mapping."""
+    """Return the node with an empty ``model:`` and the like read as an empty mapping."""
     if node.value is None and path:
         return node.with_value({})
     if not node.entries():
@@ -324,7 +324,7 @@ _STARTS = ("(", "[")
 
 
 def read_yaml_1_1_words(translation: Translation) -> None:
-    """Read such words as the booleans and numbers that they were, except where a key expects a string."""
+    """Read such words as the booleans and numbers that they were, unless a key expects a string."""
     translation.experiment = _read(translation, translation.experiment, ())
 
 
@@ -344,7 +344,7 @@ def _read(translation: Translation, node: Node, path: KeyName) -> Node:
 
 
 def _below(path: KeyName, key: str) -> KeyName:
-    """Return the path of an entry; the values of a grid or a sampler are those of its key."""
+    """Return the path of an entry; the values of a grid or a sampler belong to its key."""
     return path if key in (GRID, *SAMPLERS) else (*path, key)
 
 
@@ -354,7 +354,7 @@ def _expects_string(path: KeyName, run: str) -> bool:
 
 
 def read_literal(text: str) -> Any:
-    """Return the value that a string has in Python; the same object for any other string."""
+    """Return the Python value of a string; the same object for any other string."""
     stripped = text.strip()
     bare = stripped.removesuffix(",").rstrip()
     if bare.lower() in ("true", "false") and bare != text:
@@ -370,7 +370,7 @@ def read_literal(text: str) -> Any:
 
 
 def _as_in_yaml(value: Any) -> Any:
-    """Return a value of Python as YAML has it, a tuple as a list; raises TypeError where YAML has none."""
+    """Return a Python value in YAML's types, a tuple as a list; raises TypeError if YAML has none."""
     if isinstance(value, list | tuple):
         return [_as_in_yaml(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):

@@ -1,6 +1,6 @@
-"""Values in RLlib's spelling to ours, where a new name is not enough: a step for each, of one variant without grids.
+"""Values in RLlib's spelling to ours, if a new name is not enough: a step for each, of one variant without grids.
 
-``exploration_config`` is flat keys that explore alike here; classes that no agent here can mean are refused.
+``exploration_config`` becomes flat keys that explore in the same way; classes without a counterpart are refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
 
 
 def use_current_values(translation: Translation) -> None:
-    """Bring the values of an experiment without grids, whose keys have their current names, into today's form."""
+    """Bring the values of an experiment without grids, whose keys have current names, into current form."""
     for step in _STEPS:
         step(translation)
 
@@ -63,19 +63,19 @@ def _is_none(key: Key, text: str) -> bool:
 
 
 def _schedules(translation: Translation) -> None:
-    """RLlib 2 has a schedule in place of a number: ``lr: [[0, 1e-3], [100000, 1e-4]]``."""
+    """Read RLlib 2's schedule in place of a number: ``lr: [[0, 1e-3], [100000, 1e-4]]``."""
     for key in ("lr", "entropy_coeff"):
         node = translation.find(f"config.{key}")
         if node is None or not isinstance(node.value, tuple) or ("config", key) not in key_table(translation.run):
             continue
         if not all(isinstance(point.value, tuple) for point in node.value):
-            continue  # a list of numbers is no schedule, but perhaps a grid
+            continue  # a list of numbers is not a schedule, but perhaps a grid
         translation.take(f"config.{key}")
         translation.put_instead(node, f"config.{key}", f"config.{key}_schedule", node.plain())
 
 
 def _words(translation: Translation) -> None:
-    """Spell words as today: filters, activations, metrics."""
+    """Use current words for filters, activations and metrics."""
     _respell(translation, "config.observation_filter", {"ConcurrentMeanStdFilter": "MeanStdFilter"}.get)
     for key in ("fcnet_activation", "conv_activation", "post_fcnet_activation"):
         _respell(translation, f"config.model.{key}", lambda word: _ACTIVATIONS.get(word.lower(), word.lower()))
@@ -109,9 +109,9 @@ def _videos(translation: Translation) -> None:
 
 
 def _automatic(translation: Translation) -> None:
-    """``auto`` leaves a number to RLlib: of a Q-learner, fragments are as long as ``n_step``; the rest is the default.
+    """Read ``auto``, RLlib's choice of a number: ``n_step`` for a Q-learner's fragments, else the default.
 
-    Other agents have ``auto`` as well, because the machine may decide how many workers there are.
+    Other agents also have ``auto``, as the machine may decide the number of workers.
     """
     node, n_step = translation.find("config.sample_batch_size"), key_table(translation.run).get(("config", "n_step"))
     if node is not None and node.value == AUTO and n_step is not None:
@@ -138,7 +138,7 @@ def _frames(translation: Translation) -> None:
 
 
 def _shared_layers(translation: Translation) -> None:
-    """PPO's own ``vf_share_layers`` had precedence over the model's."""
+    """Give PPO's own ``vf_share_layers`` precedence over the model's."""
     node = translation.take("config.vf_share_layers") if built_in_base(translation.run) == "PPO" else None
     if node is not None and node.value is not None:
         translation.put("config.model.vf_share_layers", node, node)
@@ -153,7 +153,7 @@ def _kl_loss(translation: Translation) -> None:
 
 
 def _whole_episodes(translation: Translation) -> None:
-    """Returns need whole episodes: up to 0.5.3 they were RLlib's default, and later it refused anything else."""
+    """Set whole episodes, which returns need: RLlib's default up to 0.5.3; later it refused anything else."""
     node = translation.find("config.use_gae") if built_in_base(translation.run) == "PPO" else None
     if node is None or node.value is not False:
         return
@@ -179,7 +179,7 @@ def _env(translation: Translation) -> None:
 
 
 def _callbacks(translation: Translation) -> None:
-    """RLlib's default does nothing; functions by the names of hooks, its first form, are methods of a class here."""
+    """Drop RLlib's default, which does nothing; refuse functions by hooks' names, which are methods here."""
     node = translation.find("config.callbacks")
     if node is None:
         return
@@ -208,7 +208,7 @@ _OF_Q_LEARNERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "SoftQ": {"soft_q": True},
         # It samples from the action distribution, whose logits were the Q-values in RLlib.
         "StochasticSampling": {"soft_q": True, "softmax_temp": 1.0},
-        # Random for so many steps, then nearly greedy: what RLlib's ParameterNoise has for epsilon.
+        # random for so many steps, then nearly greedy: RLlib's ParameterNoise has this for epsilon
         "ParameterNoise": {
             "parameter_noise": True,
             "per_worker_exploration": False,
@@ -244,7 +244,7 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def exploration_type(translation: Translation) -> None:
-    """``exploration_config.type`` stands for flat keys; the types of other agents are refused, with their options.
+    """Read ``exploration_config.type`` as flat keys; refuse types of other agents, with their options.
 
     A type is the name of a class, or its path: ``ray.rllib.utils.exploration.epsilon_greedy.EpsilonGreedy``.
     """
@@ -267,12 +267,12 @@ def exploration_type(translation: Translation) -> None:
 
 
 def _explores_by_values(translation: Translation) -> bool:
-    """Return whether the agent explores by the values of actions, as the family of DQN does."""
+    """Return whether the agent explores by action values, as the DQN family does."""
     return ("config", "soft_q") in key_table(translation.run)
 
 
 def _use_flat_keys(translation: Translation, node: Node, kind: str, keys: Mapping[str, Any]) -> None:
-    """Set the keys that a type stands for, but for those that the file gives."""
+    """Set the keys for which a type stands, unless the file gives them."""
     for key, value in keys.items():
         translation.put_unless_given(f"config.{key}", value, node)
     made = {key: value for key, value in keys.items() if translation.value(f"config.{key}") == value}
@@ -288,7 +288,7 @@ def _use_flat_keys(translation: Translation, node: Node, kind: str, keys: Mappin
 
 
 def epsilon(translation: Translation) -> None:
-    """RLlib 2's ``epsilon``: a number, or [[0, first], [timestep, last]]."""
+    """Read RLlib 2's ``epsilon``: a number, or [[0, first], [timestep, last]]."""
     node = translation.take("config.epsilon")
     if node is None:
         return

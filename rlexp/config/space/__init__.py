@@ -1,1 +1,1 @@
-"""What can be written in place of one value: grids, samplers and their domains, arithmetic."""
+"""Expressions in place of one value: grids, samplers and their domains, arithmetic."""

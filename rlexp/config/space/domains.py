@@ -1,4 +1,4 @@
-"""Domains: the values that a searched key can have, how one is sampled, and how it is perturbed."""
+"""Domains: the values that a searched key can have, and how a value is sampled and perturbed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 TAILS = 4.0
 """Standard deviations from its mean beyond which ``randn`` draws anew: 1 in 16,000, and variants can be checked."""
 SIGNIFICANT = 4
-"""Digits of a drawn number that is no multiple of anything."""
+"""Digits of a drawn number that is not a multiple of anything."""
 _DIGITS = 12
 """Decimals to which multiples of a quantum are rounded: 3 x 0.1 is 0.3."""
 
@@ -19,10 +19,10 @@ Number = int | float
 
 
 class Domain(Protocol):
-    """What a searched key may be; drawn from by ``random``, moved about in by ``pbt``."""
+    """The possible values of a searched key; ``random`` draws from them, ``pbt`` moves within them."""
 
     def data(self) -> dict[str, Any]:
-        """Return the domain as a file has it: ``{"uniform": [0, 1]}``."""
+        """Return the domain in the form of a file: ``{"uniform": [0, 1]}``."""
 
     def holds(self, value: Any) -> bool:
         """Return whether a value can be drawn."""
@@ -34,7 +34,7 @@ class Domain(Protocol):
         """Return another value near ``value``, up or down at random; at an end, towards the inside.
 
         A number moves by ``factor - 1`` of the width of its range, at most by a half; in a logarithmic range it is
-        multiplied or divided by ``factor`` where that is less. A value of a list is replaced by a neighbour.
+        multiplied or divided by ``factor`` if that is less. A value of a list is replaced by a neighbour.
         """
 
 
@@ -55,7 +55,7 @@ class Listed:
         return self.values[rng.randrange(len(self.values))]
 
     def moved(self, value: Any, factor: float, rng: Random) -> Any:
-        """Return the next or previous other value in the list; the same only where there is no other one."""
+        """Return the next or previous other value in the list; the same value only if there is no other."""
         index = self.values.index(value)
         above = [each for each in self.values[index:] if each != value][:1]
         below = [each for each in self.values[:index] if each != value][-1:]
@@ -69,12 +69,12 @@ class Range:
 
     sampler: str
     arguments: tuple[Number, ...]
-    """As the file has them."""
+    """The arguments in the file."""
     low: Number
     high: Number
     is_log: bool = False
     step: Number | None = None
-    """Values are multiples of it; whole numbers where it is one."""
+    """Values are multiples of it; None: any; whole numbers if it is whole."""
 
     def data(self) -> dict[str, Any]:
         return {self.sampler: list(self.arguments)}
@@ -101,7 +101,7 @@ class Range:
         return _moved(value, (self.low, self.high), distance, rng, float, self.limited)
 
     def limited(self, value: Number) -> Number:
-        """Return the value of the range that is nearest to ``value``, with few enough digits to be read and retyped."""
+        """Return the value of the range nearest to ``value``, with few enough digits to read and retype."""
         value = _short(value) if self.step is None else multiple(value, self.step)
         return min(max(value, self.low), self.high)
 
@@ -121,24 +121,24 @@ class Normal:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The lowest and the highest value that is drawn."""
+        """The lowest and the highest value that can be drawn."""
         return self.mean - TAILS * self.deviation, self.mean + TAILS * self.deviation
 
     def draw(self, rng: Random) -> float:
-        while True:  # once in all but 1 of 16,000 cases
+        while True:  # runs once except in 1 of 16,000 cases
             value = _short(rng.gauss(self.mean, self.deviation))
             if self.ends[0] <= value <= self.ends[1]:
                 return value
 
     def moved(self, value: float, factor: float, rng: Random) -> float:
-        """Return another value; two standard deviations on each side count as the width of the range."""
+        """Return another value; the range's width is taken as two standard deviations on each side."""
         low, high = self.ends
         distance = _share(factor) * 4 * self.deviation
         return _moved(value, (low, high), distance, rng, float, lambda place: min(max(_short(place), low), high))
 
 
 def _share(factor: float) -> float:
-    """Return the part of its range by which a number moves: a half at most, so that there is room on one side."""
+    """Return the share of its range by which a number moves: at most a half, so that one side has room."""
     return min(factor - 1, 0.5)
 
 
@@ -150,7 +150,7 @@ def _moved(
     place_of: Callable[[Number], float],
     value_at: Callable[[float], Number],
 ) -> Number:
-    """Return another value, ``distance`` away in the units of ``ends``, or farther where rounding brings it back."""
+    """Return another value, ``distance`` away in the units of ``ends``, or farther if rounding brings it back."""
     place, sign = place_of(value), 1 if rng.random() < 0.5 else -1
     while distance <= ends[1] - ends[0]:
         inside = [at for at in (place + sign * distance, place - sign * distance) if ends[0] <= at <= ends[1]]
@@ -170,6 +170,6 @@ def _short(value: Number) -> float:
 
 
 def multiple(value: Number, step: Number) -> Number:
-    """Return the multiple of ``step`` that is nearest to ``value``; a whole number where ``step`` is one."""
+    """Return the multiple of ``step`` nearest to ``value``; a whole number if ``step`` is one."""
     times = round(value / step)
     return times * step if isinstance(step, int) else round(times * step, _DIGITS)

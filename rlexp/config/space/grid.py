@@ -1,4 +1,4 @@
-"""``grid_search: [...]``, and in a sweep samplers, anywhere in an experiment: its axes, and the variants they span."""
+"""``grid_search: [...]``, and in a sweep samplers, anywhere in an experiment: its axes, and their variants."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
 __all__ = ["GRID", "SEARCH", "Axis", "find_axes", "line_of", "variant_indices", "variants"]
 
 MAX_CHECKED_VARIANTS = 1_000
-"""Variants of a space with samplers that are looked at one by one: beyond, those where at most two axes have left their
-first end are, which finds what is wrong with any value and any pair of values."""
+"""Most variants of a space with samplers that are checked one by one. Above, variants are checked in which at most two
+axes have left their first end, which finds errors of any value and any pair of values."""
 
 MAX_CHECKED_ENDS = 32
-"""The same for one value of a ``choice`` with samplers inside it: all ends of up to five ranges."""
+"""The same for one value of a ``choice`` with samplers inside: all ends of up to five ranges."""
 
 SEARCH = "search"
 """The section that makes an experiment a sweep."""
@@ -32,59 +32,59 @@ _NEVER_VARIED = ("num_samples", SEARCH, TRACK)
 
 @dataclass(frozen=True)
 class Axis:
-    """One ``grid_search`` or sampler: its path, and the values that it can take."""
+    """One ``grid_search`` or sampler: its path, and its possible values."""
 
     path: KeyPath
-    """In today's spelling, once the variants have shown it."""
+    """The path in current spelling, after the variants have shown it."""
     choices: tuple[Node, ...]
-    """Every value of a list, with the ends of the samplers inside it; of a range its two ends."""
+    """Every value of a list, with the ends of samplers inside; for a range, its two ends."""
     domain: Domain
     makes: tuple[KeyPath, ...] = ()
     """The current keys that its values set, if these are several, or one elsewhere with samplers inside the values;
     empty if the key at ``path`` is the only one."""
     given: KeyPath = ()
-    """Its path in the file, where that is another one."""
+    """Its path in the file, if that differs."""
 
     @property
     def key(self) -> str:
-        """The path as trials show it, keys of ``config`` without that word."""
+        """The path shown in trials: keys of ``config`` without that word."""
         return dotted(self.path).removeprefix("config.")
 
     def data(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the axis as a file has it, with other spellings of the values where it is a list of them."""
+        """Return the axis in the form of a file; for a list, ``values`` may replace its spelling."""
         return {self.domain.sampler: list(values)} if isinstance(self.domain, Listed) else self.domain.data()
 
     @property
     def is_conditional(self) -> bool:
-        """Whether its values hold samplers, so that which keys are drawn depends on the value."""
+        """Whether its values hold samplers, so that the value decides which keys are drawn."""
         return isinstance(self.domain, Alternatives)
 
     @property
     def keeps_spelling(self) -> bool:
-        """Whether its values stay as the file has them, also where other keys have that place today."""
+        """Whether its values stay as in the file, also if other keys have that place now."""
         return bool(self.makes) or self.is_conditional
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The keys by which tables show its values: several where mappings hold samplers."""
+        """The keys under which tables show its values: several if mappings hold samplers."""
         if not self.is_conditional:
             return (self.key,)
         return tuple(dict.fromkeys(key for choice in self.choices for key in self.shown(choice.plain())))
 
     def shown(self, value: Any) -> dict[str, Any]:
-        """Return a value by those of the ``columns`` that it has."""
+        """Return a value by the ``columns`` that it has."""
         return columns_of(self.key, value) if self.is_conditional else {self.key: value}
 
     @property
     def is_grid(self) -> bool:
-        """Whether every value is to be tried."""
+        """Whether every value must be tried."""
         return isinstance(self.domain, Listed) and self.domain.sampler == GRID
 
 
 def find_axes(experiment: Node, most_variants: int) -> tuple[tuple[Axis, ...], tuple[Finding, ...]]:
-    """Return the axes in the order of the file, and what is wrong with them; no axes then.
+    """Return the axes in the order of the file, or no axes and findings about them.
 
-    Samplers are axes where the experiment has a ``search`` section.
+    Samplers are axes if the experiment has a ``search`` section.
     """
     reader = _GridReader(SEARCH in experiment.entries())
     findings = list(reader.malformed(experiment, ()))
@@ -95,15 +95,15 @@ def find_axes(experiment: Node, most_variants: int) -> tuple[tuple[Axis, ...], t
 
 
 def _position(axis: Axis) -> tuple[bool, int, int]:
-    """Return the position of an axis in its file, whatever its name is now; those of the command line come last."""
+    """Return the position of an axis in its file, whatever its current name; axes of the command line come last."""
     place = axis.choices[0].place
     return place.line == 0, place.line, place.column
 
 
 def variant_indices(axes: Sequence[Axis], most: int = MAX_CHECKED_VARIANTS) -> list[tuple[int, ...]]:
-    """Return, for each variant that is looked at, which choice it takes on every axis; the last axis varies fastest.
+    """Return, for each checked variant, its choice on every axis; the last axis varies fastest.
 
-    More than ``most`` are looked at by pairs of axes, except of grids.
+    If there are more than ``most``, pairs of axes are checked, but all of grids.
     """
     sizes = [len(axis.choices) for axis in axes]
     if prod(sizes) <= most or all(axis.is_grid for axis in axes):
@@ -118,7 +118,7 @@ def variant_indices(axes: Sequence[Axis], most: int = MAX_CHECKED_VARIANTS) -> l
 
 
 def line_of(axes: Sequence[Axis], number: int) -> list[int]:
-    """Return, for each choice of an axis, the place among the variants of the one that differs from the first in it."""
+    """For each choice of an axis, return the index of the variant that differs from the first only in it."""
     places = {indices: place for place, indices in enumerate(variant_indices(axes))}
     return [
         places[tuple(choice if other == number else 0 for other in range(len(axes)))]
@@ -136,13 +136,13 @@ def variants(experiment: Node, axes: Sequence[Axis], most: int = MAX_CHECKED_VAR
 
 
 class _GridReader:
-    """Walks an experiment; ``sampling`` says whether samplers mean anything in it."""
+    """Walks an experiment; ``sampling`` says whether samplers have a meaning in it."""
 
     def __init__(self, sampling: bool) -> None:
         self._sampling = sampling
 
     def malformed(self, node: Node, path: KeyPath) -> Iterator[Finding]:
-        """Yield what is wrong with grids and samplers below a node."""
+        """Yield findings about grids and samplers below a node."""
         where = dotted(path) or "an experiment"
         grid = node.entries().get(GRID)
         if grid is not None:
@@ -161,7 +161,7 @@ class _GridReader:
             yield from self.malformed(child, (*path, key))
 
     def size(self, node: Node) -> int:
-        """Return how many points the grids below a node span; of samplers, how many they need."""
+        """Return the number of points of the grids below a node, or for samplers the number that they need."""
         grid = node.entries().get(GRID)
         if grid is not None:
             return sum(self.size(choice) for _, choice in _children(grid))
@@ -182,7 +182,7 @@ class _GridReader:
                 yield from self.axes(child, (*path, key))
 
     def _wrong_inside(self, node: Node, where: str, is_grid: bool) -> Iterator[Finding]:
-        """Yield the samplers inside a grid, and the grids inside a ``choice``: they would not be tried as written."""
+        """Yield samplers inside a grid, and grids inside a ``choice``, which would not be tried as written."""
         for inside in self._nested(node, ()):
             is_grid_inside = GRID in inside.entries()
             if is_grid and not is_grid_inside:
@@ -194,7 +194,7 @@ class _GridReader:
                 yield Finding(inside.place, f"{where}: {CHOICE} cannot hold {GRID}", hint)
 
     def _nested(self, node: Node, path: KeyPath) -> Iterator[Node]:
-        """Yield the grids and samplers inside a node, but not those inside them."""
+        """Yield the grids and samplers inside a node, but not inside of them."""
         for key, child in _children(node):
             if GRID in child.entries() or self._sampler(child, (*path, key)) is not None:
                 yield child
@@ -202,13 +202,13 @@ class _GridReader:
                 yield from self._nested(child, (*path, key))
 
     def _expanded(self, values: Node) -> tuple[Node, ...]:
-        """Return the values of a list: themselves, or the variants of the grids inside them."""
+        """Return the values of a list, or the variants of grids inside them."""
         return tuple(
             variant for _, child in _children(values) for variant in variants(child, tuple(self.axes(child, ())))
         )
 
     def _conditional(self, node: Node, path: KeyPath) -> Axis | None:
-        """Return the axis of a ``choice`` whose values hold samplers, None for any other."""
+        """Return the axis of a ``choice`` whose values hold samplers; None for any other."""
         choice = node.entries().get(CHOICE)
         values = [] if choice is None else [child for _, child in _children(choice)]
         inside = [tuple(self._inside(value, place)) for place, value in enumerate(values)]
@@ -224,7 +224,7 @@ class _GridReader:
     def _inside(self, value: Node, place: int) -> Iterator[Axis]:
         """Yield the axes inside the nth value of a list, by their paths from the value; ``()`` is the value itself.
 
-        What is wrong with a key is found once, and not for each end of its range.
+        An error of a key is found once, and not for each end of its range.
         """
         for axis in self.axes(value, (place,)):
             path = axis.path[1:]

@@ -1,6 +1,6 @@
-"""Values of searched keys: those of a ``choice`` that holds samplers, how many, which, and which were tried.
+"""Values of searched keys: values of a ``choice`` with samplers, their number, and which were tried.
 
-Of a ``choice``, only the samplers in the drawn value are drawn. Points are compared by ``identity``.
+In a ``choice``, only the samplers in the drawn value are drawn. Points are compared by ``identity``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Alternative:
     """One value of a ``choice``, and the samplers inside it."""
 
     data: Any
-    """As a file has it, with its samplers."""
+    """The value in the form of a file, with its samplers."""
     domains: Mapping[KeyPath, Domain]
-    """Its samplers by their paths inside it; ``()`` where the value itself is one."""
+    """Its samplers by their paths inside it; ``()`` if the value itself is one."""
 
     def filled(self, value_of: Callable[[KeyPath, Domain], Any]) -> Any:
-        """Return the value with what ``value_of`` gives in place of each sampler."""
+        """Return the value with the results of ``value_of`` in place of samplers."""
         value = copy.deepcopy(self.data)
         for path, domain in self.domains.items():
             value = _replaced(value, path, value_of(path, domain))
         return value
 
     def values_in(self, value: Any) -> Mapping[KeyPath, Any] | None:
-        """Return what ``value`` has in place of each sampler; None where it cannot have been made by ``filled``."""
+        """Return the values in place of each sampler; None if ``filled`` cannot have made ``value``."""
         values = {path: at(value, path) for path in self.domains}
         could_be = all(
             values[path] is not MISSING and domain.holds(values[path]) for path, domain in self.domains.items()
@@ -47,7 +47,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """``choice`` of values of which some hold samplers; each value is as likely as the others."""
+    """``choice`` of values of which some hold samplers; all values are equally likely."""
 
     sampler: str
     alternatives: Sequence[Alternative]
@@ -63,14 +63,14 @@ class Alternatives:
         return alternative.filled(lambda path, domain: domain.draw(rng))
 
     def moved(self, value: Any, factor: float, rng: Random) -> Any:
-        """Return the value with the samplers inside it moved; the alternative stays."""
+        """Return the value with its samplers moved; the alternative stays."""
         place, values = self.taken(value)
         return self.alternatives[place].filled(lambda path, domain: domain.moved(values[path], factor, rng))
 
     def taken(self, value: Any) -> tuple[int, Mapping[KeyPath, Any]]:
-        """Return the place of the first alternative that can be ``value``, and the values of the samplers inside it.
+        """Return the index of the first alternative that can be ``value``, and the values of its samplers.
 
-        Raises ValueError where none can.
+        Raises ValueError if none can.
         """
         for place, alternative in enumerate(self.alternatives):
             values = alternative.values_in(value)
@@ -80,7 +80,7 @@ class Alternatives:
 
 
 def domains_in(domain: Domain) -> Iterator[Domain]:
-    """Yield a domain and those inside it, at any depth."""
+    """Yield a domain and the domains inside it, at any depth."""
     yield domain
     if isinstance(domain, Alternatives):
         for alternative in domain.alternatives:
@@ -89,7 +89,7 @@ def domains_in(domain: Domain) -> Iterator[Domain]:
 
 
 def columns_of(key: str, value: Any) -> dict[str, Any]:
-    """Return a drawn value as tables show it: a mapping by its keys, ``{"group.key": 1}``; any other as it is."""
+    """Return a drawn value as tables show it: a mapping by its keys, ``{"group.key": 1}``; any other unchanged."""
     if not isinstance(value, Mapping) or not value:
         return {key: value}
     return {
@@ -98,10 +98,7 @@ def columns_of(key: str, value: Any) -> dict[str, Any]:
 
 
 def column_domains(key: str, domain: Domain) -> dict[str, Domain]:
-    """Return what each column of a key can be: a sampler, or the values of a list.
-
-    A column that is a value in one alternative and a sampler in another, or a list with samplers, is left out.
-    """
+    """Return the possible values of each column of a key: a sampler, or the values of a list."""
     if not isinstance(domain, Alternatives):
         return {key: domain}
     found: dict[str, list[Any]] = {}
@@ -153,14 +150,14 @@ _PER_DECADE: Final = 9 * _FIRST
 
 
 def identity(value: Any) -> str:
-    """Return a text that equal values share: those of true and 1 differ, those of 1.0 and 1 do not."""
+    """Return a text that equal values share: true and 1 differ, 1.0 and 1 do not."""
     return json.dumps(_with_whole_numbers(plain(value)), sort_keys=True)
 
 
 def number_of_values(domain: Domain) -> int | None:
-    """Return how many values a domain has, None where there is no bound on their number.
+    """Return how many values a domain has; None if there is no bound.
 
-    A value that several alternatives of a ``choice`` with samplers can be is counted in each of them.
+    A value that is in several alternatives of a ``choice`` with samplers is counted in each.
     """
     if isinstance(domain, Listed):
         return len({identity(value) for value in domain.values})
@@ -175,13 +172,13 @@ def number_of_values(domain: Domain) -> int | None:
 
 
 def number_of_points(domains: Iterable[Domain]) -> int | None:
-    """Return how many combinations of values some domains have, None where there is no bound on their number."""
+    """Return how many combinations of values some domains have; None if there is no bound."""
     numbers = [number_of_values(domain) for domain in domains]
     return None if None in numbers else prod(number for number in numbers if number is not None)
 
 
 def every_value(domain: Domain) -> Iterator[Any]:
-    """Yield each value of a domain that has a number of them, once."""
+    """Yield each value of a finite domain once."""
     if isinstance(domain, Listed):
         yield from {identity(value): value for value in domain.values}.values()
     elif isinstance(domain, Alternatives):
@@ -255,20 +252,20 @@ def _short_numbers(domain: Range) -> Iterator[Number]:
 
 _Point = Mapping[str, Any]
 _MOST_DRAWS: Final = 20
-"""Points that are drawn at random until one is new; then the points are listed one after the other."""
+"""Draws for a new point; after them, points are listed one after another."""
 
 
 class TriedPoints:
     """Owns the identities of the points that were tried; gives points that were not.
 
-    Listing begins where it stopped the time before, so that to use up a space of N points takes N steps in all.
+    Listing continues where it stopped, so that using up a space of N points takes N steps in all.
     """
 
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         self._domains = domains
         self._tried: set[str] = set()
         self._listed: dict[str, Iterator[_Point]] = {}
-        """The rest of the points of the space, by the fixed values."""
+        """The remaining points of the space, by the fixed values."""
 
     def __contains__(self, point: _Point) -> bool:
         return identity(point) in self._tried
@@ -278,9 +275,9 @@ class TriedPoints:
         self._tried.add(identity(point))
 
     def new(self, rng: Random, fixed: _Point) -> _Point | None:
-        """Return a point with the values of ``fixed`` that was not tried, drawn at random; None where none is left.
+        """Return a random new point with the values of ``fixed``; None if there is none.
 
-        The first draw is the point that is drawn where nothing was tried.
+        The first draw is the point that is drawn if nothing was tried.
         """
         for _ in range(_MOST_DRAWS):
             point = self.drawn(rng, fixed)
@@ -296,7 +293,7 @@ class TriedPoints:
         return self._listed.setdefault(identity(fixed), self._every(fixed, list(self._domains)))
 
     def _every(self, fixed: _Point, keys: list[str]) -> Iterator[_Point]:
-        """Yield every point with the values of ``fixed``; none where their number has no bound."""
+        """Yield every point with the values of ``fixed``; none if their number has no bound."""
         free = [domain for key, domain in self._domains.items() if key not in fixed]
         if number_of_points(free) is not None:
             yield from self._below({}, fixed, keys)

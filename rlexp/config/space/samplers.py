@@ -1,4 +1,4 @@
-"""Samplers, ``{loguniform: [1e-4, 1e-2]}`` or in Python's spelling: read into domains, or what is wrong with them."""
+"""Samplers, ``{loguniform: [1e-4, 1e-2]}`` or in Python's spelling: read into domains, or findings about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FREE_FORM = "env_config"
 
 EVAL = "eval"
 MAX_LENGTH = 1000
-"""Characters of a value in Python's spelling."""
+"""Most characters of a value in Python's spelling."""
 
 PYTHON_KEYS = ("sample_from", EVAL)
 """The keys of a sampler in Python's spelling: ``sample_from: "lambda spec: random.uniform(0, 1)"``."""
@@ -47,11 +47,11 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a sampler means."""
+    """The meaning of a sampler."""
 
     domain: Domain
     ends: tuple[Node, ...]
-    """The values that decide whether all of them are right: every one of a list, the ends of a range."""
+    """Values that decide whether all are valid: every value of a list, the ends of a range."""
 
 
 def sampler_in(node: Node, path: KeyPath) -> tuple[str, Node] | None:
@@ -92,12 +92,12 @@ def _python_arguments(module: str, name: str, arguments: list[Any]) -> Any:
     if name == CHOICE:
         return list(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else arguments
     if (module, name) == ("random", "randint") and len(arguments) == 2 and isinstance(arguments[1], int):
-        return [arguments[0], arguments[1] + 1]  # Python's own has both ends, Tune's and NumPy's not the upper one
+        return [arguments[0], arguments[1] + 1]  # Python's has both ends, NumPy's and Tune's exclude the upper
     return arguments
 
 
 def read_sampler(name: str, arguments: Node) -> Sampled:
-    """Return what ``{name: arguments}`` means; raises MalformedError."""
+    """Return the meaning of ``{name: arguments}``; raises MalformedError."""
     return SAMPLERS[name](name, arguments)
 
 

@@ -1,1 +1,1 @@
-"""YAML 1.2 to nodes that know their place in the file, within limits, and plain data back to YAML."""
+"""YAML 1.2 to nodes with their places in the file, within limits, and plain data back to YAML."""

@@ -1,4 +1,4 @@
-"""Nodes: the data of a file, each value with its place; how messages show it, and what a plain word of YAML means.
+"""Nodes: the data of a file, each value with its place; their text in messages, and the meaning of plain words.
 
 A plain word is read by the core schema of YAML 1.2. PyYAML speaks 1.1, which reads ``1e-4`` as a string, ``no`` as
 false, ``1:30`` as 90 and ``012`` as 10.
@@ -19,22 +19,22 @@ KeyPath = tuple[str | int, ...]
 """The keys (and places in lists) from the root to a node."""
 
 MISSING: Final = object()
-"""Returned in place of data that is not there: None is data."""
+"""Returned for missing data, as None is data."""
 
 _LONGEST_SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where something was written: a file with line and column, an option of the command line, or a key of a dict."""
+    """The place of a text: a file with line and column, an option of the command line, or a key of a dict."""
 
     source: str
     """The file as its user named it, or the option: ``-o lr=1e-3``."""
     line: int = 0
-    """From 1; 0 where the source has no lines."""
+    """Line from 1; 0 if the source has no lines."""
     column: int = 0
     subscript: str = ""
-    """In the dict of a program, how to reach it: ``experiments["a"]["config"]``; its line is its number in the dict."""
+    """The expression in a program's dict: ``experiments["a"]["config"]``; its line is its number in the dict."""
 
     def __str__(self) -> str:
         if self.subscript:
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Node:
-    """A value and where it was written; the values inside a list or a mapping are nodes too."""
+    """A value and its place; the values inside a list or a mapping are nodes too."""
 
     value: Scalar | tuple[Node, ...] | Mapping[str, Node]
     place: Place
@@ -54,7 +54,7 @@ class Node:
     """Whether it is a single value that was written without quotes and without a tag."""
 
     def child(self, key: str | int) -> Node | None:
-        """Return the node under ``key``, None where there is none."""
+        """Return the node under ``key``; None if there is none."""
         if isinstance(self.value, Mapping):
             return self.value.get(str(key))
         if isinstance(self.value, tuple) and isinstance(key, int) and 0 <= key < len(self.value):
@@ -62,14 +62,14 @@ class Node:
         return None
 
     def find(self, path: KeyPath) -> Node | None:
-        """Return the node at ``path``, None where there is none."""
+        """Return the node at ``path``; None if there is none."""
         node: Node | None = self
         for key in path:
             node = node.child(key) if node else None
         return node
 
     def entries(self) -> Mapping[str, Node]:
-        """Return what is in a mapping; nothing for any other value."""
+        """Return the entries of a mapping; empty for any other value."""
         return self.value if isinstance(self.value, Mapping) else {}
 
     def with_value(self, value: Scalar | tuple[Node, ...] | Mapping[str, Node]) -> Node:
@@ -112,25 +112,25 @@ class Node:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, or worth a notice, and where."""
+    """A problem or a notice, and its place."""
 
     place: Place
     message: str
     hint: str | None = None
     is_minor: bool = False
-    """Of a notice: changes nothing for its user; only a converted file mentions it."""
+    """Whether a notice changes nothing for its user, so that only a converted file mentions it."""
 
     def problem(self) -> Problem:
-        """Return what is shown for something wrong."""
+        """Return the displayed form of a problem."""
         return Problem(str(self.place), self.message, self.hint)
 
     def notice(self) -> Notice:
-        """Return what is shown for something worth knowing."""
+        """Return the displayed form of a notice."""
         return Notice(str(self.place), self.message)
 
 
 def at(data: Any, path: KeyPath) -> Any:
-    """Return what is at a path of plain data, MISSING where there is nothing."""
+    """Return the plain data at a path, MISSING if there is none."""
     for key in path:
         try:
             data = data[key]
@@ -140,7 +140,7 @@ def at(data: Any, path: KeyPath) -> Any:
 
 
 def _typed(data: Any) -> Any:
-    """Return data in which true differs from 1; Python's are equal."""
+    """Return data in which true differs from 1, as Python's are equal."""
     if isinstance(data, dict):
         return {key: _typed(value) for key, value in data.items()}
     if isinstance(data, list):
@@ -155,7 +155,7 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """Return a key for a message: short, and without what could confuse a terminal."""
+    """Return a key for a message: short, and without characters that could confuse a terminal."""
     return _shortened(key if key.isprintable() and key else repr(key))
 
 
@@ -173,7 +173,7 @@ def shown(value: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value for a message as a file has it: ``null``, ``true``, ``abc``, ``[1, 2]``."""
+    """Return a value for a message in the form of a file: ``null``, ``true``, ``abc``, ``[1, 2]``."""
     if isinstance(value, str):
         return _shortened(value if value.isprintable() and value else repr(value))
     if isinstance(value, list | tuple):
@@ -184,7 +184,7 @@ def written(value: Any) -> str:
 
 
 def written_keys(keys: Mapping[str, Any]) -> str:
-    """Return keys and values for a message, as a file has them: ``noisy: true, sigma0: 0.5``."""
+    """Return keys and values for a message in the form of a file: ``noisy: true, sigma0: 0.5``."""
     return ", ".join(f"{key}: {written(value)}" for key, value in keys.items())
 
 
@@ -203,13 +203,13 @@ BOOLEAN_WORDS: Mapping[str, bool] = {"yes": True, "on": True, "no": False, "off"
 """Booleans of YAML 1.1, strings in YAML 1.2. They may have one capital letter, or only capital letters."""
 
 MAX_DIGITS = 400
-"""More than any number has that fits a float; Python refuses thousands of them."""
+"""More digits than any number has that fits a float; Python refuses thousands of them."""
 
 _LEADING_ZERO = re.compile(r"(?P<sign>[-+]?)0+(?P<digits>[0-9]+)")
 
 
 class ScalarError(ValueError):
-    """A word, or a value of a program, that is none of YAML's; says why, and what to do."""
+    """Raised for a word, or a value of a program, that is not valid in YAML; has the reason and a hint."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -238,7 +238,7 @@ def read_tagged(tag: str, text: str) -> Scalar:
 
 
 def read_yaml_1_1(text: str) -> Scalar:
-    """Return what YAML 1.1 reads a word as that is a string in YAML 1.2; the word itself where it is one in both.
+    """Return YAML 1.1's value of a word that is a string in YAML 1.2; the word itself if it is a string in both.
 
     >>> read_yaml_1_1("1_000_000"), read_yaml_1_1("Off"), read_yaml_1_1("oFF")
     (1000000, False, 'oFF')

@@ -1,4 +1,4 @@
-"""Experiments that a program gives as a dict, as nodes: the same limits as for files, each value with its subscript."""
+"""A program's dict of experiments, as nodes: the same limits as for files, each value with its subscript."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar, Sc
 from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, UnreadableYamlError, YamlText, to_yaml
 
 SOURCE: Final = "experiments"
-"""What messages call the dict: the parameter of ``rlexp.run`` and ``rlexp.load``."""
+"""The name of the dict in messages: the parameter of ``rlexp.run`` and ``rlexp.load``."""
 _LARGEST: Final = 10**MAX_DIGITS
 _IMPORTABLE: Final = "put the class at the top level of a module and import it from there: trials import it by its name"
 
@@ -21,19 +21,18 @@ _IMPORTABLE: Final = "put the class at the top level of a module and import it f
 class ExperimentDict:
     """Experiments by name, as a program gives them: ``{"a": {"run": "DQN", "env": "CartPole-v1"}}``.
 
-    Values are those that YAML has, numbers and arrays of NumPy, tuples, paths, and classes, which stand for
-    ``module:Class``.
+    Values are YAML's, NumPy's numbers and arrays, tuples, paths, and classes, which stand for ``module:Class``.
     """
 
     data: Mapping[Any, Any]
     stem: str = SOURCE
-    """The name of a run of several experiments, as that of a file."""
+    """The name of a run of several experiments, as a file's stem would be."""
 
     def __str__(self) -> str:
         return SOURCE
 
     def read(self) -> YamlText:
-        """Return the nodes, and what cannot be a value. Raises nothing."""
+        """Return the nodes, and findings about invalid values. Raises nothing."""
         reader = _TagReader()
         try:
             root = reader.node(self.data, (), None)
@@ -48,7 +47,7 @@ class ExperimentDict:
 
 
 class _TagReader:
-    """Makes the nodes of one dict, and collects what is wrong with its values."""
+    """Makes the nodes of one dict, and collects findings about its values."""
 
     def __init__(self) -> None:
         self.problems: list[Finding] = []
@@ -56,7 +55,7 @@ class _TagReader:
         self._open: list[int] = []
 
     def node(self, value: Any, path: tuple[str | int, ...], key_place: Place | None) -> Node:
-        """Return a value with everything below it; a value that cannot be one is a problem, and null."""
+        """Return a value with everything below it; an invalid value is a problem, and null."""
         self._count += 1
         place = Place(SOURCE, self._count, 1, _subscript(path))
         if self._count > MAX_NODES or getattr(value, "size", 0) > MAX_NODES:  # an array may be far larger
@@ -104,7 +103,7 @@ class _TagReader:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a single value; raises ScalarError for one that no file could hold."""
+    """Return a single value; raises ScalarError if no file could hold it."""
     if isinstance(value, str):
         return _text(str(value))
     if value is None or isinstance(value, bool | float):
@@ -129,7 +128,7 @@ def _text(text: str) -> str:
 
 
 def name_of_class(cls: type) -> str:
-    """Return ``module:Class``, by which another process finds a class; raises ScalarError where none could."""
+    """Return ``module:Class``, by which another process finds a class; raises ScalarError if none could."""
     module = cls.__module__
     if module == "__main__":
         message = f"{cls.__name__} is defined in the program that was started (or in a notebook), not in a module"

@@ -1,6 +1,6 @@
 """YAML text to nodes and back: every value's line and column, repeated keys found, limits against bombs, clear errors.
 
-Pure Python on purpose: libyaml's C loader crashes the process on deep nesting. What is written is read back as it was.
+Pure Python on purpose: libyaml's C loader crashes the process on deep nesting. Written data is read back unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlexp.config.yaml.nodes import (
 from rlexp.files import open_regular
 
 Locate = Callable[[int, int], Place]
-"""Makes a place of a line and a column, both from 1."""
+"""A function that makes a place from line and column, both from 1."""
 
 MAX_BYTES = 256 * 1024
 """Size of a file: more than ten times the largest experiment file that was ever published."""
@@ -68,10 +68,10 @@ _FORM = "write the name of an experiment (my-experiment:) and indent its keys be
 
 
 class YamlText(NamedTuple):
-    """What was read."""
+    """The result of reading."""
 
     root: Node | None
-    """None where the text cannot be read or is empty."""
+    """The root; None if the text cannot be read or is empty."""
     problems: tuple[Finding, ...]
     notices: tuple[Finding, ...] = ()
 
@@ -133,7 +133,7 @@ class _Loader(yaml.SafeLoader):
         return _TAG + ("seq" if kind is yaml.SequenceNode else "map")
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose one node; raises MarkedYAMLError where it is nested too deep, or one too many."""
+        """Compose one node; raises MarkedYAMLError if it is nested too deep, or one too many."""
         self._depth += 1
         self._count += 1
         if self._depth > MAX_DEPTH or self._count > MAX_NODES:
@@ -145,7 +145,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _NodeBuilder:
-    """Builds one file's nodes, and collects what is wrong with them and what its user should know."""
+    """Builds one file's nodes, and collects problems and notices."""
 
     def __init__(self, locate: Locate) -> None:
         self.problems: list[Finding] = []
@@ -259,7 +259,7 @@ def _text(node: yaml.ScalarNode) -> str:
 
 
 class UnreadableYamlError(Exception):
-    """The text cannot be read at all; holds the one finding that says why."""
+    """Raised for unreadable text; has the one finding with the reason."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -287,12 +287,12 @@ def read_text(path: Path, name: str) -> str:
 
 
 def _is_of_the_shell(path: Path) -> bool:
-    """Return whether this is how shells name the output of another program: ``<(program)`` and ``/dev/stdin``."""
+    """Return whether a path is a shell's name for the output of another program: ``<(program)`` and ``/dev/stdin``."""
     return path.parts[:3] == ("/", "dev", "fd") or path == Path("/dev/stdin")
 
 
 def _hint_of_missing(path: Path) -> str | None:
-    """Return the hint for a name of no file that may be a value of ``-o``, behind a space."""
+    """Return the hint for a missing file whose name may be a value of ``-o`` after a space."""
     return None if path.suffix in (".yaml", ".yml") else "-o KEY=VALUE is one word, without spaces around ="
 
 
@@ -300,7 +300,7 @@ def _file_to_name(directory: Path, name: str) -> str:
     """Return the hint for a directory that was given in place of a file."""
     try:
         first = min(path.name for path in directory.glob("*.y*ml"))
-    except (OSError, ValueError):  # it cannot be listed, or has none
+    except (OSError, ValueError):  # it cannot be listed, or is empty
         first = "experiment.yaml"
     return f"name a file, for example {Path(name) / first}; rlexp resume DIR resumes a run, rlexp ls DIR lists runs"
 

@@ -83,8 +83,7 @@ class PlainFrames:
 
 PACKED_BLOCK = 8
 """Frames compressed together. A Pong frame takes 253 bytes alone, 130 in blocks of 4, 108 of 8, 97 of 16.
-The 7 frames of a row of two stacks are in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs.
-"""
+The 7 frames of a row of two stacks are in 1.75 blocks of 8, which take 5 µs to unpack, or in 1.4 of 16, 9 µs."""
 BYTES_BESIDE = 33 + 8
 """Bytes that Python adds to each block: the header of a ``bytes`` object, and the pointer to it."""
 

@@ -149,7 +149,7 @@ def plan_of(tmp_path: Path, **optuna_options: Any) -> Plan:
         ({"storage": "redis://host/0"}, "it begins with redis://", "sqlite:///study.db"),
         ({"storage": "oracle+cx://host/0"}, "it begins with oracle+cx://", "sqlite:///study.db"),
         ({"storage": "://host/0"}, "storage is not a URL of a database", "sqlite:///study.db"),
-        ({"storage": "study.db"}, "its name is that of a database", "write sqlite:/// before it"),
+        ({"storage": "study.db"}, "it has the name of a database", "write sqlite:/// before it"),
         ({"study_name": "cart"}, "study_name is given without storage", "write storage"),
         ({"storage": "study.log", "sampler": "cmaes"}, "as a pickle", "use another sampler"),
     ],

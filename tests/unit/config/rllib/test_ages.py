@@ -16,7 +16,7 @@ from tests.lab.experiment_files import Load, config_of, messages, planned
 
 
 def notices_of_age(plan: Plan) -> list[str]:
-    return [message for message in messages(plan) if "the spelling of a is that of RLlib" in message]
+    return [message for message in messages(plan) if "a is spelled as in RLlib" in message]
 
 
 def age(text: str, run: str = "DQN") -> Age | None:
@@ -204,7 +204,7 @@ class TestDefaults:
     def test_notice_names_age_and_defaults(self, load: Load) -> None:
         plan = load("num_workers: 0, num_rollout_workers: 0", run="PPO")
         assert notices_of_age(plan) == [
-            "the spelling of a is that of RLlib 1.13 to 2.20. Keys that it does not give have the "
+            "a is spelled as in RLlib 1.13 to 2.20. Keys that it does not give have the "
             "defaults of these releases: "
             "config.normalize_actions: true. To use rlexp's defaults, write config.normalize_actions: false"
         ]
