@@ -10,14 +10,14 @@ import pytest
 from tests.house.voice import CODE, DOCSTRINGS, Finding, all_files, code_texts, findings, page_texts, sentences
 
 MOST = {
-    "behind": 1,
+    "behind": 0,
     "coinage": 1,
-    "is-no": 31,
-    "long-sentence": 17,
-    "of-what": 148,
-    "riddle": 2,
-    "torn-docstring": 112,
-    "where-for-if": 236,
+    "is-no": 22,
+    "long-sentence": 0,
+    "of-what": 67,
+    "riddle": 1,
+    "torn-docstring": 83,
+    "where-for-if": 168,
 }
 """The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
 
