@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ from rlexp.cluster.shortcuts import SHORTCUTS
 from rlexp.commands.basic_options import AsJson, Debug
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, Overrides, Seed, load_options, room_of
-from rlexp.config.load import LoadOptions, Plan, converted_file, load_plan
+from rlexp.config.load import Plan, converted_file, load_plan
 from rlexp.errors import ConfigError, RlexpError, UsageError
 from rlexp.processes.family import find_leftovers
 from rlexp.terminal.checking import (
@@ -29,6 +30,8 @@ from rlexp.terminal.checking import (
     print_nodes,
     print_notices,
     print_plan,
+    print_preset,
+    print_settings,
 )
 
 if TYPE_CHECKING:
@@ -55,24 +58,16 @@ def check(
     """
     joining = choose(address, os.environ)
     options = load_options(imports, allow_unknown, fit, joining)
-    check_files(files, overrides or (), seed, options, joining, as_json=as_json, make_envs=make_envs)
+    load = partial(load_plan, files, overrides or (), seed, options)
+    check_plan(load, joining, as_json=as_json, make_envs=make_envs)
 
 
-def check_files(
-    files: Sequence[Path],
-    overrides: Sequence[str],
-    seed: int | None,
-    options: LoadOptions,
-    joining: Joining,
-    *,
-    as_json: bool,
-    make_envs: bool = False,
-) -> None:
-    """Print the trials that files make and what of them was checked, and raise what is wrong with them."""
+def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, make_envs: bool = False) -> None:
+    """Print the trials of a plan and what of them was checked, and raise what is wrong with what ``load`` reads."""
     plan, envs, is_joined = None, None, joining.address is not None
     error: RlexpError | None = None
     try:
-        plan = load_plan(files, overrides, seed, options)
+        plan = load()
         check_requirements(plan)
         check_fits(plan.everything, room_of(joining))
         _require_samplers(plan)
@@ -83,12 +78,14 @@ def check_files(
     if as_json:
         print(json.dumps(plan_as_json(plan, error, envs, is_joined)))
     elif plan:
+        print_settings(plan)
         print_notices(plan)
         print_plan(plan)
         if error:
             print_envs(envs or ())
         else:
             print_checked(plan, envs, is_joined)
+            print_preset(plan)
     if error:
         raise error
 

@@ -85,6 +85,15 @@ Files = Annotated[
     list[Path],
     typer.Argument(metavar="FILE", help="Experiment files.", show_default=False, autocompletion=complete_file),
 ]
+FilesOrNone = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Experiment files; none with --algo and --env.",
+        show_default=False,
+        autocompletion=complete_file,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -134,6 +143,7 @@ Searched = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=A,B,C", help="Search a key over values or a sampler; repeatable."),
 ]
+Seeds = Annotated[int | None, whole("--seeds", "N", "Train everything N times, with different seeds.", 1, 10**6)]
 NumSeeds = Annotated[
     int | None, whole("--num-seeds", "K", "Trials of each configuration, with different seeds.", 1, 10**6)
 ]
@@ -185,6 +195,11 @@ def track_flags(chosen: Sequence[Tracking] | None) -> tuple[Flag, ...]:
         raise UsageError("--track none cannot be combined with other trackers", "leave one of them out")
     shown = " ".join(f"--track {name}" for name in names) or "--track none"
     return (Flag(shown, "track.to", f"[{', '.join(names)}]"),)
+
+
+def seed_flags(number: int | None) -> tuple[Flag, ...]:
+    """Return ``--seeds`` as a value of a key."""
+    return () if number is None else (Flag(f"--seeds {number}", "num_samples", str(number)),)
 
 
 def search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, ...]:

@@ -1,4 +1,4 @@
-"""Commands that train: ``run``, ``sweep``, ``resume``, and ``train`` with RLlib's options.
+"""Commands that train: ``run``, ``sweep``, ``resume``, and ``train``, which is ``run`` with RLlib's options too.
 
 Each makes a request of its parameters; :func:`answer` trains for it, and for a program in a process of its own.
 """
@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -41,13 +41,13 @@ from rlexp.commands.board_keys import (
     refuse_board,
     take_master,
 )
-from rlexp.commands.checking import check_files
+from rlexp.commands.checking import check_plan
 from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.options import (
     Address,
     AllowUnknown,
     DryRun,
-    Files,
+    FilesOrNone,
     Fit,
     Imports,
     Mode,
@@ -60,19 +60,30 @@ from rlexp.commands.options import (
     Searched,
     SearcherName,
     Seed,
+    Seeds,
     TimeBudget,
     Track,
     Wait,
     WorkingDir,
     load_options,
     search_flags,
+    seed_flags,
     track_flags,
 )
-from rlexp.config.command_line import LoadOptions, experiment_text, option_at
+from rlexp.commands.without_file import (
+    Algo,
+    Env,
+    LearningRate,
+    Stop,
+    checkpoint_flags,
+    experiment_flags,
+    preset_plan,
+    source_of,
+)
+from rlexp.config.command_line import LoadOptions
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
-from rlexp.errors import ConfigError, UsageError
-from rlexp.terminal.checking import print_notices
+from rlexp.terminal.checking import print_how_to_change, print_notices, print_settings
 from rlexp.terminal.lines import outlive_readers
 from rlexp.tuning.request import Source, TrainingRequest
 
@@ -82,7 +93,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    files: Files,
+    files: FilesOrNone = None,
+    algo: Algo = None,
+    env: Env = None,
+    stop: Stop = None,
+    seeds: Seeds = None,
+    lr: LearningRate = None,
     overrides: Overrides = None,
     out: Out = TrainingRequest.out,
     name: Name = None,
@@ -104,11 +120,14 @@ def run(
     as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Train every experiment and variant in the files.
+    """Train the experiments in files, or without a file an agent on an env.
 
-    A run is named after its experiment, or after the first file where there are several experiments.
+    A run is named after its experiment, or after the first file where there are several experiments. Without a file,
+    --algo and --env choose settings that fit the env and this machine; the run keeps them as experiment.yaml.
     """
-    request = TrainingRequest.of("run", locals(), source=Source(tuple(files)), flags=track_flags(track))
+    source = source_of(files, algo, env, "run")
+    flags = (*experiment_flags(stop, lr), *seed_flags(seeds), *track_flags(track))
+    request = TrainingRequest.of("run", locals(), source=source, flags=flags)
     joining = choose(address, os.environ, wait, working_dir)
     place = chosen_board(board, insecure, queue=queue, joining=joining)
     take_master(keys, place is not None)
@@ -117,9 +136,14 @@ def run(
 
 def sweep(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="An experiment file with one experiment.", autocompletion=complete_file),
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="A file with one experiment.", show_default=False, autocompletion=complete_file
+        ),
+    ] = None,
+    algo: Algo = None,
+    env: Env = None,
+    stop: Stop = None,
     searched: Searched = None,
     searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
     scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
@@ -159,8 +183,9 @@ def sweep(
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
     refuse_board(board, "a sweep has many trials, and a board's task is one")
-    flags = (*search_flags(section, searched or ()), *track_flags(track))
-    request = TrainingRequest.of("sweep", options, source=Source((file,)), flags=flags)
+    source = source_of([] if file is None else [file], algo, env, "sweep")
+    flags = (*experiment_flags(stop), *search_flags(section, searched or ()), *track_flags(track))
+    request = TrainingRequest.of("sweep", options, source=source, flags=flags)
     _train_files(replace(request, joining=choose(address, os.environ, wait, working_dir)), dry_run)
 
 
@@ -200,103 +225,71 @@ def resume(
 
 
 def train(
-    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE", help="Experiment files; the word file may come first.", show_default=False),
     ] = None,
     files: Annotated[list[Path] | None, typer.Option("-f", "--config-file", help="An experiment file.")] = None,
-    agent: Annotated[str | None, typer.Option("--run", "--algo", help="Agent, without a file.")] = None,
-    env: Annotated[str | None, typer.Option(help="Environment, without a file.")] = None,
-    config: Annotated[str, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = "{}",
-    stop: Annotated[str, typer.Option(metavar="JSON", help="When trials stop, as JSON.")] = "{}",
-    name: Annotated[str, typer.Option("--experiment-name", help="Name of the experiment.")] = "default",
-    num_samples: Annotated[int, whole("--num-samples", "N", "Number of repeats.", 1)] = 1,
+    algo: Algo = None,
+    env: Env = None,
+    config: Annotated[str | None, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = None,
+    stop: Stop = None,
+    experiment_name: Annotated[
+        str, typer.Option("--experiment-name", help="Name of the experiment without a file.")
+    ] = "default",
+    seeds: Seeds = None,
+    num_samples: Annotated[int | None, whole("--num-samples", "N", "As --seeds.", 1)] = None,
+    lr: LearningRate = None,
     checkpoint_freq: Annotated[
-        int, whole("--checkpoint-freq", "N", "Iterations between checkpoints; 0 for none.", 0)
-    ] = 0,
+        int | None, whole("--checkpoint-freq", "N", "Iterations between checkpoints; 0 for none.", 0)
+    ] = None,
     checkpoint_at_end: Annotated[
         bool, typer.Option("--checkpoint-at-end", help="Write a checkpoint at the end (the default).")
     ] = False,
+    overrides: Overrides = None,
     out: Annotated[
         Path,
         typer.Option(
             "--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created."
         ),
     ] = TrainingRequest.out,
+    name: Name = None,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    seed: Seed = None,
     imports: Imports = None,
+    allow_unknown: AllowUnknown = False,
     fit: Fit = False,
     address: Address = None,
     wait: Wait = None,
     working_dir: WorkingDir = False,
+    board: BoardUrl = None,
+    keys: MasterOption = None,
+    queue: QueueUrl = None,
+    insecure: Insecure = False,
     track: Track = None,
+    quiet: Quiet = False,
+    as_json: AsJsonLines = False,
     debug: Debug = False,
 ) -> None:
-    """Train with the options of RLlib's command line.
+    """Train as rlexp run does, with RLlib's options too.
 
     `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`.
     """
-    outlive_readers()
     given = (*(files or ()), *(Path(word) for word in (words or ()) if word != "file"))
-    options = {"out": out, "imports": imports, "fit": fit, "debug": debug, "command": sys.argv}
-    request = TrainingRequest.of("run", options, source=Source(given), flags=track_flags(track))
-    request = replace(request, joining=choose(address, os.environ, wait, working_dir))
-    if given:
-        refuse_beside_files(context)
-        _end(answer(request))
-    keys = {"checkpoint_freq": checkpoint_freq, "checkpoint_at_end": checkpoint_at_end}
-    text = experiment_text(name, agent, env, config, stop, num_samples=num_samples, **keys)
-    with TemporaryDirectory() as folder, prepared(request.joining, debug) as joining:
-        request = replace(request, joining=joining)
-        plan = plan_of_text(text, Path(folder) / "experiment.yaml", reading_of(request))
-        _end(train_plan(plan, request))
-
-
-_OF_AN_EXPERIMENT: Final = {
-    "agent": "rlexp run FILE -o run=APEX overrides a value in the file",
-    "env": "rlexp run FILE -o env=CartPole-v1 overrides a value in the file",
-    "config": "rlexp run FILE -o config.lr=0.001 overrides a value in the file",
-    "stop": "rlexp run FILE -o stop.timesteps_total=10000 overrides a value in the file",
-    "name": "rlexp run FILE --name NAME names the run's directory",
-    "num_samples": "rlexp run FILE -o num_samples=3 overrides a value in the file",
-    "checkpoint_freq": "rlexp run FILE -o checkpoint_freq=10 overrides a value in the file",
-    "checkpoint_at_end": "rlexp run FILE -o checkpoint_at_end=true overrides a value in the file",
-}
-"""Parameters of ``train`` that describe an experiment, and what to do instead where a file describes it."""
-
-
-def refuse_beside_files(context: typer.Context) -> None:
-    """Raise UsageError where options were given that describe an experiment: a file describes its own."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        # By its name: some versions of typer carry a copy of click with its own enumeration of sources.
-        if name in _OF_AN_EXPERIMENT and source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{parameter.opts[0]} cannot be combined with a file", _OF_AN_EXPERIMENT[name])
-
-
-def plan_of_text(text: str, path: Path, options: LoadOptions) -> Plan:
-    """Return the plan of a text that options of the command line made, written to ``path``; messages name the options.
-
-    Raises ConfigError as ``load_plan`` does.
-    """
-    path.write_text(text, encoding="utf-8")
-
-    def option(where: str) -> str:
-        line = where.removeprefix(f"{path}:").partition(":")[0]
-        return option_at(text, int(line)) if line.isdecimal() else where
-
-    try:
-        plan = load_plan([path], options=options)
-    except ConfigError as error:
-        raise ConfigError([replace(problem, where=option(problem.where)) for problem in error.problems]) from None
-    return replace(plan, notices=tuple(replace(notice, where=option(notice.where)) for notice in plan.notices))
+    source = source_of(given, algo, env, "train", experiment_name)
+    checkpoints = checkpoint_flags(checkpoint_freq, checkpoint_at_end)
+    flags = (*experiment_flags(stop, lr, config), *seed_flags(seeds or num_samples), *checkpoints, *track_flags(track))
+    request = TrainingRequest.of("run", locals(), source=source, flags=flags)
+    joining = choose(address, os.environ, wait, working_dir)
+    place = chosen_board(board, insecure, queue=queue, joining=joining)
+    take_master(keys, place is not None)
+    _train_files(replace(request, joining=joining, board=place), dry_run)
 
 
 def _train_files(request: TrainingRequest, dry_run: bool) -> None:
     if dry_run:
-        given = (request.source.files, request.overrides, request.seed, reading_of(request), request.joining)
-        check_files(*given, as_json=request.as_json)
+        check_plan(partial(plan_of, request), request.joining, as_json=request.as_json)
         return
     outlive_readers()
     _end(answer(replace(request, command=tuple(sys.argv))))
@@ -321,8 +314,15 @@ def answer(request: TrainingRequest) -> Trained:
         request = replace(request, joining=joining)
         if request.kind == "resume":
             return _resume(request)
-        sources = _sources(request.source)
-        return train_plan(load_plan(sources, request.overrides, request.seed, reading_of(request)), request)
+        return train_plan(plan_of(request), request)
+
+
+def plan_of(request: TrainingRequest) -> Plan:
+    """Return what a request for a run or sweep trains; raises ConfigError as ``load_plan`` does."""
+    reading = reading_of(request)
+    if request.source.env is not None:
+        return preset_plan(request, reading)
+    return load_plan(_sources(request.source), request.overrides, request.seed, reading)
 
 
 def _sources(source: Source) -> Sequence[Path | ExperimentDict]:
@@ -335,7 +335,8 @@ def _sources(source: Source) -> Sequence[Path | ExperimentDict]:
 
 def reading_of(request: TrainingRequest) -> LoadOptions:
     """Return how the experiments of a request are read."""
-    options = load_options(request.imports, request.allow_unknown, request.fit, request.joining)
+    is_fitted = request.fit or request.source.env is not None
+    options = load_options(request.imports, request.allow_unknown, is_fitted, request.joining)
     folders = None if request.source.data is None else request.source.folders
     return replace(options, is_sweep=request.kind == "sweep", flags=request.flags, module_folders=folders)
 
@@ -347,6 +348,8 @@ def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
         only_sweep(plan)
     else:
         refuse_sweeps(plan)
+    if not request.quiet:
+        print_settings(plan)
     print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     remember_ones_own(plan)
@@ -357,6 +360,8 @@ def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
 
     with _display(request) as display:
         code = (run_sweep if is_sweep else run_plan)(plan, request, display)
+    if not (request.as_json or request.quiet):
+        print_how_to_change(display.run_directory, plan)
     return Trained(code, display.run_directory)
 
 

@@ -1,29 +1,21 @@
-"""The command line's part of experiments: how to read files, overrides of their values, RLlib's flags as a file."""
+"""The command line's part of experiments: how to read files, overrides of their values."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place
-from rlexp.config.yaml.reader import to_yaml
-from rlexp.errors import UsageError
 
 Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
 """A function that changes an experiment, for example to fit a machine, and returns what it changed."""
 
 MAX_TRIALS: Final = 10_000
 """Maximum number of trials; a grid of seven axes reaches it by accident."""
-_KEY_OF_EXPERIMENT: Final = re.compile(r"  (\w+):")
-
-_EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 10000}'}
-
 _FORM = ("an override must be key.path=value", "for example -o lr=1e-3, or -o stop.timesteps_total=1e6")
 
 
@@ -113,31 +105,3 @@ def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding
     if value.problems:
         return value.problems
     return Override(path, value.root or Node(None, place, place))
-
-
-def experiment_text(name: str, run: str | None, env: str | None, config: str, stop: str, **keys: Any) -> str:
-    """Return a file with one experiment; ``config`` and ``stop`` are JSON. Raises UsageError."""
-    if run is None or env is None:
-        raise UsageError(
-            "train needs a file, or --run and --env", "rlexp train -f FILE, or --run DQN --env CartPole-v1"
-        )
-    experiment = {"run": run, "env": env, "stop": _group("--stop", stop), "config": _group("--config", config)}
-    return to_yaml({name: experiment | {key: value for key, value in keys.items() if value is not False}})
-
-
-def option_at(text: str, line: int) -> str:
-    """Return the option from which a line (from 1) of such a file comes; messages cannot name a file nobody wrote."""
-    lines = text.splitlines()[:line]
-    keys = (found[1] for each in reversed(lines) if (found := _KEY_OF_EXPERIMENT.match(each)))
-    return "--" + next(keys, "experiment-name").replace("_", "-")
-
-
-def _group(option: str, text: str) -> dict[str, Any]:
-    hint = f"for example {option} '{_EXAMPLES[option]}'"
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{option} is not JSON: {error}", hint) from error
-    if not isinstance(data, dict):
-        raise UsageError(f"{option} must be a JSON object", hint)
-    return data

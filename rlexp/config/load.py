@@ -14,7 +14,7 @@ from rlexp.config.parsed_experiment import ParsedExperiment, parsed_experiment_o
 from rlexp.config.plan import Plan, planned, resolved_yaml
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place, shown_key
-from rlexp.config.yaml.python_values import ExperimentDict
+from rlexp.config.yaml.python_values import NotAFile
 from rlexp.config.yaml.reader import read_text
 from rlexp.errors import ConfigError
 
@@ -40,7 +40,7 @@ class _Entry:
 
 
 def load_plan(
-    paths: Sequence[Path | str | ExperimentDict],
+    paths: Sequence[Path | str | NotAFile],
     overrides: Sequence[str] = (),
     seed: int | None = None,
     options: LoadOptions = AS_IT_STANDS,
@@ -60,14 +60,14 @@ def load_plan(
 
     """
     parsed_experiments = load_experiments(paths, overrides, seed, options)
-    sources = tuple(path if isinstance(path, ExperimentDict) else Path(path) for path in paths)
+    sources = tuple(path if isinstance(path, NotAFile) else Path(path) for path in paths)
     files = (source for source in sources if isinstance(source, Path))
     folders = folders_for(files) if options.module_folders is None else options.module_folders
     return planned(parsed_experiments, sources, UserModules(options.imports, folders), fresh_seed)
 
 
 def load_experiments(
-    paths: Sequence[Path | str | ExperimentDict],
+    paths: Sequence[Path | str | NotAFile],
     overrides: Sequence[str] = (),
     seed: int | None = None,
     options: LoadOptions = AS_IT_STANDS,
@@ -96,12 +96,12 @@ def converted_file(path: Path, options: LoadOptions = AS_IT_STANDS) -> str:
     return converted(load_experiments([path], options=options), read_text(path, str(path)))
 
 
-def _entries(paths: Sequence[Path | str | ExperimentDict]) -> tuple[list[_Entry], tuple[Finding, ...]]:
+def _entries(paths: Sequence[Path | str | NotAFile]) -> tuple[list[_Entry], tuple[Finding, ...]]:
     """Return the experiments of all files, and findings about the files."""
     entries: list[_Entry] = []
     findings: list[Finding] = []
     for path in paths:
-        text = path.read() if isinstance(path, ExperimentDict) else reader.read_file(Path(path), str(path))
+        text = path.read() if isinstance(path, NotAFile) else reader.read_file(Path(path), str(path))
         findings.extend(text.problems)
         if text.root is None:
             continue
@@ -160,7 +160,7 @@ def _too_many(parsed_experiments: Iterable[ParsedExperiment], most: int) -> tupl
 
 
 def _ordered(
-    findings: Iterable[Finding], unreadable: Iterable[Finding], paths: Sequence[Path | str | ExperimentDict]
+    findings: Iterable[Finding], unreadable: Iterable[Finding], paths: Sequence[Path | str | NotAFile]
 ) -> list[Finding]:
     """Return findings without repetitions, by file and position; findings of the command line last.
 

@@ -18,7 +18,7 @@ from rlexp.config.space.grid import SEARCH, TRACK
 from rlexp.config.sweep import Sweep
 from rlexp.config.variants import resolved, varied_values, without_section
 from rlexp.config.yaml.nodes import Finding, Node
-from rlexp.config.yaml.python_values import ExperimentDict
+from rlexp.config.yaml.python_values import NotAFile
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
 
@@ -43,8 +43,8 @@ class Plan:
     trials: tuple[Trial, ...]
     """The trials of all experiments, in the order of the files; for sweeps, the trials that are known beforehand."""
     notices: tuple[Notice, ...]
-    sources: tuple[Path | ExperimentDict, ...]
-    """The files read, and dicts in place of files."""
+    sources: tuple[Path | NotAFile, ...]
+    """The files read, and dicts and texts in place of files."""
     modules: UserModules = NO_MODULES
     """The user's own modules, which every process that makes an environment may import."""
     sweeps: tuple[Sweep, ...] = ()
@@ -81,7 +81,7 @@ class Plan:
 
 def planned(
     parsed_experiments: Sequence[ParsedExperiment],
-    sources: tuple[Path | ExperimentDict, ...],
+    sources: tuple[Path | NotAFile, ...],
     modules: UserModules,
     fresh_seed: Callable[[], int],
 ) -> Plan:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rlexp import __version__
@@ -18,10 +20,12 @@ from rlexp.config.plan import Plan
 from rlexp.config.space.domains import Domain
 from rlexp.config.space.points import Alternatives
 from rlexp.config.sweep import Sweep
+from rlexp.config.yaml.python_values import ExperimentText
 from rlexp.errors import Problem, RlexpError
 from rlexp.processes.family import Leftover
-from rlexp.runs.record import installed_version
-from rlexp.terminal.lines import aligned, print_notice_list, visible
+from rlexp.runs.directories import as_typed
+from rlexp.runs.record import EXPERIMENT_FILE, installed_version
+from rlexp.terminal.lines import aligned, print_notice_list, print_setting, visible
 from rlexp.text import CUT, MOST_LINES, columns_of, exact, first_of, masked, middle_cut, wrapped
 
 _HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")
@@ -49,6 +53,27 @@ class EnvReport:
 def print_notices(plan: Plan) -> None:
     """Print a plan's notices to stderr, a line each, and how many are left out."""
     print_notice_list(plan.notices, "; rlexp check --json prints all")
+
+
+def print_settings(plan: Plan) -> None:
+    """Print to stderr which preset a plan is of; nothing for files."""
+    for source in plan.sources:
+        if isinstance(source, ExperimentText):
+            print_setting("settings:", source.name)
+
+
+def print_preset(plan: Plan) -> None:
+    """Print to stdout the file that a run without one keeps."""
+    for source in plan.sources:
+        if isinstance(source, ExperimentText):
+            print(f"\nthe run keeps this as {EXPERIMENT_FILE}:\n\n{source.text}", end="")
+
+
+def print_how_to_change(run_directory: Path | None, plan: Plan) -> None:
+    """Print to stdout how to change the settings of a run that was begun without a file."""
+    if run_directory is not None and isinstance(plan.sources[0], ExperimentText):
+        file = shlex.quote(str(as_typed(run_directory) / EXPERIMENT_FILE))
+        print(f"to change settings: edit {file}, then: rlexp run {file}", flush=True)
 
 
 def print_plan(plan: Plan) -> None:

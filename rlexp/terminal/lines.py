@@ -136,6 +136,11 @@ def print_notice_list(notices: Sequence[Notice], rest: str) -> None:
         _print("notice:", YELLOW, line)
 
 
+def print_setting(label: str, text: str) -> None:
+    """Print to stderr what a command goes by, after a label such as ``settings:``."""
+    _print(label, CYAN, text)
+
+
 def _print(label: str, colour: str, text: str) -> None:
     """Print a label and a text to stderr; on a terminal, lines are broken between words and continue below the text."""
     margin = len(label) + 1

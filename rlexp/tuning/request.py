@@ -25,12 +25,17 @@ Kind = Literal["run", "sweep", "resume"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where experiments come from: files, or the values of a dict."""
+    """Where experiments come from: files, the values of a dict, or the preset for an agent and an env."""
 
     files: tuple[Path, ...] = NO_FILES
     data: Mapping[str, Any] | None = None
     folders: tuple[str, ...] = ()
     """Where the modules that a dict names are looked for; those of files are looked for beside them."""
+    agent: str | None = None
+    env: str | None = None
+    """The agent and env of a preset as they were given, perhaps misspelled."""
+    name: str | None = None
+    """The name of the experiment of a preset; None: the name that the preset has."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,8 @@ class TrainingRequest:
     def from_json(content: Mapping[str, Any]) -> TrainingRequest:
         """Return the request that went through JSON."""
         source = content["source"]
-        files = tuple(map(Path, source["files"]))
-        return TrainingRequest.of(
-            content["kind"], content, source=Source(files, source["data"], tuple(source["folders"]))
-        )
+        paths = {"files": tuple(map(Path, source["files"])), "folders": tuple(source["folders"])}
+        return TrainingRequest.of(content["kind"], content, source=Source(**source | paths))
 
 
 OPTIONS: Final[Mapping[str, Any]] = {

@@ -47,6 +47,7 @@ OTHERS = "the other files"
 """Of a room, those without a floor of their own; they may import each other."""
 FLOORS_WITHIN = {
     "config": {  # a file's way from text to trials goes up
+        "presets": 10,
         "load": 10,
         "convert": 9,
         "plan": 9,

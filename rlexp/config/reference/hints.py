@@ -136,6 +136,12 @@ def for_unknown_metric(metric: str) -> str:
     return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(KNOWN_METRICS)}"
 
 
+def metric_meant(name: str) -> str | None:
+    """Return the metric of ``stop`` that other libraries call ``name``, or that has this name."""
+    stop = _MEANT.get(name.lower(), "").removeprefix("stop.")
+    return _MEANT_METRICS.get(name.lower()) or next((each for each in (stop, name) if each in KNOWN_METRICS), None)
+
+
 def for_unknown_agent(run: str) -> str:
     """Return the hint for an agent that does not exist."""
     known = {name.upper(): name for name in (*AGENTS, *agents_of_packages())}

@@ -1,4 +1,4 @@
-"""A program's dict of experiments, as nodes: the same limits as for files, each value with its subscript."""
+"""Experiments without a file, as nodes: the dict of a program, with the limits of files, and a text of ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar, ScalarError
-from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, UnreadableYamlError, YamlText, to_yaml
+from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, UnreadableYamlError, YamlText, parse, to_yaml
 
 SOURCE: Final = "experiments"
 """The name of the dict in messages: the parameter of ``rlexp.run`` and ``rlexp.load``."""
@@ -44,6 +44,35 @@ class ExperimentDict:
         """Return the same experiments as the text of a file."""
         root = self.read().root
         return to_yaml(root.plain() if root is not None else {})
+
+
+@dataclass(frozen=True)
+class ExperimentText:
+    """Experiments as the text of a file that nobody has written: messages name what it is, and no lines of it."""
+
+    text: str
+    name: str
+    """Its name in messages: ``the example cartpole-ppo``."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def stem(self) -> str:
+        """The name of a run of several experiments."""
+        return self.name
+
+    def read(self) -> YamlText:
+        """Return the nodes, whose places have the lines of the text. Raises nothing."""
+        return parse(self.text, lambda line, column: Place(self.name, line, column, subscript=self.name))
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """Return the text."""
+        return self.text
+
+
+NotAFile = ExperimentDict | ExperimentText
+"""Experiments that a command or a program has without a file."""
 
 
 class _TagReader:

@@ -292,8 +292,9 @@ def _is_of_the_shell(path: Path) -> bool:
 
 
 def _hint_of_missing(path: Path) -> str | None:
-    """Return the hint for a missing file whose name may be a value of ``-o`` after a space."""
-    return None if path.suffix in (".yaml", ".yml") else "-o KEY=VALUE is one word, without spaces around ="
+    """Return the hint for ``=`` or a number, which may be part of ``-o KEY = VALUE``."""
+    is_part = path.name == "=" or FLOAT.fullmatch(path.name) or INTEGER.fullmatch(path.name)
+    return "-o KEY=VALUE is one word, without spaces around =" if is_part else None
 
 
 def _file_to_name(directory: Path, name: str) -> str:

@@ -1,0 +1,146 @@
+"""``rlexp run``, ``sweep`` and ``train`` with an agent and an env in place of a file, up to where a training begins."""
+
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.load import load_plan
+from tests.cli.forked_commands import rlexp
+
+OWN_ENV = """\
+import gymnasium
+
+class Maze(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(4)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, 1.0, True, False, {}
+"""
+
+
+def kept(*words: str, cwd: Path | None = None) -> str:
+    """Return the file that a run would keep."""
+    done = rlexp(*words, "--dry-run", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("experiment.yaml:\n\n")[2]
+
+
+def test_settings_are_named_and_shown() -> None:
+    done = rlexp("run", "--algo", "ppo", "--env", "CartPole-v1", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "settings: the example cartpole-ppo\n")
+    assert done.stdout.splitlines()[1].split()[:3] == ["00000-PPO-CartPole-v1", "PPO", "CartPole-v1"]
+    assert "\ncartpole-ppo:\n  run: PPO\n  env: CartPole-v1\n" in done.stdout
+
+
+def test_options_are_values_of_keys(tmp_path: Path) -> None:
+    options = ["--stop", "reward=250", "--stop", "steps=1e5", "--seeds", "3", "--lr", "1e-3", "-o", "gamma=0.9"]
+    file = tmp_path / "experiment.yaml"
+    file.write_text(kept("run", "--algo", "PPO", "--env", "LunarLander-v3", *options))
+    plan = load_plan([file])
+    experiment = plan.trials[0].experiment
+    assert len(plan.trials) == 3
+    assert experiment.stop == {"episode_reward_mean": 250, "timesteps_total": 100000}
+    assert experiment.config.model_dump()["lr"] == 1e-3
+    assert experiment.config.gamma == 0.9
+
+
+def test_options_change_files_too(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("a:\n  run: DQN\n  env: CartPole-v1\n  stop: {timesteps_total: 10}\n")
+    done = rlexp("run", file, "--stop", "reward=7", "--seeds", "2", "--dry-run")
+    assert "episode_reward_mean 7" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.startswith("0000")]) == 2
+
+
+def test_train_is_another_spelling() -> None:
+    words = ["--env", "CartPole-v1", "--lr", "1e-3", "-o", "num_samples=2"]
+    own = kept("run", "--algo", "PPO", *words)
+    assert kept("train", "--run", "PPO", "--experiment-name", "cartpole-ppo", *words) == own
+    assert "\ndefault:\n" in kept("train", "--run", "PPO", *words)
+
+
+def test_json_of_train_is_laid_over_the_settings() -> None:
+    words = ["--config", '{"gamma": 0.5}', "--stop", '{"timesteps_total": 10}', "--checkpoint-freq", "0"]
+    text = kept("train", "--run", "PPO", "--env", "CartPole-v1", *words)
+    assert "  stop: {timesteps_total: 10}\n  checkpoint_freq: 0\n" in text
+    assert "    gamma: 0.5\n" in text
+
+
+def test_an_env_of_ones_own_is_asked_for_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "maze.py").write_text(OWN_ENV)
+    text = kept("run", "--algo", "DQN", "--env", "maze:Maze", cwd=tmp_path)
+    assert text.startswith("# Settings: DQN for numbered states.")
+    assert "\nmaze-dqn:\n" in text
+
+
+def test_a_sweep_without_a_file() -> None:
+    text = kept("sweep", "--algo", "PPO", "--env", "CartPole-v1", "--sweep", "lr=1e-3,1e-4", "--num-samples", "2")
+    assert "    lr: {grid_search: [0.001, 0.0001]}\n" in text
+    assert "  search: {num_samples: 2}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (
+            ["CartPole-v1"],
+            "CartPole-v1 is an environment, not an experiment file",
+            "rlexp run --algo PPO --env CartPole-v1",
+        ),
+        (["dqn"], "DQN is an agent, not an experiment file", "rlexp run --algo DQN --env CartPole-v1"),
+        (
+            ["Pendulum-v0", "pqn"],
+            "Pendulum-v0 is an environment, not an experiment file",
+            "rlexp run --algo PQN --env Pendulum-v0",
+        ),
+        (["experiment"], "experiment  path does not exist", None),
+        ([], "run needs a file, or --algo and --env", "rlexp run FILE, or rlexp run --algo PPO --env CartPole-v1"),
+        (
+            ["--env", "Taxi-v4"],
+            "run needs a file, or --algo and --env",
+            "rlexp run FILE, or rlexp run --algo PPO --env Taxi-v4",
+        ),
+        (["--algo", "POP", "--env", "CartPole-v1"], "--algo POP  unknown agent POP", "did you mean PPO?"),
+        (
+            ["--algo", "PPO", "--env", "CartPole-v1", "a.yaml"],
+            "--algo cannot be combined with a file",
+            "rlexp run FILE -o run=APEX overrides a value in the file",
+        ),
+        (
+            ["--algo", "DQN", "--env", "BipedalWalker-v3"],
+            "--env BipedalWalker-v3  env BipedalWalker-v3 has continuous actions; DQN, APEX and PQN need discrete ones",
+            "PPO takes them; discretize_actions: 5 chooses among 5 values per dimension",
+        ),
+        (
+            ["--algo", "PPO", "--env", "CartPole-v1", "-o", "train_batch_size=100"],
+            "the example cartpole-ppo  config.sgd_minibatch_size is 256, more than train_batch_size, which is 100",
+            "lower sgd_minibatch_size or raise train_batch_size",
+        ),
+        (
+            ["--algo", "PPO", "--env", "CartPole-v1", "--stop", "reward"],
+            "--stop reward has no value",
+            "for example --stop reward=475, or --stop steps=1e6",
+        ),
+        (
+            ["--algo", "PPO", "--env", "CartPole-v1", "--lr", "high"],
+            "--lr high  config.lr must be a number > 0, got the string 'high'",
+            None,
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_works(words: list[str], error: str, hint: str | None) -> None:
+    done = rlexp("run", *words, "--dry-run")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"error: {error}", *([f"hint:  {hint}"] if hint else [])]
+
+
+def test_an_unknown_env_is_compared_with_known_ones() -> None:
+    done = rlexp("run", "--algo", "PPO", "--env", "Cartpole-v1")
+    error, hint = done.stderr.splitlines()
+    assert error == "error: --env Cartpole-v1  env Cartpole-v1 is not a Gymnasium environment"
+    assert hint.startswith("hint:  did you mean CartPole-v1?")
