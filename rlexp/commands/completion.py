@@ -1,4 +1,4 @@
-"""What shells complete: keys behind ``-o`` and ``explain``, experiment files, and the directories of runs.
+"""What shells complete: keys behind ``-o`` and ``explain``, agents, envs, experiment files, and directories of runs.
 
 A shell starts ``rlexp`` for each press of the tab key, so nothing here loads torch or Ray, or reads more than it shows;
 most commands complete nothing, and do not load the keys for it.
@@ -59,6 +59,24 @@ def complete_run(ctx: typer.Context, incomplete: str) -> Completions:
     return [run for run in runs if run.startswith(incomplete)]
 
 
+def complete_agent(incomplete: str) -> Completions:
+    """Complete the name of an agent, in the case in which it is typed."""
+    from rlexp.config.keys.agents import AGENTS, agents_of_packages
+
+    begun = incomplete.lower()
+    names = [name for name in (*AGENTS, *agents_of_packages()) if name.lower().startswith(begun)]
+    return [name.lower() if incomplete and incomplete.islower() else name for name in names]
+
+
+def complete_env(incomplete: str) -> Completions:
+    """Complete the id of an env: Gymnasium's ids, and the envs of examples."""
+    from rlexp.config.examples import examples
+    from rlexp.config.keys.env_ids import GYMNASIUM_IDS
+
+    ids = GYMNASIUM_IDS.union(env for example in examples() for env in example.envs)
+    return sorted(env for env in ids if env.startswith(incomplete))
+
+
 def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
     """Complete an experiment file; behind the first one, an override as well."""
     if _key_before_value() is not None:
@@ -73,7 +91,8 @@ def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
 def _overrides(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     from rlexp.config.reference.explain import overrides_from
 
-    return overrides_from(incomplete, _agents_in(_files_of(ctx)))
+    named = _usable_agent(ctx.params.get("algo") or "")
+    return overrides_from(incomplete, _agents_in(_files_of(ctx)) if named is None else {named})
 
 
 def _key_before_value() -> str | None:

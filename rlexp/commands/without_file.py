@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rlexp.cluster.room.machine import check_requirements, this_machine
+from rlexp.commands.completion import complete_agent, complete_env
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_overrides
 from rlexp.config.keys.agents import find_agent
 from rlexp.config.keys.env_ids import current_env, is_known
@@ -28,11 +29,23 @@ if TYPE_CHECKING:
     from rlexp.config.presets import Kind, Preset
 
 Algo = Annotated[
-    str | None, typer.Option("--algo", "--run", metavar="AGENT", help="Train this agent without a file; needs --env.")
+    str | None,
+    typer.Option(
+        "--algo",
+        "--run",
+        metavar="AGENT",
+        help="Train this agent without a file; needs --env.",
+        autocompletion=complete_agent,
+    ),
 ]
 Env = Annotated[
     str | None,
-    typer.Option("--env", metavar="ENV", help="The env: a Gymnasium id, or module:Class; with settings that fit it."),
+    typer.Option(
+        "--env",
+        metavar="ENV",
+        help="The env: a Gymnasium id, or module:Class; with settings that fit it.",
+        autocompletion=complete_env,
+    ),
 ]
 Stop = Annotated[
     list[str] | None,
