@@ -1,1 +1,1 @@
-"""Reading what runs left: event files, comparisons, reports."""
+"""Reading the files of runs: event files, comparisons, reports."""

@@ -1,6 +1,6 @@
 """Comparison: the scores of groups over their seeds with intervals, and notices of what limits its conclusions.
 
-``terminal`` and ``report`` show it.
+``terminal`` and ``report`` show the comparison.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rlexp.sample_batch import Array
 from rlexp.text import digits_for
 
 _SEED: Final = 0
-"""Of every bootstrap: the same results give the same intervals."""
+"""Seed of every bootstrap: the same results give the same intervals."""
 _MARKS: Final = string.ascii_uppercase + string.ascii_lowercase
 _NAMES_SHOWN: Final = 6
 _LONGEST_NAMES: Final = 60
@@ -54,7 +54,7 @@ class ComparedTrial:
     score: float
     """Its final score."""
     reached: ReachedScore | None
-    """None without a goal."""
+    """When it reached the goal; None without a goal."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GoalReached:
     """How soon the seeds of a group reached the goal; a seed that never did counts as infinite."""
 
     seeds: int
-    """How many reached it."""
+    """Number of seeds that reached it."""
     median_steps: float
     median_seconds: float
 
@@ -76,16 +76,16 @@ class ComparedGroup:
     name: str
     trials: tuple[ComparedTrial, ...]
     mean: float
-    """Of the final scores, as ``iqm`` is."""
+    """Mean of the final scores; ``iqm`` is their interquartile mean."""
     iqm: Estimate
     improvement: Estimate | None
-    """The probability that a trial here is better than one of the first group; None for the first itself, where one of
-    the two has a single seed, and where they share no environment."""
+    """The probability that a trial here is better than one of the first group. None for the first group, with a single
+    seed in one of the two, or if they share no environment."""
     band: Band
     goal: GoalReached | None
-    """None without a goal."""
+    """How soon the seeds reached the goal; None without a goal."""
     settings: Settings
-    """Of its trials; where these differ, all of their values."""
+    """Settings of its trials; if these differ, all of their values."""
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,24 @@ class Comparison:
     axis: CurveAxis
     goal: float | None
     window: Window | None
-    """Where final scores are taken, on the axis; None if a sweep has scored the trials."""
+    """The part of the axis for final scores; None if a sweep has scored the trials."""
     scoring: str
     """How trials are scored, in a sentence."""
     lower_is_better: bool
     groups: tuple[ComparedGroup, ...]
     ended_early: tuple[UnscoredGroup, ...]
-    """What ended before the scores are taken, or failed; shown below the groups."""
+    """Trials that ended before the scores are taken, or failed; shown below the groups."""
     differences: tuple[str, ...]
     """The settings that are not the same in all groups."""
     notices: tuple[Notice, ...]
     sweep: SweepResults | None = None
     """The sweep, if one is compared alone."""
     importance: Importance | None = None
-    """Of the keys of that sweep."""
+    """Importance of the keys of that sweep."""
 
     @property
     def title(self) -> str:
-        """What is compared: the name of the only run, or the groups' names if these are short; and the envs."""
+        """Return the title: the name of the only run, or the groups' names if these are short; and the envs."""
         runs = {trial.folder.run.path.resolve().name for group in self.groups for trial in group.trials}
         names = ", ".join(group.name for group in self.groups)
         groups = names if len(names) <= _LONGEST_NAMES else f"{len(self.groups)} groups"
@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def num_trials(self) -> int:
-        """How many trials are compared, those of all groups."""
+        """Number of compared trials, of all groups."""
         return sum(len(group.trials) for group in self.groups)
 
     @property
@@ -253,17 +253,14 @@ def _reported(trial: TrialFolder) -> Iterator[str]:
 
 
 _SHORT_SHARE: Final = 0.8
-"""A trial that ends before this part of the longest one gets a warning: the comparison ends with it."""
+"""A trial that ends before this share of the longest one gets a warning, as the comparison ends with it."""
 _MOST_NAMES: Final = 4
 
 
 def warnings_of(
     groups: Sequence[Group], scored: Sequence[Group], curves: Curves, reader: SettingsReader, request: ScoreRequest
 ) -> Iterator[Notice]:
-    """Yield what cannot be read, what ends early, which groups mix different settings, and which have a single seed.
-
-    ``scored`` are the groups with the trials that have scores.
-    """
+    """Yield warnings about unreadable files, early ends, groups with mixed settings, and groups with a single seed."""
     yield from _unreadable(groups, curves)
     if request.at is None:
         yield from _short(scored, curves, request.axis)

@@ -147,7 +147,7 @@ def read_curve(trial_directory: Path, metric: str) -> Curve:
 def read_rows(trial_directory: Path, kept: Callable[[Mapping[str, Any]], Kept | None]) -> tuple[list[Kept], int]:
     """Return what is ``kept`` of each row of ``result.json``, and how many lines are damaged; none if there is no file.
 
-    A line is damaged if it is no row, or nothing of it is kept. A resumed trial repeats the steps after its last
+    A line is damaged if it is not a row, or nothing of it is kept. A resumed trial repeats the steps after its last
     checkpoint: rows that later rows repeat are dropped, so steps rise strictly. Raises OSError.
     """
     rows: list[tuple[float, Kept]] = []

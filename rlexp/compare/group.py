@@ -24,7 +24,7 @@ Settings = Mapping[str, str]
 
 _SEED: Final = "config.seed"
 _APART: Final = frozenset({"run", "env"})
-"""What ``params.json`` has besides the config's keys."""
+"""What ``params.json`` has beside the config's keys."""
 _PER_RUN: Final = frozenset({"config", "run", "env", "num_samples"})
 """Keys of an experiment that ``params.json`` has more exactly, or that are not settings of a trial."""
 _MAX_LABELLED = 4
@@ -34,7 +34,7 @@ _INDEX_AND_SAMPLE = re.compile(r"^\d+-|-sample=\d+$")
 
 @dataclass(frozen=True)
 class Group:
-    """Trials under one name; those of a run that was named alone differ in their seeds only."""
+    """Trials under one name; trials of a run that was named alone differ in their seeds only."""
 
     name: str
     trials: tuple[TrialFolder, ...]
@@ -45,10 +45,9 @@ def groups_of(
 ) -> list[Group]:
     """Return the groups that the arguments of ``compare`` mean: ``PATH`` or ``NAME=PATH[,PATH...]``, in their order.
 
-    A named group takes all trials of its paths. The trials of a run that is named alone are as many
-    groups as they have different settings, seeds apart. Raises UsageError if a path is wrong, a
-    name is given twice or a trial would count twice. A directory that may not be read is given to ``leave_out``, with
-    the reason, unless that leaves none.
+    A named group takes all trials of its paths. The trials of a run that is named alone are as many groups as they have
+    different settings, seeds apart. Raises UsageError if a path is wrong, a name or a trial is given twice. A directory
+    that may not be read is given to ``leave_out``, with the reason, unless that leaves none.
     """
     gathered: dict[str | Path, list[TrialFolder]] = {}
     closed: list[ClosedFolderError] = []
@@ -68,7 +67,7 @@ def groups_of(
 
 
 def _readable(path: Path, closed: list[ClosedFolderError]) -> list[TrialFolder]:
-    """Return the trials at ``path``; where it may not be read none, with the error added to ``closed``."""
+    """Return the trials at ``path``; none if it may not be read, with the error added to ``closed``."""
     try:
         return trials_at(path)
     except ClosedFolderError as error:
@@ -90,7 +89,7 @@ def _named(gathered: dict[str | Path, list[TrialFolder]], reader: SettingsReader
 
 
 def _variants(trials: Sequence[TrialFolder], reader: SettingsReader) -> list[tuple[TrialFolder, ...]]:
-    """Return the trials of a run by their settings; those without settings by their name."""
+    """Return the trials of a run by their settings; trials without settings by their name."""
     variants: dict[object, list[TrialFolder]] = {}
     for trial in trials:
         settings = sorted(reader.settings(trial).items()) if trial.parameters else None
@@ -175,8 +174,8 @@ class SettingsReader:
     def settings(self, trial: TrialFolder) -> Settings:
         """Return a trial's settings without its seed, secrets masked; empty if they cannot be read.
 
-        Values are those of the trial itself (``params.json``, and what the run varied); ``stop`` and
-        the like come from ``resolved.yaml`` if only one of its experiments can be the trial's.
+        Values are the trial's own (``params.json``, and what the run varied); ``stop`` and the like come from
+        ``resolved.yaml`` if only one of its experiments can be the trial's.
         """
         parameters = trial.parameters
         outside = {key: value for key, value in trial.varied.items() if key.partition(".")[0] not in parameters}

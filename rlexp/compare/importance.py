@@ -25,15 +25,16 @@ METHOD: Final = "PED-ANOVA"
 SIGNIFICANT: Final = 0.05
 """A key with a higher ``chance`` may be as important as a key without any effect."""
 _BEST_SHARE: Final = 0.2
-"""The best configurations are this part of all. Optuna's default, 0.1, finds less in the few that a sweep has: in 40
-configurations a key with two values that decides most of the score was significant in 7 of 20 cases, with 0.2 in 19."""
+"""The share of configurations that count as the best. Optuna's default, 0.1, finds less in the few that a sweep has: in
+40 configurations, a key with two values that decides most of the score was significant in 7 of 20 cases, and in 19 with
+0.2."""
 _USUAL_BEST: Final = 5
-"""The number of the best configurations where ``_BEST_SHARE`` gives fewer: fewer say little."""
+"""The number of best configurations if ``_BEST_SHARE`` gives fewer, as fewer say little."""
 _FEWEST_BEST: Final = 4
 _FEWEST: Final = 8
 _SHUFFLES: Final = 50
 _SEED: Final = 0
-"""Of the shuffles: the same sweep has the same importances."""
+"""Seed of the shuffles: the same sweep has the same importances."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class KeyImportance:
 
     key: str
     share: float
-    """Of the sum over all keys."""
+    """Its share of the sum over all keys."""
     chance: float
     """How often (0..1) the key is at least as important after the configurations are put in a random order."""
 
@@ -59,9 +60,9 @@ class Importance:
     keys: tuple[KeyImportance, ...] = ()
     """The most important first; without keys that Optuna cannot assess."""
     configurations: int = 0
-    """How many were used."""
+    """Number of used configurations."""
     best: int = 0
-    """How many of them count as the best."""
+    """Number of them that count as the best."""
     notes: tuple[str, ...] = ()
     """How it was computed, in sentences."""
     problem: str | None = None
@@ -134,18 +135,18 @@ def _problem(results: SweepResults, used: Sequence[Configuration], best: int) ->
 def _divergences(
     domains: Mapping[str, Listed | Range], used: Sequence[Configuration], places: Array, best: int
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Return the divergence of each key, and those for random orders of the configurations."""
+    """Return the divergence of each key, and the divergences for random orders of the configurations."""
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     rng = np.random.default_rng(_SEED)
     orders = [places, *(rng.permutation(places) for _ in range(_SHUFFLES))]
-    # Half a configuration less: the number of the best is rounded up.
+    # Half a configuration less, as the number of the best is rounded up.
     quantile = (best - 0.5) / len(used)
     parameters = inspect.signature(PedAnovaImportanceEvaluator).parameters
     name = "target_quantile" if "target_quantile" in parameters else "baseline_quantile"
     options: dict[str, Any] = {name: quantile}
-    with warnings.catch_warnings():  # what is experimental, and that lower targets are better
+    with warnings.catch_warnings():  # notes about what is experimental, and that lower targets are better
         warnings.simplefilter("ignore")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study()
@@ -174,7 +175,7 @@ def _trial(configuration: Configuration, domains: Mapping[str, Listed | Range]) 
 
 
 def _parameter(value: Any, domain: Listed | Range) -> Any:
-    """Return the place of a value in its list, or a number as it is."""
+    """Return the index of a value in its list, or a number unchanged."""
     return [to_json(each) for each in domain.values].index(to_json(value)) if isinstance(domain, Listed) else value
 
 

@@ -1,4 +1,4 @@
-"""Runs and trials as their directories describe them: those at a path to compare, those below a directory to list.
+"""Runs and trials from their directories: at a path to compare, or below a directory to list.
 
 ``run.json`` and ``params.json`` are read, no event file and no result row; nothing is trusted or unpickled.
 """
@@ -30,11 +30,11 @@ from rlexp.text import is_known
 
 RESULT_FILE: Final = "result.json"
 _OLD_NAMES: Final = {"lambda_": "lambda"}
-"""Keys as older versions wrote them in ``params.json``, and as they are."""
+"""Keys of older versions in ``params.json``, and their current names."""
 
 
 class ClosedFolderError(UsageError):
-    """The directory of a run or a trial may not be read by this user."""
+    """Raised for the directory of a run or a trial that this user may not read."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} cannot be read: {reason}")
@@ -47,7 +47,7 @@ class RunFolder:
     """The directory of a run, or of trials that another program ran."""
 
     path: Path
-    """As it was given."""
+    """The path, as given."""
     record: RunRecord | None
     """None if ``run.json`` cannot be read."""
     problem: str | None
@@ -69,7 +69,7 @@ class TrialFolder:
 
     @property
     def name(self) -> str:
-        """The name of its directory, also where the path ends in ``.``."""
+        """The name of its directory, also if the path ends in ``.``."""
         return self.path.resolve().name
 
     @cached_property
@@ -90,7 +90,7 @@ class TrialFolder:
 
     @property
     def varied(self) -> Mapping[str, Any]:
-        """What the run varied and its value here, apart from the seed."""
+        """The keys that the run varied and their values here, apart from the seed."""
         varied = self.record.varied if self.record else {}
         return {key: value for key, value in varied.items() if key != "seed"}
 
@@ -120,7 +120,7 @@ def trials_at(path: Path) -> list[TrialFolder]:
 
 
 def why_closed(directory: Path) -> str | None:
-    """Return why what is in a directory cannot be read, None if it can."""
+    """Return why the content of a directory cannot be read; None if it can."""
     try:
         with os.scandir(directory):
             os.stat(directory / ".")
@@ -170,7 +170,7 @@ KILLED: Final = "KILLED"
 DAMAGED: Final = "DAMAGED"
 """Its ``run.json`` cannot be read."""
 _MOST_ENTRIES: Final = 20_000
-"""Files and folders of a run, or of a trial, that are counted: a tenth of a second."""
+"""Most files and folders of a run or trial that are counted: a tenth of a second."""
 _DEPTH: Final = 3
 """OUT/NAME, and two more levels for runs that are sorted into folders."""
 
@@ -190,7 +190,7 @@ class Found:
     """The highest mean reward that a trial reached, and the last one of that trial."""
     last: float | None = None
     steps: int = 0
-    """Env steps, of all trials together, as are iterations."""
+    """Env steps of all trials together; iterations likewise."""
     iterations: int = 0
     started: datetime | None = None
     size_bytes: int = 0
@@ -199,14 +199,14 @@ class Found:
 
 
 def found_at(path: Path, leave_out: Callable[[Notice], None] = lambda notice: None) -> list[Found]:
-    """Return the runs below ``path``, newest first; of a run, its trials in their order.
+    """Return the runs below ``path``, newest first; for a run, its trials in their order.
 
     Directories that may not be read are given to ``leave_out``, with the reason. Raises UsageError if there is no such
     directory, or it may not be read itself.
     """
     if not os.path.isdir(path):
         what = f"{path} is a file" if os.path.exists(path) else f"path {path} does not exist"
-        raise UsageError(what, "name the directory of the runs: results, or that of --out or RLEXP_OUT")
+        raise UsageError(what, "name the directory of the runs: results, or the value of --out or RLEXP_OUT")
     problem = why_closed(path)
     if problem is not None:
         raise UsageError(f"{path} cannot be read: {problem}")

@@ -1,6 +1,6 @@
-"""How compared trials are scored: over the last tenth that all completed ones have, or as their sweep scored them.
+"""The scores of compared trials: over the last tenth that all completed ones have, or from their sweep.
 
-Those without such a score, which ended too early or failed, have their value where they ended instead.
+Trials without such a score, which ended too early or failed, have their value at their end instead.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Scoring:
     """The scores of the trials of a comparison, and the order of its groups."""
 
     scores: Mapping[TrialFolder, float]
-    """The final scores; without trials that failed, or ended before the others have theirs."""
+    """The final scores, without trials that failed or ended before the scores are taken."""
     rule: str
     """How trials are scored and groups ordered, in sentences."""
     window: Window | None
-    """Where final scores are taken; None where a sweep has scored its trials."""
+    """The part for final scores; None if a sweep has scored its trials."""
     sweep: SweepResults | None = None
     """The only sweep that is compared."""
     lower_is_better: bool = False
     """Whether less of the metric is better."""
     key: Callable[[Group], float] | None = None
-    """What orders groups, the lowest first; None: as they were given."""
+    """The sort key of groups, the lowest first; None: the given order."""
 
     def in_order(self, groups: Sequence[Group]) -> list[Group]:
         """Return the groups in the order in which they are shown; the others are compared with the first."""
@@ -62,7 +62,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What is compared, and where."""
+    """The request of a comparison: trials, metric, and where scores are taken."""
 
     metric: str
     axis: CurveAxis
@@ -73,9 +73,9 @@ class ScoreRequest:
 
 
 def scoring_of(request: ScoreRequest, groups: Sequence[Group], curves: Curves) -> Scoring:
-    """Return the scores of the only sweep that is compared, by its own metric and steps; else those over a window.
+    """Return the scores of the only compared sweep, by its own metric and steps; else scores over a window.
 
-    Raises UsageError where no trial reaches the end of the window that was asked for.
+    Raises UsageError if no trial reaches the end of the requested window.
     """
     trials = [trial for group in groups for trial in group.trials if len(curves[trial].values)]
     sweep = request.sweep
@@ -103,7 +103,7 @@ def failed(trial: TrialFolder) -> bool:
 def _of_sweep(sweep: SweepResults, trials: Sequence[TrialFolder], curves: Curves) -> Scoring:
     """Return the scores and the order in ``sweep.json``; configurations that have not completed have no score.
 
-    Where none has completed, it is the last tenth that all trials of the first tier have: others rank below these.
+    If none has completed, scores are over the last tenth that all trials of the first tier have, as others rank below.
     """
     scores = {trial: score for trial in trials if (score := sweep.score(trial)) is not None}
     if scores:
@@ -144,7 +144,7 @@ def _before(request: ScoreRequest, trials: Sequence[TrialFolder], curves: Curves
 
 
 def _over(window: Window, span: str, trials: Sequence[TrialFolder], curves: Curves, axis: CurveAxis) -> Scoring:
-    """Return the means over a window, ``span`` in words, of those trials that have it."""
+    """Return the means over a window, ``span`` in words, of the trials that have it."""
     unit = unit_of(axis, window.end)
     start, end = (amount(x / unit.size, axis) for x in (window.start, window.end))
     along = {trial: curves[trial].along(axis) for trial in trials}
@@ -182,21 +182,21 @@ class UnscoredGroup:
     name: str
     trials: tuple[TrialFolder, ...]
     num_trials: int
-    """Of the whole group."""
+    """Number of trials of the whole group."""
     status: Status | None
-    """The worst of its trials; None where no ``run.json`` says it."""
+    """The worst status of its trials; None if no ``run.json`` has one."""
     error: str | None
     """Why one of them failed."""
     at: float | None
-    """How far all of them came; None where one has no value."""
+    """How far all of them came; None if one has no value."""
     of: float | None
-    """The ``stop`` in the same unit, where it is known."""
+    """The ``stop`` in the same unit, if it is known."""
     unit: str
-    """Of ``at``: ``env steps``, ``iterations`` or ``seconds``."""
+    """Unit of ``at``: ``env steps``, ``iterations`` or ``seconds``."""
     value: float | None
-    """The mean of the metric over these trials there."""
+    """Mean of the metric over these trials at that time."""
     first_value: float | None
-    """That of the first group of the comparison there; None where it has none."""
+    """Value of the comparison's first group at that time; None if it has none."""
 
     @property
     def where(self) -> str:
@@ -221,7 +221,7 @@ class UnscoredGroup:
 def unscored_groups(
     groups: Sequence[Group], scored: Sequence[Group], curves: Curves, axis: CurveAxis, scoring: Scoring
 ) -> list[UnscoredGroup]:
-    """Return what has no score: as its sweep ranks it; else by how far it came and its value there; failed ones last.
+    """Return the trials without a score: as their sweep ranks them; else by progress, then value; failed ones last.
 
     ``scored`` are the groups of the comparison in their order, with the trials that have scores.
     """
@@ -262,7 +262,7 @@ def _unscored(
 
 
 def _mean_at(curves: Sequence[Curve], axis: CurveAxis, at: float) -> float | None:
-    """Return the mean of the curves at a place, interpolated; None where one of them has no value there."""
+    """Return the mean of the curves at a place, interpolated; None if one of them has no value there."""
     x = [curve.along(axis) for curve in curves]
     if not curves or any(not each[0] <= at <= each[-1] for each in x):
         return None

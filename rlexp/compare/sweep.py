@@ -1,6 +1,6 @@
-"""``sweep.json`` as comparisons and reports need it: configurations by rank, their trials, domains of searched keys.
+"""``sweep.json`` for comparisons and reports: configurations by rank, their trials, domains of searched keys.
 
-The file may come from anyone: nothing in it is trusted, and what is missing or wrong in it is left out.
+The file may come from anyone: nothing in it is trusted, and missing or wrong parts are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COSTS: Final = (
 
 
 class RecordedOutcome(StrEnum):
-    """How a configuration ended, as reports name it."""
+    """The end of a configuration, as reports name it."""
 
     COMPLETED = "completed"
     ENDED_EARLY = "ended early"
@@ -56,13 +56,13 @@ class Configuration:
     """The values of its keys; some keys can be missing."""
     outcome: RecordedOutcome
     tier: str
-    """By its name in the file."""
+    """Its tier, by the name in the file."""
     trials: Mapping[str, float | None]
-    """The score of each, by the name of its directory."""
+    """Score of each trial, by the name of its directory."""
     score: float | None
-    """Of a configuration that completed, else None: the scores of others are from fewer steps."""
+    """Score of a completed configuration, else None: scores of others are from fewer steps."""
     last_value: float | None
-    """Of a configuration that did not complete: the metric where it ended early, or over its last steps."""
+    """Last value of a configuration that did not complete: the metric at its early end, or over its last steps."""
     ended_early: EndComparison | None
 
     @property
@@ -81,7 +81,7 @@ class SweepResults:
     domains: Mapping[str, Listed | Range]
     """The values of each searched key. A list has the values that occur; a range includes all values that occur."""
     configurations: tuple[Configuration, ...]
-    """In the order of the ranking, the best first."""
+    """Configurations in the order of the ranking, the best first."""
     summary: Mapping[str, Any]
 
     @cached_property
@@ -90,11 +90,11 @@ class SweepResults:
         return {name: rank for rank, each in enumerate(self.configurations) for name in each.trials}
 
     def rank(self, group: Group) -> float:
-        """Return the rank of a group's configuration; infinite where the file does not have it yet."""
+        """Return the rank of a group's configuration; infinite if the file does not have it yet."""
         return min((self.ranks[trial.name] for trial in group.trials if trial.name in self.ranks), default=math.inf)
 
     def configuration(self, trial: TrialFolder) -> Configuration | None:
-        """Return a trial's configuration; None where the file does not have it yet."""
+        """Return a trial's configuration; None if the file does not have it yet."""
         rank = self.ranks.get(trial.name)
         return None if rank is None else self.configurations[rank]
 
@@ -104,13 +104,13 @@ class SweepResults:
         return None if found is None or found.score is None else found.trials[trial.name]
 
     def first_tier(self, trials: Sequence[TrialFolder]) -> list[TrialFolder]:
-        """Return those trials that are in the same tier as the one of the best rank."""
+        """Return the trials in the same tier as the trial of the best rank."""
         tiers = {trial: found.tier for trial in trials if (found := self.configuration(trial)) is not None}
         best = min(trials, key=lambda trial: self.ranks.get(trial.name, math.inf))
         return [trial for trial in trials if tiers.get(trial) == tiers.get(best)]
 
     def end(self, group: Group) -> EndComparison | None:
-        """Return where a group's configuration ended early; None where it did not."""
+        """Return where a group's configuration ended early; None if it did not."""
         found = (self.configuration(trial) for trial in group.trials)
         return next((each.ended_early for each in found if each is not None and each.ended_early is not None), None)
 
@@ -225,9 +225,9 @@ def _outcome(status: Any, score: float | None) -> RecordedOutcome:
 
 
 def _domain(data: Any, values: Sequence[Any]) -> Listed | Range:
-    """Return the domain that a file describes, with the values that occur; without a description, that of the values.
+    """Return the domain that a file describes, with the values that occur; without a description, the values' own.
 
-    The point of a trial can have other spellings than its file, and values outside of a range after a change by hand.
+    A trial's point can have other spellings than its file, and values outside of a range after a change by hand.
     """
     domain = _read_domain(data)
     numbers = [value for value in values if number(value) is not None]
@@ -237,7 +237,7 @@ def _domain(data: Any, values: Sequence[Any]) -> Listed | Range:
 
 
 def _read_domain(data: Any) -> Domain | None:
-    """Return the domain that ``{sampler: arguments}`` means, None if it means none."""
+    """Return the domain of ``{sampler: arguments}``; None if it is not one."""
     [(name, arguments)] = data.items() if isinstance(data, dict) and len(data) == 1 else [("", None)]
     if name == GRID and isinstance(arguments, list):
         return Listed(GRID, arguments)

@@ -1,4 +1,4 @@
-"""Results: the rows of the trials of some runs as one table, for programs and notebooks."""
+"""Results: the rows of some runs' trials as one table, for programs and notebooks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rlexp.sample_batch import Array
 from rlexp.text import count, score
 
 DIRECTORY: Final = "directory"
-"""The column with the trial's directory: names of trials are unique within a run only."""
+"""The column with the trial's directory, as names of trials are unique within a run only."""
 DEFAULT_METRIC: Final = "episode_reward_mean"
 _MOST_SHOWN: Final = 8
-"""Trials that ``repr`` lists."""
+"""Most trials that ``repr`` lists."""
 
 Row = Mapping[str, Any]
 """One iteration by flat names: ``info/learner/loss``."""
@@ -37,17 +37,17 @@ class TrialResults:
     name: str
     directory: Path
     status: Status | None
-    """None where the run has no record of it."""
+    """Its status; None if the run has no record of it."""
     seed: int | None
     varied: Mapping[str, Any]
-    """What its run varied, and its value here."""
+    """The keys that its run varied, and their values here."""
     rows: tuple[Row, ...]
 
 
 class Results:
     """A table with one row for each iteration of each trial, in the order of the trials.
 
-    Columns have the names of ``progress.csv``: what is nested is under ``outer/inner``. ``results[name]`` is a column,
+    Columns have the names of ``progress.csv``; nested values are under ``outer/inner``. ``results[name]`` is a column,
     iteration gives the rows.
     """
 
@@ -61,7 +61,7 @@ class Results:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names of all columns: those that every agent has first."""
+        """The names of all columns, the columns of every agent first."""
         found = dict.fromkeys(name for row in self.rows for name in row)
         first = [name for name in (DIRECTORY, *COLUMNS) if name in found]
         return tuple(dict.fromkeys([*first, *found]))
@@ -76,9 +76,9 @@ class Results:
         return name in self.columns
 
     def __getitem__(self, name: str) -> Array:
-        """Return a column ``[N]``: numbers as an array of them, NaN where a row has none; others as objects.
+        """Return a column ``[N]``: numbers as floats, NaN if a row has none; others as objects.
 
-        Raises KeyError, with the name that was probably meant, where no row has it.
+        Raises KeyError, with the name that was probably meant, if no row has it.
         """
         if name not in self.columns:
             close = get_close_matches(name, self.columns, n=1)
@@ -92,11 +92,11 @@ class Results:
     def best(self, metric: str = DEFAULT_METRIC, mode: Literal["max", "min"] = "max") -> Row:
         """Return the row with the highest value of a metric, or the lowest; the first of several.
 
-        Raises KeyError where no row has the column, UsageError where it has no numbers.
+        Raises KeyError if no row has the column, UsageError if it has no numbers.
         """
         if mode not in ("max", "min"):
             raise UsageError(f"mode must be max or min, got {mode}")
-        self[metric]  # which says what was meant
+        self[metric]  # this error says what was meant
         known = [(value, row) for row in self.rows if (value := number(row.get(metric))) is not None]
         if not known:
             raise UsageError(f"no row has a number as {metric}", "episodes must end before there is a mean reward")
@@ -104,7 +104,7 @@ class Results:
         return choose(known, key=lambda each: each[0])[1]
 
     def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` of the same columns; raises UsageError where pandas is not installed."""
+        """Return a ``pandas.DataFrame`` of the same columns; raises UsageError if pandas is not installed."""
         try:
             pandas = import_module("pandas")
         except ModuleNotFoundError as error:
@@ -119,7 +119,7 @@ class Results:
 
 
 def read_results(paths: Sequence[Path]) -> Results:
-    """Return the results of the runs and trials at ``paths``; raises UsageError where there is none."""
+    """Return the results of the runs and trials at ``paths``; raises UsageError if there are none."""
     if not paths:
         raise UsageError("results needs a run or a trial", 'for example rlexp.results("results/cartpole")')
     folders = {folder.path.resolve(): folder for path in paths for folder in trials_at(path)}

@@ -1,4 +1,4 @@
-"""TensorBoard on a run, in this process: it ends with the command."""
+"""TensorBoard on a run, in this process, so that it ends with the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlexp.runs.record import SEE_LS
 
 _EVENT_FILES: Final = "*tfevents*"
 _USUAL_PORTS: Final = range(6006, 6106)
-"""TensorBoard's default port, and those that it tries if that is in use."""
+"""TensorBoard's default port, and the ports that it tries next."""
 _REWARD_TAB: Final = "#custom_scalars"
 _LAYOUT_TAG: Final = b"custom_scalars__config__"
 _START_BYTES: Final = 2**16
@@ -33,8 +33,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 def run_tensorboard(path: Path, host: str, port: int | None, announce: Callable[[str], None]) -> int:
     """Serve the event files below ``path`` until Ctrl-C or SIGTERM; return the exit code of that signal.
 
-    ``announce`` is called with the address as soon as it answers: that of the tab with the reward, if the files have
-    one. Without a port it is the first free one of the usual ports. Raises UsageError if there are no event files,
+    ``announce`` is called with the address as soon as it answers: the tab with the reward, if the files have one.
+    Without a port, the first free one of the usual ports is used. Raises UsageError if there are no event files,
     TensorBoard is not installed or the address cannot be used.
     """
     _check(path)
@@ -59,7 +59,7 @@ def _serve(path: Path, host: str, port: int) -> str:
 
     board = program.TensorBoard()
     try:
-        with redirect_stderr(io.StringIO()):  # its messages about a data server are of no use here
+        with redirect_stderr(io.StringIO()):  # its messages about a data server are not useful here
             board.configure(logdir=str(path), host=host, port=port)
             return str(board.launch())
     except program.TensorBoardServerException as error:

@@ -1,1 +1,1 @@
-"""What a sweep does while it runs: which configurations come, which trials go, how all of them stand."""
+"""The decisions of a sweep while it runs: its next configurations, which trials end early, and their ranking."""

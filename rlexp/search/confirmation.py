@@ -29,7 +29,7 @@ MakeSearch = Callable[[SearchState, Journal], Search]
 
 
 class ConfirmedSearch:
-    """Owns the journal of the confirmation; passes each call to the search that runs.
+    """Owns the journal of the confirmation; passes each call to the running search.
 
     The confirmation begins when the search is complete, unless its time was over or no configuration has completed.
     """
@@ -37,9 +37,9 @@ class ConfirmedSearch:
     def __init__(
         self, search: Search, state: SearchState, folder: Path, heading: Heading, make_search: MakeSearch
     ) -> None:
-        """``state`` is that of ``search`` in the run's ``folder``; ``make_search`` returns another one there."""
+        """``state`` belongs to ``search`` in the run's ``folder``; ``make_search`` returns another search there."""
         self.search = search
-        # The confirmation has the same: its sweep differs in scheduler, seeds and time budget only.
+        # The confirmation has the same, as its sweep differs in scheduler, seeds and time budget only.
         self.board: JoinPlace | None = search.board
         self.hparams_metrics = search.hparams_metrics
         self.hang_timeout_s = search.hang_timeout_s
@@ -58,12 +58,12 @@ class ConfirmedSearch:
 
     @property
     def standings(self) -> Standings:
-        """Those of the search; they have those of the confirmation."""
+        """The search's standings, which include the confirmation's."""
         return self.search.standings
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Whether nothing is left to do."""
         if self.confirmation is not None:
             return self.confirmation.is_complete
         return self.search.is_complete and to_confirm(self._state) is None
@@ -109,7 +109,7 @@ class ConfirmedSearch:
         return self._now.on_end(trial, finished, error)
 
     def conclude(self, status: Status) -> Status:
-        """Write what both leave, ``best.yaml`` by the confirmation; return the worse of their ends."""
+        """Write the files of both, ``best.yaml`` by the confirmation; return the worse of their ends."""
         found = {self.search.conclude(status)}
         if self.confirmation is not None:
             found.add(self.confirmation.conclude(status))
@@ -119,7 +119,7 @@ class ConfirmedSearch:
         return next(each for each in (Status.ERROR, Status.STOPPED, Status.TERMINATED) if each in found)
 
     def close(self) -> None:
-        """Close the journal of the confirmation; a second call does nothing."""
+        """Close the journal of the confirmation; idempotent."""
         self._resources.close()
 
     @property
@@ -145,7 +145,7 @@ class ConfirmedSearch:
         )
 
     def _begin(self, state: SearchState, journal: Journal, elapsed_s: float = 0.0) -> Search:
-        """Let the confirmation run in the rest of the search's time; it has run for ``elapsed_s`` before."""
+        """Start the confirmation in the rest of the search's time; it has run for ``elapsed_s`` before."""
         self.confirmation = self._make_search(state, journal)
         if self.search.deadline_s is not None:
             self.confirmation.deadline_s = self.search.deadline_s - elapsed_s
@@ -164,7 +164,7 @@ class ConfirmedSearch:
 
 
 def to_confirm(state: SearchState) -> Sweep | None:
-    """Return the sweep that confirms the best configurations of a complete search, None where there are none."""
+    """Return the sweep that confirms the best configurations of a complete search; None if there are none."""
     completed = [each for each in state.standings.ranked() if each.tier is Tier.COMPLETED]
     best = completed[: state.sweep.search.confirm.top]
     points = [state.points[each.trials[0].trial.name] for each in best]
@@ -172,9 +172,9 @@ def to_confirm(state: SearchState) -> Sweep | None:
 
 
 def restored_confirmation(state: SearchState, run_directory: Path) -> Restored | None:
-    """Return the confirmation of a search as its journal has it; None where it has not begun.
+    """Return the confirmation of a search from its journal; None if it has not begun.
 
-    Raises ResumeError where its journal is damaged, or the search is to try more configurations now.
+    Raises ResumeError if its journal is damaged, or if the search is to try more configurations now.
     """
     folder = run_directory / CONFIRMATION_FOLDER
     if not (folder / JOURNAL_FILE).exists():

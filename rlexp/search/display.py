@@ -1,4 +1,4 @@
-"""The protocol of a display: what is reported about a run or a sweep while it lasts."""
+"""The protocol of a display: the events of a run or a sweep while it lasts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlexp.search.standings import Standings
 
 
 class Display(Protocol):
-    """Shows a run: progress on stderr, its outcome on stdout. A context manager that leaves the terminal as it was."""
+    """Shows a run: progress on stderr, its outcome on stdout. A context manager that restores the terminal."""
 
     def follow(self, standings: Standings) -> None:
-        """Show a sweep, by how its configurations stand; called before ``start``, which then has no trials yet."""
+        """Show the standings of a sweep; called before ``start``, which then has no trials yet."""
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
         """Show what a trial's process does between two results, or what the command itself does.
 
-        Also before ``start``, and at the end.
+        Also called before ``start``, and at the end.
         """
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
@@ -31,22 +31,22 @@ class Display(Protocol):
         """Show that the trial has its resources and begins, or begins again."""
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Show a result row: flat but for the dict ``info``."""
+        """Show a result row: flat except the dict ``info``."""
 
     def on_note(self, trial: Trial | None, text: str) -> None:
         """Show an event: of the trial, such as a replaced worker, or between trials."""
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Show that the trial ended, with a sentence where there is more to say."""
+        """Show that the trial ended, with a sentence if there is more to say."""
 
     def on_stop_request(self) -> None:
-        """Remember that the run was asked to save and end; the next tick shows it.
+        """Note that the run was asked to save and end; the next tick shows it.
 
-        Called from a signal handler, which may interrupt a write to the very same stream: nothing may be written here.
+        Called from a signal handler, which may interrupt a write to the same stream, so it must not write.
         """
 
     def tick(self) -> None:
-        """Keep the picture fresh; the runner calls this some five times a second."""
+        """Redraw; the runner calls this some five times a second."""
 
     def finish(self, run: RunRecord) -> None:
         """Show the outcome of the run."""

@@ -1,6 +1,6 @@
 """Trial schedulers that end trials early: asynchronous successive halving, the median stopping rule, and HyperBand.
 
-HyperBand has brackets of synchronous successive halving, whose trials pause at each rung until all are there.
+HyperBand has brackets of synchronous successive halving, whose trials pause at each rung until all have reached it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Rung:
     at: float
     bracket: int
     values: dict[str, float] = field(default_factory=dict)
-    """By trial, in the order in which they reached it."""
+    """Values by trial, in the order in which they reached it."""
     ended: list[str] = field(default_factory=list)
 
     def end(self, trial: str, keep: int) -> Judgement:
-        """Record that a trial ends here, where the ``keep`` best ones continue; return that judgement."""
+        """Record that a trial ends here, while the ``keep`` best ones continue; return that judgement."""
         self.ended.append(trial)
         value = self.values[trial]
         continuing = f"{keep} continues" if keep == 1 else f"{keep} continue"
@@ -46,16 +46,16 @@ class Asha(TrialScheduler):
     """Asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020).
 
     The stopping variant: a trial that reaches a rung continues if it is among the best 1 / ``factor`` of those that
-    have reached it so far, itself included and at least one; no trial waits for the others. A value counts for the
+    have reached it so far, itself included and at least one; no trial waits for the others. A value is used for the
     highest rung that its trial has passed.
 
-    Of several brackets, each has its own rungs, and begins one rung later than the one before. A trial is drawn into
+    Each of several brackets has its own rungs, and begins one rung later than the one before. A trial is drawn into
     bracket ``s`` of ``n`` with the share that it has in HyperBand: ``factor ** (n - 1 - s) * n / (n - s)``, over their
     sum (Klein et al., "Model-based Asynchronous Hyperparameter and Neural Architecture Search", 2020, section 3.1).
     """
 
     def __init__(self, milestones: Milestones, brackets: int, rng: Random) -> None:
-        """``milestones`` are the rungs of the first bracket."""
+        """Initialise; ``milestones`` are the rungs of the first bracket."""
         assert milestones.factor is not None
         self.milestones: Milestones = milestones
         self._factor = milestones.factor
@@ -63,9 +63,9 @@ class Asha(TrialScheduler):
         self._rng = rng
         self._brackets: dict[str, int] = {}
         self._rungs: dict[tuple[int, float], Rung] = {}
-        """By bracket and time."""
+        """Rungs by bracket and time."""
         self._passed: dict[str, float] = {}
-        """The highest rung for which a value of each trial has counted."""
+        """The highest rung for which a value of each trial was used."""
 
     @classmethod
     def of(cls, sweep: Sweep) -> Asha:
@@ -95,11 +95,11 @@ class Asha(TrialScheduler):
 class MedianStopping(TrialScheduler):
     """The median stopping rule (Golovin et al., "Google Vizier", 2017, section 3.2.2).
 
-    A trial ends at a time where its best value so far is below the median of the others' running averages up to then.
+    A trial ends if its best value so far is below the median of the others' running averages at that time.
     """
 
     def __init__(self, milestones: Milestones, min_others: int) -> None:
-        """No trial is judged before the first milestone."""
+        """Initialise; no trial is judged before the first milestone."""
         self.milestones: Milestones = milestones
         self._min_others = min_others
         self._averages = RunningAverages()
@@ -129,18 +129,18 @@ class MedianStopping(TrialScheduler):
 
 
 class RunningAverages:
-    """The mean of each trial's values up to each of its times; one table, so that thousands are asked at once."""
+    """The mean of each trial's values up to each of its times, in one table, so that thousands are read at once."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._times = np.full((1, 1), np.inf)
-        """[trial, report]; infinite where there is no report."""
+        """Times [trial, report]; infinite if there is no report."""
         self._averages = np.zeros((1, 1))
         self._counts = np.zeros(1, dtype=np.int64)
         self._last = np.full(1, -np.inf)
 
     def add(self, trial: str, time: float, value: float) -> bool:
-        """Add a value; return False, with nothing changed, where the trial has one at ``time`` or later."""
+        """Add a value; return False, with nothing changed, if the trial has one at ``time`` or later."""
         row = self._rows.setdefault(trial, len(self._rows))
         self._grow(row)
         count = int(self._counts[row])
@@ -155,7 +155,7 @@ class RunningAverages:
     def of_others(self, trial: str, time: float) -> Array:
         """Return the averages at ``time`` of all other trials that have a value then or later.
 
-        Of one with values after ``time`` only, its first value.
+        A trial with values only after ``time`` contributes its first value.
         """
         reached = self._last >= time
         reached[self._rows[trial]] = False
@@ -184,15 +184,15 @@ class _Bracket:
     skipped: int
     """Number of the lowest rungs that it does not have."""
     size: int
-    """How many configurations it takes."""
+    """Most configurations in it."""
     open: dict[str, float] = field(default_factory=dict)
-    """The highest rung that each of its trials has passed; without those that have ended."""
+    """The highest rung that each of its trials has passed, without ended trials."""
     num_configured: int = 0
     rungs: dict[float, Rung] = field(default_factory=dict)
     ends: dict[str, Judgement] = field(default_factory=dict)
-    """Of the trials that end at a rung."""
+    """Judgements of the trials that end at a rung."""
     decided: float = 0.0
-    """The highest rung at which it is known who continues."""
+    """The highest rung at which it is decided who continues."""
 
     def has_reached(self, at: float) -> bool:
         """Return whether all of its trials have passed a rung, or have ended."""
@@ -201,7 +201,7 @@ class _Bracket:
     def decide(self, at: float, factor: float) -> None:
         """Let the best 1 / ``factor`` at a rung continue, at least one; the earlier of two with equal values.
 
-        Trials without a value there take the places that are left: a first episode that is long has not ended yet.
+        Trials without a value there take the remaining places, as a long first episode may not have ended.
         """
         self.decided, rung = at, self.rungs[at]
         ranked = sorted(rung.values, key=lambda trial: -rung.values[trial])
@@ -217,11 +217,11 @@ class HyperBand(TrialScheduler):
 
     With ``s`` rungs below the stop, a bracket takes ``ceil((s_max + 1) / (s + 1) * factor ** s)`` configurations; at
     each rung the best 1 / ``factor`` continue. Brackets with ``s_max``, ``s_max - 1`` ... 0 rungs follow each other,
-    then the first comes again; the last one takes what is left.
+    then the first kind repeats; the last bracket takes the rest.
     """
 
     def __init__(self, milestones: Milestones, most_rungs: int, num_configurations: int) -> None:
-        """``milestones`` are the rungs of a bracket with ``most_rungs``."""
+        """Initialise; ``milestones`` are the rungs of a bracket with ``most_rungs``."""
         assert milestones.factor is not None
         self.milestones: Milestones = milestones
         self._factor = milestones.factor
@@ -234,7 +234,7 @@ class HyperBand(TrialScheduler):
     def of(cls, sweep: Sweep) -> HyperBand:
         search, limit = sweep.search, sweep.stop_limit
         options = search.hyperband
-        assert limit is not None  # the file was refused otherwise
+        assert limit is not None  # otherwise the file was refused
         milestones = Milestones(search.time_attr, sweep.stop_interval, options.reduction_factor, writes_checkpoint=True)
         return cls(milestones, options.number_of_rungs(milestones.first, limit), sweep.number_of_configurations)
 

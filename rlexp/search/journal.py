@@ -1,7 +1,7 @@
 """``search.jsonl``: the events of a search, in order, from which ``rlexp resume`` restores its state.
 
 ``sweep.json`` has the state a few seconds late, for people and programs. The journal has a line for each event, written
-before anything is done that cannot be done again.
+before any action that cannot be repeated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rlexp.search.shared_study import StudyMember
 JOURNAL_FILE: Final = "search.jsonl"
 FORMAT: Final = 1
 JOURNALED: Final = ("training_iteration", "timesteps_total", "timesteps_this_iter", "time_total_s")
-"""Columns of a row that a search looks at, beside its metric."""
+"""Columns of a row that a search reads, beside its metric."""
 
 
 class Event(StrEnum):
-    """What can happen to a search."""
+    """An event of a search."""
 
     CONFIGURED = "configured"
     """Its searcher suggested a point; ``refused`` says why the point is invalid."""
@@ -34,34 +34,34 @@ class Event(StrEnum):
     BEGUN = "begun"
     """A trial began, or continues."""
     REPORTED = "reported"
-    """A trial had a row, of which JOURNALED and the metric are kept."""
+    """A trial had a row, of which JOURNALED and the metric are stored."""
     EXPLOITED = "took_over"
     """A trial continues from a copy of another one's checkpoint."""
     NOT_EXPLOITED = "not_exploited"
-    """A trial that was to do so does not: none can be copied."""
+    """A trial that was due to copy does not, as none can be copied."""
     ENDED = "ended"
 
 
 @dataclass(frozen=True)
 class Heading:
-    """The first line: what the search is about."""
+    """The first line: the identity of the search."""
 
     axes: list[str]
-    """The keys that are searched, in the order in which points are counted and drawn."""
+    """The searched keys, in the order in which points are counted and drawn."""
     experiment: Mapping[str, Any]
-    """The file with every key filled in, as the sweep began; secrets masked."""
+    """The file with every key, as at the sweep's start; secrets masked."""
     allow_failures: int
     sweep_id: str = ""
-    """Random; by it the study of a storage knows the sweep."""
+    """A random id, by which the study of a storage recognises the sweep."""
     folder: str = "."
-    """The current folder of the command, where a relative storage begins."""
+    """The command's current folder, to which a storage path is relative."""
 
 
 class Journal:
-    """Owns ``search.jsonl`` of one sweep while it runs; appends to a file that exists."""
+    """Owns ``search.jsonl`` of one sweep while it runs; appends to an existing file."""
 
     def __init__(self, run_directory: Path, elapsed_s: float = 0.0) -> None:
-        """``elapsed_s`` is for how long the search ran before it was stopped."""
+        """Initialise; ``elapsed_s`` is how long the search ran before it was stopped."""
         self.folder = run_directory
         self._path = run_directory / JOURNAL_FILE
         self._file = LineFile(self._path, lambda line: None)
@@ -69,7 +69,7 @@ class Journal:
 
     @property
     def elapsed_s(self) -> float:
-        """For how long the search has run, without the time between a stop and a resume."""
+        """Seconds that the search has run, without the time between a stop and a resume."""
         return time.monotonic() - self._began_s
 
     def head(self, heading: Heading) -> None:
@@ -78,13 +78,13 @@ class Journal:
         sync(self._path)
 
     def write(self, event: Event, **fields: Any) -> None:
-        """Write an event; it survives a kill at once, and all but rows a power cut too."""
+        """Write an event. It survives a kill at once; all events except rows also survive a power cut."""
         self._append({"event": event, **fields, "elapsed_s": round(self.elapsed_s, 3)})
         if event is not Event.REPORTED:
             sync(self._path)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file; idempotent."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -98,7 +98,7 @@ class Journal:
 
 
 def read_heading(run_directory: Path) -> Heading:
-    """Return the first line; raises ResumeError where the journal is missing, damaged or of another format."""
+    """Return the first line; raises ResumeError if the journal is missing, damaged or of another format."""
     path = run_directory / JOURNAL_FILE
     content: Any = next(_lines(path), (1, {}))[1]
     try:
@@ -112,7 +112,7 @@ def read_heading(run_directory: Path) -> Heading:
 
 
 def study_member(run_directory: Path) -> StudyMember:
-    """Return a sweep as its study knows it, by its journal; raises ResumeError as ``read_heading`` does."""
+    """Return a sweep's identity in its study, from its journal; raises ResumeError as ``read_heading`` does."""
     heading = read_heading(run_directory)
     return StudyMember(heading.sweep_id, run_directory.absolute(), Path(heading.folder))
 
@@ -125,7 +125,7 @@ def read_events(run_directory: Path) -> Iterator[tuple[int, Any]]:
 
 
 def damaged(run_directory: Path, line: int, error: Exception) -> ResumeError:
-    """Return the error about a line that cannot be what was written."""
+    """Return the error about an invalid line."""
     what = f"{type(error).__name__}: {error}"
     return ResumeError(
         f"{run_directory / JOURNAL_FILE}:{line} is damaged ({what}): what the sweep tried after that is unknown",
@@ -134,7 +134,7 @@ def damaged(run_directory: Path, line: int, error: Exception) -> ResumeError:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the lines, except a last one without an end: a kill cut it before its event had effects."""
+    """Yield the lines, except an unfinished last one, which a kill cut before its event had effects."""
     number = 0
     try:
         for number, line in enumerate(read_lines(path), start=1):

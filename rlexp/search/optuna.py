@@ -1,14 +1,14 @@
 """Optuna for a sweep: its sampler, a space as its parameters, and the storage of its study.
 
 The sampler that ``search.optuna`` names is tried before a sweep begins. A space has one parameter for each key, and one
-for each sampler inside a value of a key: numbers stay as they are, values of lists are shown as a reader knows them.
-Optuna's spaces are defined by running: of a ``choice`` whose values hold samplers, the place of the value is suggested
-first, then the parameters inside it under names such as ``exploration_config[1].temperature``. A parameter has the same
-name and distribution in every configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
+for each sampler inside a value of a key. Numbers are unchanged; values of lists get readable labels. Optuna's spaces
+are defined by running: for a ``choice`` whose values hold samplers, the index of the value is suggested first, then the
+parameters inside it under names such as ``exploration_config[1].temperature``. A parameter has the same name and
+distribution in every configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
 
-A storage is the one that ``search.optuna.storage`` names, and no other file of the user's. Databases and journal files
-hold JSON; nothing in them is unpickled. (Optuna would unpickle snapshots of a journal in Redis, and the state of its
-CMA-ES sampler: the keys refuse both.)
+Only the storage in ``search.optuna.storage`` is opened, and no other file of the user. Databases and journal files hold
+JSON; nothing in them is unpickled. (Optuna would unpickle snapshots of a journal in Redis, and the state of its CMA-ES
+sampler: the keys refuse both.)
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def suggested_point(trial: optuna.trial.BaseTrial, domains: Mapping[str, Domain]
 
 
 def known_point(parameters: Mapping[str, Any], domains: Mapping[str, Domain]) -> Point | None:
-    """Return the point that a trial has, None for parameters that are missing or are not in the space."""
+    """Return the point of a trial; None for parameters that are missing or not in the space."""
     import optuna
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a parameter is not in its range
+        warnings.simplefilter("ignore")  # warnings about parameters outside of their range
         try:
             return suggested_point(optuna.trial.FixedTrial(dict(parameters)), domains)
         except (KeyError, TypeError, ValueError):
@@ -63,7 +63,7 @@ def known_point(parameters: Mapping[str, Any], domains: Mapping[str, Domain]) ->
 
 
 def rehearsed_distributions(domains: Mapping[str, Domain]) -> dict[str, optuna.distributions.BaseDistribution]:
-    """Return what each parameter can be; where a value decides which others there are, of enough points to see all."""
+    """Return each parameter's distribution; if values decide which there are, from enough points to see all."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -77,9 +77,9 @@ def rehearsed_distributions(domains: Mapping[str, Domain]) -> dict[str, optuna.d
 
 
 def parameters_of(point: Point, domains: Mapping[str, Domain]) -> dict[str, Any]:
-    """Return a point as Optuna has it, with the parameters inside the values that it has.
+    """Return a point as Optuna's parameters, with the parameters inside its values.
 
-    Raises KeyError or ValueError where the point does not fit the space.
+    Raises KeyError or ValueError if the point does not fit the space.
     """
     found = (_parameters(key, domain, point[key]) for key, domain in domains.items())
     return dict(chain.from_iterable(found))
@@ -104,7 +104,7 @@ def _suggested(trial: optuna.trial.BaseTrial, name: str, domain: Domain) -> Any:
 
 
 def _parameters(name: str, domain: Domain, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameter of a value, and those of the samplers inside it."""
+    """Yield the parameter of a value, and the parameters of samplers inside it."""
     if isinstance(domain, Listed):
         yield name, {identity(known): label for label, known in _labelled(domain).items()}[identity(value)]
     elif isinstance(domain, Alternatives):
@@ -123,9 +123,9 @@ def _name_inside(name: str, place: int, path: KeyPath) -> str:
 
 
 def _labelled(domain: Listed) -> dict[Label, Any]:
-    """Return the distinct values of a list by their labels: themselves, or JSON where Optuna cannot hold one of them.
+    """Return the distinct values of a list by their labels: themselves, or JSON if Optuna cannot hold one of them.
 
-    Optuna has text, numbers, true, false and null, and takes 1 and true for the same.
+    Optuna has text, numbers, true, false and null, and treats 1 and true as equal.
     """
     values = {identity(value): value for value in domain.values}
     plain: dict[Label, Any] = {
@@ -147,21 +147,21 @@ _CLASSES: Final[Mapping[str, str]] = MappingProxyType(
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
 )
-"""What samplers need beside Optuna."""
+"""Packages that samplers need beside Optuna."""
 _TYPES: Final[Mapping[str, Any]] = MappingProxyType(
     {"bool": bool, "int": int, "float": float, "str": str, "None": None, "dict[str, Any]": dict[str, Any]}
 )
-"""The types of arguments that a file can give."""
+"""Types of arguments that a file can give."""
 _FEWEST_OF_CMAES: Final = 2
-"""Ranges: with fewer, Optuna's CMA-ES draws at random."""
+"""Least number of ranges; with fewer, Optuna's CMA-ES draws at random."""
 _SUGGESTIONS: Final = 30
-"""Of a rehearsal: with so few, CMA-ES updates its distribution, and TPE has left its random phase."""
+"""Suggestions of a rehearsal: after so many, CMA-ES has updated its distribution, and TPE has left its random phase."""
 
 
 def require_sampler(sweep: Sweep) -> None:
-    """Raise UsageError where a sweep needs Optuna, which is not installed.
+    """Raise UsageError if a sweep needs Optuna, which is not installed.
 
-    Raises ConfigError where the sampler needs another package, does not fit the space, cannot be made with
+    Raises ConfigError if the sampler needs another package, does not fit the space, cannot be made with
     ``sampler_kwargs``, or fails in a rehearsal without trials.
     """
     if sweep.searcher != "optuna":
@@ -185,7 +185,7 @@ def require_sampler(sweep: Sweep) -> None:
 
 
 def make_sampler(options: OptunaConfig, seed: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler; with ``tpe`` points that are being tried count as bad ones meanwhile."""
+    """Return the sampler; for ``tpe``, points that are being tried count as bad ones meanwhile."""
     sampler_class = _sampler_class(options)
     given = {
         "seed": seed,
@@ -196,7 +196,7 @@ def make_sampler(options: OptunaConfig, seed: int) -> optuna.samplers.BaseSample
     names = inspect.signature(sampler_class).parameters
     extra = {"warn_independent_sampling": False, "warn_asynchronous_seeding": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a sampler is experimental
+        warnings.simplefilter("ignore")  # warnings that a sampler is experimental
         return sampler_class(**{name: value for name, value in {**extra, **given}.items() if name in names})
 
 
@@ -208,7 +208,7 @@ def _sampler_class(options: OptunaConfig) -> type[optuna.samplers.BaseSampler]:
 
 
 def _problems(sweep: Sweep) -> Iterator[Problem]:
-    """Yield what is wrong with ``sampler_kwargs``, each at its line."""
+    """Yield the problems of ``sampler_kwargs``, each at its line."""
     options = sweep.search.optuna
     parameters = inspect.signature(_sampler_class(options)).parameters
     types = {name: _type_of(str(each.annotation)) for name, each in parameters.items() if name != "seed"}
@@ -237,7 +237,7 @@ def _problem(name: str, value: Any, types: Mapping[str, Any], sampler: str) -> t
 
 
 def _type_of(annotation: str) -> Any:
-    """Return the type of an argument by how Optuna writes it, None where a file cannot give it: a function."""
+    """Return the type of an argument in Optuna's annotation; None if a file cannot give it, as a function."""
     parts = [part.strip() for part in annotation.split("|")]
     if any(part not in _TYPES for part in parts):
         return None
@@ -248,10 +248,7 @@ def _type_of(annotation: str) -> Any:
 
 
 def _failure(sweep: Sweep) -> str | None:
-    """Return why a sampler cannot be made, or fails on the way to its first suggestions; None where it does not.
-
-    The Gaussian process is only made: it imports torch, and its arguments are numbers and flags.
-    """
+    """Return why a sampler cannot be made or fails before its first suggestions; None if it works."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -268,25 +265,25 @@ def _failure(sweep: Sweep) -> str | None:
 
 
 def optuna_place(sweep: Sweep, *path: str) -> str:
-    """Return the line of a key of ``search.optuna``; where it is not given, that of the search."""
+    """Return the line of a key of ``search.optuna``, or of the search if the key is not given."""
     node = sweep.space.node.find((SEARCH, "optuna", *path))
     return str(sweep.place if node is None else node.key_place)
 
 
 _KEY: Final = "search.optuna.storage"
 _TABLE: Final = "studies"
-"""The one that Optuna makes first."""
+"""The table that Optuna makes first."""
 _ATTEMPTS: Final = 10
 _SECONDS_BETWEEN_ATTEMPTS: Final = 0.2
 _LOCK_TIMEOUT_S: Final = 100.0
-"""How long a command waits for another one's write to an SQLite file."""
+"""Seconds that a command waits for another one's write to an SQLite file."""
 _LONGEST_LINE: Final = 1 << 20
 
 
 def open_storage(storage: str, folder: Path) -> optuna.storages.BaseStorage:
     """Return a storage by its URL, or by the path of a journal file; both may be relative to ``folder``.
 
-    Raises UsageError where it cannot be opened, or is a file of another kind.
+    Raises UsageError if it cannot be opened, or is a file of another kind.
     """
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
@@ -305,14 +302,14 @@ def open_storage(storage: str, folder: Path) -> optuna.storages.BaseStorage:
         raise UsageError(
             f"{_KEY} needs a driver that is not installed: {masked(package)}", "install it by pip"
         ) from error
-    except Exception as error:  # of the database's driver
+    except Exception as error:  # errors of the database's driver
         what = f"{type(error).__name__}: {masked(str(error)).splitlines()[0]}"
         hint = "start the database, or correct the URL: sqlite:///study.db, postgresql://user:password@host/database"
         raise UsageError(f"{_KEY} cannot be opened: {what}", hint) from error
 
 
 def _with_tables(make: Callable[[], optuna.storages.BaseStorage]) -> optuna.storages.BaseStorage:
-    """Return a database's storage; when two commands make its tables at once, one of them gets an error first."""
+    """Return a database's storage, with a second try, as two commands may make its tables at once."""
     from sqlalchemy.exc import DBAPIError
 
     for _ in range(_ATTEMPTS):
@@ -338,7 +335,7 @@ def _database(storage: str, folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _refuse_other_file(path: Path, is_study: bool, kind: str) -> None:
-    """Raise UsageError for a file that is not one of Optuna's: an experiment file may come from anywhere."""
+    """Raise UsageError for a file that is not Optuna's, as an experiment file may come from anywhere."""
     if not path.parent.is_dir():
         raise UsageError(f"{_KEY}: the directory {path.parent} does not exist", "make it, or name a file elsewhere")
     if path.exists() and not is_study:

@@ -1,6 +1,6 @@
 """Population based training: a trial scheduler under which the worst trials continue from copies of the best ones.
 
-A copy is another trial's checkpoint, with other keys; Exploits makes it.
+Exploits makes a copy: another trial's checkpoint, with other keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlexp.search.trial_scheduler import EXPLOIT, PAUSE, YIELD, Exploit, Judgeme
 
 
 class Exploits:
-    """Carries out the exploits that the scheduler asks for; ``Search`` calls it while a sweep runs."""
+    """Carries out the exploits that the scheduler requests; ``Search`` calls it while a sweep runs."""
 
     def __init__(self, state: SearchState, directory: RunDirectory, journal: Journal) -> None:
         self._state = state
@@ -31,7 +31,7 @@ class Exploits:
         self._journal = journal
 
     def carry_out_idle(self) -> None:
-        """Carry out those of trials that do not run; call it before any trial continues."""
+        """Carry out exploits of trials that do not run; call it before any trial continues."""
         for name in self._state.scheduler.due():
             if name not in self._state.running:
                 self.carry_out(self._state.standings.trial(name))
@@ -39,7 +39,7 @@ class Exploits:
     def carry_out(self, trial: Trial) -> Trial | None:
         """Let a trial that is due, and whose process ends, continue from another one's checkpoint.
 
-        Returns it with its new keys, None where nothing can be copied: then it continues as it was.
+        Returns it with its new keys; None if nothing can be copied, and it then continues unchanged.
         """
         problem: Exception | None = None
         for exploit in self._state.scheduler.exploits(trial.name):
@@ -71,11 +71,12 @@ class Exploits:
 class Population(TrialScheduler):
     """Owns what trials report at each milestone (Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846).
 
-    Truncation selection: once all trials have reached a milestone, each of the worst quantile there copies a random one
-    of the best quantile there, weights and keys, and each key is moved or drawn again. What is random depends on the
+    Truncation selection: when all trials have reached a milestone, each of the worst quantile there copies weights and
+    keys of a random one of the best quantile there, and each key is moved or drawn again. Random choices depend on the
     trial and the milestone only, not on the order of reports.
 
-    A trial pauses at a milestone until all have reached it, with ``synch``; else where others wait for a place to run.
+    With ``synch``, a trial pauses at a milestone until all have reached it; else only if others wait for a place to
+    run.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -84,14 +85,14 @@ class Population(TrialScheduler):
         self._sweep = sweep
         self._size = sweep.number_of_configurations
         self._reached: dict[str, float] = {}
-        """The highest milestone of each trial that reported at one; infinite once it is complete."""
+        """The highest milestone of each trial that reported at one; infinite after it completed."""
         self._reached_by_all = 0.0
         self._reports: dict[float, dict[str, Report]] = {}
-        """By milestone and trial, where not all have reached it; without reports that have no value."""
+        """Reports by milestone and trial, until all have reached it; without reports that have no value."""
         self._checkpoints: dict[str, dict[str, Report]] = {}
-        """By trial and path of the checkpoint: reports at milestones, the newest last."""
+        """Reports at milestones by trial and path of the checkpoint, the newest last."""
         self._due: dict[str, tuple[Report, Sequence[Report]]] = {}
-        """The report of each trial that is to exploit, and those of the donors, at the same milestone."""
+        """The report of each trial that is to exploit, and the donors' reports at the same milestone."""
         self._exploits: list[Exploit] = []
 
     @classmethod
@@ -117,7 +118,7 @@ class Population(TrialScheduler):
     def exploits(self, trial: str) -> Iterator[Exploit]:
         """Yield the exploits of the checkpoints of the milestone, then of the donors' newest ones.
 
-        A donor's checkpoint may be gone: ``keep_checkpoints_num`` deletes it, and its own exploits replace it.
+        A donor's checkpoint may be gone: ``keep_checkpoints_num`` deletes it, and the donor's own exploits replace it.
         """
         report, donors = self._due[trial]
         donors = self._rng("exploit", report).sample(donors, len(donors))
@@ -130,7 +131,7 @@ class Population(TrialScheduler):
                 yield self._exploit(report, donor, newest)
 
     def exploited(self, exploit: Exploit) -> None:
-        """Record that a trial continues from a copy, which replaces its own checkpoints that have gone as far."""
+        """Record that a trial continues from a copy, which replaces its own checkpoints of that or a later time."""
         self._exploits.append(exploit)
         self._due.pop(exploit.trial, None)
         self._reached[exploit.trial] = self._milestone(self._checkpoints[exploit.donor][exploit.checkpoint])
@@ -142,7 +143,7 @@ class Population(TrialScheduler):
         self._due.pop(trial, None)
 
     def ended(self, trial: str, failed: bool) -> None:
-        """Record that a trial has ended; no other waits for it. One that failed is not copied any more."""
+        """Record that a trial has ended, so that no other waits for it. A failed trial is not copied any more."""
         self._due.pop(trial, None)
         self._reached[trial] = math.inf
         if failed:
@@ -171,7 +172,7 @@ class Population(TrialScheduler):
         self._compare()
 
     def _compare(self) -> None:
-        """Compare trials at each milestone that all have reached since."""
+        """Compare trials at each milestone that all have reached since the last call."""
         while True:
             reached = self._reached.values() if len(self._reached) >= self._size else ()
             self._reached_by_all = min(reached, default=0.0)
@@ -181,7 +182,7 @@ class Population(TrialScheduler):
             self._select(first, list(self._reports.pop(first).values()))
 
     def _select(self, at: float, reports: Sequence[Report]) -> None:
-        """Let the worst quantile exploit: what they have done since that milestone does not count."""
+        """Let the worst quantile exploit; their progress since that milestone is dropped."""
         ranked = sorted(reports, key=lambda report: (report.value, report.trial))
         count = quantile_size(len(ranked), self._sweep.search.pbt.quantile_fraction)
         for report in ranked[:count]:
@@ -192,7 +193,7 @@ class Population(TrialScheduler):
                 self._forget(report.trial, at)
 
     def _forget(self, trial: str, after: float) -> None:
-        """Drop a trial's reports at milestones beyond ``after``."""
+        """Drop a trial's reports at milestones after ``after``."""
         for at, reports in list(self._reports.items()):
             if at > after:
                 reports.pop(trial, None)
@@ -227,5 +228,5 @@ class Population(TrialScheduler):
 
 
 def quantile_size(number: int, fraction: float) -> int:
-    """Return how many of ``number`` trials are the worst, or the best: rounded up, as Tune counts, at most a half."""
+    """Return the size of the worst and best quantile of ``number`` trials: rounded up as in Tune, at most a half."""
     return min(math.ceil(number * fraction), number // 2)

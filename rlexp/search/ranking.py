@@ -22,48 +22,48 @@ from rlexp.metrics import FINAL_SHARE, bootstrap_interval, final_score, interqua
 from rlexp.runs.record import Status
 
 SWEEP_FILE: Final = "sweep.json"
-"""The state of the search: every configuration with its point, trials and score, the best first; rungs, takeovers."""
+"""The state of the search: every configuration with its point, trials and score, the best first; rungs, exploits."""
 CONFIRMATION_FOLDER: Final = "confirmation"
-"""In the directory of a sweep: the same file for its best configurations, tried again with other seeds."""
+"""The folder in a sweep's directory with the same file for its best configurations, tried again with other seeds."""
 RULE: Final = "Rank: completed by score; ended early, furthest first, by value there; failed."
-"""What :func:`ranking` does, as reports print it: a line of a terminal."""
+"""The order of :func:`ranking`, as reports print it: a line of a terminal."""
 SCORE_RULE: Final = "A score is the mean of {metric} over the last tenth of the steps that all completed trials have."
-"""What :func:`score_of` returns, as reports print it."""
+"""The result of :func:`score_of`, as reports print it."""
 _SEED: Final = 0
-"""Of every bootstrap: the same scores give the same interval, and the one that ``rlexp compare`` gives."""
+"""Seed of every bootstrap: the same scores give the same interval, also in ``rlexp compare``."""
 _ENDED_EARLY: Final = (Status.PRUNED, Status.STOPPED)
 
 
 class Tier(IntEnum):
-    """What is compared first: a configuration of a lower tier ranks before all of a higher one."""
+    """The first criterion: a configuration of a lower tier ranks before all of a higher one."""
 
     COMPLETED = 0
-    """All of its seeds reached their stop: by score."""
+    """All of its seeds reached their stop; ranked by score."""
     RUNNING = 1
-    """One of its seeds runs or waits: by score so far."""
+    """One of its seeds runs or waits; ranked by the score so far."""
     ENDED_EARLY = 2
-    """The scheduler, the time budget or a person ended one of its seeds, or not all of them began: by how far all
-    seeds came, then by their value there."""
+    """The scheduler, the time budget or a person ended one of its seeds, or not all of them began. Ranked by the
+    furthest step that every seed reached, then by the value there."""
     WITHOUT_VALUE = 3
-    """One of its seeds has no value, or none where it is to be compared."""
+    """One of its seeds has no value, or none at the time of the comparison."""
     FAILED = 4
     """One of its seeds failed."""
 
 
 @dataclass(frozen=True)
 class EndedEarly:
-    """How far a configuration came that ended early."""
+    """How far a configuration that ended early came."""
 
     at: float
-    """In the unit of the scheduler's ``time_attr``: the rung where the scheduler ended its seeds; else how far all of
-    its seeds came."""
+    """The time in the scheduler's ``time_attr``: the rung at which the scheduler ended its seeds, or the furthest that
+    every seed reached."""
     value: float
-    """The mean of the metric over its seeds there."""
+    """The mean of the metric over its seeds at that time."""
 
 
 @dataclass
 class TrialStanding:
-    """What is known of one trial."""
+    """The known facts of one trial."""
 
     trial: Trial
     configuration: int
@@ -71,9 +71,9 @@ class TrialStanding:
     status: Status = Status.PENDING
     steps: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    """The metric, where it was known, at ``steps`` env steps."""
+    """Known values of the metric, at ``steps`` env steps."""
     times: list[float] = field(default_factory=list)
-    """The same rows in the unit of the scheduler's ``time_attr``."""
+    """Times of the same rows in the unit of the scheduler's ``time_attr``."""
     iterations: int = 0
     timesteps_total: int = 0
     time_total_s: float = 0.0
@@ -83,7 +83,7 @@ class TrialStanding:
 
     @property
     def progress(self) -> dict[TimeAttribute, float]:
-        """How far it has come, in each of what a scheduler can count time in."""
+        """Its progress in each unit in which a scheduler can count time."""
         return {
             "timesteps_total": self.timesteps_total,
             "training_iteration": self.iterations,
@@ -111,20 +111,20 @@ class Standing:
     varied: Point
     trials: tuple[TrialStanding, ...]
     num_seeds: int
-    """How many trials it is to have."""
+    """Number of trials that it is to have."""
     tier: Tier
     scores: tuple[float | None, ...]
-    """Of each trial; None where it did not complete, or runs and has no value yet."""
+    """The score of each trial; None if it did not complete, or runs and has no value yet."""
     score: float | None
-    """What it is ranked by within its tier: the mean (or ``rank_by``) of ``scores``; where it ended early, its value
-    there. None without a value, or where it failed."""
+    """Its rank criterion within its tier: the mean (or ``rank_by``) of ``scores``; if it ended early, its value there.
+    None without a value, or if it failed."""
     ended_early: EndedEarly | None
-    """How far it came; None where it did not end early, or has no value there."""
+    """How far it came; None if it did not end early, or has no value there."""
     rank_by: str
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """The bootstrap interval of ``score``; None with a single seed, and where it ended early."""
+        """The bootstrap interval of ``score``; None with a single seed, or if it ended early."""
         known = sorted(score for score in self.scores if score is not None)
         if self.score is None or self.ended_early is not None or len(known) < 2:
             return None
@@ -135,37 +135,37 @@ class Standing:
 
     @property
     def failed(self) -> bool:
-        """Whether one of its trials did."""
+        """Whether one of its trials failed."""
         return any(trial.status is Status.ERROR for trial in self.trials)
 
     @property
     def status(self) -> Status:
-        """That of its trials: the worst of them, or that one of them still runs or has not begun."""
+        """The worst status of its trials; or RUNNING or PENDING if one still runs or has not begun."""
         statuses = {trial.status for trial in self.trials}
         order = (Status.RUNNING, Status.ERROR, Status.PENDING, *reversed(_ENDED_EARLY))
         found = next((status for status in order if status in statuses), Status.TERMINATED)
         return Status.PENDING if found is Status.TERMINATED and len(self.trials) < self.num_seeds else found
 
     def value_at(self, time: float) -> float | None:
-        """Return the mean over its seeds at ``time`` (in ``time_attr``); None where one of them has no value there."""
+        """Return the mean over its seeds at ``time`` (in ``time_attr``); None if one of them has no value there."""
         return _mean([trial.value_at(time) for trial in self.trials])
 
 
 @dataclass(frozen=True)
 class EndComparison:
-    """A configuration that ended early beside the one of rank 1, where it ended."""
+    """A configuration that ended early beside the configuration of rank 1, at the same time."""
 
     at: float
     of: float | None
-    """The ``stop`` in the same unit; None where there is none."""
+    """The ``stop`` in the same unit; None if there is none."""
     unit: TimeAttribute
     value: float
     rank_1_value: float | None
-    """Of rank 1 at the same time; None for rank 1 itself, and where it has none."""
+    """Value of rank 1 at the same time; None for rank 1 itself, or if it has none."""
 
 
 def ranking(standings: Iterable[Standing], search: SearchConfig) -> list[Standing]:
-    """Return configurations by RULE, the best first; equal ones by their number."""
+    """Return configurations by RULE, the best first; ties by their number."""
     sign = 1 if search.mode == "min" else -1
 
     def key(each: Standing) -> tuple[float, ...]:
@@ -178,7 +178,7 @@ def ranking(standings: Iterable[Standing], search: SearchConfig) -> list[Standin
 def standing_of(
     configuration: int, trials: Sequence[TrialStanding], end: float | None, search: SearchConfig
 ) -> Standing:
-    """Return how one configuration stands, where all completed trials have ``end`` env steps."""
+    """Return one configuration's standing; all completed trials have ``end`` env steps."""
     tier = _tier(trials, search.num_seeds)
     scores = tuple(score_of(trial, end) for trial in trials)
     ended = _ended_early(trials) if tier is Tier.ENDED_EARLY else None
@@ -194,14 +194,14 @@ def standing_of(
 
 
 def surest(ranked: Iterable[Standing], search: SearchConfig) -> Standing | None:
-    """Return the completed configuration whose interval has the best worse end; None where none has an interval."""
+    """Return the completed configuration whose interval has the best worse end; None if none has an interval."""
     completed = [(each, each.interval) for each in ranked if each.tier is Tier.COMPLETED and each.interval is not None]
     ends = [(each, -interval[1] if search.mode == "min" else interval[0]) for each, interval in completed]
     return max(ends, key=lambda pair: pair[1], default=(None, 0.0))[0]
 
 
 def end_comparison(standing: Standing, best: Standing, unit: TimeAttribute) -> EndComparison | None:
-    """Return a configuration beside the best one where it ended early; None where it did not."""
+    """Return a configuration beside the best one if it ended early; otherwise None."""
     ended = standing.ended_early
     if ended is None:
         return None
@@ -211,16 +211,16 @@ def end_comparison(standing: Standing, best: Standing, unit: TimeAttribute) -> E
 
 
 def common_end(trials: Iterable[TrialStanding]) -> float | None:
-    """Return the steps that all completed trials have, None before the first has completed."""
+    """Return the steps that all completed trials have; None before the first has completed."""
     ends = (trial.steps[-1] for trial in trials if trial.status is Status.TERMINATED and trial.steps)
     return min(ends, default=None)
 
 
 def score_of(trial: TrialStanding, end: float | None) -> float | None:
-    """Return what a trial scores, where all completed trials have ``end`` env steps.
+    """Return the score of a trial; all completed trials have ``end`` env steps.
 
-    One that runs scores over the last tenth of its own steps so far. None without a value, and for one that failed or
-    ended early.
+    A running trial scores over the last tenth of its own steps so far. None without a value, or if it failed or ended
+    early.
     """
     if not trial.values or trial.status in (Status.ERROR, *_ENDED_EARLY):
         return None
@@ -240,7 +240,7 @@ def _tier(trials: Sequence[TrialStanding], num_seeds: int) -> Tier:
 
 
 def _ended_early(trials: Sequence[TrialStanding]) -> EndedEarly | None:
-    """Return where the scheduler ended the trials, else how far all came; None where one has no value there."""
+    """Return where the scheduler ended the trials, else how far all came; None if one has no value there."""
     judged = next((trial.ended_early for trial in trials if trial.ended_early is not None), None)
     if judged is not None:
         return judged
@@ -250,7 +250,7 @@ def _ended_early(trials: Sequence[TrialStanding]) -> EndedEarly | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where a value is missing."""
+    """Return the mean; None if a value is missing."""
     known = sorted(value for value in values if value is not None)
     return float(np.mean(known)) if known and len(known) == len(values) else None
 

@@ -1,4 +1,4 @@
-"""What a sweep leaves beside its trials: ``sweep.json``, ``trials.csv`` and ``best.yaml``.
+"""The files of a sweep beside its trials: ``sweep.json``, ``trials.csv`` and ``best.yaml``.
 
 ``sweep.json`` is one object::
 
@@ -37,7 +37,7 @@ BEST_FILE: Final = "best.yaml"
 FORMAT: Final = 1
 _SECONDS_BETWEEN_WRITES: Final = 5.0
 _LARGEST_SHARE: Final = 0.05
-"""Of the time of a sweep that goes into these files: the larger they are, the less often they are written."""
+"""Largest share of a sweep's time for writing these files: larger files are written less often."""
 _COLUMNS: Final = (
     *("rank", "configuration", "configuration_score", "ended_at", "value_there", "rank_1_there"),
     *("trial", "status", "seed", "score", "iterations", "timesteps_total", "time_total_s", "error"),
@@ -55,7 +55,7 @@ class SearchRecord:
         self._due = 0.0
 
     def write_when_due(self, standings: Standings, state: State) -> None:
-        """Write ``sweep.json`` and ``trials.csv``, but not more often than every few seconds."""
+        """Write ``sweep.json`` and ``trials.csv``, at most every few seconds."""
         if time.monotonic() >= self._due:
             self.write(standings, state)
 
@@ -70,7 +70,7 @@ class SearchRecord:
         self._due = ended + max(_SECONDS_BETWEEN_WRITES, (ended - began) / _LARGEST_SHARE)
 
     def write_best(self, best: Standing, point: Point, standings: Standings, said: str = "") -> None:
-        """Write ``best.yaml``: a configuration of ``standings``, at ``point``; ``said`` follows in its comment."""
+        """Write ``best.yaml``: a configuration of ``standings``, at ``point``; the comment ends with ``said``."""
         text = self._sweep.best_yaml(point, self._says(best, standings) + said)
         replace_text(self._directory / BEST_FILE, text)
 
@@ -115,7 +115,7 @@ class SearchRecord:
 
 
 def _scored(standing: Standing, end: EndComparison | None) -> list[Any]:
-    """Return the cells of a configuration: its score, or where it ended early and the two values there."""
+    """Return the cells of a configuration: its score, or if it ended early, the time and the two values there."""
     return [standing.score, None, None, None] if end is None else [None, end.at, end.value, end.rank_1_value]
 
 

@@ -24,7 +24,7 @@ from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
 from rlexp.search.trial_source import CONTINUE, Decision, Ending, JoinPlace
 
 _LOSSES = ("info/learner/loss", "info/learner/total_loss")
-"""Of agents with a Q-function, and of those with a policy and a value function."""
+"""The losses of agents with a Q-function, and of agents with a policy and a value function."""
 
 
 class Search:
@@ -36,7 +36,7 @@ class Search:
     def __init__(
         self, state: SearchState, directory: RunDirectory, journal: Journal, capacity: int, allow_failures: int
     ) -> None:
-        """``capacity`` trials run at a time at most, and so many may fail without the sweep failing."""
+        """Run at most ``capacity`` trials at a time; up to ``allow_failures`` may fail without the sweep failing."""
         search = state.sweep.search
         self.standings = state.standings
         self.deadline_s: float | None = None
@@ -56,7 +56,7 @@ class Search:
         self._allow_failures = allow_failures
         self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
         self._scores: dict[str, float | None] = {}
-        """What trials scored when they ended: it may change as others end."""
+        """Scores of trials when they ended, which may change as others end."""
 
     def next(self) -> Trial | None:
         self._exploits.carry_out_idle()
@@ -95,7 +95,7 @@ class Search:
         return Decision(verdict, changed)
 
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
-        """Return the one with the fewest env steps, where there is room for it and no other one goes first.
+        """Return the paused trial with the fewest env steps, if it has room and no other one goes first.
 
         Its keys may have changed while it was paused.
         """
@@ -105,7 +105,7 @@ class Search:
         is_any_left = not self.is_over_time and self._next_waiting() is not None
         free = [trial for trial in paused if self._may_continue(trial.name, is_any_left)]
         if self.is_over_time or not (self._state.running or is_any_left):
-            free = free or list(paused)  # nothing runs that the scheduler could wait for
+            free = free or list(paused)  # nothing runs for which the scheduler could wait
         trial = min(free, key=lambda each: self.standings.of(each).timesteps_total, default=None)
         if trial is None:
             return None
@@ -117,7 +117,7 @@ class Search:
         return any(self._may_continue(name, True) for name in self._state.paused)
 
     def _may_continue(self, name: str, is_any_left: bool) -> bool:
-        """Return whether a paused trial may continue, also where others have not begun."""
+        """Return whether a paused trial may continue, even if others have not begun."""
         judgement = self._state.judge_waiting(name)
         return judgement.verdict is Verdict.CONTINUE and not (is_any_left and judgement.yields)
 
@@ -131,7 +131,7 @@ class Search:
         return self.standings.drain_notes()
 
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
-        """Return what is searched, and the seed: with every key, the tab would have a column for each."""
+        """Return the searched keys and the seed; with every key, the tab would have a column for each."""
         return {**dict.fromkeys(self._sweep.space.columns), **trial.varied, "seed": trial.experiment.config.seed}
 
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
@@ -152,9 +152,9 @@ class Search:
         return Ending(status, why, self._scores[trial.name])
 
     def conclude(self, status: Status) -> Status:
-        """Write what the sweep leaves; it has failed where more trials did than may, or none has a score.
+        """Write the sweep's files. It has failed if more trials failed than may, or if none has a score.
 
-        One that was stopped before its end has neither failed nor succeeded.
+        A sweep that was stopped before its end has neither failed nor succeeded.
         """
         self._record.write(self.standings, self._state.summary)
         best = self.standings.best()
@@ -183,19 +183,19 @@ class Search:
                     self._scores[each.trial.name] = score
 
     def is_pruned(self, trial: Trial) -> bool:
-        """Whether it was decided that a trial ends early."""
+        """Return whether it was decided that a trial ends early."""
         return trial.name in self._state.pruned
 
     @property
     def is_complete(self) -> bool:
-        """Whether every configuration was tried, to the end of each trial."""
+        """Whether every configuration was tried, and all trials have ended."""
         return self._state.is_exhausted and not self._state.waiting and not self._state.unfinished()
 
     def _is_full(self) -> bool:
         return len(self._state.running) >= self._capacity
 
     def _next_waiting(self) -> Trial | None:
-        """Return the next trial that may begin; asks the searcher where none is known."""
+        """Return the next trial that may begin; asks the searcher if none is known."""
         while True:
             for trial in list(self._state.waiting):
                 verdict = self._state.judge_waiting(trial.name).verdict
@@ -215,7 +215,7 @@ class Search:
             self._directory.add(trial)
 
     def _end_waiting(self, trial: Trial) -> None:
-        """End a trial that the scheduler stopped before it began, or before it began again in a resumed sweep."""
+        """End a trial that the scheduler stopped before it began, or began again in a resumed sweep."""
         self._add(trial)
         ending = self.on_end(trial, False, None)
         self._directory.trial_status(trial, ending.status, None, ending.message)
@@ -267,7 +267,7 @@ class Search:
 
 
 def _divergence(row: Mapping[str, Any]) -> str | None:
-    """Return that a trial has diverged: its loss, or the mean over all episodes that ended, is no finite number."""
+    """Return that a trial has diverged: its loss, or the mean over all ended episodes, is not finite."""
     flat = flatten(row)
     looked_at = [*_LOSSES, *(["episode_reward_mean_all"] if flat.get("episodes_total") else [])]
     for name in looked_at:

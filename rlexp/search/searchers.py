@@ -1,6 +1,6 @@
-"""Searchers: suggest the next configuration, and learn from the outcomes of those that were tried.
+"""Searchers: suggest the next configuration, and learn from the outcomes of tried ones.
 
-A grid, draws at random, or a sampler of Optuna that chooses each point from the outcomes so far.
+There is a grid, random draws, and Optuna's samplers, which choose each point from the outcomes so far.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Searcher(Protocol):
-    """Chooses points, one configuration after the other."""
+    """Chooses points, one configuration after another."""
 
     def suggest(self, configuration: int) -> Point | None:
-        """Return the point of a configuration, the next one each time; None when every point was tried."""
+        """Return the point of the next configuration; None when every point was tried."""
 
     def restore(self, configuration: int, point: Point) -> None:
         """Record that a point was suggested before the sweep was resumed; called in place of ``suggest``."""
@@ -34,14 +34,14 @@ class Searcher(Protocol):
         """Record the outcome of a configuration."""
 
     def keep_alive(self) -> None:
-        """Called while the sweep runs, a few times a minute: a study that others use must know that it does."""
+        """Called a few times a minute while the sweep runs, as a study that others use must know that it does."""
 
     def drain_notes(self) -> list[str]:
-        """Return what happened since the last call and a user should know, a sentence each."""
+        """Return the events since the last call that a user should know, a sentence each."""
 
 
 class PlannedSearcher:
-    """``grid`` and ``random``: the points are known beforehand, and nothing is learned from them."""
+    """``grid`` and ``random``: the points are known beforehand, and outcomes change nothing."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self._points = deque(points)
@@ -63,31 +63,31 @@ class PlannedSearcher:
 
 
 def require_searcher(sweep: Sweep, folder: Path) -> None:
-    """Raise UsageError or ConfigError where the searcher of a sweep could not begin; ``folder`` is for its storage."""
+    """Raise UsageError or ConfigError if a sweep's searcher cannot begin; ``folder`` is for its storage."""
     require_sampler(sweep)
     require_study(sweep, folder)
 
 
 def make_searcher(sweep: Sweep, member: StudyMember | None = None) -> Searcher:
-    """Return the searcher of a sweep; ``member`` is the sweep as a study in a storage knows it."""
+    """Return the searcher of a sweep; ``member`` is the sweep's identity in a study's storage."""
     points = sweep.planned_points()
     return OptunaSearcher(sweep, member) if points is None else PlannedSearcher(points)
 
 
 _MOST_REPETITIONS: Final = 10
-"""Suggestions in a row that were tried before; then a new point is drawn at random."""
+"""Most repeated suggestions in a row; then a new point is drawn at random."""
 
 
 class OptunaSearcher:
     """``optuna``: a sampler of Optuna, seeded, which learns from the outcomes.
 
-    No point is tried twice: one that is suggested again gets the outcome that it has, or will have. Without
-    ``search.optuna.storage`` the study is in memory. That of a resumed sweep has the same points and values, but not
-    the state of the sampler's generator: what it suggests next is as good as what would have come, and not the same.
+    No point is tried twice: a repeated suggestion gets the outcome that its point has, or will have. Without
+    ``search.optuna.storage`` the study is in memory. The study of a resumed sweep has the same points and values, but
+    not the state of the sampler's generator. Its next suggestions are as good, but not the same.
     """
 
     def __init__(self, sweep: Sweep, member: StudyMember | None = None) -> None:
-        """``member`` is the sweep as a study in a storage knows it."""
+        """Initialise; ``member`` is the sweep's identity in a study's storage."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -101,15 +101,15 @@ class OptunaSearcher:
         self._numbers: dict[int, int] = {}
         """The number in the study of each configuration."""
         self._asked: dict[int, optuna.Trial | None] = {}
-        """The configurations without an outcome; None where the study has it from before the sweep was resumed."""
+        """The configurations without an outcome; None if the study has it from before a resume."""
         self._repeated: dict[int, list[optuna.Trial]] = {}
-        """Suggestions of the points of those, from after the first one."""
+        """Repeated suggestions of the points of these configurations."""
         self._outcomes: dict[int, Outcome] = {}
         self._notes: list[str] = []
         self._known: dict[int, optuna.trial.FrozenTrial] = {}
-        """Configurations that the study has from before the sweep was resumed, and that were not restored."""
+        """Configurations in the study from before a resume that were not restored."""
         self._others: dict[str, optuna.trial.FrozenTrial] = {}
-        """What other sweeps of the study tried, by the point's identity."""
+        """Points that other sweeps of the study tried, by the point's identity."""
         self._shared: SharedStudy | None = None
         if sweep.search.optuna.storage is None:
             self._study = optuna.create_study(sampler=self._sampler(), direction=direction_of(sweep))
@@ -128,11 +128,11 @@ class OptunaSearcher:
         return None
 
     def restore(self, configuration: int, point: Point) -> None:
-        """Add a point as one that is being tried, if the study has not got it; raises KeyError for a strange one."""
+        """Add a point as one that is being tried, if the study lacks it; raises KeyError for an unknown one."""
         known = self._known.pop(configuration, None)
         if self._shared is None:
             self._study.enqueue_trial(parameters_of(point, self._domains))
-            trial: optuna.Trial | None = self._study.ask()  # gets the point that was enqueued
+            trial: optuna.Trial | None = self._study.ask()  # gets the enqueued point
             assert trial is not None
             suggested_point(trial, self._domains)
         elif known is None:
@@ -140,11 +140,11 @@ class OptunaSearcher:
         else:
             trial = None if known.state.is_finished() else self._shared.continued(known)
         self._register(configuration, point, trial, known.number if trial is None and known else None)
-        # With the first seed of the study, the next draws would repeat its first points.
+        # With the study's first seed, the next draws would repeat its first points.
         self._study.sampler = self._sampler("resumed", configuration + 1)
 
     def record(self, configuration: int, outcome: Outcome) -> None:
-        """Pass the outcome to the study; a failure as pruned before its first value, which is worse than any value.
+        """Pass the outcome to the study; a failure as pruned before its first value, which ranks below any value.
 
         Optuna ignores failures and NaN: it would continue to suggest points that diverge.
         """
@@ -165,7 +165,7 @@ class OptunaSearcher:
             self._shared.keep_alive()
 
     def _join(self, member: StudyMember) -> None:
-        """Open the study in the storage, and find in it what this sweep has tried before it was resumed."""
+        """Open the study in the storage, and find what this sweep tried before it was resumed."""
         self._shared = SharedStudy(self._sweep, member, self._sampler())
         self._study = self._shared.study
         if not self._shared.is_new:
@@ -174,7 +174,7 @@ class OptunaSearcher:
         for trial in self._shared.own():
             configuration = trial.user_attrs.get(CONFIGURATION)
             if configuration is None and not trial.state.is_finished():
-                self._shared.fail(trial)  # a kill came before it had one
+                self._shared.fail(trial)  # a kill came before it had a point
             if configuration is None or trial.state.name == "FAIL":
                 continue
             if SAME_AS not in trial.user_attrs:
@@ -185,7 +185,7 @@ class OptunaSearcher:
                 self._repeated.setdefault(known, []).append(self._shared.continued(trial))
 
     def _suggestions(self, configuration: int) -> Iterator[tuple[optuna.Trial, Point]]:
-        """Yield trials of the study: one that was asked for before a kill, the sampler's, then new points at random."""
+        """Yield trials of the study: one that was asked for before a kill, the sampler's, then random new points."""
         if self._shared is not None:
             for point, other in self._shared.others():
                 self._tried.add(point)
@@ -218,7 +218,7 @@ class OptunaSearcher:
         if self._shared is not None:
             try:
                 self._shared.describe(trial, self._sweep.trials(configuration, point))
-            except ConfigError:  # the search refuses it too
+            except ConfigError:  # the search also refuses it
                 return point
         return point
 

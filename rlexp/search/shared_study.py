@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 SWEEP, CONFIGURATION, SAME_AS, SEEDS, FAILED = "sweep", "configuration", "same_as", "seeds", "failed"
 """User attributes of a trial: its sweep's id, its number there, the trial whose point it repeats, seeds, failure."""
 _METRIC, _EXPERIMENT = "metric", "experiment"
-"""User attributes of a study: what its values are, and of which experiment. ``sweep ID`` is there for each sweep."""
+"""User attributes of a study: its metric and its experiment. ``sweep ID`` exists for each sweep."""
 _SECONDS_BETWEEN_SIGNS: Final = 60.0
 _OTHER_KEYS: Final = ("config/seed", "num_samples")
-"""Keys in which sweeps of one study may differ, beside those that a resumed sweep may change."""
+"""Keys in which sweeps of one study may differ, beside the keys that a resumed sweep may change."""
 
 
 @dataclass(frozen=True)
 class StudyMember:
-    """A sweep, as its study knows it."""
+    """The identity of a sweep in its study."""
 
     id: str
     run_directory: Path
     folder: Path
-    """Where a relative storage begins: the folder of the command that began the sweep."""
+    """The folder to which a storage path is relative: the one of the command that began the sweep."""
 
 
 def direction_of(sweep: Sweep) -> Literal["minimize", "maximize"]:
@@ -53,7 +53,7 @@ def direction_of(sweep: Sweep) -> Literal["minimize", "maximize"]:
 
 
 def require_study(sweep: Sweep, folder: Path) -> None:
-    """Raise ConfigError where the storage of a sweep cannot be opened, or its study is about something else."""
+    """Raise ConfigError if the storage of a sweep cannot be opened, or its study is of something else."""
     options = sweep.search.optuna
     if sweep.searcher != "optuna" or options.storage is None:
         return
@@ -75,7 +75,7 @@ def require_study(sweep: Sweep, folder: Path) -> None:
 
 
 def _refusal(sweep: Sweep, message: str, hint: str | None) -> ConfigError:
-    """Return the error at the line of the storage; the line may be an override, with a password."""
+    """Return the error at the line of the storage, which may be an override with a password."""
     return ConfigError([Problem(masked(optuna_place(sweep, "storage")), message, hint)])
 
 
@@ -85,7 +85,7 @@ def study_name(sweep: Sweep) -> str:
 
 
 def _differences(study: optuna.Study, sweep: Sweep) -> Iterator[str]:
-    """Yield in what a study differs from a sweep, so that their values cannot be compared."""
+    """Yield the differences between a study and a sweep that make their values incomparable."""
     directions = [direction.name.lower() for direction in study.directions]
     if directions != [direction_of(sweep)]:
         yield f"it does not {direction_of(sweep)} one value; it has {', '.join(directions)}"
@@ -110,7 +110,7 @@ def _settings(sweep: Sweep) -> dict[str, Any]:
 
 
 class SharedStudy:
-    """Owns the part of one sweep in a study: its trials, by user attributes, and its signs of life."""
+    """Owns the part of one sweep in a study: its trials, by user attributes, and its heartbeats."""
 
     def __init__(self, sweep: Sweep, member: StudyMember, sampler: optuna.samplers.BaseSampler) -> None:
         """Join the study of a sweep, or make it."""
@@ -133,7 +133,7 @@ class SharedStudy:
         self.keep_alive()
 
     def keep_alive(self) -> None:
-        """Say once a minute that this sweep runs, and end trials of sweeps that have not said so for long."""
+        """Record once a minute that this sweep runs, and end trials of sweeps that have not done so for long."""
         if time.monotonic() < self._next_sign:
             return
         self._next_sign = time.monotonic() + _SECONDS_BETWEEN_SIGNS
@@ -148,7 +148,7 @@ class SharedStudy:
         trial.set_user_attr(CONFIGURATION, configuration)
 
     def describe(self, trial: optuna.Trial, trials: Sequence[Trial]) -> None:
-        """Record which trials of the run a configuration has."""
+        """Record the run's trials of a configuration."""
         trial.set_user_attr("run_directory", str(self._member.run_directory))
         trial.set_user_attr("trials", [each.name for each in trials])
         trial.set_user_attr(SEEDS, [each.experiment.config.seed for each in trials])
@@ -158,11 +158,11 @@ class SharedStudy:
         trial.set_user_attr(FAILED, True)
 
     def repeat(self, trial: optuna.Trial, of: int) -> None:
-        """Record that a trial is not run, since trial ``of`` has the same point."""
+        """Record that a trial is not run, as trial ``of`` has the same point."""
         trial.set_user_attr(SAME_AS, of)
 
     def copy(self, other: optuna.trial.FrozenTrial, trial: optuna.Trial) -> None:
-        """End a trial like that of another sweep at its point; while that one runs, as failed, which is ignored."""
+        """End a trial like another sweep's at its point; if that still runs, as failed, which is ignored."""
         from optuna.trial import TrialState
 
         trial.set_user_attr(SAME_AS, other.number)
@@ -174,11 +174,11 @@ class SharedStudy:
         self.study.tell(trial, state=TrialState.PRUNED if other.state is TrialState.PRUNED else TrialState.FAIL)
 
     def is_enqueued(self, trial: optuna.Trial) -> bool:
-        """Whether a person has written the parameters of a trial into the study: they may be none of the space."""
+        """Return whether a person wrote the trial's parameters into the study; they may not be in the space."""
         return "fixed_params" in self._trials()[trial.number].system_attrs
 
     def refuse(self, trial: optuna.Trial) -> None:
-        """Record a trial as failed, which is not a point of the space."""
+        """Record a trial as failed, as it is not a point of the space."""
         from optuna.trial import TrialState
 
         trial.set_user_attr("refused", "its parameters are not in the space")
@@ -191,7 +191,7 @@ class SharedStudy:
         self.study.tell(trial.number, state=TrialState.FAIL)
 
     def is_running(self, trial: optuna.Trial) -> bool:
-        """Whether no other sweep has recorded a trial of this one as failed."""
+        """Return whether no other sweep has recorded this sweep's trial as failed."""
         return not self._trials()[trial.number].state.is_finished()
 
     def own(self) -> list[optuna.trial.FrozenTrial]:
@@ -209,13 +209,13 @@ class SharedStudy:
                 yield point, trial
 
     def continued(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
-        """Return a running trial as an object that can be given its outcome."""
+        """Return a running trial as an object that can get its outcome."""
         import optuna
 
         return optuna.Trial(self.study, trial._trial_id)
 
     def added(self, configuration: int, point: Point) -> optuna.Trial:
-        """Add a point as a running trial, which the study does not have any more."""
+        """Add a point as a running trial that the study has lost."""
         import optuna
 
         fixed = optuna.trial.FixedTrial(parameters_of(point, self._domains))
@@ -236,7 +236,7 @@ class SharedStudy:
         self.study.set_user_attr(_METRIC, sweep.search.metric)
         self.study.set_user_attr(_EXPERIMENT, _settings(sweep))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the names of metrics are experimental
+            warnings.simplefilter("ignore")  # warnings that the names of metrics are experimental
             self.study.set_metric_names([sweep.search.metric])
 
     def _fail_lost_trials(self) -> None:
@@ -251,7 +251,7 @@ class SharedStudy:
                 continue
             try:
                 self.study.tell(trial.number, state=TrialState.FAIL)
-            except ValueError:  # it ended in this moment
+            except ValueError:  # it has just ended
                 continue
 
 

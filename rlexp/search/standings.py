@@ -1,6 +1,6 @@
-"""Standings: what the trials of a sweep have reached, while they train and at the end, and the summary of it.
+"""Standings: the progress of a sweep's trials, while they train and at the end, and its summary.
 
-Not in ``ranking``: ``rlexp compare`` imports that without what writes TensorBoard files.
+This is not in ``ranking``, as ``rlexp compare`` imports that without the writer of TensorBoard files.
 """
 
 from __future__ import annotations
@@ -34,32 +34,31 @@ class Moment:
     """A moment of a sweep."""
 
     elapsed_s: float
-    """For how long the sweep had run, without the time between a stop and a resume."""
+    """Seconds that the sweep had run, without the time between a stop and a resume."""
     env_steps: int
-    """Of all its trials until then."""
+    """Env steps of all its trials until then."""
 
 
 class Standings:
-    """Owns what the trials of a sweep have reached; displays read it.
+    """Owns the progress of a sweep's trials; displays read it.
 
-    The ranking is computed again only when it is asked for after something has changed, and then only for the
-    configurations that have changed.
+    The ranking is computed again only when it is asked for after a change, and only for changed configurations.
     """
 
     def __init__(self, search: SearchConfig, number_of_configurations: int) -> None:
         self.search = search
         self.number_of_configurations = number_of_configurations
-        """How many will be tried at most."""
+        """Most configurations that will be tried."""
         self.notes: list[str] = []
-        """What happened between trials and has not been drained, the newest last."""
+        """Notes between trials that were not drained, the newest last."""
         self.confirmation: Standings | None = None
-        """Those of the best configurations with other seeds, once that has begun."""
+        """The standings of the best configurations with other seeds, after the confirmation has begun."""
         self.refused: dict[int, str] = {}
         """Configurations that could not even begin, and why."""
         self.elapsed_s = 0.0
-        """For how long the sweep has run, as of the newest event."""
+        """Seconds that the sweep has run, at the newest event."""
         self.env_steps = 0
-        """Of all trials."""
+        """Env steps of all trials."""
         self.ends: dict[int, Moment] = {}
         """When the last trial of each configuration ended."""
         self._by_name: dict[str, TrialStanding] = {}
@@ -70,10 +69,10 @@ class Standings:
         self._ranked_end: float | None = None
         """``_end`` when ``_ranked`` was computed."""
         self._changed: set[int] = set()
-        """Configurations that have changed since then."""
+        """Configurations that changed after that."""
 
     def begin(self, configuration: int, trial: Trial) -> None:
-        """Record that a trial begins; one that is resumed is known already."""
+        """Record that a trial begins; a resumed one is known already."""
         if trial.name in self._by_name:
             return
         standing = TrialStanding(trial, configuration)
@@ -82,7 +81,7 @@ class Standings:
         self._changed.add(configuration)
 
     def of(self, trial: Trial) -> TrialStanding:
-        """Return what is known of a trial."""
+        """Return the known facts of a trial."""
         return self._by_name[trial.name]
 
     def trial(self, name: str) -> Trial:
@@ -90,15 +89,15 @@ class Standings:
         return self._by_name[name].trial
 
     def of_configuration(self, configuration: int) -> Standing:
-        """Return how a configuration stands."""
+        """Return a configuration's standing."""
         return standing_of(configuration, self._configurations[configuration], self._end, self.search)
 
     def score_of(self, trial: Trial) -> float | None:
-        """Return what a trial scores now; it may change until all trials have ended."""
+        """Return the present score of a trial; it may change until all trials have ended."""
         return score_of(self._by_name[trial.name], self._end)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Record a row; what it does again, since its trial began again from an earlier step, is taken back."""
+        """Record a row; rows of later steps are removed, as the trial began again from an earlier one."""
         flat, standing = flatten(row), self._by_name[trial.name]
         kept = bisect_right(standing.steps, flat["timesteps_total"] - flat["timesteps_this_iter"])
         del standing.steps[kept:], standing.values[kept:], standing.times[kept:]
@@ -114,7 +113,7 @@ class Standings:
             standing.times.append(flat[self.search.time_attr])
 
     def on_status(self, trial: Trial, status: Status) -> None:
-        """Record what a trial does now."""
+        """Record the present activity of a trial."""
         standing = self._by_name[trial.name]
         before, standing.status = standing.status, status
         self._changed.add(standing.configuration)
@@ -124,16 +123,16 @@ class Standings:
             self._end = standing.steps[-1] if self._end is None else min(self._end, standing.steps[-1])
 
     def note(self, text: str) -> None:
-        """Remember what happened between trials."""
+        """Record an event between trials."""
         self.notes.append(text)
 
     def drain_notes(self) -> list[str]:
-        """Return what was noted since the last call."""
+        """Return the notes since the last call."""
         notes, self.notes = self.notes, []
         return notes
 
     def on_exploit(self, trial: Trial, donor: str, progress: Mapping[TimeAttribute, float]) -> None:
-        """Record that a trial continues with other keys from another one, as far as that one had come."""
+        """Record that a trial continues with other keys from another trial, with that one's progress."""
         standing, other = self._by_name[trial.name], self._by_name[donor]
         standing.trial = trial
         standing.timesteps_total, standing.iterations = (
@@ -171,11 +170,11 @@ class Standings:
         return self._ranked
 
     def end_comparison(self, standing: Standing) -> EndComparison | None:
-        """Return a configuration beside the one of rank 1 where it ended early; None where it did not."""
+        """Return a configuration beside the configuration of rank 1 if it ended early; otherwise None."""
         return end_comparison(standing, self.ranked()[0], self.search.time_attr)
 
     def best(self) -> Standing | None:
-        """Return the best configuration, None where there is no score yet."""
+        """Return the best configuration; None if there is no score yet."""
         ranked = self.ranked()
         return ranked[0] if ranked and ranked[0].score is not None else None
 
@@ -190,29 +189,29 @@ class Standings:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """The summary, by the names that ``sweep.json`` has."""
+    """The summary, by the names in ``sweep.json``."""
 
     configurations: int
-    """How many began."""
+    """Number of configurations that began."""
     ended_early: int
-    """How many of them the scheduler ended."""
+    """Number of them that the scheduler ended."""
     env_steps: int
-    """Of all trials."""
+    """Env steps of all trials."""
     env_steps_saved: int | None
-    """An estimate: how many more there would be if the trials that the scheduler ended had run to their stop.
+    """An estimate of the further steps if the trials that the scheduler ended had run to their stop.
 
-    None where no trial ended that way, or where it is not known how long it would have run.
+    None if no trial ended that way, or if it is not known how long it would have run.
     """
     time_s: float
-    """Training time, the sum over all trials: of trials that run side by side each counts."""
+    """Training time, summed over all trials; trials side by side are all counted."""
     time_saved_s: float | None
     """The time that these steps would have taken, at the speed that each trial had."""
     best_configuration: int | None
     """The number of the configuration of rank 1; None if no configuration has a score."""
     best_found_after_s: float | None
-    """For how long the sweep had run when that configuration ended; None if it has not."""
+    """Seconds that the sweep had run when that configuration ended; None if it has not."""
     best_found_after_env_steps: int | None
-    """How many env steps all trials had taken then."""
+    """Env steps that all trials had taken then."""
 
 
 def summary_of(standings: Standings) -> SweepSummary:
@@ -234,7 +233,7 @@ def summary_of(standings: Standings) -> SweepSummary:
 
 
 def _saved(trials: Sequence[TrialStanding]) -> Iterator[tuple[float, float]]:
-    """Yield the steps and seconds that each pruned trial was short of its stop."""
+    """Yield the steps and seconds that each pruned trial lacked to its stop."""
     usual = _usual_steps(trials)
     for trial in trials:
         steps = trial.trial.experiment.stop.get("timesteps_total", usual)

@@ -1,4 +1,4 @@
-"""SearchState: what a search knows, by what has happened so far, also restored from its journal."""
+"""SearchState: the knowledge of a search from its events, also restored from its journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlexp.search.trial_scheduler import CONTINUE, Exploit, Judgement, Report, V
 from rlexp.search.trial_source import Outcome, OutcomeStatus
 
 OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.ERROR})
-"""How a trial has ended for good, also in a sweep that is resumed."""
+"""The statuses of trials that have ended for good, also in a resumed sweep."""
 
 
 class SearchState:
@@ -41,7 +41,7 @@ class SearchState:
         self.standings = Standings(search, sweep.number_of_configurations)
         self.scheduler = make_trial_scheduler(sweep)
         self.sign = -1.0 if search.mode == "min" else 1.0
-        """The metric times this: more is better."""
+        """Factor of the metric, so that more is better."""
         self.configurations = 0
         """Number of configurations that the searcher has suggested."""
         self.waiting: deque[Trial] = deque()
@@ -55,7 +55,7 @@ class SearchState:
         self._configurations: dict[str, int] = {}
         """The number of each trial's configuration."""
         self._progress_at: dict[str, dict[TimeAttribute, float]] = {}
-        """How far its trial had come at each checkpoint of a milestone."""
+        """The progress of its trial at each checkpoint of a milestone."""
 
     def configured(self, point: Point, trials: Sequence[Trial]) -> None:
         """Record the next configuration and its trials."""
@@ -73,7 +73,7 @@ class SearchState:
         self.scheduler.configured([])
 
     def exhausted(self) -> None:
-        """Record that the searcher has no other point: there are as many configurations as there are now."""
+        """Record that the searcher has no other point, so there are only the present configurations."""
         self.standings.number_of_configurations = self.configurations
 
     @property
@@ -96,9 +96,9 @@ class SearchState:
         checkpoint: str | None,
         others_wait: Callable[[], bool] = lambda: False,
     ) -> Judgement:
-        """Record a row; return what the scheduler says; it does not judge last rows.
+        """Record a row; return the scheduler's judgement; it does not judge last rows.
 
-        ``checkpoint``, relative to the run, is that of a milestone.
+        ``checkpoint`` is a milestone's, relative to the run.
         """
         self.standings.on_result(trial, row)
         flat = flatten(row)
@@ -120,7 +120,7 @@ class SearchState:
         return self._noted(trial.name, self.scheduler.judge(report))
 
     def judge_waiting(self, name: str) -> Judgement:
-        """Return what the scheduler says about a trial that is paused or has not begun."""
+        """Return the scheduler's judgement of a trial that is paused or has not begun."""
         return self._noted(name, self.scheduler.judge_paused(name))
 
     def paused_by_scheduler(self, trial: Trial) -> None:
@@ -136,7 +136,7 @@ class SearchState:
         self.standings.on_exploit(changed, exploit.donor, self._progress_at[exploit.checkpoint])
 
     def ended(self, trial: Trial, status: Status, error: RecordedError | None) -> None:
-        """Record that a trial ended; the searcher gets the outcome of a configuration that has no trial left.
+        """Record that a trial ended; the searcher gets the outcome of a configuration without remaining trials.
 
         The trial may not have begun, if another seed of its configuration failed first.
         """
@@ -150,7 +150,7 @@ class SearchState:
         self._record_outcome(self._configurations[trial.name])
 
     def unfinished(self) -> list[Trial]:
-        """Return the trials that have begun and are not over, in the order in which they began."""
+        """Return the trials that have begun and not ended, in the order in which they began."""
         return [standing.trial for standing in self.standings.trials() if standing.status not in OVER]
 
     def requeue(self) -> None:
@@ -163,7 +163,7 @@ class SearchState:
             self.standings.on_status(trial, Status.PENDING)
 
     def summary(self) -> dict[str, Any]:
-        """Return the state of the scheduler, as ``sweep.json`` has it."""
+        """Return the state of the scheduler for ``sweep.json``."""
         return {"early_stopping": [], "exploits": [], **self.scheduler.state()}
 
     def _noted(self, name: str, judgement: Judgement) -> Judgement:
@@ -196,21 +196,21 @@ class SearchState:
 
 @dataclass(frozen=True)
 class Restored:
-    """A sweep as its journal has it."""
+    """A sweep restored from its journal."""
 
     state: SearchState
-    """After the last event: trials that ran then still count as running."""
+    """The state after the last event; trials that ran then still count as running."""
     elapsed_s: float
-    """How long the sweep ran."""
+    """Seconds that the sweep ran."""
     exploited: tuple[tuple[Trial, str], ...]
-    """Trials with their new keys, and the checkpoint (relative to the run) that each is to continue from, where they
-    have not begun since."""
+    """Trials with their new keys, and the checkpoint (relative to the run) from which each is to continue, if they have
+    not begun since."""
 
 
 def restored(sweep: Sweep, run_directory: Path) -> Restored:
     """Return the state of a sweep whose axes are in the order of the journal's heading.
 
-    Raises ResumeError where the journal is missing or damaged, or does not fit the sweep.
+    Raises ResumeError if the journal is missing or damaged, or does not fit the sweep.
     """
     reader = _JournalReader(sweep, study_member(run_directory))
     for line, event in read_events(run_directory):
@@ -281,7 +281,7 @@ class _JournalReader:
 
 
 def _refuse_elsewhere(checkpoint: str) -> None:
-    """Raise ValueError for a path that would lead out of the run: a journal may come from anywhere."""
+    """Raise ValueError for a path that would lead out of the run, as a journal may come from anywhere."""
     parts = Path(checkpoint).parts
     if len(parts) != 2 or ".." in parts or Path(checkpoint).is_absolute():
         raise ValueError(f"{checkpoint!r} is not a checkpoint of a trial")

@@ -1,8 +1,8 @@
-"""Trial schedulers: rules that say, after each report of a trial, what the trial does next.
+"""Trial schedulers: rules that decide, after each report of a trial, what the trial does next.
 
-``config/keys/search.py`` has the table of them: each name with its options and the rule that they are for. A rule sees
-names, times and values, of which more is better; it touches no file and no process. Where a configuration has several
-seeds, SeedGroups lets a rule see their mean, and they end together.
+``config/keys/search.py`` has their table: each name with its options and its rule. A rule sees names, times and values
+(higher is better); it touches no file and no process. If a configuration has several seeds, SeedGroups shows the rule
+their mean, and they end together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Milestones:
-    """Times at which trials are compared: an iteration that passes one ends there.
+    """Times at which trials are compared; an iteration that passes one ends there.
 
     They are the multiples of ``first``; with a ``factor``, ``first * factor ** n``.
     """
@@ -43,19 +43,19 @@ class Milestones:
     first: float
     factor: float | None = None
     writes_checkpoint: bool = False
-    """Whether a trial writes a checkpoint at each: to be paused or copied."""
+    """Whether a trial writes a checkpoint at each milestone, to be paused or copied."""
 
     def passed_by(self, time: float) -> float:
-        """Return the highest milestone that is not beyond ``time``; 0 before the first."""
+        """Return the highest milestone that is at most ``time``; 0 before the first."""
         if time < self.first:
             return 0.0
         if self.factor is None:
             return time // self.first * self.first
-        number = math.floor(math.log(time / self.first, self.factor) + 0.5)  # exact to 1, whatever is rounded
+        number = math.floor(math.log(time / self.first, self.factor) + 0.5)  # exact to 1, with any rounding
         return max(at for at in map(self._at, range(max(number - 1, 0), number + 2)) if at <= time)
 
     def after(self, time: float) -> float:
-        """Return the lowest milestone beyond ``time``."""
+        """Return the lowest milestone after ``time``."""
         passed = self.passed_by(time)
         if passed == 0.0:
             return self.first
@@ -64,7 +64,7 @@ class Milestones:
         return self._at(round(math.log(passed / self.first, self.factor)) + 1)
 
     def passed(self, before: float, time: float) -> bool:
-        """Return whether there is one beyond ``before`` and not beyond ``time``."""
+        """Return whether there is a milestone after ``before`` and at most at ``time``."""
         return self.passed_by(time) > self.passed_by(before)
 
     def _at(self, number: int) -> float:
@@ -74,20 +74,20 @@ class Milestones:
 
 @dataclass(frozen=True)
 class Report:
-    """What a trial has reached."""
+    """The progress of a trial."""
 
     trial: str
     time: float
-    """Of the trial, in the unit of the scheduler's ``time_attr``."""
+    """Time of the trial, in the unit of the scheduler's ``time_attr``."""
     value: float
-    """More is better; NaN where it is not known."""
+    """Higher is better; NaN if it is not known."""
     point: Point
     checkpoint: str | None
-    """The checkpoint written at this report, relative to the run; None where none was written for the scheduler."""
+    """The checkpoint written at this report, relative to the run; None if none was written for the scheduler."""
     others_wait: Callable[[], bool]
-    """Return whether other trials wait for a place to run."""
+    """A function that returns whether other trials wait for a place to run."""
     is_running: Callable[[str], bool]
-    """Return whether a trial runs."""
+    """A function that returns whether a trial runs."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class Exploit:
     trial: str
     donor: str
     time: float
-    """Of the trial, when it reached the milestone at which both were compared."""
+    """Time of the trial at the milestone of the comparison."""
     value: float
-    """The trial's there; more is better."""
+    """The trial's value there; higher is better."""
     donor_value: float
     checkpoint: str
-    """The donor's, relative to the run."""
+    """The donor's checkpoint, relative to the run."""
     before: Point
     """The trial's keys."""
     after: Point
@@ -117,31 +117,31 @@ class Exploit:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a rule says about a trial."""
+    """A rule's decision about a trial."""
 
     verdict: Verdict
     reason: str | None = None
-    """With STOP."""
+    """The reason, for STOP."""
     at: float = math.nan
-    """With STOP: the time at which it was compared with others."""
+    """The time of the comparison with others, for STOP."""
     value: float = math.nan
-    """With STOP: what it was compared by; more is better."""
+    """The value of the comparison, for STOP; higher is better."""
     yields: bool = False
-    """With CONTINUE, of a paused trial: trials that have not begun go first."""
+    """Whether trials that have not begun go first, for CONTINUE of a paused trial."""
 
 
 CONTINUE = Judgement(Verdict.CONTINUE)
 YIELD = Judgement(Verdict.CONTINUE, yields=True)
 PAUSE = Judgement(Verdict.PAUSE)
 EXPLOIT = Judgement(Verdict.EXPLOIT)
-"""It is among those that ``TrialScheduler.due`` names."""
+"""The trial is among those that ``TrialScheduler.due`` names."""
 
 
 class TrialScheduler:
     """``fifo``: every trial continues to its own end. Other rules inherit from it and override what they need.
 
-    A judgement is final: a trial that began again from an earlier step is not judged again until it has passed where
-    it was, and what it reported there still counts. A sweep that is resumed calls the rule again with all reports.
+    A judgement is final: a trial that began again from an earlier step is judged again only after it has passed its
+    former position, and its reports there stay valid. A resumed sweep calls the rule again with all reports.
     """
 
     milestones: Milestones | None = None
@@ -153,7 +153,7 @@ class TrialScheduler:
         return cls()
 
     def configured(self, trials: Sequence[str]) -> None:
-        """Record the trials of the next configuration, one a seed; none where its point is invalid."""
+        """Record the trials of the next configuration, one per seed; none if its point is invalid."""
 
     def exhausted(self) -> None:
         """Record that no further configurations will come; may be called again."""
@@ -166,28 +166,28 @@ class TrialScheduler:
         """Record the last row of a trial, which is not judged."""
 
     def judge_paused(self, trial: str) -> Judgement:
-        """Return what a trial does that is paused, or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
+        """Return the judgement of a trial that is paused or has not begun: CONTINUE, STOP, or PAUSE to wait longer."""
         return YIELD
 
     def due(self) -> Collection[str]:
-        """Return the trials that are to exploit: at once where they are paused, a running one after its next row."""
+        """Return the trials that are to exploit: paused ones at once, running ones after their next row."""
         return ()
 
     def exploits(self, trial: str) -> Iterable[Exploit]:
-        """Return the exploits of which a trial that is due carries out the first that is possible."""
+        """Return exploits of a trial that is due, which carries out the first possible one."""
         return ()
 
     def exploited(self, exploit: Exploit) -> None:
         """Record that an exploit was carried out."""
 
     def not_exploited(self, trial: str) -> None:
-        """Record that no exploit of a trial that was due is possible."""
+        """Record that no exploit of a due trial is possible."""
 
     def ended(self, trial: str, failed: bool) -> None:
         """Record that a trial has ended and will report no more."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return what ``sweep.json`` shows of it: ``early_stopping``, ``exploits``, each a list."""
+        """Return its part of ``sweep.json``: ``early_stopping``, ``exploits``, each a list."""
         return {}
 
 
@@ -202,24 +202,24 @@ class _Seed:
     newest: float = math.nan
 
     def value_at(self, milestone: float) -> float:
-        """Return its value at a milestone; of one that has ended before, its last value; NaN where there is none."""
+        """Return its value at a milestone; its last value if it ended before; NaN if there is none."""
         has_ended = math.isinf(self.reached) and all(at < milestone for at in self.values)
         return self.values.get(milestone, self.newest if has_ended else math.nan)
 
 
 @dataclass
 class _Configuration:
-    """The trials of a configuration, which the rule knows by the name of the first one."""
+    """The trials of a configuration; the rule knows it by the name of the first one."""
 
     seeds: dict[str, _Seed]
     judged: tuple[float, bool] = (0.0, False)
-    """The highest milestone at which the rule has judged it, and whether its value was known."""
+    """The highest milestone at which the rule judged it, and whether its value was known."""
     end: Judgement | None = None
-    """Why all of its trials end."""
+    """The judgement with which all of its trials end."""
     is_held: bool = False
     """Whether the rule lets it wait."""
     report: Report | None = None
-    """The newest one of a seed."""
+    """The newest report of a seed."""
 
     @property
     def reached(self) -> float:
@@ -227,16 +227,16 @@ class _Configuration:
         return min(seed.reached for seed in self.seeds.values())
 
     def behind(self, trial: str) -> Iterator[str]:
-        """Yield the seeds that have not come as far as one of them."""
+        """Yield the seeds that lag behind one of them."""
         return (name for name, seed in self.seeds.items() if seed.reached < self.seeds[trial].reached)
 
 
 class SeedGroups(TrialScheduler):
-    """Owns what the seeds of each configuration have reached; reports their mean to a rule once all are there.
+    """Owns the progress of the seeds of each configuration; reports their mean to a rule when all have arrived.
 
-    A seed that comes first runs on while the others of its configuration run. Where one of them waits for a place to
-    run, it pauses and leaves its place. With a rule that pauses trials it always pauses there until all have come:
-    else it would train on to the next milestone before it can pause.
+    A seed that arrives first continues while the others of its configuration run. If one of them waits for a place to
+    run, it pauses and leaves its place. With a rule that pauses trials, it always pauses there until all have arrived;
+    otherwise it could pause only at the next milestone.
     """
 
     def __init__(self, rule: TrialScheduler, milestones: Milestones) -> None:
@@ -244,7 +244,7 @@ class SeedGroups(TrialScheduler):
         self._rule_pauses = milestones.writes_checkpoint
         self._rule = rule
         self._configurations: dict[str, _Configuration] = {}
-        """By the name of each of its trials."""
+        """Configurations by the name of each of their trials."""
 
     def configured(self, trials: Sequence[str]) -> None:
         configuration = _Configuration({name: _Seed() for name in trials})
@@ -274,7 +274,7 @@ class SeedGroups(TrialScheduler):
         return PAUSE if waits_for and report.others_wait() else CONTINUE
 
     def record_last(self, report: Report) -> None:
-        """Record a value that counts at milestones where the other seeds are still to be judged."""
+        """Record a value for milestones at which the other seeds are not judged yet."""
         self._record(self._configurations[report.trial].seeds[report.trial], report)
 
     def judge_paused(self, trial: str) -> Judgement:
@@ -308,14 +308,14 @@ class SeedGroups(TrialScheduler):
             seed.values.setdefault(milestone, report.value)
 
     def _judged(self, configuration: _Configuration) -> Judgement:
-        """Return what the rule says of a configuration, of which all seeds may have passed another milestone."""
+        """Return the rule's judgement of a configuration, whose seeds may all have passed another milestone."""
         milestone, report = configuration.reached, configuration.report
         if report is None or milestone == 0.0 or math.isinf(milestone):
             return CONTINUE
         name = self._name(configuration)
         value = fmean(seed.value_at(milestone) for seed in configuration.seeds.values())
         is_known = not math.isnan(value)
-        if configuration.judged in ((milestone, True), (milestone, is_known)):  # a value that comes late is judged
+        if configuration.judged in ((milestone, True), (milestone, is_known)):  # a late value is judged
             judgement = self._rule.judge_paused(name) if configuration.is_held else CONTINUE
         else:
             judgement = self._rule.judge(replace(report, trial=name, time=milestone, value=value))
@@ -330,7 +330,7 @@ class SeedGroups(TrialScheduler):
 
 
 def make_trial_scheduler(sweep: Sweep) -> TrialScheduler:
-    """Return the trial scheduler that a sweep asks for; it sees means where configurations have several seeds."""
+    """Return the trial scheduler of a sweep; it sees means if configurations have several seeds."""
     module, _, name = sweep.search.scheduler_options.RULE.partition(":")
     rule: type[TrialScheduler] = getattr(import_module(module), name)
     scheduler = rule.of(sweep)

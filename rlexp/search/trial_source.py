@@ -1,6 +1,6 @@
-"""TrialSource: where the trials of a command come from, and what decides about them while they report.
+"""TrialSource: where the trials of a command come from, and the decisions about them while they report.
 
-A searcher gets how each configuration ended as an Outcome.
+A searcher gets the end of each configuration as an Outcome.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Outcome:
 
     status: OutcomeStatus
     value: float | None
-    """Of which more is better; None for one that failed."""
+    """Higher is better; None if it failed."""
     time: float = 0.0
-    """Of one that ended early: the rung at which it has that value, in the unit of the scheduler's ``time_attr``."""
+    """For an early end, the rung at which it has that value, in the unit of the scheduler's ``time_attr``."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a trial after a result."""
+    """The decision about a trial after a result."""
 
     verdict: Verdict
     changed: Trial | None = None
-    """With EXPLOIT: the trial with its new keys; name and seed are the same."""
+    """The trial with its new keys, for EXPLOIT; name and seed are the same."""
     problem: str | None = None
-    """Why the trial has failed, None where it has not."""
+    """Why the trial has failed; None if it has not."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,18 @@ class Ending:
 
     status: Status
     message: str | None = None
-    """Why, where its status alone does not say it."""
+    """The reason, if its status alone does not say it."""
     score: float | None = None
-    """What it is ranked by; None where it is not."""
+    """Its rank criterion; None if it is not ranked."""
 
 
 CONTINUE = Decision(Verdict.CONTINUE)
 _ROUNDING = 1e-4
-"""Ray counts CPUs and GPUs in these parts."""
+"""Parts in which Ray counts CPUs and GPUs."""
 
 
 class JoinPlace(Protocol):
-    """A board without its password; what else it is only those know who train."""
+    """A board without its password; only those who train know the rest."""
 
     @property
     def server(self) -> str:
@@ -79,7 +79,7 @@ class TrialSource(Protocol):
 
     @property
     def milestones(self) -> Milestones | None:
-        """When trials are compared: iterations end there, with a checkpoint where trials are paused or copied."""
+        """When trials are compared: iterations end there, with a checkpoint if trials are paused or copied."""
 
     @property
     def deadline_s(self) -> float | None:
@@ -87,7 +87,7 @@ class TrialSource(Protocol):
 
     @property
     def hparams_metrics(self) -> Sequence[str]:
-        """The tags that TensorBoard's HParams tab is to show; none: all."""
+        """The tags for TensorBoard's HParams tab; empty: all."""
 
     @property
     def hang_timeout_s(self) -> float | None:
@@ -99,10 +99,10 @@ class TrialSource(Protocol):
 
     @property
     def board(self) -> JoinPlace | None:
-        """Where actors can join the trial; None: nowhere."""
+        """The board at which actors can join the trial; None: none."""
 
     def next(self) -> Trial | None:
-        """Return a trial to be started, or None where there is none at the moment."""
+        """Return a trial to start; None if there is none at the moment."""
 
     @property
     def finished(self) -> bool:
@@ -112,34 +112,34 @@ class TrialSource(Protocol):
         """Record that a trial's process has begun."""
 
     def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
-        """Record a row and return what becomes of its trial, which ends anyway where the row is ``done``.
+        """Record a row and return the decision about its trial, which ends anyway if the row is ``done``.
 
-        ``checkpoint`` is that of a milestone.
+        ``checkpoint`` is a milestone's.
         """
 
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
-        """Return which of the paused trials continues now, if any."""
+        """Return the paused trial that continues now, if any."""
 
     def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
-        """Return which of the paused trials end early."""
+        """Return the paused trials that end early."""
 
     def drain_notes(self) -> list[str]:
-        """Return what happened between trials since the last call, a sentence each."""
+        """Return the events between trials since the last call, a sentence each."""
 
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
-        """Return what TensorBoard's HParams tab is to show of a trial."""
+        """Return the values of a trial for TensorBoard's HParams tab."""
 
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         """Record that a trial ended, by its own ``stop`` (``finished``) or not; return how."""
 
     def conclude(self, status: Status) -> Status:
-        """Write what is left to be written once nothing runs any more; return how the run as a whole ended."""
+        """Write the remaining files after all has ended; return how the run as a whole ended."""
 
 
 class FixedTrials:
     """The trials of ``rlexp run`` and of its ``resume``: known beforehand and independent of each other.
 
-    Each is given when the machine has room for it and all before it were given: so they begin in their order.
+    Each starts when the machine has room for it and all before it have started, so they begin in order.
     """
 
     milestones: Milestones | None = None
@@ -154,7 +154,7 @@ class FixedTrials:
         gpus: float = math.inf,
         board: JoinPlace | None = None,
     ) -> None:
-        """``cpus`` and ``gpus`` are what all trials that run together may reserve; with ``board``, one trial."""
+        """Initialise; ``cpus`` and ``gpus`` are the most that running trials may reserve; with ``board``, one trial."""
         self.board = board
         self.reuses_processes = all(trial.experiment.reuse_actors for trial in trials)
         self._trials = deque(trials)

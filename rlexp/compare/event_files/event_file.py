@@ -20,7 +20,7 @@ CHUNK_BYTES: Final = 4 << 20
 """Large enough for NumPy to be efficient; the arrays made of a chunk take about ten times as much."""
 
 LARGEST_RECORD: Final = 256 << 20
-"""A record is read as a whole. A larger one, such as a picture, is skipped."""
+"""Largest record that is read. A larger one, such as a picture, is skipped."""
 
 _PADDING = 8
 """Bytes of a buffer after its last frame: rows are whole words."""
@@ -41,7 +41,7 @@ class Batch:
     others: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The number of values that are not scalars, by tag and kind."""
     restarts: list[tuple[int, int]] = field(default_factory=list)
-    """Record and step of each announcement that a writer continues from there and discards what it wrote beyond."""
+    """Record and step of each announcement that a writer continues from there and discards later points."""
     damaged: list[int] = field(default_factory=list)
     """Records that were skipped: their checksum does not match, or they are not messages."""
 
@@ -83,7 +83,7 @@ class EventFile:
             self._broken = f"cannot be read: {error.strerror or error}"
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the file, as far as it has been read."""
+        """Return the problems of the file, as far as it has been read."""
         faults = []
         if self._damaged:
             count = "1 record is" if self._damaged == 1 else f"{self._damaged:,} records are"
@@ -265,7 +265,7 @@ def _by_tag(pieces: list[Array], names: list[str]) -> dict[str, Array]:
     narrow = np.int16 if len(names) < 1 << 15 else np.int64  # NumPy sorts 16 bits in linear time
     order = order[np.argsort(points["tag"][order].astype(narrow), kind="stable")]
     points = points[order]
-    points = points[np.searchsorted(points["tag"], 0) :]  # those of skipped tags are first
+    points = points[np.searchsorted(points["tag"], 0) :]  # points of skipped tags are first
     present, first = np.unique(points["tag"], return_index=True)
     ends = [*first[1:].tolist(), len(points)]
     return {

@@ -61,7 +61,7 @@ _TYPES: Final = {
     22: ("<u4", _UINTS),
     23: ("<u8", _ULONGS),
 }
-"""By DataType: the format of the number, and the field that has it if ``tensor_content`` is not used."""
+"""Format of the number, and the field that has it without ``tensor_content``, by DataType."""
 
 
 class WireError(ValueError):

@@ -17,7 +17,7 @@ from rlexp.compare.event_files.messages import SCALAR, LogEvent, decoded
 from rlexp.sample_batch import Array
 
 POINT: Final = np.dtype([("tag", "<i8"), ("record", "<i8"), ("step", "<i8"), ("wall_time", "<f8"), ("value", "<f8")])
-"""A scalar: ``tag`` is the number of its tag, ``record`` that of its record, ``wall_time`` in seconds since 1970."""
+"""A scalar: ``tag`` is the number of its tag, ``record`` the number of its record, ``wall_time`` in seconds since 1970."""
 
 MOST_TAGS: Final = 100_000
 """A file with a new tag in every record must not fill the memory: further tags are skipped, which is a fault."""
@@ -120,7 +120,7 @@ class Shape:
         self._checksums.clear()
 
     def _are_right(self, rows: Array, spellings: Array) -> Array:
-        """Return for each row whether its checksum is that of its data."""
+        """Return for each row whether its checksum matches its data."""
         checksums = np.array(self._checksums, np.uint32)[spellings]
         for contribution, at in zip(self._contributions, self._varying.tolist(), strict=True):
             checksums ^= contribution[rows[:, at]]

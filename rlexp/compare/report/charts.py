@@ -1,7 +1,7 @@
-"""Where values are in the charts of a report: curves of groups, final scores of seeds, keys and scores of a sweep.
+"""The places of values in a report's charts: curves of groups, final scores of seeds, keys and scores of a sweep.
 
-``charts.html`` draws the first two as SVG, ``sweep.html`` what ``sweep_charts`` makes with the scales; units are those
-of a frame's width and height.
+``charts.html`` draws the first two as SVG, ``sweep.html`` what ``sweep_charts`` makes with the scales; units are a
+frame's width and height.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlexp.sample_batch import Array
 from rlexp.text import distinct_cuts, score, value_words
 
 _COLOURS: Final = 8
-"""How many the style sheet has: ``c0`` to ``c7``; later groups are dashed as well."""
+"""Number of colours in the style sheet: ``c0`` to ``c7``; later groups are dashed as well."""
 _DASHES: Final = (None, "7 4", "2 3", "9 3 2 3")
 _WIDTH: Final = 900
 _CURVES_HEIGHT: Final = 400
@@ -150,7 +150,7 @@ def scores_frame(comparison: Comparison) -> Frame:
     """Return the frame of the seeds' final scores, a row per group."""
     groups = comparison.groups
     scores = [np.array([trial.score for trial in group.trials]) for group in groups]
-    # As wide as the curves are high: dots that are apart there by noise alone are not apart here.
+    # As wide as the curves are high, so that dots that only noise separates are close here too.
     trained = [values for group in groups for values in (group.band.low, group.band.high)]
     height = _SCORES_MARGIN + _ROW_HEIGHT * len(groups)
     return Frame(height, limits([*scores, *trained], _ROOM), (len(groups) - 0.5, -0.5))
@@ -247,9 +247,9 @@ class ScoreScale:
         scores = np.array([each.score for each in results.configurations if each.score is not None] or [0.0])
         self.limits = limits([_without_worst(values, results.lower_is_better)], _ROOM)
         self.score_limits = limits([_without_worst(scores, results.lower_is_better)], _ROOM)
-        """Of the scores alone."""
+        """The limits of the scores alone."""
         self.outside = int(((values < self.limits[0]) | (values > self.limits[1])).sum())
-        """How many values are outside of the limits, and drawn at the edge."""
+        """Number of values outside of the limits, which are drawn at the edge."""
         self._colours = limits([_without_worst(scores, results.lower_is_better)], 0.0)
         self._lower_is_better = results.lower_is_better
 

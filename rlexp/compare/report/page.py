@@ -1,6 +1,6 @@
 """The page of a report: ``page.html``, filled with a comparison, its charts, where its runs ran, and videos.
 
-Of each compared trial it has the newest video, inside the page if it is small, else as a link.
+The page has the newest video of each compared trial, inside it if it is small, else as a link.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class TrialVideos:
 
     caption: str
     source: str | None
-    """The newest, as a URL with its data; None if it is too large."""
+    """The newest video, as a URL with its data; None if it is too large."""
     link: str
-    """The newest."""
+    """The newest video."""
     older: list[tuple[str, str]]
-    """Names and links."""
+    """Names and links of older videos."""
 
 
 def videos_of(comparison: Comparison, report_directory: Path) -> list[TrialVideos]:
@@ -80,7 +80,7 @@ def _link(path: Path, report_directory: Path) -> str:
 
 
 _MOST_OF_SWEEP: Final = 12
-"""Configurations of a sweep that have a curve, seeds and settings in the page."""
+"""Most configurations of a sweep with a curve, seeds and settings in the page."""
 _UNPRINTABLE: Final = "\ufffd"
 
 

@@ -101,7 +101,7 @@ class KeyAxis:
     x: float
     label_x: float
     row: int
-    """Of the label, 0 for the lower one."""
+    """Row of the label, 0 for the lower one."""
     scale: KeyScale
     ticks: tuple[Tick, ...]
     has_gaps: bool
@@ -125,7 +125,7 @@ class ParallelChart:
         room = int(self._distance / _LETTER) - 1
         self._rows = 1 if all(len(name) <= room for name in (*keys, self.metric)) else 2
         self.metric_row = len(keys) % self._rows
-        """Of its label, 0 for the lower one."""
+        """Row of its label, 0 for the lower one."""
         self.axes = list(self._axes(results, keys, room))
         self.score_x = float(right)
         self.endings = [outcome for outcome in RecordedOutcome if any(_ending(each) is outcome for each in self.drawn)]
