@@ -17,7 +17,7 @@ from rlexp.compare.event_files.messages import SCALAR, LogEvent, decoded
 from rlexp.sample_batch import Array
 
 POINT: Final = np.dtype([("tag", "<i8"), ("record", "<i8"), ("step", "<i8"), ("wall_time", "<f8"), ("value", "<f8")])
-"""A scalar: ``tag`` is the number of its tag, ``record`` the number of its record, ``wall_time`` in seconds since 1970."""
+"""A scalar: ``tag`` and ``record`` are the numbers of these, ``wall_time`` is in seconds since 1970."""
 
 MOST_TAGS: Final = 100_000
 """A file with a new tag in every record must not fill the memory: further tags are skipped, which is a fault."""
