@@ -148,9 +148,8 @@ def metrics_page() -> str:
 
 def _agents_of() -> Mapping[str, str]:
     """Return which agents have a metric, for those that not all have."""
-    columns = {
-        run: {*COLUMNS, *experiment_class(run).model_fields["config"].annotation.AGENT_COLUMNS} for run in AGENTS
-    }
+    models = {run: experiment_class(run).model_fields["config"].annotation for run in AGENTS}
+    columns = {run: {*COLUMNS, *getattr(model, "AGENT_COLUMNS", ())} for run, model in models.items()}
     having = {name: [run for run in AGENTS if name in columns[run]] for name in METRICS}
     return {name: "all" if len(runs) in (0, len(AGENTS)) else ", ".join(runs) for name, runs in having.items()}
 
