@@ -20,14 +20,11 @@ from tests.house.voice import (
 )
 
 MOST = {
-    "behind": 0,
     "coinage": 1,
-    "is-no": 22,
-    "long-sentence": 0,
-    "of-what": 67,
-    "riddle": 1,
-    "torn-docstring": 83,
-    "where-for-if": 168,
+    "is-no": 20,
+    "of-what": 48,
+    "torn-docstring": 38,
+    "where-for-if": 110,
 }
 """The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
 MOST_WORDS_OF_PAGES = 47_000

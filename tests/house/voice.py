@@ -214,9 +214,8 @@ def main(names: list[str]) -> None:
     print(", ".join(f"{name}: {number}" for name, number in sorted(numbers.items())) or "nothing to rewrite")
     if pages := [path for path in files if path.suffix == ".md"]:
         words, number = words_of(pages)
-        print(
-            f"{sum(len(path.read_text().split()) for path in pages)} words; {words / max(number, 1):.1f} words a sentence"
-        )
+        total = sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
+        print(f"{total} words; {words / max(number, 1):.1f} words a sentence")
 
 
 if __name__ == "__main__":
