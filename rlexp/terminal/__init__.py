@@ -1,1 +1,1 @@
-"""All that is printed: displays while a run lasts, tables, plots; results to stdout, everything else to stderr."""
+"""Everything that is printed: displays of runs, tables, plots; results to stdout, everything else to stderr."""

@@ -1,4 +1,4 @@
-"""What commands print that use a board: ``board serve``, ``join`` (a line that is renewed, or JSON), ``tasks``."""
+"""The output of commands for boards: ``board serve``, ``join`` (a line that is updated, or JSON), ``tasks``."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class ServedBoard:
     title: str
     """The program and its version."""
     url: str
-    """By which others reach it, without a password."""
+    """The URL for others, without a password."""
     is_local: bool
     """Whether only this machine reaches it."""
     authority: Path | None
-    """The certificates that others need to trust; None where their system's do."""
+    """The certificates that others must trust; None if their system's are enough."""
     files: RoleFiles
     max_memory: int
     problem: str
-    """Why this machine itself cannot reach it by that address; empty where it can."""
+    """Why this machine itself cannot reach it by that address; empty if it can."""
 
 
 def print_served(board: ServedBoard, as_json: bool) -> None:
-    """Print what trainers, actors and clients type; nothing of it is secret, the files are."""
+    """Print what trainers, actors and clients type; only the files are secret."""
     files = board.files
     if as_json:
         _print_json(board)
@@ -105,7 +105,7 @@ class ActorDisplay:
     """Prints what one actor does; owned by its main thread."""
 
     def __init__(self, as_json: bool, quiet: bool, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """``as_json``: to stdout; else to ``stream``, which has nothing but errors where ``quiet``."""
+        """Initialise. ``as_json``: print to stdout; else to ``stream``, and with ``quiet`` only errors."""
         self._as_json, self._quiet, self._clock = as_json, quiet, clock
         self._line = StatusLine(stream)
         self._period_s = _JSON_PERIOD_S if as_json else self._line.period_s
@@ -127,7 +127,7 @@ class ActorDisplay:
         self.note(f"took seat {seat} of {num_seats} in {task}, {env}")
 
     def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
-        """Print how the actor does, where the last time is long enough ago; ``epsilon``: None where it changes."""
+        """Print the actor's stats if the last time is long enough ago; ``epsilon`` is None if it changes."""
         if figures.mean_return is not None:
             self._last_return = figures.mean_return
         elapsed_s = self._clock() - self._shown_s
@@ -142,7 +142,7 @@ class ActorDisplay:
             self._line.show(line)
 
     def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
-        """Print that the seat was left, with all that was done in it."""
+        """Print that the seat was left, with the actor's totals."""
         if self._as_json:
             self._print_json("left", task=task, why=why, **asdict(figures))
             return
@@ -165,7 +165,7 @@ def line_of(
     epsilon: float | None,
     mean_return: float | None,
 ) -> str:
-    """Return an actor's figures as a line; rates are those of the last ``elapsed_s`` seconds, since ``before``."""
+    """Return an actor's stats as a line; rates are over the last ``elapsed_s`` seconds, since ``before``."""
     steps, fragments, sent = (
         (getattr(figures, name) - (0 if before is None else getattr(before, name))) / max(elapsed_s, 1e-9)
         for name in ("num_env_steps", "num_fragments", "num_bytes")
@@ -187,8 +187,8 @@ def line_of(
 
 
 _LONGEST: Final = 24
-"""Of a name or a trainer: both may be of any length."""
-_TASKS: Final = Table(  # an id is never cut: it is typed again
+"""Longest shown name or trainer, as both may have any length."""
+_TASKS: Final = Table(  # an id is never cut, as users type it
     columns=("id", "name", "status", "trainer", "seats", "updates", "reward", "age"),
     by_need=("id", "status", "seats", "updates", "reward", "age", "trainer", "name"),
     numbers=frozenset({"seats", "updates", "reward", "age"}),
@@ -197,7 +197,7 @@ _TASKS: Final = Table(  # an id is never cut: it is typed again
 
 
 def print_tasks(tasks: Sequence[TaskSummary], board: str, as_json: bool) -> None:
-    """Print ``tasks`` to stdout, a table or one JSON object; that there are none, to stderr."""
+    """Print ``tasks`` to stdout, a table or one JSON object; if there are none, say so on stderr."""
     if as_json:
         print(to_json({"tasks": [task_as_json(task) for task in tasks]}))
     elif not tasks:
@@ -207,7 +207,7 @@ def print_tasks(tasks: Sequence[TaskSummary], board: str, as_json: bool) -> None
 
 
 def print_unreadable(events: Sequence[str]) -> None:
-    """Print to stderr what was found on a board and left out, a sentence each."""
+    """Print to stderr the unreadable values on a board, a sentence each."""
     for event in events:
         print(f"warning: {visible(event)}", file=sys.stderr)
 
@@ -235,7 +235,7 @@ def _cells(task: TaskSummary) -> dict[str, str]:
 
 
 def print_cancelled(task: TaskSummary) -> None:
-    """Print what becomes of a task that was cancelled, which was as ``task`` says until then."""
+    """Print the result of cancelling a task; ``task`` is its state before."""
     if task.trainer is None:
         print(f"cancelled {task.id}; nobody trained it")
     else:

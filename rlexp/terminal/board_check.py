@@ -1,4 +1,4 @@
-"""What ``rlexp board check`` prints, a line for each finding with what to do about it, and ``board acl``."""
+"""The output of ``rlexp board check``, a line and a hint for each finding, and of ``board acl``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RULES_HINT: Final = "rlexp board acl prints the rules of roles, for the server'
 
 
 class Level(StrEnum):
-    """How a finding is to be taken."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -42,7 +42,7 @@ class BoardCheck:
     level: Level
     text: str
     hint: str | None = None
-    """What to do about it."""
+    """A remedy."""
 
 
 _REMEDIES: Final[Mapping[ReachObstacle, str]] = {
@@ -81,7 +81,7 @@ def reach_findings(address: BoardAddress, found: Reach) -> Iterator[BoardCheck]:
 
 
 def refused(address: BoardAddress, error: BoardError) -> BoardCheck:
-    """Return the last finding of a server that can be reached, and then does not answer as it should."""
+    """Return the last finding of a server that can be reached but does not answer as it should."""
     hint = error.hint
     if isinstance(error, BoardLostError) and not address.has_tls:
         hint = "if it has TLS, give rediss://"
@@ -89,7 +89,7 @@ def refused(address: BoardAddress, error: BoardError) -> BoardCheck:
 
 
 def server_findings(facts: RedisFacts) -> Iterator[BoardCheck]:
-    """Yield how the server is."""
+    """Yield findings about the server."""
     yield from _server(facts)
     yield from _rights(facts)
     yield from speed_findings(facts.speed)
@@ -104,7 +104,7 @@ def server_findings(facts: RedisFacts) -> Iterator[BoardCheck]:
 
 
 def speed_findings(speed: Speed) -> Iterator[BoardCheck]:
-    """Yield how fast messages go, of a board or a queue."""
+    """Yield the speed of messages of a board or a queue."""
     trip = f"{_ms(speed.round_trip_s)}, the median of 20"
     if speed.round_trip_s > _SLOW_S:
         yield BoardCheck(
@@ -141,7 +141,7 @@ def _server(facts: RedisFacts) -> Iterator[BoardCheck]:
             "server", Level.PROBLEM, f"{title}, a replica, which only reads", "give the address of the master"
         )
     elif facts.mode != "standalone":
-        hint = "it works where one node has all slots; else give a server that is no cluster"
+        hint = "it works where one node has all slots; else give a server that is not a cluster"
         yield BoardCheck("server", Level.WARNING, f"{title}, {facts.mode}", hint)
     else:
         yield BoardCheck("server", Level.OK, title)
@@ -219,7 +219,7 @@ _COLOURS: Final = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.PROBLEM: RED, L
 
 
 def print_findings(server: str, findings: Sequence[BoardCheck], as_json: bool) -> None:
-    """Print what was found out about ``server``, which has no password."""
+    """Print the findings about ``server``, which has no password."""
     if as_json:
         is_ok = all(finding.level is not Level.PROBLEM for finding in findings)
         print(json.dumps({"server": server, "ok": is_ok, "checks": [asdict(finding) for finding in findings]}))

@@ -1,4 +1,4 @@
-"""What commands print that look and train nothing: the trials of files, this machine, the nodes of a cluster."""
+"""The output of commands that only check: the trials of files, this machine, the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlexp.text import CUT, MOST_LINES, columns_of, exact, first_of, masked, mid
 
 _HEADER: Final = ("trial", "agent", "env", "CPUs", "stop", "varied")
 _SHORTEST_NAME: Final = 18
-"""Shorter ones are cut to their number."""
+"""Shortest shown name; shorter ones are cut to their number."""
 _NUMBER: Final = len("00000-")
 
 
@@ -42,12 +42,12 @@ class EnvReport:
     observation_space: str
     action_space: str
     observation_shape: tuple[int, ...]
-    """Of what the agent sees."""
+    """Shape of what the agent sees."""
     notices: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    """What is doubtful about it; it can be trained with."""
+    """Its problems with which training is possible."""
     errors: tuple[Problem, ...] = ()
-    """Why it cannot be trained with, where whole episodes were played."""
+    """Its problems that prevent training, if whole episodes were played."""
 
 
 def print_notices(plan: Plan) -> None:
@@ -56,14 +56,14 @@ def print_notices(plan: Plan) -> None:
 
 
 def print_settings(plan: Plan) -> None:
-    """Print to stderr which preset a plan is of; nothing for files."""
+    """Print a plan's preset to stderr; nothing for files."""
     for source in plan.sources:
         if isinstance(source, ExperimentText):
             print_setting("settings:", source.name)
 
 
 def print_preset(plan: Plan) -> None:
-    """Print to stdout the file that a run without one keeps."""
+    """Print to stdout the file that a run without one stores."""
     for source in plan.sources:
         if isinstance(source, ExperimentText):
             print(f"\nthe run keeps this as {EXPERIMENT_FILE}:\n\n{source.text}", end="")
@@ -77,7 +77,7 @@ def print_how_to_change(run_directory: Path | None, plan: Plan) -> None:
 
 
 def print_plan(plan: Plan) -> None:
-    """Print what each sweep of a plan searches and how, then a line for each trial that is known, to stdout."""
+    """Print what each sweep of a plan searches and how, then a line for each known trial, to stdout."""
     for sweep in plan.sweeps:
         for line in _sweep_lines(sweep):
             print(wrapped(line, columns_of(sys.stdout), "  "))
@@ -86,9 +86,9 @@ def print_plan(plan: Plan) -> None:
 
 
 def print_checked(plan: Plan, envs: Sequence[EnvReport] | None, is_joined: bool = False) -> None:
-    """Print the spaces of envs that were made, None where none was, then what was checked and what was not.
+    """Print the spaces of made envs (None: none were made), then what was checked and what was not.
 
-    ``is_joined``: the resources are those of a cluster, not of this machine.
+    ``is_joined``: the resources belong to a cluster, not to this machine.
     """
     print_envs(envs or ())
     columns = columns_of(sys.stdout)
@@ -100,7 +100,7 @@ def print_checked(plan: Plan, envs: Sequence[EnvReport] | None, is_joined: bool 
 
 
 def print_envs(envs: Sequence[EnvReport]) -> None:
-    """Print the spaces of envs that were made, and what is doubtful about them."""
+    """Print the spaces of made envs, and their problems."""
     columns = columns_of(sys.stdout)
     for report in envs:
         shape = "x".join(map(str, report.observation_shape))
@@ -113,7 +113,7 @@ def print_envs(envs: Sequence[EnvReport]) -> None:
 
 
 def _checked(plan: Plan, made_envs: bool, is_joined: bool) -> tuple[list[str], list[str]]:
-    """Return what is known to be right of a plan without faults, and what is not known."""
+    """Return what is known to be right in a plan without errors, and what is not known."""
     checked = ["keys and values", f"CPUs, GPUs and memory of {'the cluster' if is_joined else 'this machine'}"]
     if made_envs:
         return [*checked, "each env was made and played for up to 3 s"], []
@@ -125,7 +125,7 @@ def _checked(plan: Plan, made_envs: bool, is_joined: bool) -> tuple[list[str], l
 def plan_as_json(
     plan: Plan | None, error: RlexpError | None, envs: Sequence[EnvReport] | None, is_joined: bool = False
 ) -> dict[str, Any]:
-    """Return what ``--json`` prints: ``notices``, ``sweeps``, ``trials``, ``envs`` and ``problems``, each a list."""
+    """Return the output of ``--json``: ``notices``, ``sweeps``, ``trials``, ``envs`` and ``problems``, each a list."""
     checked, unchecked = _checked(plan, envs is not None, is_joined) if plan and not error else ([], [])
     return {
         "envs": [asdict(report) for report in envs or ()],
@@ -163,7 +163,7 @@ def _size(sweep: Sweep) -> str:
 
 
 def _where_values_come_from(sweep: Sweep) -> Iterator[str]:
-    """Yield why the trials of a sweep are not listed, or why those of another command differ."""
+    """Yield why a sweep's trials are not listed, or why another command's trials differ."""
     if sweep.searcher == "optuna":
         yield "optuna chooses the values while the sweep runs"
     elif sweep.searcher == "random" and not sweep.is_seeded:
@@ -171,7 +171,7 @@ def _where_values_come_from(sweep: Sweep) -> Iterator[str]:
 
 
 def _axis_rows(key: str, domain: Domain) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a key that is searched; values that hold samplers have a line each."""
+    """Yield the lines of a searched key; values that hold samplers have a line each."""
     ((sampler, values),) = domain.data().items()
     if not isinstance(domain, Alternatives):
         yield key, f"{sampler} {json.dumps(values)}"
@@ -211,7 +211,7 @@ def _trial_as_json(trial: Trial) -> dict[str, Any]:
 
 
 def _table(trials: Sequence[Trial], columns: int | None) -> Iterator[str]:
-    """Yield a line for each of the first trials; names are shortened where the lines would not fit into ``columns``."""
+    """Yield a line for each of the first trials; names are shortened if the lines would not fit into ``columns``."""
     rows = [_HEADER, *map(_table_row, trials[:MOST_LINES])]
     if columns is not None:
         others = sum(2 + max(map(len, cells)) for cells in list(zip(*rows, strict=True))[1:])
@@ -221,7 +221,7 @@ def _table(trials: Sequence[Trial], columns: int | None) -> Iterator[str]:
 
 
 def _shortened(name: str, room: int) -> str:
-    """Return a trial's name in about ``room`` columns; its number stays: it tells trials apart."""
+    """Return a trial's name in about ``room`` columns, with its number, which identifies it."""
     return middle_cut(name, room) if room >= _SHORTEST_NAME else f"{name[:_NUMBER]}{CUT}"
 
 
@@ -238,7 +238,7 @@ _VERSIONS = ("python", "ray", "torch", "rlexp")
 
 
 def print_nodes(report: ClusterReport, as_json: bool) -> None:
-    """Print a row for each node, that of this machine first, and the notices."""
+    """Print a row for each node, this machine's first, and the notices."""
     if as_json:
         print(json.dumps({"address": report.address, "nodes": list(map(asdict, report.nodes))}))
         return
@@ -284,9 +284,9 @@ def print_condition(
     cleaned: bool,
     as_json: bool,
 ) -> None:
-    """Print versions, CPUs, GPUs and memory, and what killed commands left, which may have been ``cleaned`` away.
+    """Print versions, CPUs, GPUs and memory, and remains of killed commands, which may have been ``cleaned``.
 
-    ``shortcuts``: of each, by name, why it is not active; None where it is.
+    ``shortcuts``: by name, why each is not active; None if it is.
     """
     facts = {
         "rlexp": __version__,

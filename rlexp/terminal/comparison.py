@@ -1,4 +1,4 @@
-"""What ``rlexp compare`` prints: curves, how sure the score of each group is, the importance of a sweep's keys."""
+"""The output of ``rlexp compare``: curves, scores with intervals, the importance of a sweep's keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20
 _SHORTEST_NAME: Final = 8
 _NO_PROBABILITY: Final = (
-    "P(better than A) is - where it cannot be estimated: both groups need 2 seeds or more in an env that both play."
+    "P(better than A) is - if it cannot be estimated: both groups need 2 seeds or more in an env that both play."
 )
 _SCORES: Final = ("seeds", "mean", "IQM [95 % interval]", "P(better than A)")
 _EARLY: Final = ("value where it ended", "A there", "status")
@@ -68,7 +68,7 @@ def print_comparison(comparison: Comparison, as_json: bool) -> None:
 
 
 def export_comparison(comparison: Comparison, html: Path | None, png: Path | None) -> None:
-    """Write the files that were asked for and say so on stderr; raises UsageError where one cannot be."""
+    """Write the requested files and say so on stderr; raises UsageError if one cannot be written."""
     if png is not None:
         write_picture(comparison, png)
         print(f"wrote {png}", file=sys.stderr)
@@ -78,7 +78,7 @@ def export_comparison(comparison: Comparison, html: Path | None, png: Path | Non
 
 
 def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return what ``--json`` prints; what is not known is None."""
+    """Return the output of ``--json``; unknown values are None."""
     return {
         "metric": comparison.metric,
         "by": comparison.axis.value,
@@ -161,7 +161,7 @@ def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
 
 
 def _shown(groups: Sequence[ComparedGroup]) -> list[ComparedGroup]:
-    """Return the groups that are plotted: all, or the first, which all are held against, and the best of the others."""
+    """Return the plotted groups: all, or the first, with which all are compared, and the best others."""
     best = sorted(groups[1:], key=lambda group: group.iqm.value, reverse=True)[: _MOST_LINES - 1]
     return [group for group in groups if group is groups[0] or group in best]
 
@@ -208,7 +208,7 @@ def _table(
 ) -> Iterator[str]:
     """Yield a table whose first columns are the groups' letters, in their colours, and names, cut to ``columns``.
 
-    Names that are cut stay different ones.
+    Cut names stay different.
     """
     figures = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     room = max(columns - sum(figures) - 2 * len(figures) - 4, _SHORTEST_NAME)
@@ -248,7 +248,7 @@ def _goal_cells(group: ComparedGroup) -> tuple[str, ...]:
 
 _BAR: Final = 10
 _SHORTEST: Final = 12
-"""Letters that a key or a value has at least where it is cut."""
+"""Fewest letters of a cut key or value."""
 _BY_CHANCE: Final = "may be chance"
 
 

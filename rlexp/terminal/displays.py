@@ -1,6 +1,6 @@
 """Displays of a run or a submitted task: the summary alone (``-q``), JSON, a line for each report.
 
-And which one is used. The live picture of a run and the line of a task are in files of their own.
+Also the choice between them. The live picture of a run and the line of a task are in files of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends
 
 
 class QuietDisplay:
-    """Shows the outcome only; the plain and the live display add what happens until then."""
+    """Shows the outcome only; the plain and the live display add the events before it."""
 
     def __init__(self, stdout: TextIO) -> None:
         self._stdout = stdout
@@ -37,18 +37,18 @@ class QuietDisplay:
 
     @property
     def run_directory(self) -> Path | None:
-        """Where the run is; None before it has begun."""
+        """The run's directory; None before it has begun."""
         return None if self._run_directory == Path() else self._run_directory
 
     def follow(self, standings: Standings) -> None:
-        """Remember the sweep."""
+        """Store the standings of the sweep."""
         self._standings = standings
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
         """Show nothing."""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Remember where the run is."""
+        """Store the run's directory."""
         self._run_directory = run_directory
 
     def on_trial_start(self, trial: Trial) -> None:
@@ -64,7 +64,7 @@ class QuietDisplay:
         """Show nothing."""
 
     def on_stop_request(self) -> None:
-        """Remember it."""
+        """Note the request."""
         self._stop_requested = True
 
     def tick(self) -> None:
@@ -91,14 +91,14 @@ class QuietDisplay:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave nothing to restore."""
+        """Do nothing, as there is nothing to restore."""
 
 
 class JsonDisplay(QuietDisplay):
     """Prints events: ``start``, ``trial_start``, ``result``, ``trial_end``, ``note``, ``stopping`` and ``end``.
 
-    Of a submitted task also ``submitted``, ``task``, ``evaluation`` and ``left``. Phases are no events: a program needs
-    to know none.
+    For a submitted task also ``submitted``, ``task``, ``evaluation`` and ``left``. Phases are not events, as programs
+    do not need them.
     """
 
     def __init__(self, stdout: TextIO) -> None:
@@ -115,11 +115,11 @@ class JsonDisplay(QuietDisplay):
         self._print("trial_start", trial=trial.name)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Print ``result`` with the row as it stands in ``result.json``."""
+        """Print ``result`` with the row as in ``result.json``."""
         self._print("result", trial=trial.name, result=row)
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print ``note`` with the trial, or null, and what happened."""
+        """Print ``note`` with the trial, or null, and the event."""
         self._print("note", trial=trial.name if trial else None, text=text)
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
@@ -127,7 +127,7 @@ class JsonDisplay(QuietDisplay):
         self._print("trial_end", trial=trial.name, status=status, message=message)
 
     def tick(self) -> None:
-        """Print ``stopping``, once, when the run was asked to end."""
+        """Print ``stopping``, once, after the run was asked to end."""
         if self._stop_requested:
             self._stop_requested = False
             self._print("stopping")
@@ -137,22 +137,22 @@ class JsonDisplay(QuietDisplay):
         self._print("submitted", task=task_id)
 
     def on_task(self, task: TaskSummary) -> None:
-        """Print ``task`` where something but its age has changed."""
+        """Print ``task`` if more than its age has changed."""
         shown = (task.status, task.trainer, task.taken, task.weights_version)
         if shown != self._shown_task:
             self._shown_task = shown
             self._print("task", **task_as_json(task))
 
     def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Print ``evaluation`` with the updates behind the weights."""
+        """Print ``evaluation`` with the number of updates in the weights."""
         self._print("evaluation", num_updates=version, evaluation=figures)
 
     def on_leave(self, task_id: str, board: str) -> None:
-        """Print ``left``: the task goes on."""
+        """Print ``left``: the task continues."""
         self._print("left", task=task_id, board=board)
 
     def finish(self, run: RunRecord) -> None:
-        """Print ``end`` with the run as it stands in ``run.json``, and the configurations of a sweep as they stand."""
+        """Print ``end`` with the run as in ``run.json``, and the ranked configurations of a sweep."""
         sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
         if self._standings is not None and self._standings.confirmation is not None:
             sweep["confirmation"] = standings_as_json(self._standings.confirmation)
@@ -163,7 +163,7 @@ class JsonDisplay(QuietDisplay):
 
 
 def task_as_json(task: TaskSummary) -> dict[str, Any]:
-    """Return a line of the list of tasks, by the names that ``rlexp tasks --json`` has."""
+    """Return a line of the list of tasks, by the names in ``rlexp tasks --json``."""
     return {
         "id": task.id,
         "name": task.name,
@@ -180,7 +180,7 @@ def task_as_json(task: TaskSummary) -> dict[str, Any]:
 
 
 class PlainDisplay(QuietDisplay):
-    """Prints a line on stderr for whatever happens, the summary on stdout."""
+    """Prints a line on stderr for each event, the summary on stdout."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
         super().__init__(stdout)
@@ -191,7 +191,7 @@ class PlainDisplay(QuietDisplay):
         self._started: set[str] = set()
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Print it; of a trial with results, only the first one after a result."""
+        """Print the phase; for a trial with results, only the first one after a result."""
         view = self._views.get(trial.name) if trial else None
         if trial is not None:
             self._say_start(trial)
@@ -245,7 +245,7 @@ class PlainDisplay(QuietDisplay):
         self._line.print_above(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
 
     def _say_start(self, trial: Trial) -> None:
-        """Print once that a trial starts: its process may report what it does before Tune reports that it started."""
+        """Print once that a trial starts: its process may report a phase before Tune reports the start."""
         if trial.name not in self._started:
             self._started.add(trial.name)
             self._line.print_above(f"{trial.name} starts")
@@ -276,10 +276,10 @@ def _progress(view: TrialView) -> str:
 def choose_display(
     stdout: TextIO, stderr: TextIO, environment: Mapping[str, str], *, json: bool, quiet: bool
 ) -> QuietDisplay:
-    """Return the display for ``--json``, ``-q``, or else the live one where there is a terminal for it.
+    """Return the display for ``--json``, ``-q``, or else the live one if there is a terminal for it.
 
-    Both streams must be terminals: a summary that goes into a file has nobody before the screen.
-    ``NO_COLOR`` (any value but the empty one) and ``TERM=dumb`` ask for plain lines.
+    Both streams must be terminals, as nobody watches the screen if the summary goes to a file. ``NO_COLOR`` (any value
+    but the empty one) and ``TERM=dumb`` ask for plain lines.
     """
     if json:
         return JsonDisplay(stdout)

@@ -32,7 +32,7 @@ _LABEL_WIDTH = 11
 
 
 def print_explanation(name: str | None) -> None:
-    """Print what a name means, or every key of an agent; raises UsageError for a name that stands for nothing."""
+    """Print the meaning of a name, or every key of an agent; raises UsageError for an unknown name."""
     if name is None or name.upper() in AGENTS:
         _print_agent(name.upper() if name else None)
         return
@@ -83,7 +83,7 @@ def _explained(key: KeyReference) -> Iterator[str]:
 
 def _packaged(run: str) -> Iterator[str]:
     """Yield a line for each key of an agent that a package brings, with its default."""
-    experiment_class(run)  # raises UsageError where that cannot be used
+    experiment_class(run)  # raises UsageError if that cannot be used
     keys = [key for key in key_table(run).values() if not key.is_group]
     width = max(len(".".join(key.path)) for key in keys)
     for key in keys:
@@ -99,7 +99,7 @@ def _keys_of(group: KeyReference) -> Iterator[str]:
 
 
 def _defaults(key: KeyReference) -> str:
-    """Return the default; where agents differ, each value with its agents."""
+    """Return the default; if agents differ, each value with its agents."""
     if key.required:
         return "none, it is required"
     shown = {run: shown_default(default) for run, default in key.defaults.items()}

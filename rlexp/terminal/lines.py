@@ -1,6 +1,6 @@
-"""Lines on a terminal: colours, tables, errors and notices, a line that is renewed, and streams that lose their reader.
+"""Lines on a terminal: colours, tables, errors and notices, an updated line, and streams that lose their reader.
 
-All that a command prints goes through here; what it prints of whom, the other files of this room know.
+All output of a command goes through here; the other files of this room have its content.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SHORTEST_NAME: Final = 12
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
-    """Return text in a colour where the stream is a terminal and NO_COLOR is not set."""
+    """Return text in a colour if the stream is a terminal and NO_COLOR is not set."""
     return f"\x1b[{colour}m{text}\x1b[0m" if stream.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def visible(text: str) -> str:
-    """Return text with what could move the cursor, change colours or turn text round spelt out, as Python does.
+    """Return text with control characters escaped as in Python, as they could move the cursor, colour or reverse text.
 
-    Names, tags and messages may come from untrusted files. Ends of lines stay.
+    Names, tags and messages may come from untrusted files. Newlines stay.
     """
     return "".join(
         character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
@@ -42,7 +42,7 @@ def visible(text: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int] = ()) -> Iterator[str]:
-    """Yield the rows as lines, their columns below one another; those numbered in ``to_the_right`` end there."""
+    """Yield the rows as lines with aligned columns; columns in ``to_the_right`` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
@@ -53,23 +53,23 @@ def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int] = ()) ->
 
 @dataclass(frozen=True)
 class Table:
-    """A table of things with a name and a status: as many columns as the terminal is wide, the statuses in colours."""
+    """A table of things with a name and a status, with as many columns as fit; statuses in colours."""
 
     columns: Sequence[str]
-    """Their titles; a row is a cell for each."""
+    """Titles of the columns; a row has a cell for each."""
     by_need: Sequence[str]
-    """What a narrow terminal shows first; the first of them has the names."""
+    """Columns in the order of importance on a narrow terminal; the first has the names."""
     numbers: Container[str]
-    """Columns that end at the right."""
+    """Right-aligned columns."""
     colours: Mapping[str, str]
-    """Of words in the column ``status``."""
+    """Colours of words in the column ``status``."""
     least: int = 1
-    """How many of ``by_need`` are shown on the narrowest terminal."""
+    """Least number of ``by_need`` columns on the narrowest terminal."""
     decent_name: int | None = None
-    """Of a long name so much is enough, for the sake of more columns, and it is cut; None: names are never cut."""
+    """Length to which names may be cut to show more columns; None: names are never cut."""
 
     def lines(self, rows: Sequence[Mapping[str, str]], stream: TextIO) -> Iterator[str]:
-        """Yield the titles, then a line for each row; whole where ``stream`` is no terminal."""
+        """Yield the titles, then a line for each row; whole if ``stream`` is not a terminal."""
         width, columns = columns_of(stream), list(self.columns)
         if width is not None:
             columns = self._fitting(rows, width)
@@ -88,7 +88,7 @@ class Table:
                 yield f"{line[:start]}{painted(status, colour, stream)}{line[start + len(status) :]}"
 
     def _fitting(self, rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-        """Return the columns for which there is room, in their order."""
+        """Return the columns that fit, in their order."""
         chosen: set[str] = set()
         taken = -2
         for column in self.by_need:
@@ -114,13 +114,13 @@ def _width(rows: Sequence[Mapping[str, str]], column: str) -> int:
 
 
 def tolerate_unknown_letters(stream: TextIO) -> None:
-    """Let a stream write ``?`` for what its encoding does not have, where it would raise an error."""
+    """Let a stream write ``?`` for letters that its encoding lacks, instead of raising an error."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
 
 
 def print_error(error: RlexpError) -> None:
-    """Print what is wrong to stderr: an ``error:`` line each, with a ``hint:`` line where there is one."""
+    """Print an error to stderr: an ``error:`` line for each problem, with a ``hint:`` line if there is one."""
     for problem in error.problems[:MOST_LINES]:
         where = f"{problem.where}  " if problem.where else ""
         _print("error:", RED, where + problem.message)
@@ -137,7 +137,7 @@ def print_notice_list(notices: Sequence[Notice], rest: str) -> None:
 
 
 def print_setting(label: str, text: str) -> None:
-    """Print to stderr what a command goes by, after a label such as ``settings:``."""
+    """Print to stderr a setting of a command, after a label such as ``settings:``."""
     _print(label, CYAN, text)
 
 
@@ -149,11 +149,11 @@ def _print(label: str, colour: str, text: str) -> None:
 
 
 _EXIT_CLOSED_PIPE: Final = 128 + signal.SIGPIPE
-"""What a shell reports of a program that is ended by SIGPIPE, as most are when their pipe is closed."""
+"""The exit code in a shell of a program that SIGPIPE ends, as most programs do when their pipe is closed."""
 
 
 class OutputFile(io.FileIO):
-    """The file below a standard stream; after the first write that fails, it drops what is written.
+    """The file below a standard stream; after the first failed write, it drops all output.
 
     A closed pipe ends the command silently, and other errors are raised, until ``outlive_readers`` is called.
     """
@@ -161,7 +161,7 @@ class OutputFile(io.FileIO):
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self.on_loss: Callable[[OSError], None] | None = None
-        """Called once, with the reason, instead of ending the command."""
+        """A function that is called once, with the reason, instead of ending the command."""
         self._is_lost = False
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -182,8 +182,8 @@ class OutputFile(io.FileIO):
 def open_output_streams() -> None:
     """Replace ``sys.stdout`` and ``sys.stderr`` by streams over an OutputFile each.
 
-    Where the command was started without one of the three standard streams, the null device takes its place: else
-    the next file that is opened would get its descriptor, and whatever libraries write to stderr.
+    If the command was started without one of the three standard streams, the null device replaces it. Otherwise the
+    next opened file would get its descriptor, and the output of libraries to stderr.
     """
     if sys.stdin is None:
         os.open(os.devnull, os.O_RDONLY)
@@ -192,7 +192,7 @@ def open_output_streams() -> None:
 
 
 def outlive_readers() -> None:
-    """Let the command continue without stdout or stderr once they cannot be written, with a notice on stderr."""
+    """Let the command continue if stdout or stderr cannot be written any more, with a notice on stderr."""
     stdout, stderr = _file_of(sys.stdout), _file_of(sys.stderr)
     if stdout is not None:
         stdout.on_loss = _report_loss_of_stdout
@@ -201,7 +201,7 @@ def outlive_readers() -> None:
 
 
 def _stream_like(stream: TextIO | None) -> TextIO:
-    """Return a stream as Python opened ``stream`` when it started; None where the command has none."""
+    """Return a stream as Python opened ``stream`` at its start; None if the command has none."""
     if not isinstance(stream, io.TextIOWrapper):
         descriptor = os.open(os.devnull, os.O_WRONLY)
         return io.TextIOWrapper(io.BufferedWriter(OutputFile(descriptor)), "utf-8", "backslashreplace")
@@ -215,7 +215,7 @@ def _stream_like(stream: TextIO | None) -> TextIO:
 
 
 def _file_of(stream: TextIO) -> OutputFile | None:
-    """Return the OutputFile below a stream, None where it has another one."""
+    """Return the OutputFile below a stream; None if it has another file."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw if isinstance(raw, OutputFile) else None
 
@@ -237,16 +237,16 @@ class StatusLine:
         self._is_terminal = stream.isatty()
         self._is_open = False
         self.period_s = _ON_TERMINALS_S if self._is_terminal else _IN_LOGS_S
-        """Seconds between two lines, at least."""
+        """Least seconds between two lines."""
 
     @property
     def columns(self) -> int | None:
-        """How long the line may be; None: it may be of any length."""
+        """Most columns of the line; None: any number."""
         columns = columns_of(self._stream)
-        return None if columns is None else columns - 1  # the last cell is the cursor's
+        return None if columns is None else columns - 1  # the last cell is for the cursor
 
     def show(self, line: str) -> None:
-        """Put ``line`` in place of the one before, cut to the terminal's width; a log gets another line."""
+        """Replace the previous line by ``line``, cut to the terminal's width; a log gets another line."""
         text = visible(line)
         if not self._is_terminal:
             self._print(text)
@@ -261,11 +261,11 @@ class StatusLine:
         self._print(visible(text))
 
     def erase(self) -> None:
-        """Leave an empty line where it was; a second call does nothing."""
+        """Leave an empty line in its place; idempotent."""
         self._end_with(_CLEAR_LINE)
 
     def close(self) -> None:
-        """Leave the cursor on a line of its own; a second call does nothing."""
+        """Leave the cursor on a line of its own; idempotent."""
         self._end_with("\n")
 
     def _end_with(self, text: str) -> None:

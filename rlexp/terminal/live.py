@@ -1,6 +1,6 @@
-"""The live display: a picture at the foot of the terminal, below what was printed, drawn again with every tick.
+"""The live display: a picture at the bottom of the terminal, below printed lines, redrawn with every tick.
 
-It also survives that the window changes.
+It also handles changes of the window's size.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ _ERASE_LINE = 2
 class Canvas:
     """Owns the last lines of a terminal between its first drawing and ``close``; calls may come from any thread.
 
-    Before ``open`` it is a single line, the cursor stays visible, and a process that is killed leaves the terminal as
-    it should be.
+    Before ``open`` it is a single line with a visible cursor, so that a killed process leaves the terminal intact.
     """
 
     def __init__(self, console: Console) -> None:
@@ -53,7 +52,7 @@ class Canvas:
             self._live.start()
 
     def draw(self, text: Text) -> None:
-        """Replace what was drawn; no line of ``text`` is wider than the terminal."""
+        """Replace the drawn text; no line of ``text`` is wider than the terminal."""
         with self._lock:
             if not self._live.is_started:
                 self._erase_single_line()
@@ -74,7 +73,7 @@ class Canvas:
             self._console.print(text)
 
     def close(self) -> None:
-        """Erase what was drawn and show the cursor; a second call does nothing."""
+        """Erase the picture and show the cursor; idempotent."""
         with self._lock:
             if self._live.is_started:
                 self._go_back_over_wrapped_lines()
@@ -90,9 +89,9 @@ class Canvas:
             self._drawn = None
 
     def _go_back_over_wrapped_lines(self) -> None:
-        """Erase the lines that a narrower window has made of one, so that the picture begins where it began.
+        """Erase the lines into which a narrower window has wrapped one, so that the picture starts at its place.
 
-        Terminals break a line that has become too long; the library counts lines as they were written.
+        Terminals wrap a line that is too long; the library counts written lines.
         """
         width = self._console.width
         if self._drawn is None or width >= self._width:
@@ -113,8 +112,8 @@ _PERIOD_S: Final = 0.2
 class LiveDisplay(QuietDisplay):
     """Draws on stderr's terminal.
 
-    The runner's calls draw. Where the command itself is busy, with Ray's start for example, a clock draws the
-    headline alone: nothing else of the display is read by another thread.
+    The runner's calls draw. While the command itself is busy, such as with Ray's start, a clock draws only the
+    headline: another thread reads nothing else of the display.
     """
 
     def __init__(self, stdout: TextIO, console: Console) -> None:
@@ -128,7 +127,7 @@ class LiveDisplay(QuietDisplay):
         self._phase = ""
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Show what the command or a trial's process does; the clock draws until the next tick."""
+        """Show the phase of the command or of a trial's process; the clock draws until the next tick."""
         if trial is not None:
             view = self._view(trial)
             view.status, view.phase = Status.RUNNING, one_line(text)
@@ -151,11 +150,11 @@ class LiveDisplay(QuietDisplay):
         self._view(trial).begin(time.monotonic())
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take the row into the next picture."""
+        """Add the row to the next picture."""
         self._view(trial).add(row)
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print it above the picture."""
+        """Print the note above the picture."""
         who = f"{trial.name}: " if trial else ""
         self._canvas.print_above(Text.assemble(who, (one_line(text), "yellow")))
 
@@ -170,7 +169,7 @@ class LiveDisplay(QuietDisplay):
         """Draw the picture for the terminal's present size."""
         self._clock.stop()
         width, height = self._console.size
-        # The last line is the cursor's: a picture as high as the terminal would scroll it with every tick.
+        # The last line is for the cursor: a picture as high as the terminal would scroll it with every tick.
         if self._standings is not None:
             drawn = leaderboard(self._standings, self._headline(width), width, height - 1)
         else:
@@ -178,12 +177,12 @@ class LiveDisplay(QuietDisplay):
         self._canvas.draw(drawn)
 
     def finish(self, run: RunRecord) -> None:
-        """Take the picture away and print the summary."""
+        """Remove the picture and print the summary."""
         self._close()
         super().finish(run)
 
     def __exit__(self, *error: object) -> None:
-        """Give the terminal back: the cursor and the lines of the picture."""
+        """Restore the terminal: the cursor and the lines of the picture."""
         self._close()
 
     def _close(self) -> None:
@@ -205,7 +204,7 @@ class LiveDisplay(QuietDisplay):
         self._canvas.draw(headline)
 
     def _headline(self, width: int) -> str:
-        """Return where the run is, how long it has lasted, and what the command does."""
+        """Return the run's directory, its time so far, and the present activity."""
         clock = duration(time.monotonic() - self._began_s)
         if self._stop_requested:
             return STOPPING
@@ -225,14 +224,14 @@ class Clock:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin to draw; a second call does nothing."""
+        """Begin to draw; idempotent."""
         if self._thread is None:
             self._stopped = Event()
             self._thread = Thread(target=self._run, args=(self._stopped,), name="display-clock", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End, once a drawing that has begun is done; a second call does nothing."""
+        """End after the drawing in progress; idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopped.set()

@@ -1,4 +1,4 @@
-"""Event files for people: a table a run, as wide as the terminal, with a curve for every tag."""
+"""Event files for people: a table per run, as wide as the terminal, with a curve for every tag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlexp.terminal.lines import BOLD, aligned, painted
 from rlexp.text import BLOCKS, CUT, MISSING, heights
 
 _NO_TERMINAL_WIDTH: Final = 200
-"""Columns where there is no terminal: tags are not cut then, within reason."""
+"""Columns without a terminal, so that tags are cut only if they are extremely long."""
 _WIDEST_CURVE: Final = 40
 _NARROWEST_CURVE: Final = 8
 _NARROWEST_TAG: Final = 16
@@ -34,7 +34,7 @@ _COLUMNS: Final[dict[str, _Cell]] = {
     "slope/1k": lambda figures, step: slope(figures.slope),
 }
 _DISPENSABLE: Final = ("points", "slope/1k", "steps", "at step", "max")
-"""What is left out, in this order, where the terminal is too narrow."""
+"""Parts that are left out, in this order, if the terminal is too narrow."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Glyphs:
     blocks: str
     """Eight heights, the lowest first."""
     cut: str
-    """Stands for what was cut off."""
+    """Stands for text that was cut off."""
 
 
 _UNICODE: Final = Glyphs(BLOCKS, CUT)
@@ -52,7 +52,7 @@ _ASCII: Final = Glyphs("_.,-~+*#", "~")
 
 
 class TablePrinter:
-    """Prints a table a run: points, steps, last and highest value, slope and curve of every tag."""
+    """Prints a table per run: points, steps, last and highest value, slope and curve of every tag."""
 
     shows_others = True
 
@@ -60,7 +60,7 @@ class TablePrinter:
         self._runs: set[str] = set()
 
     def keep(self) -> Summary:
-        """Return what gathers the points of one tag."""
+        """Return the gatherer of one tag's points."""
         return Summary()
 
     def print_run(self, contents: RunContents[Summary]) -> None:
@@ -75,7 +75,7 @@ class TablePrinter:
         _print_others(contents)
 
     def print_news(self, run: LogRun, tag: str, points: Array) -> None:
-        """Print a line a point: time, step, value, tag, and the run where there are several."""
+        """Print a line per point: time, step, value, tag, and the run if there are several."""
         self._runs.add(run.name)
         name = f"{_GAP}{printable(run.name)}" if len(self._runs) > 1 else ""
         for point in points:
@@ -84,7 +84,7 @@ class TablePrinter:
 
 
 class PointTablePrinter:
-    """Prints a line a tag: the point with the last step up to a given one."""
+    """Prints a line per tag: the point with the last step up to a given one."""
 
     shows_others = False
 
@@ -93,7 +93,7 @@ class PointTablePrinter:
         self._runs = 0
 
     def keep(self) -> AtStep:
-        """Return what finds the point of one tag."""
+        """Return the gatherer of one tag's point."""
         return AtStep(self._step)
 
     def print_run(self, contents: RunContents[AtStep]) -> None:
@@ -108,7 +108,7 @@ class PointTablePrinter:
             print(line)
 
     def print_news(self, run: LogRun, tag: str, points: Array) -> None:
-        """Print nothing: what is past does not change."""
+        """Print nothing, as past points do not change."""
 
 
 def _print_heading(run: LogRun, first: bool) -> None:
@@ -116,7 +116,7 @@ def _print_heading(run: LogRun, first: bool) -> None:
 
 
 def _extent(figures: Iterable[Figures]) -> str:
-    """Return how much there is, and when it was written."""
+    """Return the number of tags and points, and when they were written."""
     figures = list(figures)
     points = sum(tag.points for tag in figures)
     first, last = min(tag.first_wall_time for tag in figures), max(tag.last_wall_time for tag in figures)
@@ -165,7 +165,7 @@ def _table(figures: Mapping[str, Figures], means: Mapping[str, Callable[[int], l
 
 
 def _outer_widths(longest_tag: int, room: int) -> tuple[int, int]:
-    """Return how wide tags and curves are in the ``room`` that the numbers leave them."""
+    """Return the widths of tags and curves in the ``room`` that the numbers leave."""
     with_curve = min(longest_tag, room - _NARROWEST_CURVE - len(_GAP))
     tag_width = max(with_curve, min(longest_tag, _NARROWEST_TAG, max(room, _NARROWEST_CURVE)))
     return tag_width, max(min(room - tag_width - len(_GAP), _WIDEST_CURVE), 0)
@@ -181,7 +181,7 @@ def _right(column: Sequence[str]) -> list[str]:
 
 
 def _columns(figures: Sequence[Figures], room: int) -> list[list[str]]:
-    """Return the columns of numbers, each with its title, that fit into ``room`` characters, gaps included."""
+    """Return the columns of numbers, with titles, that fit into ``room`` characters with gaps."""
     columns: list[list[str]] = []
     for left_out in range(-1, len(_DISPENSABLE) + 1):
         step = exact_step if left_out < 0 else compact_step
@@ -193,10 +193,10 @@ def _columns(figures: Sequence[Figures], room: int) -> list[list[str]]:
 
 
 def _common_prefix(tags: Sequence[str]) -> str:
-    """Return what all tags have in common up to a slash; nothing where there is one only."""
+    """Return the common part of all tags up to a slash; empty if there is only one tag."""
     if len(tags) < 2:
         return ""
-    first, last = min(tags), max(tags)  # what these have in common, those between them have too
+    first, last = min(tags), max(tags)  # tags between these two have the common part too
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     return first[: first.rfind("/", 0, common) + 1]
 
@@ -211,12 +211,12 @@ def glyphs_of(stream: TextIO) -> Glyphs:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` without characters that could move the cursor or change colours: files are not trusted."""
+    """Return ``text`` without characters that could move the cursor or change colours, as files are not trusted."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def cut(text: str, width: int, glyphs: Glyphs) -> str:
-    """Return the last ``width`` characters of ``text``: tags differ in their ends."""
+    """Return the last ``width`` characters of ``text``, as tags differ in their ends."""
     return text if len(text) <= width else glyphs.cut + text[len(text) - max(width - 1, 0) :]
 
 
@@ -226,7 +226,7 @@ def exact_step(step: int) -> str:
 
 
 def compact_step(step: int) -> str:
-    """Return 1234567 as ``1.23M``; up to four digits stand as they are."""
+    """Return 1234567 as ``1.23M``; numbers with up to four digits are not changed."""
     return _compact(step, 3)
 
 
@@ -236,7 +236,7 @@ def number(value: float | None) -> str:
 
 
 def slope(value: float | None) -> str:
-    """Return by how much a value grows in 1000 steps, with its sign."""
+    """Return a value's growth in 1000 steps, with its sign."""
     return MISSING if value is None else f"{1000 * value:+.3g}"
 
 

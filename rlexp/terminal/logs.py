@@ -1,4 +1,4 @@
-"""What ``rlexp logs`` prints: tables, CSV or JSON lines to stdout; problems with files to stderr."""
+"""The output of ``rlexp logs``: tables, CSV or JSON lines to stdout; problems with files to stderr."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rlexp.terminal.lines import YELLOW, painted, visible
 from rlexp.terminal.log_tables import PointTablePrinter, TablePrinter, printable
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-"""Nobody reads faster, and a look costs little more than finding the files."""
+"""Seconds between two checks: nobody reads faster, and a check costs little more than finding the files."""
 
 KeptT = TypeVar("KeptT", bound=LogGatherer)
 _POINTS_PER_PIECE = 10_000
@@ -47,7 +47,7 @@ class LogOptions:
     """What to show of the event files, and how."""
 
     tags: Sequence[str]
-    """Shell patterns; none for all tags."""
+    """Shell patterns; empty: all tags."""
     at: int | None
     """Show only the point with the last step up to this one."""
     as_csv: bool
@@ -57,12 +57,12 @@ class LogOptions:
 
 
 def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
-    """Print what the event files at and below ``paths`` say; raises UsageError where there are none."""
+    """Print the content of the event files at and below ``paths``; raises UsageError if there are none."""
     if options.as_csv and options.as_json:
         raise UsageError("--csv and --json cannot be combined", "use one of them")
     if options.at is not None and options.follow:
         raise UsageError("--at and --follow cannot be combined", "use one of them: --at prints one point per tag")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a tag may have letters that the terminal's encoding has not
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a tag may have letters that the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     closed: list[OSError] = []
     runs, globs, printer = find_runs(paths, closed.append), TagGlobs(options.tags), _printer(options)
@@ -90,7 +90,7 @@ def _printer(options: LogOptions) -> LogPrinter[Any]:
 
 
 def _follow(follower: Follower, globs: TagGlobs, printer: LogPrinter[Any]) -> None:
-    """Print what is written, until Ctrl-C."""
+    """Print new points until Ctrl-C."""
     _notice("waiting for new points; Ctrl-C ends")
     while True:
         for run, batch in follower.poll():
@@ -128,23 +128,23 @@ def _notice(text: str) -> None:
 
 
 class LogPrinter(Protocol[KeptT]):
-    """Decides what of a tag's points is kept while they are read, and prints it."""
+    """Decides which of a tag's points are kept while they are read, and prints them."""
 
     shows_others: bool
-    """Whether it prints the tags that are no scalars."""
+    """Whether it prints tags that are not scalars."""
 
     def keep(self) -> KeptT:
         """Return what gathers the points of one tag."""
 
     def print_run(self, contents: RunContents[KeptT]) -> None:
-        """Print what the files of a run say."""
+        """Print the content of a run's files."""
 
     def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print points ``[N]`` of POINT that were written since the last look."""
 
 
 class PointKeeper(Protocol):
-    """What CSV needs of a tag: :class:`Series`, or :class:`AtStep`."""
+    """The points of a tag for CSV: :class:`Series`, or :class:`AtStep`."""
 
     def take(self, points: Array) -> None:
         """Take points ``[N]`` of POINT."""
@@ -154,7 +154,7 @@ class PointKeeper(Protocol):
 
 
 class CsvPrinter:
-    """Prints a row a point: ``run,tag,step,wall_time,value``; a run's tags follow one another."""
+    """Prints a row per point: ``run,tag,step,wall_time,value``; a run's tags follow one another."""
 
     shows_others = False
 
@@ -163,7 +163,7 @@ class CsvPrinter:
         print("run,tag,step,wall_time,value")
 
     def print_run(self, contents: RunContents[PointKeeper]) -> None:
-        """Print the points of every tag; what is no scalar has none."""
+        """Print the points of every tag; tags that are not scalars have none."""
         for tag, kept in sorted(contents.scalars.items()):
             self._print(contents.run, tag, kept.points())
 
@@ -200,10 +200,10 @@ class Everything:
 
 
 class JsonPrinter:
-    """Prints an object a line and tag: ``run``, ``tag``, ``kind``, how many ``points``, and the points as three lists.
+    """Prints an object per tag and line: ``run``, ``tag``, ``kind``, number of ``points``, and these as three lists.
 
-    The figures are there where all points were kept. A tag that is no scalar has neither figures nor
-    lists. NaN and infinities are null, as JSON has none.
+    Figures are included if all points were kept. A tag that is not a scalar has neither figures nor lists. NaN and
+    infinities are null, as JSON has none.
     """
 
     shows_others = True
@@ -239,7 +239,7 @@ def _json_numbers(numbers: Array) -> str:
 
 
 def _csv_cells(*cells: str) -> str:
-    """Return cells as they stand in a row of CSV, quoted where they must be."""
+    """Return cells as in a row of CSV, quoted if necessary."""
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(cells)
     return text.getvalue()

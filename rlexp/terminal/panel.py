@@ -1,4 +1,4 @@
-"""The picture of the live display: every running trial in full where they fit, else a table of them."""
+"""The picture of the live display: every running trial in full if they fit, else a table of them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from rlexp.text import (
 
 _BAR_WIDTH: Final = 12
 _WIDEST_BLOCK: Final = 100
-"""Lines that are shorter than the window stay whole when it becomes narrower."""
+"""Widest block, so that shorter lines stay whole when the window becomes narrower."""
 _TABLE_SPARKLINE_WIDTH: Final = 8
 _TABLE_HEADER: Final = ("trial", "env steps", "done", "left", "reward", "", "slowest")
 _FIGURES_WIDTH: Final = 55
-"""Cells of a table row behind the trial's name."""
+"""Cells of a table row after the trial's name."""
 
 MINIMUM_NAME: Final = 16
 _LABEL_WIDTH: Final = 11
@@ -82,7 +82,7 @@ def _table(views: Sequence[TrialView], width: int, room: int, now_s: float) -> l
     rows = [_table_row(_table_cells(view, now_s), name_width) for view in shown]
     hidden = len(views) - len(shown)
     table = [header, *rows, *([Text(f"… and {hidden} more running")] if hidden else [])]
-    # The first one in full, if there is room: always the same trial, so the picture stays calm.
+    # The first one in full, if there is room: always the same trial, so that the picture does not jump.
     block = [Text(), *(line for view in views[:1] for line in trial_block(view, min(width, _WIDEST_BLOCK), now_s))]
     return [*table, *block] if len(table) + len(block) <= room else table
 
@@ -109,7 +109,7 @@ def _table_row(cells: tuple[str, ...], name_width: int) -> Text:
 
 
 def _together(views: Sequence[TrialView], overall: Overall) -> Text:
-    """Return how many trials there are, what they do, and how much of all is done."""
+    """Return the number of trials by status, and how much of all is done."""
     counts = f"{len(views)} trials: {status_counts(view.status for view in views)}  "
     done = f"  {percent(overall.share)}  {time_left(overall.seconds_left, overall.is_bound)}"
     return Text.assemble((counts, "dim"), (bar(overall.share, _BAR_WIDTH), "green"), (done.rstrip(), "dim"))
@@ -181,7 +181,7 @@ def _value(row: Mapping[str, Any], metric: str, last: str | None, form: str) -> 
 
 
 def _bottleneck(view: TrialView, room: int) -> Text:
-    """Return the slowest part and how the others spend their time; what does not fit is left out, not cut."""
+    """Return the slowest part and how the others spend their time; parts that do not fit are left out, not cut."""
     learner, workers = (percent(view.row.get(f"info/{who}_wait_share")) for who in ("learner", "worker"))
     spent = [
         f", {verb} {percent(view.row.get(f'info/worker_time_share/{part}'))}"
@@ -197,7 +197,7 @@ def _bottleneck(view: TrialView, room: int) -> Text:
 
 
 def _fitting(parts: Sequence[str], room: int) -> str:
-    """Return the parts in one line, without the last ones where there is no room for them."""
+    """Return the parts in one line, without the last ones if they do not fit."""
     kept = list(parts)
     while len(kept) > 1 and len(_GAP.join(kept)) > room:
         kept.pop()

@@ -26,7 +26,7 @@ _MARKS_ON_A_CURVE: Final = 3
 
 @dataclass(frozen=True)
 class PlotLine:
-    """One curve: ``x`` rises; ``mark`` is the letter that names it, also where there is no colour."""
+    """One curve: ``x`` rises; ``mark`` is its letter, also shown without colour."""
 
     mark: str
     colour: str
@@ -77,7 +77,7 @@ def _x_axis(canvas: _Canvas, margin: int, label: str) -> Iterator[str]:
 
 
 def _limits(arrays: Sequence[Array]) -> tuple[float, float]:
-    """Return the lowest and highest value; one apart where they are equal."""
+    """Return the lowest and highest value; one apart if they are equal."""
     low, high = min(float(values.min()) for values in arrays), max(float(values.max()) for values in arrays)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
@@ -110,7 +110,7 @@ class _Canvas:
             self._set(index, span, np.full(len(span), column))
 
     def mark(self, index: int, line: PlotLine, count: int) -> None:
-        """Write the curve's letter at a few places along it, at other places for each curve."""
+        """Write the curve's letter at a few places along it, at different places for each curve."""
         for number in range(_MARKS_ON_A_CURVE):
             share = (number + (index + 1) / (count + 1)) / _MARKS_ON_A_CURVE
             x = line.x[0] + share * (line.x[-1] - line.x[0])
@@ -127,7 +127,7 @@ class _Canvas:
         return int(self._dot_rows(np.array([y]))[0]) // _DOTS_HIGH
 
     def painted_row(self, row: int, lines: Sequence[PlotLine], stream: TextIO) -> str:
-        """Return a row's characters, those of one curve in its colour."""
+        """Return a row's characters, each in the colour of its curve."""
         cells = [(int(self._owner[row, column]), self._character(row, column)) for column in range(self.width)]
         runs = [(owner, "".join(text for _, text in run)) for owner, run in groupby(cells, key=lambda cell: cell[0])]
         return "".join(

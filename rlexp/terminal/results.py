@@ -1,4 +1,4 @@
-"""What commands print that read results of runs: ``ls``, ``prune``, ``tensorboard``, ``evaluate`` and ``export``."""
+"""The output of commands that read runs: ``ls``, ``prune``, ``tensorboard``, ``evaluate`` and ``export``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AGES: Final = ((365 * 86400, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, 
 
 
 def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
-    """Print what was found at ``path`` to stdout: a table, or one JSON object; that nothing was, to stderr."""
+    """Print the runs found at ``path`` to stdout: a table, or one JSON object; if there are none, say so on stderr."""
     if as_json:
         print(to_json({"runs": [_as_json(each) for each in found]}))
     elif not found:
@@ -44,7 +44,7 @@ def print_found(found: Sequence[Found], path: Path, as_json: bool) -> None:
 
 
 def print_pruned(pruned: Sequence[Superseded], is_dry: bool, as_json: bool) -> None:
-    """Print which checkpoints were removed to stdout, or with ``is_dry`` would be: a line for each run, or JSON."""
+    """Print the removed checkpoints to stdout, or with ``is_dry`` those to remove: a line for each run, or JSON."""
     if as_json:
         runs = [
             {"run": str(each.run), "checkpoints": list(map(str, each.checkpoints)), "bytes": each.num_bytes}
@@ -59,7 +59,7 @@ def print_pruned(pruned: Sequence[Superseded], is_dry: bool, as_json: bool) -> N
 
 
 def print_address(url: str) -> None:
-    """Print where TensorBoard shows runs to stdout: a sentence on a terminal, elsewhere the address alone."""
+    """Print TensorBoard's address to stdout: a sentence on a terminal, elsewhere the address alone."""
     print(f"TensorBoard runs at {url}; Ctrl-C stops it" if sys.stdout.isatty() else url, flush=True)
 
 
@@ -115,7 +115,7 @@ def _age(started: datetime | None, now: datetime) -> str:
 
 
 class EvaluationProgress:
-    """Shows on a terminal how far an evaluation is, on one line that is gone at its end."""
+    """Shows the progress of an evaluation on a terminal, on one line that is removed at its end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._line = StatusLine(stream) if stream.isatty() else None
@@ -184,7 +184,7 @@ def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def print_export(export: Export, as_json: bool) -> None:
-    """Print what was written, what goes in and out of it, and how it was checked, to stdout."""
+    """Print the written file, its inputs and outputs, and its check, to stdout."""
     if as_json:
         print(json.dumps(_export_as_json(export)))
         return

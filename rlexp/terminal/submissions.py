@@ -1,4 +1,4 @@
-"""What ``rlexp submit`` prints: a line about the task that is renewed, results at its end, or JSON lines."""
+"""The output of ``rlexp submit``: an updated line about the task, results at its end, or JSON lines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rlexp.text import count, is_known, middle_cut, score
 TAKEN: Final = "●"
 FREE: Final = "○"
 _MOST_SEATS: Final = 8
-"""Of which each is shown; of more, how many are taken."""
+"""Most seats of which each is shown; above, the number of taken ones."""
 _SHORT_NAME: Final = 16
 
 
 class TaskDisplay(QuietDisplay):
-    """Prints events and how the task does on stderr, the summary on stdout."""
+    """Prints events and the task's progress on stderr, the summary on stdout."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stdout)
@@ -37,7 +37,7 @@ class TaskDisplay(QuietDisplay):
         self._evaluation = ""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Print where the results are kept."""
+        """Print the directory of the results."""
         super().start(run_directory, trials)
         (trial,) = trials
         self._view = TrialView(trial)
@@ -53,20 +53,20 @@ class TaskDisplay(QuietDisplay):
         self._line.print_above(f"submitted as {task_id}")
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print it."""
+        """Print the note."""
         self._line.print_above(text)
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Print it."""
+        """Print the phase."""
         self._line.print_above(text)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take the row into the next line."""
+        """Add the row to the next line."""
         assert self._view is not None
         self._view.add(row)
 
     def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Print it, and its mean in every line from now on."""
+        """Print the evaluation, and its mean in every later line."""
         mean, low, high = (score(figures.get(f"episode_reward_{name}")) for name in ("mean", "min", "max"))
         episodes = count(figures.get("episodes_this_iter"))
         self._evaluation = mean
@@ -75,7 +75,7 @@ class TaskDisplay(QuietDisplay):
         )
 
     def on_task(self, task: TaskSummary) -> None:
-        """Show how the task does, where the last time is long enough ago."""
+        """Show the task's progress if the last time is long enough ago."""
         now_s = self._clock()
         if task.status is TaskStatus.RUNNING and self._started_s is None:
             row = self._view.row if self._view else {}
@@ -85,12 +85,12 @@ class TaskDisplay(QuietDisplay):
             self._line.show(fitting(self._forms(task, now_s), self._line.columns))
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Print why a task was cancelled; the summary says all else."""
+        """Print why a task was cancelled; the summary has all else."""
         if status is Status.STOPPED:
             self._line.print_above(f"the task was cancelled: {message or 'no reason is given'}")
 
     def on_leave(self, task_id: str, board: str) -> None:
-        """Print how to come back, and how to end the task."""
+        """Print how to attach again, and how to end the task."""
         self._line.print_above(f"task {task_id} goes on without this command")
         self._line.print_above(f"  to wait for it again:  rlexp submit --attach {task_id} --board {board}")
         self._line.print_above(f"  to end it:             rlexp cancel {board} {task_id}")
@@ -145,7 +145,7 @@ def choose_task_display(stdout: TextIO, stderr: TextIO, *, json: bool, quiet: bo
 
 
 def seats_of(task: TaskSummary) -> str:
-    """Return each seat with a mark, ``seats 0 ● 1 ○``; of many, how many are taken."""
+    """Return each seat with a mark, ``seats 0 ● 1 ○``; for many, the number of taken ones."""
     if task.num_seats > _MOST_SEATS:
         return f"seats {count(task.num_taken)}/{count(task.num_seats)}"
     return "seats " + " ".join(f"{seat} {TAKEN if seat in task.taken else FREE}" for seat in range(task.num_seats))

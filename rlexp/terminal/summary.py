@@ -1,4 +1,4 @@
-"""How a run did: the summary of its trials, or the leaderboard of a sweep, and what to type next.
+"""The result of a run: the summary of its trials, or the leaderboard of a sweep, and the next commands.
 
 Displays print it at the end of a run; the live one has the leaderboard while it lasts.
 """
@@ -40,7 +40,7 @@ from rlexp.text import (
 _HEADER: Final = ("", "status", "iter", "env steps", "time", "reward", "best", "trial")
 _LEFT_ALIGNED: Final = frozenset({"", "status"})
 _USUAL_METRIC: Final = "episode_reward_mean"
-"""What ``rlexp compare`` takes without ``--metric``."""
+"""The default metric of ``rlexp compare``."""
 _NOT_SAVED: Final = (
     "the trained policy was not saved: checkpoint_at_end is false",
     "to save it the next time: -o checkpoint_at_end=true",
@@ -58,10 +58,7 @@ _VERBS: Final = {
 def summary_lines(
     run: RunRecord, run_directory: Path, standings: Standings | None = None, columns: int | None = None
 ) -> list[str]:
-    """Return the summary as plain lines; of a sweep, the configurations by rank.
-
-    On a terminal of so many ``columns``, names of trials are shortened and sentences are broken between words.
-    """
+    """Return the summary as plain lines; for a sweep, the configurations by rank."""
     shown = as_typed(run_directory)
     if standings is not None:
         heading = f"{shown}: {run.status}, by {standings.search.metric} ({standings.search.mode})"
@@ -81,7 +78,7 @@ def summary_lines(
 def _table(trials: Sequence[TrialRecord], limit: int | None) -> Iterator[str]:
     best = _best_trials(trials)
     rows = [_HEADER, *(_cells(trial, "best" if trial in best else "") for trial in trials)]
-    # The first column has the mark of the best trial: there is none where no trial has one.
+    # The first column has the mark of the best trial; it is empty if no trial has one.
     rows = rows if best else [row[1:] for row in rows]
     if limit is not None:
         others = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
@@ -116,7 +113,7 @@ def _best_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def _reasons(trials: Sequence[TrialRecord], run_directory: Path, shown: Path) -> list[str]:
-    """Return why trials ended, those with the same reason in one line."""
+    """Return why trials ended; trials with the same reason share a line."""
     names: dict[str, list[str]] = {}
     for trial in trials:
         if trial.status in _VERBS:
@@ -141,7 +138,7 @@ def _reason(trial: TrialRecord, run_directory: Path, shown: Path) -> str:
 
 
 def _kept(trial: TrialRecord, directory: Path) -> str:
-    """Return what is left of a trial that was stopped, and from where it can be resumed."""
+    """Return what is left of a stopped trial, and from where it can be resumed."""
     if not trial.iterations:
         return "it had no result yet"
     checkpoints = list_checkpoints(directory)
@@ -197,20 +194,20 @@ def _numbered(steps: list[str]) -> list[str]:
 
 _RANKED_HEADER: Final = ("rank", "score", "95 % interval", "steps", "status", "configuration")
 _EARLY_HEADER: Final = ("rank", "value where it ended", "rank 1 there", "status", "configuration")
-"""Of configurations that did not complete."""
+"""Header for configurations that did not complete."""
 _TIME_UNITS: Final[Mapping[TimeAttribute, str]] = {"training_iteration": "iterations", "time_total_s": "s"}
-"""Shown after a time that is not in env steps."""
+"""Units shown after a time that is not in env steps."""
 _RULE_WIDTH: Final = 79
 _INDENT: Final = " " * len("rank  ")
-"""Of a configuration that needs several lines: its values are below its figures, not below its rank."""
+"""Indentation of a configuration that needs several lines: its values are below its figures, not below its rank."""
 _MOST_LINES: Final = 10
-"""Configurations that the last words of a sweep list; ``trials.csv`` has all."""
+"""Most configurations in the final lines of a sweep; ``trials.csv`` has all."""
 _LIVE_HEADER: Final = ("", "score", "seeds", "steps", "status", "configuration")
 _STYLES: Final[Mapping[Status, str]] = {Status.RUNNING: "cyan", Status.ERROR: "red", Status.PRUNED: "dim"}
 
 
 def leaderboard(standings: Standings, headline: str, width: int, height: int) -> Text:
-    """Return at most ``height`` lines of at most ``width`` cells: what there is so far, the best first."""
+    """Return at most ``height`` lines of at most ``width`` cells: the present ranking, the best first."""
     standings = standings.confirmation or standings
     ranked = standings.ranked()
     counts = status_counts(trial.status for trial in standings.trials()) or "none"
@@ -234,16 +231,13 @@ def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
 
 
 def status_counts(statuses: Iterable[Status]) -> str:
-    """Return how many trials have each status: ``2 pending, 1 running``; those that none has are left out."""
+    """Return the number of trials by status: ``2 pending, 1 running``; statuses without trials are left out."""
     counts = Counter(statuses)
     return ", ".join(f"{counts[status]} {status.lower()}" for status in Status if counts[status])
 
 
 def leaderboard_lines(standings: Standings, columns: int | None = None) -> list[str]:
-    """Return the best configurations, what the sweep took, and a table of what failed, as plain lines.
-
-    On a terminal of so many ``columns`` they are broken between words.
-    """
+    """Return the best configurations, the sweep's cost, and a table of failures, as plain lines."""
     ranked = standings.ranked()
     shown = list(enumerate(ranked[:_MOST_LINES], start=1))
     completed = [_ranked_cells(standing, rank) for rank, standing in shown if standing.tier <= Tier.RUNNING]
@@ -319,7 +313,7 @@ def _short_name(trial: TrialStanding) -> str:
 
 
 def _with_running(ranked: Sequence[Standing], room: int) -> list[tuple[int, Standing]]:
-    """Return the best ones, and after them those that run, as many as there is room for; each with its rank."""
+    """Return the best ones, then running ones, as many as fit; each with its rank."""
     ranks = [rank for rank, standing in enumerate(ranked, start=1) if standing.status is Status.RUNNING]
     running = set(ranks[: max(room // 2, 0)])
     best = [rank for rank in range(1, len(ranked) + 1) if rank not in running][: max(room - len(running), 0)]
@@ -350,7 +344,7 @@ def _early_cells(standing: Standing, rank: int, standings: Standings) -> tuple[s
 
 
 def _summary_lines(standings: Standings) -> list[str]:
-    """Return what the sweep took, what ending trials early saved, and when the best configuration was found."""
+    """Return the sweep's cost, the savings by early ends, and when the best configuration was found."""
     summary = summary_of(standings)
     if not summary.configurations:
         return []
@@ -374,7 +368,7 @@ def _score(standing: Standing) -> str:
 
 
 def _plain_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines whose last column, the configurations, is as long as it is."""
+    """Return lines whose last column, the configurations, is not padded."""
     return list(aligned(rows, range(len(rows[0]) - 1)))
 
 

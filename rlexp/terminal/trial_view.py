@@ -1,4 +1,4 @@
-"""What a display knows of one trial: its rows so far, what its process does, and how near its end it is."""
+"""A display's knowledge of one trial: its rows so far, its process's phase, and how near its end it is."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _BUDGET: Final = "time_budget_s"
 _OVER: Final = frozenset({Status.TERMINATED, Status.PRUNED, Status.STOPPED, Status.ERROR})
 
 _LEAST_GAIN: Final = 0.01
-"""Below, a grid's time left cannot be estimated."""
+"""Gain below which a grid's time left cannot be estimated."""
 
 
 @dataclass(frozen=True)
 class GoalProgress:
-    """How much of a ``stop`` that can be foretold is reached: a counter's, or the time budget's."""
+    """The progress to a ``stop`` that can be predicted: a counter's, or the time budget's."""
 
     metric: str
     goal: float
     share: float
     """0..1."""
     seconds_left: float | None
-    """At the speed since the first row; None where that is not known yet."""
+    """Seconds left at the speed since the first row; None if not known yet."""
 
 
 class TrialView:
-    """Owns what is shown of one trial; a display makes one per trial and hands it every row."""
+    """Owns the displayed data of one trial; a display makes one per trial and passes it every row."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.status = Status.PENDING
         self.phase: str | None = None
-        """What its process does until its next row."""
+        """The phase of its process until its next row."""
         self.row: dict[str, Any] = {}
         """The newest row, flat."""
         self.best_reward: float | None = None
@@ -64,12 +64,12 @@ class TrialView:
             self._add_reward(iteration, reward)
 
     def begin(self, now_s: float) -> None:
-        """Record that its process begins at a reading of the monotonic clock: its time budget counts from there."""
+        """Record that its process begins at a reading of the monotonic clock, when its time budget starts."""
         self.status = Status.RUNNING
         self._began_s = now_s
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Record a result row; what it does again, since it began again from an earlier one, is taken back."""
+        """Record a result row; rows of later steps are removed, as it began again from an earlier one."""
         self.status, self.phase = Status.RUNNING, None
         self.row = flatten(row)
         self._first = self._first or self.row
@@ -78,7 +78,7 @@ class TrialView:
             self._add_reward(self.row[ITERATION], reward)
 
     def progress(self, now_s: float) -> GoalProgress | None:
-        """Return the progress of the counter whose ``stop`` comes first, None where there is none or no row yet."""
+        """Return the progress of the counter whose ``stop`` comes first; None if there is none or no row yet."""
         stop = self.trial.experiment.stop
         known = [self._of_counter(metric, goal) for metric, goal in stop.items() if metric in GROWING_METRICS]
         candidates = [candidate for candidate in [*known, self._of_budget(now_s)] if candidate is not None]
@@ -86,12 +86,12 @@ class TrialView:
 
     @property
     def undecided(self) -> dict[str, float]:
-        """The ``stop`` values of metrics that may reach them at any moment or never, as rewards do."""
+        """The ``stop`` values of metrics that may reach them at any moment or never, such as rewards."""
         stop = self.trial.experiment.stop
         return {metric: goal for metric, goal in stop.items() if metric not in GROWING_METRICS}
 
     def share(self, now_s: float) -> float:
-        """Return how much of it is done, 0..1."""
+        """Return the share that is done, 0..1."""
         progress = self.progress(now_s)
         return 1.0 if self.is_over else 0.0 if progress is None else progress.share
 
@@ -127,13 +127,13 @@ def _when(progress: GoalProgress) -> tuple[float, float]:
 
 
 def progress_words(progress: GoalProgress, is_bound: bool) -> list[str]:
-    """Return ``50 % of 500,000 env steps``, and where it is known how long it takes: see ``time_left``."""
+    """Return ``50 % of 500,000 env steps``, and the time left if known: see ``time_left``."""
     words = (f"{percent(progress.share)} of {goal_text(progress)}", time_left(progress.seconds_left, is_bound))
     return list(filter(None, words))
 
 
 def reward_goal(view: TrialView) -> str:
-    """Return `` of 475`` where a mean reward ends the trial, else nothing."""
+    """Return `` of 475`` if a mean reward ends the trial, else an empty text."""
     goal = view.trial.experiment.stop.get("episode_reward_mean")
     return "" if goal is None else f" of {exact(goal)}"
 
@@ -146,14 +146,14 @@ def goal_text(progress: GoalProgress) -> str:
 
 
 def time_left(seconds_left: float | None, is_bound: bool) -> str:
-    """Return ``0:01:20 left``, ``at most`` where a reward may end it before; empty where the time is not known."""
+    """Return ``0:01:20 left``, ``at most`` if a reward may end it before; empty if the time is not known."""
     if seconds_left is None:
         return ""
     return f"{'at most ' if is_bound else ''}{duration(seconds_left)} left"
 
 
 def open_ends(view: TrialView) -> str:
-    """Return when a trial ends whose end cannot be foretold."""
+    """Return when a trial ends whose end cannot be predicted."""
     if not view.undecided:
         return "no stop: Ctrl-C ends it"
     return "ends when " + " or ".join(f"{metric} reaches {exact(goal)}" for metric, goal in view.undecided.items())
@@ -161,24 +161,24 @@ def open_ends(view: TrialView) -> str:
 
 @dataclass(frozen=True)
 class Overall:
-    """How much of all trials together is done."""
+    """The progress of all trials together."""
 
     share: float
     """0..1."""
     seconds_left: float | None
-    """At the speed so far; None where that is not known yet."""
+    """Seconds left at the speed so far; None if not known yet."""
     is_bound: bool
-    """Whether it may take less: a reward may end trials before."""
+    """Whether it may take less, as a reward may end trials before."""
 
 
 class OverallProgress:
-    """Estimates how long all trials of a run will take; owns when it began to and how much was done then."""
+    """Estimates the time of all trials of a run; owns the start time and the progress at that time."""
 
     def __init__(self) -> None:
         self._start: tuple[float, float] | None = None
 
     def of(self, views: Sequence[TrialView], now_s: float) -> Overall:
-        """Return the progress of all trials, each counting the same; they take as long as the slowest at least."""
+        """Return the progress of all trials, each with equal weight; they take at least as long as the slowest."""
         share = sum(view.share(now_s) for view in views) / len(views)
         if self._start is None and any(view.row for view in views):
             self._start = now_s, share

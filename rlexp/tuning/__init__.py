@@ -1,1 +1,1 @@
-"""Experiments as Ray Tune runs them: the only room that knows Tune."""
+"""Ray Tune runs experiments: this is the only room that knows Tune."""

@@ -1,8 +1,8 @@
 """What the process of a trial gets from the driver: its assignment, the secrets of its board, and its files.
 
-Secrets are the argument of a call of the trial's actor, which Ray sends from process to process and does not keep. What
-a cluster does keep has none of them: arguments with which actors are created, environments of processes, command lines.
-Trials on machines that do not have the run's directory reach it by the Keeper, an actor at the driver's node.
+Secrets are an argument of a call of the trial's actor, which Ray sends from process to process and does not keep. A
+cluster keeps the arguments of actors' creation, environments of processes and command lines; none of these have
+secrets. Trials on machines without the run's directory reach it through the Keeper, an actor at the driver's node.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from rlexp.search.trial_scheduler import Milestones
 from rlexp.search.trial_source import TrialSource
 
 ASSIGNMENT = "assignment"
-"""What Tune's config of a trial has: its Assignment."""
+"""The key of Tune's config of a trial with its Assignment."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a trial's process needs to know."""
+    """The data that a trial's process needs."""
 
     trial: Trial
     directory: Path
@@ -50,23 +50,20 @@ class Assignment:
     modules: UserModules
     """The user's own modules."""
     restore: Path | None
-    """A checkpoint to start from where the trial has none of its own."""
+    """A checkpoint to start from if the trial has none of its own."""
     deadline_s: float | None
     """Time of day (``time.time``) at which the trial ends, by its experiment's ``time_budget_s`` or its sweep's."""
     milestones: Milestones | None = None
-    """When it is compared with others."""
+    """The times at which it is compared with others."""
     keeper: str | None = None
-    """The name of the Keeper's actor that has the trial's directory; None where the trial's process has it too."""
+    """The name of the Keeper's actor with the trial's directory; None if the trial's process has it too."""
     task: AssignedTask | None = None
-    """What the trial is on a board, where actors join it; None: nothing."""
+    """The trial's task on a board, if actors join it; None: no board."""
 
 
 def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, keeper: str | None = None) -> Assignment:
-    """Return what the process of ``trial`` is sent; its time budget begins now.
-
-    ``keeper`` names the actor that reads and writes the run's directory for trials that do not have it.
-    """
-    end_phases(directory.trial_directory(trial))  # of a process that was killed
+    """Return the assignment that the process of ``trial`` is sent; its time budget begins now."""
+    end_phases(directory.trial_directory(trial))  # a process that was killed left it
     budget_s = trial.experiment.time_budget_s
     deadlines = [source.deadline_s, None if budget_s is None else time.time() + budget_s]
     return Assignment(
@@ -82,7 +79,7 @@ def assignment_of(trial: Trial, directory: RunDirectory, source: TrialSource, ke
 
 
 def assigned(trial: TuneTrial) -> Assignment:
-    """Return what the process of one of Tune's trials needs to know."""
+    """Return the assignment of one of Tune's trials."""
     assignment: Assignment = trial.config[ASSIGNMENT]
     return assignment
 
@@ -92,16 +89,16 @@ _VARIABLES: Final = (PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, MASTER_VARIABLE
 
 @dataclass(frozen=True)
 class BoardSecrets:
-    """What the process of a trial needs to use its board, beside the address."""
+    """The secrets that the process of a trial needs for its board, beside the address."""
 
     variables: Mapping[str, str] = field(repr=False)
-    """By the environment variables that have them at the driver."""
+    """Secrets by the environment variables that have them at the driver."""
     is_successor: bool = False
-    """Whether another process of the trial had the task before, whose node may only be cut off from the cluster."""
+    """Whether another process of the trial had the task before; its node may only be cut off from the cluster."""
 
 
 def hand_over_secrets(trial: TuneTrial, is_successor: bool, environment: Mapping[str, str] = os.environ) -> None:
-    """Let the process that is about to begin ``trial`` use its board; does nothing where the trial has none.
+    """Let the process that is about to begin ``trial`` use its board; does nothing if the trial has none.
 
     Called before Tune lets the process train: calls of an actor are done in the order in which one caller makes them.
     """
@@ -112,13 +109,13 @@ def hand_over_secrets(trial: TuneTrial, is_successor: bool, environment: Mapping
 
 
 ANSWER_TIMEOUT_S = 300.0
-"""How long the Keeper may take for one call: the longest one computes the hashes of a checkpoint with all replay."""
+"""Most seconds of one call of the Keeper; the longest call computes the hashes of a checkpoint with all replay."""
 START_TIMEOUT_S = 60.0
-"""How long its process may take to start."""
+"""Most seconds for its process to start."""
 _LOST = re.compile(r"KeeperLostError: (.+)")
 _FILES, _WATCH = "files", "watch"
 _THREADS = {_FILES: 4, _WATCH: 1}
-"""Of the Keeper, by kind of call: large files of one trial do not delay the looks of others."""
+"""Threads of the Keeper by kind of call, so that large files of one trial do not delay checks of others."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,7 +124,7 @@ T = TypeVar("T")
 def files_of(assignment: Assignment) -> TrialFiles:
     """Return the files of a trial for its process; the caller closes them.
 
-    Raises OSError where the trial's directory is missing, KeeperLostError where the Keeper cannot be reached.
+    Raises OSError if the trial's directory is missing, KeeperLostError if the Keeper cannot be reached.
     """
     if assignment.keeper is None:
         return SharedFiles(assignment.directory)
@@ -168,7 +165,7 @@ def _wait_for(keeper: Any) -> None:
 
 
 def keeper_error(trial: TuneTrial) -> RecordedError | None:
-    """Return the error of a trial that has lost its Keeper, and so could keep no error itself; None for any other."""
+    """Return the error of a trial that has lost its Keeper and so could not store an error; None for any other."""
     if assigned(trial).keeper is None:
         return None
     found = _LOST.findall(str(trial.get_error()))
@@ -179,7 +176,7 @@ class RayKeeperLink:
     """Calls a Keeper by the name of its actor."""
 
     def __init__(self, name: str) -> None:
-        """Raises KeeperLostError where there is no such actor."""
+        """Raises KeeperLostError if there is no such actor."""
         try:
             self._actor = ray.get_actor(name)
         except ValueError:
@@ -197,7 +194,7 @@ class RayKeeperLink:
 
 
 class RayAnswer(Answer[T]):
-    """The answer of a Keeper, as Ray brings it."""
+    """The answer of a Keeper through Ray."""
 
     def __init__(self, reference: Any) -> None:
         self._reference = reference

@@ -1,7 +1,7 @@
-"""What a joined cluster adds to the life of a trial: nodes that are lost or taken away, and waiting for room.
+"""Trials in a joined cluster: nodes that are lost or taken away, and waiting for room.
 
-A node may be announced as about to be taken away, a spot instance; then its trials save and leave. Or it does not
-answer: Ray itself needs up to a minute to find out that a machine is gone.
+A node, such as a spot instance, may be announced as about to be taken away; then its trials save and leave. Or a node
+does not answer, as Ray needs up to a minute to find out that a machine is gone.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from rlexp.tuning.node_watch import (
 from rlexp.tuning.trial_watch import kill_process, our_trial
 
 NOTED_AFTER_S = 2.5
-"""How long a node has not answered when that is shown."""
+"""Seconds without an answer of a node after which that is shown."""
 LOST_AFTER_S = 8.0
-"""How long it has not answered when its trials are started elsewhere."""
+"""Seconds without an answer after which its trials are started elsewhere."""
 _UNCOUNTED = "(not counted as a failure)"
 _CONNECTIONS_FAIL_S = 60.0
-"""How long after a node answers again Ray may find that its connections to a process there have failed."""
+"""Seconds after a node answers again in which Ray may still report failed connections to a process there."""
 
 
 class ClusterTrials:
-    """Decides which failures count, asks trials to leave nodes, and shows what trials wait for.
+    """Decides which failures are counted, asks trials to leave nodes, and shows what trials wait for.
 
-    ``TrialEvents`` calls it in Tune's thread. Tune restarts these trials without limit, and the limit is kept here:
-    Tune counts a failure before anybody knows that its node was lost.
+    ``TrialEvents`` calls it in Tune's thread. Tune restarts these trials without limit. The limit is here, as Tune
+    counts a failure before a lost node is known.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class ClusterTrials:
         self._silent = silent or SilentNodes()
         self._silent_noted: set[str] = set()
         self._silent_until_s: dict[str, float] = {}
-        """When the node of a trial was last seen not to answer, while its process lives."""
+        """When a trial's node was last seen not to answer although its process lives."""
         self._given_up: set[str] = set()
-        """Trials whose process was ended as its node does not answer."""
+        """Trials whose process was ended because its node does not answer."""
         self._kept: dict[str, float] = {}
-        """Trials that stay on a node that does not answer, as no other has room, and when that is looked at again."""
+        """Trials that stay on a silent node, as no other has room, and the time of the next check."""
         self._next_look_s = 0.0
-        """When it is looked again which nodes are about to be taken away."""
+        """Time of the next check for nodes that are about to be taken away."""
         self._asked: set[str] = set()
         """Trials that were asked to move since their process began."""
         self._moving: set[str] = set()
@@ -93,7 +93,7 @@ class ClusterTrials:
         self._room.forget(ours.name)
 
     def close(self) -> None:
-        """Give up the tries to reach nodes; idempotent."""
+        """Stop the tries to reach nodes; idempotent."""
         self._silent.close()
 
     def end(self, ours: Trial) -> None:
@@ -103,14 +103,14 @@ class ClusterTrials:
         self._over_time.discard(ours.name)
 
     def where(self, name: str) -> str:
-        """Return where the process of a trial is, or was, as a part of a sentence."""
+        """Return where the process of a trial is or was, as a part of a sentence."""
         node = self._losses.node_of(name)
         return f" on node {node.address}" if node is not None else ""
 
     def may_start_again(self, ours: Trial) -> bool:
-        """Return whether a trial may start again after its process failed; a note says so if that does not count.
+        """Return whether a trial may start again after its process failed; a note says so if that is not counted.
 
-        It may where Ray does not answer either: then the head is lost, which the session reports.
+        It also may if Ray does not answer: then the head is lost, which the session reports.
         """
         again = f"it starts again from {self._newest(ours)} {_UNCOUNTED}"
         allowed, has_left = ours.experiment.max_failures, ours.name in self._moving
@@ -130,16 +130,16 @@ class ClusterTrials:
         return True
 
     def leaves(self, ours: Trial, has_saved: bool) -> bool:
-        """Return whether the process of a trial ends now, which has saved a checkpoint because it was asked to move."""
+        """Return whether a trial's process ends now, because it was asked to move and has saved a checkpoint."""
         if not has_saved or ours.name not in self._asked:
             return False
         self._moving.add(ours.name)
         return True
 
     def look(self, alive: Iterable[TuneTrial]) -> None:
-        """Give up trials on silent nodes, ask those on drained ones to move, and show what waits for room.
+        """Give up trials on silent nodes, ask trials on drained ones to move, and show what waits for room.
 
-        Nothing of it where Ray does not answer.
+        Does nothing if Ray does not answer.
         """
         trials = list(alive)
         with suppress(RayError):
@@ -147,11 +147,10 @@ class ClusterTrials:
             self._look(trials)
 
     def _give_up_silent(self, running: Iterable[TuneTrial]) -> None:
-        """Show which trials are on a node that does not answer, and end their processes where others have room.
+        """Show which trials are on a node that does not answer, and end their processes if other nodes have room.
 
-        Ray ends a process that it cannot reach at once, as far as Tune is concerned. Its room on that node is free only
-        when the node is told of it, or is dead: without room elsewhere a new process would begin later than the old one
-        continues if the node answers again.
+        For Tune, Ray ends an unreachable process at once. Its room on that node becomes free only when the node hears
+        of it, or is dead. Without room elsewhere, a new process would start later than the old one could continue.
         """
         trials = {our_trial(trial).name: trial for trial in running}
         nodes = {name: node for name in trials if (node := self._losses.node_of(name)) is not None}
@@ -170,9 +169,9 @@ class ClusterTrials:
                 kill_process(trials[name])
 
     def _keeps(self, trial: TuneTrial, node: RayNode) -> bool:
-        """Return whether a trial waits for its node to answer again, as the others have no room for it.
+        """Return whether a trial waits for its node to answer again, as other nodes have no room for it.
 
-        A trial with workers beyond ``min_num_workers`` does not: what these would free elsewhere is not known.
+        A trial with workers beyond ``min_num_workers`` does not: the room that they would free elsewhere is unknown.
         """
         ours, now_s = our_trial(trial), self._clock()
         if now_s < self._kept.get(ours.name, 0.0):
@@ -195,7 +194,7 @@ class ClusterTrials:
         self._show_waiting({our_trial(trial).name: trial for trial in trials if trial.status == TuneTrial.PENDING})
 
     def _ask_to_move(self, running: Iterable[Trial]) -> None:
-        """Ask the trials whose node is about to be taken away, each process once."""
+        """Ask the trials to move whose node is about to be taken away, each process once."""
         draining = self._nodes.draining()
         for ours in running:
             node = self._losses.node_of(ours.name)
@@ -208,7 +207,7 @@ class ClusterTrials:
             self._display.on_note(ours, f"its node {node.address} {what}")
 
     def over_time(self, waiting: Sequence[TuneTrial], now_s: float) -> list[TuneTrial]:
-        """Return which of the trials that wait for room have waited to the end of their time, each of them once."""
+        """Return the waiting trials whose time is over, each of them once."""
         found = []
         for trial in waiting:
             name, deadline_s = our_trial(trial).name, assigned(trial).deadline_s
@@ -232,7 +231,7 @@ class ClusterTrials:
             (self._directory.trial_directory(ours) / MOVE_FILE).unlink(missing_ok=True)
 
     def _newest(self, ours: Trial) -> str:
-        """Return the name of the checkpoint that a trial continues from."""
+        """Return the name of the checkpoint from which a trial continues."""
         found = list_checkpoints(self._directory.trial_directory(ours))
         return found[0].name if found else "its beginning"
 

@@ -1,4 +1,4 @@
-"""The Ray of a run: a new one on this machine, or a cluster that is looked at first and that may have no room yet."""
+"""The Ray of a run: a new one on this machine, or a cluster that is probed first and may have no room yet."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from rlexp.tuning.request import TrainingRequest
 
 
 def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, request: TrainingRequest) -> Cluster:
-    """Return the nodes of the cluster at ``address``; raises ResourceError where they cannot run ``trials``.
+    """Return the nodes of the cluster at ``address``; raises ResourceError if they cannot run ``trials``.
 
-    With ``--wait`` it waits for more nodes, which are asked everything again. Differences between the nodes that
-    may matter are shown.
+    With ``--wait`` it waits for more nodes, which are probed again. Relevant differences between the nodes are shown.
     """
     question = _question(plan, trials, request)
     with signals_leave_nothing():
@@ -46,9 +45,9 @@ def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, 
 
 @contextmanager
 def signals_leave_nothing() -> Iterator[None]:
-    """Let a signal raise KeyboardInterrupt in the body, and afterwards do what it would have done without this.
+    """Let a signal raise KeyboardInterrupt in the body, and then do what it would have done without this.
 
-    Else it would end the process at once, and leave a file in the directory of runs, or the autoscaler with a request.
+    Otherwise it would end the process at once, and leave a file in the runs' directory or an autoscaler's request.
     """
     request = StopRequest(lambda: None)
     try:
@@ -80,10 +79,10 @@ def make_session(cluster: Cluster, plan: Plan, request: TrainingRequest) -> Sess
 
 
 def first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
-    """Return how many processes the first trials are likely to have: one each, and one for each of their workers.
+    """Return the likely number of processes of the first trials: one each, and one for each of their workers.
 
-    It is no more than a guess at how many Ray starts at once, and where they are not forked, while Tune is imported:
-    two for each CPU at most, since the command waits longer for Ray the more processes start beside it.
+    It is only a guess at how many processes Ray starts at once or, if they are not forked, while Tune is imported. At
+    most two for each CPU, since more processes delay the start of Ray.
     """
     needed = [1 + trial.experiment.config.num_workers for trial in trials]
     return min(sum(needed), max(num_cpus, min(needed[0], 2 * num_cpus)))

@@ -1,4 +1,4 @@
-"""What the driver watches of a joined cluster for its trials: lost and silent nodes, and room."""
+"""The driver's observations of a joined cluster for its trials: lost and silent nodes, and room."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rlexp.cluster.room.packing import amounts_in_words, together
 
 SECONDS_BETWEEN_LOOKS = 5.0
 INTERVAL_S = 1.0
-"""Between two tries to reach a silent node."""
+"""Seconds between two tries to reach a silent node."""
 _LOOKS = 3
 _BETWEEN_LOOKS_S = 0.4
-"""A node that is killed does not lose all of its processes in the same instant."""
+"""Seconds between two checks, as a killed node does not lose all of its processes at once."""
 PATIENCE_S = 3.0
-"""How long a trial may wait before that is shown: where there is room, Ray needs a moment too."""
+"""Seconds that a trial may wait before that is shown, as Ray needs a moment even if there is room."""
 _ROUNDING = 1e-4
-"""Ray counts resources in these parts."""
+"""Parts in which Ray counts resources."""
 
 
 class NodeLosses:
-    """Owns where each trial's process is, and the failures of the trials that count."""
+    """Owns the place of each trial's process, and the counted failures of the trials."""
 
     def __init__(self, nodes: RayTables, wait: Callable[[float], None] = time.sleep) -> None:
         self._nodes = nodes
         self._wait = wait
         self._node_of: dict[str, RayNode] = {}
         self._may_be_on: dict[str, Sequence[RayNode]] = {}
-        """Where a process may be that starts after a loss, until it begins its trial."""
+        """The possible places of a process that starts after a loss, until it begins its trial."""
         self._failed_at: dict[str, list[RayNode | None]] = {}
-        """The node of each failure that counted when it came."""
+        """The node of each failure that was counted when it came."""
 
     def begin(self, name: str, actor: Any) -> None:
-        """Remember where the process of a trial is, an actor that has started."""
+        """Store the place of a trial's process, an actor that has started."""
         self._node_of.pop(name, None)
         self._may_be_on.pop(name, None)
         with suppress(RayError):  # the head is lost, which the session reports
@@ -47,16 +47,16 @@ class NodeLosses:
                 self._node_of[name] = node
 
     def node_of(self, name: str) -> RayNode | None:
-        """Return the node of the trial's process, or of the last that it had."""
+        """Return the node of the trial's present or last process."""
         return self._node_of.get(name)
 
     def lost_node(self, name: str) -> RayNode | None:
-        """Return the node of a trial whose process has just died, None where the node lives.
+        """Return the node of a trial whose process has just died; None if the node lives.
 
-        Ray declares a node dead after up to half a minute, so that a node is also lost that accepts no connection; and
-        one that is drained ends its processes by itself. Takes about a second where the node lives.
+        Ray declares a node dead after up to half a minute, so a node that accepts no connection also counts as lost. A
+        drained node ends its processes by itself. This takes about a second if the node lives.
 
-        The next process may die before it begins the trial. Then any node is returned that was lost meanwhile.
+        If the next process dies before it begins the trial, any node that was lost meanwhile is returned.
         """
         node = self._node_of.get(name)
         nodes = self._may_be_on.get(name, [] if node is None else [node])
@@ -88,14 +88,14 @@ def _server_of(node: RayNode) -> Reachability:
 
 
 class SilentNodes:
-    """Owns the tries to reach the nodes on which trials run, until ``close``; nothing here waits."""
+    """Owns the tries to reach the nodes of running trials, until ``close``; nothing here waits."""
 
     def __init__(self, server_of: Callable[[RayNode], Reachability] = _server_of) -> None:
         self._server_of = server_of
         self._servers: dict[str, Reachability] = {}
 
     def look(self, running: Mapping[str, RayNode]) -> dict[str, float]:
-        """Return for how many seconds the node of each running trial has not answered; often 0 for all."""
+        """Return the seconds for which the node of each running trial has not answered; often 0 for all."""
         nodes = {node.id: node for node in running.values()}
         for node_id in self._servers.keys() - nodes.keys():
             self._servers.pop(node_id).close()
@@ -106,13 +106,13 @@ class SilentNodes:
         return {name: silent_s.get(node.id, 0.0) for name, node in running.items()}
 
     def close(self) -> None:
-        """Give up every try; idempotent."""
+        """Stop every try; idempotent."""
         while self._servers:
             self._servers.popitem()[1].close()
 
 
 class RoomWatch:
-    """Owns since when each trial waits, and what was shown of it."""
+    """Owns the start of each trial's wait, and what was shown of it."""
 
     def __init__(self, nodes: RayTables, clock: Callable[[], float]) -> None:
         self._nodes = nodes
@@ -122,9 +122,9 @@ class RoomWatch:
         self._next_look_s = 0.0
 
     def news(self, waiting: Mapping[str, Sequence[Bundle]]) -> dict[str, str]:
-        """Return what trials wait for where it has changed; ``waiting`` has the bundles of all without a process.
+        """Return what trials wait for, if it changed; ``waiting`` has the bundles of all without a process.
 
-        A trial whose bundles are placed waits for its process to start, which is not shown here.
+        A trial with placed bundles waits for its process to start, which is not shown here.
         """
         now_s = self._clock()
         for name in self._since_s.keys() - waiting.keys():
@@ -145,15 +145,15 @@ class RoomWatch:
         return found
 
     def forget(self, name: str) -> None:
-        """Forget a trial that does not wait any more."""
+        """Forget a trial that no longer waits."""
         self._since_s.pop(name, None)
         self._said.pop(name, None)
 
 
 def missing_elsewhere(bundles: Sequence[Bundle], is_on_one: bool, node_id: str, nodes: RayTables) -> str | None:
-    """Return what a trial that is on a node would lack on the other nodes if its process ended; None if nothing.
+    """Return what a trial on a node would lack on other nodes if its process ended; None if nothing.
 
-    Its own bundles there count as free: they are when its process has ended. ``is_on_one``: it needs all on one node.
+    Its own bundles there count as free, as after the end of its process. ``is_on_one``: it needs all on one node.
     """
     free = {other: dict(resources) for other, resources in nodes.available().items() if other != node_id}
     wanted = [dict(bundle) for bundle in bundles if bundle]
@@ -167,9 +167,9 @@ def missing_elsewhere(bundles: Sequence[Bundle], is_on_one: bool, node_id: str, 
 
 
 def missing_room(bundles: Sequence[Bundle], available: Sequence[Bundle]) -> str | None:
-    """Return what bundles lack, the first of them the driver's, on nodes that have so much available; None if nothing.
+    """Return what bundles lack, the first of them the driver's, on nodes with so much available; None if nothing.
 
-    The larger ones are placed first, each on the first node that has room, as Ray does.
+    Larger ones are placed first, each on the first node with room, as Ray does.
     """
     free = [dict(node) for node in available]
     driver, others = bundles[0], sorted(bundles[1:], key=lambda bundle: sorted(bundle.values()), reverse=True)

@@ -1,7 +1,7 @@
 """Preflight: the envs of a run are tried before the run exists, in a process that cannot harm the command.
 
-An env is code of its user: it may hang, end its process, ignore signals, change the current folder or print. So
-the command itself makes none; it starts :mod:`rlexp.tuning.preflight_process` and waits for its messages with a time
+An env is code of its user: it may hang, end its process, ignore signals, change the current folder or print. So the
+command itself makes no env; it starts :mod:`rlexp.tuning.preflight_process` and waits for its messages with a time
 limit.
 """
 
@@ -23,7 +23,7 @@ from rlexp.processes.family import SESSION, family_of, kill
 from rlexp.terminal.checking import EnvReport
 
 START_TIMEOUT_S: Final = 60.0
-"""How long the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""
+"""Seconds that the process may take to start and import; afterwards each step may take ``sample_timeout_s``."""
 _MODULE: Final = "rlexp.tuning.preflight_process"
 
 Places = Mapping[tuple[str, str], str]
@@ -38,12 +38,12 @@ def try_envs(
     copies_trials: bool = False,
     plays_episodes: bool = False,
 ) -> list[EnvReport]:
-    """Make, reset, step and close the envs of ``trials``, and measure what their replay takes.
+    """Make, reset, step and close the envs of ``trials``, and measure the memory of their replay.
 
-    ``copies_trials``: the trials copy each other's checkpoints; a notice says where these leave replay out.
-    ``plays_episodes``: whole episodes are played for some seconds, and the reports have all errors of these.
-    Raises ConfigError, with the env's place, where that fails, takes too long or ends the process, and ResourceError
-    where the ``machine`` has too little memory.
+    ``copies_trials``: the trials copy each other's checkpoints; a notice says if these leave replay out.
+        ``plays_episodes``: whole episodes are played for some seconds, and the reports have all of their errors. Raises
+        ConfigError, with the env's place, if that fails, takes too long or ends the process. Raises ResourceError if
+        the ``machine`` has too little memory.
     """
     experiments = list({_env_essence(trial): trial.experiment for trial in trials}.values())
     request = {
@@ -65,7 +65,7 @@ def try_envs(
 
 
 def _env_essence(trial: Trial) -> str:
-    """Return an experiment as text, without keys that change neither env nor replay: trials of a grid share it."""
+    """Return an experiment as text, without keys that change neither env nor replay; trials of a grid share it."""
     return trial.experiment.model_dump_json(exclude={"config": {"seed": True, "lr": True}, "stop": True})
 
 
@@ -101,11 +101,11 @@ class PreflightProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
-        kill(family_of(self._mark))  # also those that an env has put into another process group
+        kill(family_of(self._mark))  # also processes that an env has put into another process group
         self._child.close()
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """Yield its messages until it is done; an ``error`` where none comes for too long, or the process dies."""
+        """Yield its messages until it is done; an ``error`` if none comes for too long, or the process dies."""
         stage: Message = {"stage": "the start of its process", "experiment": "", "env": ""}
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:

@@ -102,7 +102,7 @@ def try_env(
 def _played(
     experiment: Experiment, env: Env, begin: Callable[[str], None], plays_episodes: bool
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Return the errors of an env, and what else is doubtful; without ``plays_episodes`` an error is raised."""
+    """Return the errors of an env, and its warnings; without ``plays_episodes`` an error is raised."""
     if not plays_episodes:
         return (), tuple(doubt.message for doubt in check_first_steps(experiment.env, env, begin))
     check = EnvCheck(experiment.env, env, begin)
@@ -119,7 +119,7 @@ def _played(
 
 
 def try_network(experiment: Experiment, env_config: EnvConfig) -> None:
-    """Make what acts, with the torso of the user's own; raises UsageError where that is none."""
+    """Make the acting network, with the user's own torso; raises UsageError if that is not valid."""
     from rlexp.agents.registry import policies_of  # and torch with the network: most experiments need neither here
 
     policies_of(experiment)(experiment.config, *spaces_of(env_config), env_config.modules).make_policy()
@@ -174,7 +174,7 @@ def serve(request: Message, send: Send) -> None:
 
 
 def _end_with_command() -> None:
-    """Kill this process and its children once the other end of stdin is closed."""
+    """Kill this process and its children after the other end of stdin is closed."""
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
-"""What is asked of a training: the options of ``rlexp run``, ``sweep`` and ``resume``, declared once.
+"""A request for training: the options of ``rlexp run``, ``sweep`` and ``resume``, declared once.
 
 The commands and the functions of Python make a request of their parameters, which have its names; ``rlexp.tuning``
-reads it. What a program asks goes to the process that trains for it as JSON.
+reads it. A program's request goes as JSON to the process that trains for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NO_FILES: Final[tuple[Path, ...]] = ()
 _DERIVED: Final = {"is_derived": True}
-"""Marks a field that the process that trains works out of options of its own: no parameter has its value, nor JSON."""
+"""Marks a field that the training process computes from its own options: no parameter sets it, and JSON lacks it."""
 Kind = Literal["run", "sweep", "resume"]
 
 
@@ -30,26 +30,26 @@ class Source:
     files: tuple[Path, ...] = NO_FILES
     data: Mapping[str, Any] | None = None
     folders: tuple[str, ...] = ()
-    """Where the modules that a dict names are looked for; those of files are looked for beside them."""
+    """Folders in which the modules of a dict are searched; modules of files are searched beside the files."""
     agent: str | None = None
     env: str | None = None
-    """The agent and env of a preset as they were given, perhaps misspelled."""
+    """The agent and env of a preset, as given and perhaps misspelled."""
     name: str | None = None
     """The name of the experiment of a preset; None: the name that the preset has."""
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What is trained, and how."""
+    """The experiments to train, and the options."""
 
     kind: Kind
     source: Source = field(default_factory=Source, metadata=_DERIVED)
     path: Path = Path()
-    """The run that is resumed."""
+    """The run to resume."""
     overrides: tuple[str, ...] = ()
     out: Path = Path("results")
     name: str | None = None
-    """Of the run's directory in ``out``; None: that of the experiment."""
+    """Name of the run's directory in ``out``; None: the experiment's name."""
     overwrite: bool = False
     seed: int | None = None
     imports: tuple[str, ...] = ()
@@ -59,31 +59,31 @@ class TrainingRequest:
     allow_unknown: bool = False
     fit: bool = False
     allow_failures: int = 0
-    """Of a sweep: trials that may fail."""
+    """Trials of a sweep that may fail."""
     address: str | None = None
     quiet: bool = False
     as_json: bool = False
     debug: bool = False
     command: tuple[str, ...] = ()
-    """What the run's record says started it."""
+    """The command in the run's record."""
     joining: Joining = field(default=OWN, metadata=_DERIVED)
-    """Which Ray the trials run in."""
+    """The Ray in which the trials run."""
     board: BoardAddress | None = field(default=None, metadata=_DERIVED)
-    """Where actors join the trial; None: nowhere."""
+    """The board at which actors join the trial; None: none."""
     flags: tuple[Flag, ...] = field(default=(), metadata=_DERIVED)
     """Options that are values of keys, for the reader of the experiments."""
 
     @staticmethod
     def of(kind: Kind, options: Mapping[str, Any], **derived: Any) -> TrainingRequest:
-        """Return the request that ``options`` make, those that are no fields left out: texts, lists and None as given.
+        """Return the request of ``options`` without those that are not fields: texts, lists and None as given.
 
-        Fields that are derived come from ``derived`` alone.
+        Derived fields come from ``derived`` alone.
         """
         given = {name: _typed(options[name], default) for name, default in OPTIONS.items() if name in options}
         return TrainingRequest(kind, **given, **derived)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` makes the request of; nothing that is derived but the source."""
+        """Return the content from which ``from_json`` makes the request; of derived fields, only the source."""
         options = {name: getattr(self, name) for name in ("kind", *OPTIONS)}
         return options | {name: str(options[name]) for name in ("path", "out")} | {"source": self._source_as_json()}
 
@@ -92,7 +92,7 @@ class TrainingRequest:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> TrainingRequest:
-        """Return the request that went through JSON."""
+        """Return the request from JSON content."""
         source = content["source"]
         paths = {"files": tuple(map(Path, source["files"])), "folders": tuple(source["folders"])}
         return TrainingRequest.of(content["kind"], content, source=Source(**source | paths))
@@ -101,11 +101,11 @@ class TrainingRequest:
 OPTIONS: Final[Mapping[str, Any]] = {
     each.name: each.default for each in fields(TrainingRequest) if each.name != "kind" and each.metadata != _DERIVED
 }
-"""The default of each field that parameters give."""
+"""The default of each field that parameters set."""
 
 
 def _typed(value: Any, default: Any) -> Any:
-    """Return the value of a parameter as its field has it, which is of the kind of its default."""
+    """Return a parameter's value in the type of its field's default."""
     if isinstance(default, tuple):
         return tuple(value or ())
     return Path(value) if isinstance(default, Path) else value

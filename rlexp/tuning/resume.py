@@ -1,4 +1,4 @@
-"""``rlexp resume``: continues a run or sweep that was stopped or killed, also with a later ``stop`` than before."""
+"""``rlexp resume``: continues a run or sweep that was stopped or killed, also with a later ``stop``."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def resume_run(request: TrainingRequest, display: Display, trusted: TrustedCode 
     """Continue the trials of the run or sweep at ``request.path`` that have not reached their stop.
 
     Returns the exit code. Overrides (``stop.timesteps_total=1e6``) may change what CHANGEABLE names. Each trial
-    continues from its newest good checkpoint. Raises ResumeError, with nothing changed, where the path is not a run of
-    rlexp, is damaged or in use, where other keys than those differ from the checkpoints, or where it names code or a
-    storage that is not this user's and is not in ``trusted``.
+    continues from its newest valid checkpoint. Raises ResumeError, with nothing changed, if the path is not a run of
+    rlexp, is damaged or in use, or if other keys differ from the checkpoints. Raises it also if the run names code or a
+    storage that is not this user's and not in ``trusted``.
     """
     path, overrides = request.path, request.overrides
     record = read_run_record(path)
@@ -102,7 +102,7 @@ def resume_run(request: TrainingRequest, display: Display, trusted: TrustedCode 
 
 
 def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Display) -> None:
-    """Fetch checkpoints of trials that have none any more from their storage; raises ResumeError as resuming does."""
+    """Fetch checkpoints of trials without any from their storage; raises ResumeError as resuming does."""
     storages = {trial.experiment.storage for trial in trials} - {None}
     if not storages:
         return
@@ -117,7 +117,7 @@ def _fetch_missing(directory: RunDirectory, trials: Sequence[Trial], display: Di
 
 
 def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[list[Trial], list[Trial]]:
-    """Return the trials that continue, and those that have ended without ``run.json`` saying so."""
+    """Return the trials that continue, and the trials that ended without ``run.json`` saying so."""
     trials: list[Trial] = []
     ended: list[Trial] = []
     for trial in recorded_trials(path, plan, record):
@@ -130,7 +130,7 @@ def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[li
 
 
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:
-    """Raise ResumeError where a trial's newest checkpoint was trained with other keys."""
+    """Raise ResumeError if a trial's newest checkpoint was trained with other keys."""
     newest = newest_manifest(directory)
     refuse_unloadable(newest)
     if newest is None:
@@ -145,7 +145,7 @@ def _refuse_other_keys(trial: Trial, directory: Path) -> None:
 
 
 def is_sweep(path: Path) -> bool:
-    """Return whether a run is a sweep, also one whose journal was lost."""
+    """Return whether a run is a sweep, also if its journal was lost."""
     return (path / JOURNAL_FILE).exists() or (path / SWEEP_FILE).exists()
 
 
@@ -154,8 +154,8 @@ def resume_sweep(
 ) -> int:
     """Continue the sweep at ``request.path``; return the exit code, as the sweep itself does.
 
-    ``overrides`` may change what CHANGEABLE_IN_SWEEPS names. Raises ResumeError, with nothing changed, where they
-    change anything else, where the sweep has ended, or where its files are damaged, in use or of different runs.
+    ``overrides`` may change what CHANGEABLE_IN_SWEEPS names. Raises ResumeError, with nothing changed, if they change
+    anything else, if the sweep has ended, or if its files are damaged, in use or of different runs.
     """
     path, overrides = request.path, request.overrides
     heading = read_heading(path)
@@ -192,7 +192,7 @@ def resume_sweep(
 
 
 def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:
-    """Return the sweep of a plan with its axes in their first order; raises ResumeError where it has other keys."""
+    """Return the sweep of a plan with its axes in their first order; raises ResumeError if it has other keys."""
     keys = plan.sweeps[0].space.keys if len(plan.sweeps) == 1 else ()
     if set(keys) != set(heading.axes):
         now = ", ".join(keys) or "nothing"
@@ -210,7 +210,7 @@ def same_sweep(plan: Plan, heading: Heading, path: Path) -> Sweep:
 
 
 def refuse_unresumable(past: Restored, confirming: Restored | None, directory: RunDirectory) -> None:
-    """Raise ResumeError where files are of different sweeps, no checkpoint of a trial is good, or nothing is left."""
+    """Raise ResumeError if files are of different sweeps, a trial has no valid checkpoint, or nothing is left to do."""
     state = past.state
     states = [state] if confirming is None else [state, confirming.state]
     _refuse_strange_trials(states, directory)
@@ -233,10 +233,7 @@ def refuse_unresumable(past: Restored, confirming: Restored | None, directory: R
 
 
 def _refuse_strange_trials(states: Sequence[SearchState], directory: RunDirectory) -> None:
-    """Raise ResumeError where the journal lacks a trial, or has begun one of which there is nothing else.
-
-    ``run.json`` may be older than the journal and the directories of the trials.
-    """
+    """Raise ResumeError if the journal lacks a trial, or has begun one that is nowhere else."""
     begun = {each.trial.name: each.trial for state in states for each in state.standings.trials()}
     waiting = {trial.name: trial for state in states for trial in state.waiting}
     known = {record.name: directory.path / record.directory for record in directory.record.trials}
@@ -260,7 +257,7 @@ def _concluded(status: Status, directory: RunDirectory, display: Display) -> int
 
 
 def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
-    """Raise ResumeError where an override would change the values of a searched key."""
+    """Raise ResumeError if an override would change the values of a searched key."""
     for text in overrides:
         key = text.partition("=")[0].strip().removeprefix("config.")
         for axis in heading.axes:

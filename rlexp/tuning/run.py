@@ -43,14 +43,14 @@ from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.request import TrainingRequest
 
 _RAY_AND_TUNE: Final = ("numpy", "ray", "pyarrow", "pandas", "ray.data", "ray.tune", "rlexp.tuning.tune_runner")
-"""Imported early, in steps of some tenths of a second: what Tune itself imports comes before it."""
+"""Imported early, in steps of some tenths of a second; Tune's own imports come first."""
 EXIT_CODES = {Status.TERMINATED: 0, Status.ERROR: 1}
 
 
 def run_plan(plan: Plan, request: TrainingRequest, display: Display) -> int:
     """Run every trial of ``plan``; return the exit code.
 
-    Raises ResourceError or UsageError, with nothing created, where a trial cannot run here.
+    Raises ResourceError or UsageError, with nothing created, if a trial cannot run here.
     """
     board = checked_board(plan.trials, request.board, display)
     cluster = cluster_for(plan, plan.trials, display, request)
@@ -77,9 +77,9 @@ def _new_directory(plan: Plan, request: TrainingRequest) -> RunDirectory:
 
 
 def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, request: TrainingRequest) -> Cluster:
-    """Return where trials can run: on this machine, or on the nodes of the cluster that is joined.
+    """Return where trials can run: on this machine, or on the nodes of the joined cluster.
 
-    Raises where one of ``trials`` cannot, or an env or starting point is missing.
+    Raises if one of ``trials`` cannot, or an env or starting point is missing.
     """
     has_replay = any(trial.experiment.config.replay is not None for trial in trials)
     measuring = ", and measuring the memory of its replay" if has_replay else ""
@@ -112,7 +112,7 @@ def run_in_session(
     stop: StopRequest,
     session: Session,
 ) -> int:
-    """Run what ``source`` gives in a Ray; return the exit code. ``trials`` are those known beforehand."""
+    """Run the trials of ``source`` in a Ray; return the exit code. ``trials`` are the ones known beforehand."""
     try:
         display.start(directory.path, trials)
         status, failure = _train(source, directory, display, stop, session)
@@ -131,7 +131,7 @@ def run_in_session(
             exit_without_ray(error.exit_code)
         raise
     except Exception:
-        directory.check()  # where it is lost, that is the reason of all other errors
+        directory.check()  # if it is lost, that is the cause of all other errors
         with suppress(OSError):
             directory.finish(Status.ERROR)
         raise
@@ -145,9 +145,9 @@ def run_in_session(
 def _train(
     source: TrialSource, directory: RunDirectory, display: Display, stop: StopRequest, session: Session
 ) -> tuple[Status, RlexpError | None]:
-    """Run the trials within the session; return how the run ended, and the error where Ray ended first.
+    """Run the trials within the session; return how the run ended, and the error if Ray ended first.
 
-    Raises KeyboardInterrupt where a run was interrupted that has no result.
+    Raises KeyboardInterrupt if a run without results was interrupted.
     """
     display.on_phase(None, "loading Ray")
     import_module("ray")  # a second or two in which a signal interrupts
@@ -175,7 +175,7 @@ def _train(
 
 
 def _how_to_resume(directory: RunDirectory, is_joined: bool) -> str:
-    """Return what is kept of the trials that have not ended, and the command that continues them."""
+    """Return what is left of unfinished trials, and the command that continues them."""
     where = " --address HOST:PORT" if is_joined else ""  # the next cluster may have another address
     where += " --board URL" if any(trial.board_task for trial in directory.record.trials) else ""
     command = f"rlexp resume {shlex.quote(str(directory.path))}{where}"
@@ -190,7 +190,7 @@ def _how_to_resume(directory: RunDirectory, is_joined: bool) -> str:
 
 
 def _end_early(directory: RunDirectory, status: Status) -> bool:
-    """End a run that was interrupted, or could not begin; return whether anything of it is kept."""
+    """End a run that was interrupted, or could not begin; return whether any of its files are kept."""
     directory.check()
     if directory.is_empty:
         directory.discard()
@@ -202,7 +202,7 @@ def _end_early(directory: RunDirectory, status: Status) -> bool:
 def run_sweep(plan: Plan, request: TrainingRequest, display: Display) -> int:
     """Search the space of the plan's only sweep; return the exit code.
 
-    Raises ResourceError or UsageError, with nothing created, where its trials cannot run here.
+    Raises ResourceError or UsageError, with nothing created, if its trials cannot run here.
     """
     sweep = only_sweep(plan)
     require_searcher(sweep, Path.cwd())
@@ -222,7 +222,7 @@ def run_sweep(plan: Plan, request: TrainingRequest, display: Display) -> int:
 
 
 def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> Journal:
-    """Write into a new directory all that a later resume of the sweep needs; return its journal.
+    """Write all files that a later resume of the sweep needs into a new directory; return its journal.
 
     ``run.json`` comes last: a directory that has it can be resumed.
     """
@@ -239,7 +239,7 @@ def begun_journal(plan: Plan, directory: RunDirectory, allow_failures: int) -> J
 
 
 def confirmed_search(state: SearchState, directory: RunDirectory, journal: Journal, capacity: int) -> ConfirmedSearch:
-    """Return the search of a sweep, of which ``capacity`` trials run at a time, with its confirmation."""
+    """Return the search of a sweep with its confirmation; ``capacity`` trials run at a time."""
     heading = read_heading(directory.path)
 
     def make_search(state: SearchState, journal: Journal) -> Search:
@@ -249,9 +249,9 @@ def confirmed_search(state: SearchState, directory: RunDirectory, journal: Journ
 
 
 def capacity(sweep: Sweep, cluster: Cluster) -> int:
-    """Return how many trials are to run at a time: as many as there is room for, or as asked for if fewer.
+    """Return the number of trials to run at a time: as many as have room, or fewer if asked for.
 
-    A trial that was begun where there is no room would count as running, and other seeds would not wait for it.
+    A trial that was begun without room would count as running, and other seeds would not wait for it.
     """
     room = max(max(number_that_fit(experiment, cluster) for experiment in sweep.variants), 1)
     return min(room, sweep.search.max_concurrent or room)

@@ -1,4 +1,4 @@
-"""What a killed run or sweep has left undone: which of its trials have ended, and what was decided and not done."""
+"""The open work of a killed run or sweep: which of its trials have ended, and which decisions are not carried out."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from rlexp.tuning.stop_condition import ended_by, writes_checkpoint
 
 
 def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
-    """Yield the trials of ``plan``, read from ``resolved.yaml``, by the names and in the order that they had.
+    """Yield the trials of ``plan``, read from ``resolved.yaml``, with their former names and order.
 
-    The file has its keys in another order than the one it was made of, so a grid's trials come in another order
-    and with other names; the varied values and the seed identify them. Raises ResumeError for an unknown one.
+    The file has its keys in another order than the original, so a grid's trials have another order and other names. The
+    varied values and the seed identify them. Raises ResumeError for an unknown one.
     """
     names: dict[str, deque[str]] = defaultdict(deque)
     for known in record.trials:
@@ -57,7 +57,7 @@ def _identity(varied: Mapping[str, Any], seed: int | None) -> str:
 def has_ended(trial: Trial, record: TrialRecord, directory: Path) -> bool:
     """Return whether a trial has reached its ``stop``, which may have changed since, by the last row in ``directory``.
 
-    One that was killed right after its last row has ended too, though ``run.json`` does not say so.
+    A trial that was killed right after its last row has also ended, though ``run.json`` does not say so.
     """
     row = last_row(directory)
     if row is None:
@@ -67,7 +67,7 @@ def has_ended(trial: Trial, record: TrialRecord, directory: Path) -> bool:
 
 
 def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
-    """Do what was decided and not done when the sweep was killed, and queue unfinished trials before new ones."""
+    """Carry out open decisions of a killed sweep, and queue unfinished trials before new ones."""
     state = past.state
     for standing in state.standings.trials():
         if not directory.record.knows(standing.trial.name):
@@ -97,7 +97,7 @@ def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
 
 
 def _copy_exploited(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
-    """Copy the checkpoint that a trial is to continue from, unless that was done and only its start was not."""
+    """Copy the checkpoint from which a trial is to continue, unless only its start is missing."""
     newest = newest_manifest(directory.trial_directory(trial))
     if newest is not None and newest[0].name == Path(checkpoint).name:
         row = checkpoint_row(newest[0], newest[1].metadata)
@@ -112,7 +112,7 @@ def _copy_exploited(search: Search, trial: Trial, checkpoint: str, directory: Ru
 
 
 def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifest, directory: RunDirectory) -> None:
-    """Record the row in a trial's newest checkpoint, where the sweep was killed before it was recorded."""
+    """Record the row in a trial's newest checkpoint, if the sweep was killed before it was recorded."""
     row, folder = checkpoint_row(newest, manifest.metadata), directory.trial_directory(trial)
     if row is None or row["trial_name"] != trial.name:
         return

@@ -1,8 +1,8 @@
-"""When an iteration and a trial end by themselves, what rows of results have beside metrics, and played checkpoints.
+"""The ends of iterations and trials, the fields of rows beside metrics, and evaluations of checkpoints.
 
-A reward in training is one of exploring policies, with weights of many versions, over the last episodes. What a user
-keeps is one version, which acts greedily: it may be far better or worse. So a trial does not end at a reward that its
-weights do not reach, and a checkpoint that was played is ranked by that.
+A training reward is from exploring policies, with weights of many versions, over the last episodes. A user keeps one
+version that acts greedily, which may be far better or worse. So a trial does not end at a reward that its weights do
+not reach, and an evaluated checkpoint is ranked by its evaluation.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from rlexp.rollout.evaluation import ReportProgress, ShouldStop
 
 STEPS_OF_AN_ENV: Final = 5000
-"""After so many without an end it is said; the episodes of most envs are shorter."""
+"""Steps without the end of an episode after which a note says so; the episodes of most envs are shorter."""
 
 
 def row_notes(experiment: Experiment, row: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Return sentences about ``row``, each once in a trial; ``before`` is its last row, empty where there is none."""
+    """Return sentences about ``row``, each once in a trial; ``before`` is its last row, empty if there is none."""
     return [*_unreported_metrics(experiment, row, before), *_endless_episodes(experiment, row, before)]
 
 
 def _unreported_metrics(experiment: Experiment, row: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each own metric that ``row`` lacks, the first one with episodes; none for other rows.
 
-    Most likely a name is misspelt. It is no error: a metric may come later.
+    Most likely a name is misspelt. It is not an error, as a metric may come later.
     """
     if not row["episodes_total"] or before.get("episodes_total"):
         return []
@@ -92,7 +92,7 @@ _EXPERIMENT_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 class RowOrigin:
-    """Knows the process that makes a trial's rows, and the row of the checkpoint that it began from."""
+    """Knows the process that makes a trial's rows, and the row of the checkpoint from which it began."""
 
     def __init__(self, trial_name: str, restored: Mapping[str, Any] | None) -> None:
         """Begin from the checkpoint with the row ``restored``; its experiment_id is kept if it is the trial's own."""
@@ -110,7 +110,7 @@ class RowOrigin:
         }
 
     def facts(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what belongs to a row that is made now."""
+        """Return the fields of a row that is made now."""
         now = datetime.now().astimezone()
         return {
             "date": now.isoformat(timespec="seconds"),
@@ -123,7 +123,7 @@ class RowOrigin:
 
 
 PLAYED: Final = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_reward_mean_all")
-"""Metrics of episodes in training, which weights of many versions have played: an evaluation has to confirm them."""
+"""Metrics of training episodes, which weights of many versions have played; an evaluation must confirm them."""
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,18 @@ class Reached:
 
     @property
     def needs_evaluation(self) -> bool:
-        """Whether it is a reward of training."""
+        """Whether it is a training reward."""
         return self.metric in PLAYED
 
     def __str__(self) -> str:
         """Return it as a sentence."""
-        # A counter ends a little beyond its goal; by how much is of no interest.
+        # A counter ends a little beyond its goal, which is of no interest.
         shown = "" if self.metric in GROWING_METRICS else f" {score(self.value)}"
         return f"{self.metric}{shown} reached {exact(self.goal)}"
 
 
 def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> Reached | None:
-    """Return which of the ``stop`` values a row has reached, one that needs no evaluation first; NaN reaches none."""
+    """Return which of the ``stop`` values a row has reached, one without need of evaluation first; NaN reaches none."""
     values = flatten(row)
     found = [
         Reached(metric, values[metric], goal)
@@ -158,16 +158,16 @@ def reached(stop: Mapping[str, float], row: Mapping[str, Any]) -> Reached | None
 
 
 def ended_by(stop: Mapping[str, float], row: Mapping[str, Any]) -> bool:
-    """Return whether a trial is over by its last row: by a counter, or by what ended it when the row was written.
+    """Return whether a trial is over by its last row: by a counter, or by the reason that ended it at that row.
 
-    A reward in a row may not have been confirmed, or be that of a checkpoint's evaluation, which ends no trial.
+    A reward in a row may not be confirmed, or may be from a checkpoint's evaluation, which ends no trial.
     """
     found = reached(stop, row)
     return found is not None and (found.metric in GROWING_METRICS or row.get("done") is True)
 
 
 LastRow = Mapping[str, Any] | Mapping[TimeAttribute, float]
-"""The last row of a trial, or how far it has come by it; empty where it has none."""
+"""The last row of a trial, or its progress from it; empty if it has none."""
 
 
 def iteration_bounds(stop: Mapping[str, float], milestones: Milestones | None, before: LastRow) -> IterationBounds:
@@ -187,13 +187,13 @@ def writes_checkpoint(milestones: Milestones | None, before: LastRow, row: Mappi
 
 
 SHARE: Final = 0.05
-"""Of a trial's time that evaluations of checkpoints take at most, but for the first that a reward in ``stop`` needs."""
+"""Largest share of a trial's time for checkpoints' evaluations, except the first that a reward in ``stop`` needs."""
 
 
 class CheckpointEvaluation:
-    """Owned by a trial's process. While it has evaluated, the learner is held until ``release``.
+    """Owned by a trial's process. After an evaluation, the learner is held until ``release``.
 
-    So the checkpoint that is written before has the weights that were played.
+    So a checkpoint that is written before that has the evaluated weights.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class CheckpointEvaluation:
         report: ReportProgress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Play ``num_episodes`` each time; with 0 there are no evaluations, and every reward counts."""
+        """Play ``num_episodes`` each time; with 0 there are no evaluations, and every reward ends the trial."""
         self._agent = agent
         self._num_episodes = num_episodes
         self._should_stop = should_stop
@@ -213,18 +213,18 @@ class CheckpointEvaluation:
         self._held = ExitStack()
         self._last_end_s = clock()
         self._cost_s = 0.0
-        """Of the last evaluation, or of what it might have taken if it was cut off."""
+        """Seconds of the last evaluation, or the seconds that a cut-off one might have taken."""
 
     def end_reason(self, stop: Mapping[str, float], row: dict[str, Any]) -> str | None:
-        """Return which value of ``stop`` ends the trial; a reward of training only where the weights have it too."""
+        """Return which value of ``stop`` ends the trial; a training reward only if the weights have it too."""
         found = reached(stop, row)
         ends = found is not None and (not found.needs_evaluation or self.confirms(found, row))
         return str(found) if ends else None
 
     def confirms(self, goal: Reached, row: dict[str, Any]) -> bool:
-        """Return whether the weights reach a goal too that the training reward in ``row`` has reached.
+        """Return whether the weights also reach a goal that the training reward in ``row`` has reached.
 
-        False as well where it is too soon to play again. The figures of the evaluation are added to ``row``.
+        Also False if it is too soon to play again. The stats of the evaluation are added to ``row``.
         """
         if not self._num_episodes:
             return True
@@ -243,7 +243,7 @@ class CheckpointEvaluation:
         return False
 
     def add_figures(self, row: dict[str, Any]) -> None:
-        """Add the figures of an evaluation to the ``row`` of a checkpoint, unless it has some or there is no time."""
+        """Add the stats of an evaluation to the ``row`` of a checkpoint, unless it has some or there is no time."""
         limit_s = SHARE * self._elapsed_s
         if not self._num_episodes or "evaluation" in row or self._cost_s > limit_s:
             return
@@ -252,11 +252,11 @@ class CheckpointEvaluation:
             row["evaluation"] = figures
 
     def release(self) -> None:
-        """Let the learner go on."""
+        """Let the learner continue."""
         self._held.close()
 
     def _counts_alone(self, goal: Reached) -> bool:
-        """Return whether a reward counts whose evaluation had no end: not if it was cut off to stop the trial."""
+        """Return whether a reward ends the trial without a finished evaluation; not if that was cut off to stop."""
         if self._should_stop():
             return False
         if self._num_episodes:
@@ -268,7 +268,7 @@ class CheckpointEvaluation:
         return self._clock() - self._last_end_s
 
     def _play(self, limit_s: float) -> Mapping[str, Any] | None:
-        """Return the figures of an evaluation, None where it was cut off or failed; the learner is held from now on."""
+        """Return the stats of an evaluation; None if it was cut off or failed. The learner is held from now on."""
         from rlexp.agents.evaluation import evaluation_figures  # it loads Gymnasium, and the command needs none
 
         def is_over() -> bool:
@@ -280,11 +280,11 @@ class CheckpointEvaluation:
             began_s = self._clock()
             end_s = began_s + limit_s
             played = self._agent.evaluate(self._num_episodes, is_over, self._report)
-        except RlexpError as error:  # an env that cannot be played twice can still be trained on
+        except RlexpError as error:  # training can continue in an env that cannot be played twice
             self._agent.add_event(f"checkpoints are not evaluated any more: {error.message}")
             self._num_episodes = 0
             return None
         self._last_end_s = self._clock()
-        # Of one that was cut off, only a lower bound is known: with twice as much time it may succeed.
+        # For a cut-off one, only a lower bound is known: with twice as much time it may succeed.
         self._cost_s = (self._last_end_s - began_s) * (1 if played.is_complete else 2)
         return evaluation_figures(played) if played.is_complete else None

@@ -1,4 +1,4 @@
-"""The Trainable: one trial as Tune sees it, around an agent, with the errors that it keeps among its files."""
+"""The Trainable: one trial for Tune, around an agent, with the errors that it stores among its files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class KeptErrors:
-    """A context that keeps the error of its body among the files of a trial, and lets it pass."""
+    """A context that stores the error of its body among the files of a trial, and re-raises it."""
 
     def __init__(self, files: TrialFiles, on_error: Callable[[], None]) -> None:
         self._files, self._on_error = files, on_error
@@ -66,15 +66,15 @@ def summary(error: BaseException) -> str:
 
 STDERR = 2
 END_TIMEOUT_S = 10.0
-"""How long a trial may take to close its envs before its process ends, where the process would run the next trial."""
+"""Seconds that a trial may take to close its envs before its process ends, if the process would run the next trial."""
 
 
 class ExperimentTrainable(tune.Trainable):
     """Trains one trial after the other; Tune decides when and where.
 
-    Checkpoints are ours, in the trial's directory, which TrialFiles reads and writes: a trial that Tune starts again
-    after a failure continues from the newest valid one there. Tune itself stores nothing. After a failure the process
-    ends; after any other end of a trial Tune may give it the next one that needs the same resources.
+    Checkpoints are ours, in the trial's directory, which TrialFiles reads and writes. A trial that Tune restarts after
+    a failure continues from the newest valid one there. Tune itself stores nothing. After a failure the process ends;
+    after any other end of a trial, Tune may give it the next one with the same resources.
     """
 
     _agent: Agent[Any] | None = None
@@ -84,21 +84,21 @@ class ExperimentTrainable(tune.Trainable):
     _next: Assignment | None = None
     """The trial that begins with the next call of ``train``."""
     _process_state: ProcessState | None = None
-    """Of this process before its first trial."""
+    """The state of this process before its first trial."""
     _secrets: Mapping[str, str] = os.environ
     """The passwords and keys of its board, by variable."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Keep the assignment, ``config[ASSIGNMENT]``: Tune's own config has nothing else.
+        """Store the assignment, ``config[ASSIGNMENT]``; Tune's own config has nothing else.
 
-        The trial begins with the first call of ``train``, so that all that can fail fails there.
+        The trial begins with the first call of ``train``, so that all failures happen there.
         """
         self._next = config[ASSIGNMENT]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """End the trial before, and keep the assignment of the next one.
+        """End the previous trial, and store the assignment of the next one.
 
-        The process ends where that trial cannot be ended: then the next one gets a new process.
+        If that trial cannot be ended, the process ends, and the next trial gets a new one.
         """
         faulthandler.dump_traceback_later(END_TIMEOUT_S, exit=True, file=STDERR)
         try:
@@ -112,7 +112,7 @@ class ExperimentTrainable(tune.Trainable):
         return True
 
     def take_secrets(self, secrets: BoardSecrets) -> None:
-        """Use these for the board of the trial that is assigned, not those of this machine's environment."""
+        """Use these for the board of the assigned trial, instead of this machine's environment."""
         self._secrets = secrets.variables
         if secrets.is_successor and self._next is not None and self._next.task is not None:
             self._next = replace(self._next, task=self._next.task.of_successor())
@@ -123,13 +123,13 @@ class ExperimentTrainable(tune.Trainable):
         return super().train()  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
-        """Build the agent of the trial that was assigned last, unless it has begun."""
+        """Build the agent of the last assigned trial, unless it has begun."""
         if self._next is None:
             return
         self._assignment, self._next = self._next, None
         self._experiment = self._assignment.trial.experiment
         self._last_row: dict[str, Any] = {}
-        """Of the checkpoint that it began from, then of each iteration."""
+        """The row of the checkpoint from which it began, then of each iteration."""
         self._events: list[str] = []
         self._resumed_row: dict[str, Any] | None = None
         self._files = files_of(self._assignment)
@@ -208,12 +208,12 @@ class ExperimentTrainable(tune.Trainable):
         return agent
 
     def _restore_process(self) -> None:
-        """Let nothing of the trials before be left in the process, neither memory nor state."""
+        """Remove what earlier trials left in the process, both memory and state."""
         from rlexp.agents.torch.process import ProcessState  # it loads torch
 
         if self._process_state is None:
             self._process_state = ProcessState()
-            gc.freeze()  # what is imported stays: later collections need not look at it
+            gc.freeze()  # imports stay, so later collections need not check them
             return
         gc.collect()
         self._process_state.restore()
@@ -232,7 +232,7 @@ class ExperimentTrainable(tune.Trainable):
         self._files.write_phase(f"evaluating: {num_ended} episodes ended, {num_env_steps:,} env steps")
 
     def _newer_on_board(self, board: BoardLink | None, own: Path | None) -> Path | None:
-        """Return the checkpoint that an earlier trainer of the task left on its board, where it is newer than ``own``.
+        """Return the checkpoint that an earlier trainer of the task left on its board, if it is newer than ``own``.
 
         From now on the trial reports to the board.
         """
@@ -245,7 +245,7 @@ class ExperimentTrainable(tune.Trainable):
         return self._reports.recovery(self._files.folder, own) or own
 
     def _report_to_board(self, row: dict[str, Any], stopped: bool, moves: bool) -> None:
-        """Tell the board a row, and what others need to go on or to have the result."""
+        """Tell the board a row, and what others need to continue or to have the result."""
         reports, agent = self._reports, self._agent
         if reports is None:
             return
@@ -266,13 +266,13 @@ class ExperimentTrainable(tune.Trainable):
         self._events += reports.drain_events()
 
     def _end_reason(self, over_time: bool) -> str | None:
-        """Return why the trial is over whatever its ``stop`` says; None where nothing of that kind has happened."""
+        """Return why the trial is over for a reason other than its ``stop``; None if there is none."""
         if self._reports is not None and self._reports.is_cancelled:
             return "its task was cancelled"
         return "its time_budget_s is over" if over_time else None
 
     def _save_when_due(self, row: dict[str, Any], done: bool, cut_short: object, milestone: bool) -> str | None:
-        """Write a checkpoint at its period, at the end where asked for, and always where a person or time ends it."""
+        """Write a checkpoint when due: at its period, at the end if asked for, and if a person or time ends it."""
         experiment = self._experiment
         iteration = row["training_iteration"]
         periodic = experiment.checkpoint_freq > 0 and iteration % experiment.checkpoint_freq == 0
@@ -298,7 +298,7 @@ class ExperimentTrainable(tune.Trainable):
             self._files.keep_best(count, self._experiment.checkpoint_score_attr)
 
     def _metadata(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return what a checkpoint says about itself."""
+        """Return the metadata of a checkpoint."""
         experiment = self._experiment
         return {
             "experiment": experiment.model_dump(mode="json") | {"storage": masked(experiment.storage)},
@@ -320,7 +320,7 @@ class ExperimentTrainable(tune.Trainable):
 
 
 def processes_of(config: CommonConfig) -> str:
-    """Return what is made of ``config`` before the first step."""
+    """Return the processes for ``config`` before the first step, in words."""
     number, learners = config.num_workers, config.learner_processes
     workers = "the environments" if number == 0 else f"{number} {'worker' if number == 1 else 'workers'}"
     return f"{learners.number} learners and {workers}" if learners else workers

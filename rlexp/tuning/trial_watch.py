@@ -19,18 +19,18 @@ from rlexp.search.display import Display
 from rlexp.tuning.assignment import assigned
 
 LOST_AFTER_S = 1.0
-"""How long a trial's directory must be missing before the trial is ended."""
+"""Seconds for which a trial's directory must be missing before the trial is ended."""
 _FOLDER_LOST = "its directory was deleted or moved while it ran"
 
 
 class TrialWatch:
-    """Owns what is known of each trial's process, and the folders of the trials that have not ended."""
+    """Owns the known facts of each trial's process, and the folders of the trials that have not ended."""
 
     def __init__(self, directory: RunDirectory, display: Display, hang_timeout_s: Callable[[], float | None]) -> None:
         self.without_result: set[str] = set()
         """Names of the trials whose process trains, but has not reported yet."""
         self.failures: dict[str, RecordedError] = {}
-        """Why trials fail, where that is known without their error files."""
+        """Why trials fail, if that is known without their error files."""
         self._directory = directory
         self._display = display
         self._hang_timeout_s = hang_timeout_s
@@ -40,7 +40,7 @@ class TrialWatch:
         self._folders: dict[str, OpenFolder] = {}
         self._missed_s: dict[str, float] = {}
         self._error_times_ns: dict[str, int] = {}
-        """When the error file was written that a trial had at its last start."""
+        """Time of the error file that a trial had at its last start."""
 
     def begin(self, trial: Trial) -> None:
         """Watch a trial whose process is about to begin it."""
@@ -62,7 +62,7 @@ class TrialWatch:
         self.without_result.discard(trial.name)
 
     def end(self, trial: Trial) -> None:
-        """Watch a trial no longer."""
+        """Stop watching a trial."""
         self.lose_process(trial)
         folder = self._folders.pop(trial.name, None)
         if folder is not None:
@@ -83,9 +83,9 @@ class TrialWatch:
             self._kill_when_hung(trial)
 
     def error_of(self, trial: Trial, where: str = "") -> RecordedError:
-        """Return why a trial's process has failed or died; ``where`` it was is added to a death of which it is silent.
+        """Return why a trial's process has failed or died; a death without a reason is completed by ``where`` it was.
 
-        An error file that an earlier process of the trial has left is not read.
+        An error file of an earlier process of the trial is not read.
         """
         if trial.name in self._folders and not self._folders[trial.name].is_in_place:
             return RecordedError(_FOLDER_LOST)
@@ -114,7 +114,7 @@ class TrialWatch:
     def _kill_when_hung(self, trial: TuneTrial) -> None:
         """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
 
-        Only a kill helps: a process that hangs in an env's ``step`` answers nothing.
+        Only a kill helps, as a process that hangs in an env's ``step`` does not answer.
         """
         now, timeout_s = self._clock(), self._hang_timeout_s()
         if timeout_s is not None and now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
@@ -122,9 +122,9 @@ class TrialWatch:
             self._kill(trial, RecordedError(f"no result for {timeout_s:g} s: {what}"))
 
     def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:
-        """Kill the process of a trial whose directory was deleted or moved: it cannot write.
+        """Kill the process of a trial whose directory was deleted or moved, as it cannot write.
 
-        Not at the first look: if the whole run is being deleted, that is reported instead.
+        Not at the first check: if the whole run is being deleted, that is reported instead.
         """
         name = our_trial(trial).name
         if name not in self._folders or self._folders[name].is_in_place:
@@ -135,14 +135,14 @@ class TrialWatch:
             self._kill(trial, RecordedError(_FOLDER_LOST))
 
     def _kill(self, trial: TuneTrial, error: RecordedError) -> None:
-        """Kill the process of a trial that runs, once; ``error`` is reported as its error."""
+        """Kill the process of a running trial, once; ``error`` is reported as its error."""
         name = our_trial(trial).name
         if name not in self.failures and kill_process(trial):
             self.failures[name] = error
 
 
 def kill_process(trial: TuneTrial) -> bool:
-    """Kill the process of a trial that runs; return whether there was one. Tune then finds that it has died."""
+    """Kill the process of a running trial; return whether there was one. Tune then finds that it has died."""
     actor = trial.temporary_state.ray_actor
     if trial.status != TuneTrial.RUNNING or actor is None:
         return False

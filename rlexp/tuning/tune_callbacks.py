@@ -28,7 +28,7 @@ class LeftError(BaseException):
 
 
 class TrialEvents(tune.Callback):
-    """Owns the recorders of the trials that run; identifies them by Tune's config of each.
+    """Owns the recorders of the running trials, which Tune's config of each identifies.
 
     Called by Tune in its thread, until ``leave``.
     """
@@ -41,28 +41,28 @@ class TrialEvents(tune.Callback):
         request: StopRequest,
         cluster: ClusterTrials | None = None,
     ) -> None:
-        """``cluster`` is None in a Ray of our own on one machine."""
+        """Initialise; ``cluster`` is None for our own Ray on one machine."""
         self.request = request
         self.training: set[str] = set()
         """Names of the trials whose process trains and has reported."""
         self.decisions: dict[str, Decision] = {}
-        """The last one about each trial, for Tune to carry out."""
+        """The last decision about each trial, for Tune to carry out."""
         self._source = source
         self._directory = directory
         self._display = display
         self._recorders: dict[str, TrialRecorder] = {}
         self._started: dict[str, Trial] = {}
         self._given: set[str] = set()
-        """Names of the trials that Tune has and no process has begun, since they were given to Tune or were paused."""
+        """Names of trials that Tune has and no process has begun since they were given to Tune or paused."""
         self._paused: set[str] = set()
         self._lost: list[Trial] = []
-        """Those of them whose process died before it began them: they are given to Tune again."""
+        """Names of those whose process died before it began them; they are given to Tune again."""
         self._lost_once: set[str] = set()
         self._stopped: set[str] = set()
         self._leaving: set[str] = set()
-        """Names of the trials whose process has saved a checkpoint and is to be ended, to start on another node."""
+        """Names of trials whose process has saved a checkpoint and is to end, to start on another node."""
         self._failed: set[str] = set()
-        """Names of the trials that have failed too often and that Tune would start again."""
+        """Names of trials that have failed too often and that Tune would start again."""
         self._cluster = cluster
         self._watch = TrialWatch(directory, display, lambda: source.hang_timeout_s)
         self._reasons: dict[str, str] = {}
@@ -70,12 +70,12 @@ class TrialEvents(tune.Callback):
         self._is_left = False
 
     def leave(self) -> None:
-        """Let the next call from Tune's thread raise LeftError: the main thread records the end of the run."""
+        """Let the next call from Tune's thread raise LeftError; the main thread then records the end of the run."""
         self._is_left = True
 
     @property
     def can_save(self) -> bool:
-        """Whether any trial would save a checkpoint if it were asked to stop now."""
+        """Whether any trial would save a checkpoint if asked to stop now."""
         return bool(self.training or self._watch.without_result)
 
     @property
@@ -97,7 +97,7 @@ class TrialEvents(tune.Callback):
             raise LeftError
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune pickles its callbacks with its state, which is never restored: leave an empty one."""
+        """Leave an empty one, as Tune pickles its callbacks with its state, which is never restored."""
         return (tune.Callback, ())
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
@@ -130,7 +130,7 @@ class TrialEvents(tune.Callback):
         self._display.on_trial_start(ours)
 
     def on_result(self, result: Mapping[str, Any]) -> Decision:
-        """Record a result of a trial that runs; return what becomes of the trial, which is decided here only."""
+        """Record a result of a running trial; return the decision about the trial, which is made only here."""
         self.check_not_left()
         row = result["row"]
         ours = self._started[row["trial_name"]]
@@ -156,7 +156,7 @@ class TrialEvents(tune.Callback):
         if redone > 0 and self._source.milestones is None:
             self._display.on_note(ours, f"repeats {redone} {'iteration' if redone == 1 else 'iterations'} again")
         resumed = result["resumed_row"]
-        if resumed is not None and resumed["trial_name"] == ours.name:  # not that of the trial that it copied
+        if resumed is not None and resumed["trial_name"] == ours.name:  # not the row of the trial that it copied
             self._recorder(ours).record_missing(resumed)
         self._recorder(ours).record(row)
         self._directory.trial_result(ours, row)
@@ -199,7 +199,7 @@ class TrialEvents(tune.Callback):
             kill_process(trial)
 
     def to_end(self, pending: Sequence[TuneTrial]) -> list[TuneTrial]:
-        """Return those of the trials without a process that are to end instead of starting."""
+        """Return the trials without a process that must end instead of starting."""
         failed = [trial for trial in pending if our_trial(trial).name in self._failed]
         if self._cluster is None:
             return failed

@@ -1,4 +1,4 @@
-"""Runs trials through Tune: places their bundles, queues, pauses and resumes them, and ends in good order."""
+"""Runs trials through Tune: places their bundles, queues, pauses and resumes them, and ends them in order."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def placement(experiment: Experiment) -> tune.PlacementGroupFactory:
 
 MakeConfig = Callable[[Trial], dict[str, Assignment]]
 TUNE_FOLDER = "tune"
-"""Tune's own files, in the session's folder. They hold pickles: nothing of ours reads them."""
+"""Folder of Tune's own files, in the session's folder. They hold pickles, which we never read."""
 SAVE_TIMEOUT_S = 7.0
-"""How long trials may take to save and end after Ctrl-C before Tune ends them."""
+"""Seconds that trials may take to save and end after Ctrl-C before Tune ends them."""
 SENT_SAVE_TIMEOUT_S = 30.0
-"""The same where checkpoints are sent from the trials' nodes to the directory of the run."""
+"""The same if checkpoints are sent from the trials' nodes to the directory of the run."""
 
 
 def run_trials(
     source: TrialSource, directory: RunDirectory, display: Display, request: StopRequest, session: Session
 ) -> Status:
-    """Run every trial that ``source`` gives to its end; return how the run as a whole ended. ``session`` is entered.
+    """Run every trial of ``source`` to its end; return how the run as a whole ended. ``session`` is entered.
 
-    Raises KeyboardInterrupt when a second signal asks for an end at once, and RayStoppedError or LostDirectoryError
-    when the run lost what it needs. Trials that have not ended by then are recorded as stopped.
+    Raises KeyboardInterrupt at a second signal, which ends the run at once, and RayStoppedError or LostDirectoryError
+    if the run lost what it needs. Unfinished trials are then recorded as stopped.
     """
     stop_file = directory.path / STOP_FILE
     stop_file.unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def run_trials(
         session.leave()
         with closing(events):
             if not directory.is_lost:
-                status = events.conclude()  # of trials that Tune left as they were, while their recorders are open
+                status = events.conclude()  # errors of trials that Tune left unchanged, while their recorders are open
                 stop_file.unlink(missing_ok=True)
     for text in [*directory.copies.finish(), *directory.trackers.finish()]:
         display.on_note(None, text)
@@ -94,7 +94,7 @@ def _save_timeout_s(session: Session) -> float:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Return what one of our functions raised when Tune called it; Tune's own error has only the text of that."""
+    """Return the error of our function that Tune called; Tune's own error has only its text."""
     while isinstance(error, TuneError) and error.__context__ is not None:
         error = error.__context__
     return error
@@ -103,9 +103,9 @@ def _first_cause(error: BaseException) -> BaseException:
 def make_tuner(
     source: TrialSource, directory: RunDirectory, events: TrialEvents, session: Session, keeper: str | None = None
 ) -> tune.Tuner:
-    """Return a Tuner whose trials are exactly those of ``source``, in their order, each with its resource bundles.
+    """Return a Tuner with exactly the trials of ``source``, in their order, each with its resource bundles.
 
-    ``keeper`` names the actor that has the run's directory, where the trials may not have it.
+    ``keeper`` names the actor with the run's directory, if the trials may not have it.
     """
 
     def config_of(trial: Trial) -> dict[str, Assignment]:
@@ -174,7 +174,7 @@ class TrialQueue(Searcher):
 
 
 class PausingScheduler(FIFOScheduler):
-    """Carries out in Tune what was decided about a result: continue, or pause and continue later."""
+    """Carries out decisions about results in Tune: continue, or pause and continue later."""
 
     def __init__(self, source: TrialSource, events: TrialEvents, make_config: MakeConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -187,7 +187,7 @@ class PausingScheduler(FIFOScheduler):
         return (FIFOScheduler, ())
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
-        """Carry out the decision that VerdictStopper asked for just before; Tune does not ask here about the end."""
+        """Carry out the decision that VerdictStopper requested just before; Tune does not ask here about the end."""
         decision = self._events.decisions[our_trial(trial).name]
         if decision.verdict is Verdict.CONTINUE:
             self._events.leave_node(trial)
@@ -198,7 +198,7 @@ class PausingScheduler(FIFOScheduler):
         return str(FIFOScheduler.NOOP)
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
-        """Return a paused trial that continues; those that have not begun Tune starts by itself."""
+        """Return a paused trial that continues; Tune itself starts trials that have not begun."""
         self._events.check_not_left()
         if self._events.request.requested:
             return None
@@ -220,13 +220,13 @@ class PausingScheduler(FIFOScheduler):
         return continued
 
     def save(self, checkpoint_path: str) -> None:
-        """Write nothing: the state is never restored."""
+        """Write nothing, as the state is never restored."""
 
 
 class VerdictStopper(tune.Stopper):
-    """Asks what becomes of a trial after each result: Tune calls it first, and once for every result.
+    """Requests the decision about a trial after each result: Tune calls it first, and once for every result.
 
-    Ends the experiment once a stop was requested and no trial is left that could still save.
+    Ends the experiment after a stop was requested, when no remaining trial could save.
     """
 
     def __init__(self, events: TrialEvents, save_timeout_s: float) -> None:
@@ -239,7 +239,7 @@ class VerdictStopper(tune.Stopper):
         return (tune.stopper.NoopStopper, ())
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return whether the trial ends early; that it has reached its own end is in the result."""
+        """Return whether the trial ends early; its result says whether it has reached its own end."""
         return self._events.on_result(result).verdict is Verdict.STOP
 
     def stop_all(self) -> bool:

@@ -108,7 +108,7 @@ def test_comparison_says_why_a_probability_is_missing(seeds: int, is_said: bool,
     (row,) = [line for line in lines if line.startswith("B ")]
     assert row.endswith("[1 seed]                 -") == is_said
     assert ("only one seed per group, so no interval; run more seeds" in notices) == is_said
-    told = "P(better than A) is - where it cannot be estimated: both groups need 2 seeds"
+    told = "P(better than A) is - if it cannot be estimated: both groups need 2 seeds"
     assert (told in "\n".join(lines)) == is_said
 
 
