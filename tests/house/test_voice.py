@@ -27,9 +27,9 @@ MOST = {
     "where-for-if": 110,
 }
 """The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
-MOST_WORDS_OF_PAGES = 47_000
-"""In README and the other pages together, without the changelog. It is on its way to 40,000."""
-MOST_WORDS_OF_A_SENTENCE = 14.5
+MOST_WORDS_OF_PAGES = 41_300
+"""In README and the other pages together, without the changelog."""
+MOST_WORDS_OF_A_SENTENCE = 13
 """In the mean of all pages."""
 
 
