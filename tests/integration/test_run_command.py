@@ -70,6 +70,18 @@ def rows(trial: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
 
 
+def test_a_run_without_a_file_keeps_one_and_names_it(tmp_path: Path) -> None:
+    words = ["--algo", "ppo", "--env", "CartPole-v1", "--stop", "iterations=1", "--seed", "3"]
+    done = rlexp("run", *words, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == "settings: the example cartpole-ppo"
+    file = tmp_path / "out" / "cartpole-ppo" / "experiment.yaml"
+    assert done.stdout.splitlines()[-1] == f"to change settings: edit {file}, then: rlexp run {file}"
+    assert "training_iteration: 1" in file.read_text()
+    again = rlexp("run", file, "--dry-run")
+    assert (again.returncode, again.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
     file = tmp_path / "nine.yaml"

@@ -14,7 +14,8 @@ import rlexp
 from rlexp.commands import training
 from rlexp.tuning.request import OPTIONS, Source, TrainingRequest
 
-SOURCES: Final = {"files", "file", "experiments", "path"}
+SOURCES: Final = {"files", "file", "experiments", "path", "algo", "env", "stop", "seeds", "lr"}
+"""What is trained: files, a dict, a run, an agent on an env; and values of keys, which Python writes as overrides."""
 ONLY_OF_COMMANDS: Final = {"dry_run", "wait", "working_dir", "board", "keys", "queue", "insecure", "track"}
 """What makes the fields that are derived, beside ``address``, and ``--dry-run``."""
 OF_SEARCH: Final = {
@@ -69,3 +70,5 @@ def test_request_goes_through_json() -> None:
     assert (request.out, request.overrides, request.imports) == (Path("elsewhere"), ("a=1",), ())
     assert request.board is None
     assert TrainingRequest.from_json(json.loads(json.dumps(request.to_json()))) == request
+    preset = TrainingRequest("run", Source(agent="PPO", env="CartPole-v1"))
+    assert TrainingRequest.from_json(json.loads(json.dumps(preset.to_json()))) == preset
