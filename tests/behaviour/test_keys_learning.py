@@ -233,6 +233,24 @@ def test_apex_copies_its_target_network_by_trained_steps(batches: int) -> None:
     assert copied == [number % batches == 0 for number in range(1, 13)]
 
 
+@pytest.mark.key("target_network_update_freq")
+@both_agents
+def test_zero_updates_the_target_network_after_each_update(run: str) -> None:
+    assert all(target_was_copied(update) for update in updates_of(MAKERS[run](target_network_update_freq=0), 3))
+
+
+@pytest.mark.key("tau")
+@both_agents
+@pytest.mark.parametrize("tau", [0.25, 0.01])
+def test_the_target_network_moves_by_a_share_of_the_way(run: str, tau: float) -> None:
+    agent = MAKERS[run](tau=tau, target_network_update_freq=0, lr=0.1)
+    for update in updates_of(agent, 3):
+        for name in (name for name in update.before if name.startswith("target.")):
+            online = update.after["network." + name.removeprefix("target.")]
+            expected = (1 - tau) * update.before[name] + tau * online
+            assert update.after[name] == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.key("num_gpus")
 def test_the_learner_reserves_a_gpu() -> None:
     entry = {"name": "e", "run": "APEX", "env": ENDLESS_ENV, "config": {**TINY, "num_gpus": 0.5}}

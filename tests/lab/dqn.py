@@ -35,6 +35,7 @@ def make_learner(
     double_q: bool = True,
     target_network_update_freq: int = 10**9,
     target_counts_trained: bool = True,
+    tau: float = 1.0,
     device: str = "cpu",
     precision: Precision = "float32",
 ) -> DQNLearner:
@@ -45,6 +46,7 @@ def make_learner(
         double_q,
         target_network_update_freq,
         target_counts_trained,
+        tau,
         device,
         precision,
     )

@@ -47,6 +47,7 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             double_q=config.double_q,
             target_network_update_freq=config.target_network_update_freq,
             target_counts_trained=self.target_counts_trained,
+            tau=config.tau,
             device=learner_device(config.num_gpus),
             precision=config.learner_precision,
         )

@@ -38,9 +38,11 @@ class DQNLearnerConfig:
     """Global norm to which gradients are scaled down, or None."""
     double_q: bool
     target_network_update_freq: int
-    """Steps between two copies of the online network into the target network."""
+    """Steps between two updates of the target network."""
     target_counts_trained: bool
     """Whether these are trained steps (APEX) or sampled steps (DQN)."""
+    tau: float
+    """Share of the way to the online network that the target network moves in an update."""
     device: str
     precision: Precision = "float32"
 
@@ -73,7 +75,7 @@ class DQNLearner:
         self._target = QNetwork(network).to(device).requires_grad_(False)
         self._target.torso.eval()
         self._parameters, self._target_parameters = FlatParameters(self._network), FlatParameters(self._target)
-        self._target_parameters.copy_from(self._parameters)
+        self._target_parameters.move_towards(self._parameters, 1)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
         self._autograd = AutogradGradient(
             self._network, self._target, self._adam, device, config.precision, config.double_q
@@ -185,7 +187,7 @@ class DQNLearner:
     def _update_target_when_due(self) -> None:
         now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled
         if now - self._target_updated_at >= self._config.target_network_update_freq:
-            self._target_parameters.copy_from(self._parameters)
+            self._target_parameters.move_towards(self._parameters, self._config.tau)
             self._target_updated_at = now
             self.num_target_updates += 1
 

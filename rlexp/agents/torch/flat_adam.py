@@ -89,9 +89,15 @@ class FlatParameters:
             return None
         return LiveWeights(self.arrays_of(self.values))
 
-    def copy_from(self, other: FlatParameters) -> None:
-        """Copy the weights of a network of the same shape."""
-        self.values.copy_(other.values)
+    def move_towards(self, other: FlatParameters, tau: float) -> None:
+        """Move the share ``tau`` of the way to the weights of a network of the same shape (Polyak averaging).
+
+        1 copies them. Running means, and other weights that Adam does not train, are always copied.
+        """
+        if tau == 1:
+            self.values.copy_(other.values)
+        else:
+            self.values.lerp_(other.values, tau)
         if self._has_buffers:
             theirs = other._buffers()
             for name, buffer in self._buffers().items():

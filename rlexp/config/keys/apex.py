@@ -88,7 +88,7 @@ class ApexConfig(DQNConfig):
     worker_side_prioritization: bool = True
     final_prioritized_replay_beta: PositiveFraction | None = None  # constant, as in the paper
     n_step: Count = 3
-    target_network_update_freq: Count = 500_000
+    target_network_update_freq: CountOrZero = 500_000
 
     replay_storage: Annotated[Literal["auto", "actors", "local", "shared_memory", "device"], RLEXP_ONLY] = "auto"
     """Where the replay shards are. ``actors``: each in a process of its own. ``local``: in the learner's process, so

@@ -13,6 +13,7 @@ from rlexp.config.keys.fields import (
     KeyGroup,
     LayerSizes,
     Positive,
+    PositiveFraction,
     PositiveOrZero,
     defaults_of,
 )
@@ -81,8 +82,15 @@ class DQNKeys(ReplayKeys, ExplorationKeys):
     n_step: Count = 1
     """Number of rewards added up in one transition before bootstrapping; never across the end of an episode."""
 
-    target_network_update_freq: Count = 500
-    """Steps between two updates of the target network: sampled steps for DQN, trained steps for APEX."""
+    target_network_update_freq: CountOrZero = 500
+    """Steps between two updates of the target network: sampled steps for DQN, trained steps for APEX. 0: it is updated
+    after each update of the online network."""
+
+    tau: PositiveFraction = 1.0
+    """Share of the way to the online network's weights that an update moves the target network's. 1: a copy.
+
+    With less, it follows slowly: ``target_network_update_freq: 0`` goes with it (Lillicrap et al. 2016).
+    """
 
     optimizer: OptimizerConfig = defaults_of(OptimizerConfig)
     """How experience moves."""
