@@ -121,6 +121,10 @@ def test_figures_of_the_readme_are_those_of_a_page() -> None:
     assert not [figure for figure in figures if f"| {figure} |" not in measured]
 
 
+def test_readme_is_read_within_a_minute() -> None:
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
+
+
 def test_chart_needs_every_program() -> None:
     with pytest.raises(ValueError, match=r"CartPole.*the table has rlexp run"):
         groups_of("| CartPole-v1 to 475, medians of five seeds | seconds |\n|---|---|\n| `rlexp run FILE` | 4.4 |\n\n")
