@@ -203,10 +203,13 @@ def words_of(paths: Iterable[Path]) -> tuple[int, int]:
     return words, number
 
 
-def main(names: list[str]) -> None:
-    """Print the findings of these files and folders, their number by rule, and the mean length of a sentence."""
+def main(names: list[str]) -> int:
+    """Print the findings of these files and folders, their number by rule, the mean sentence; 1 if there are any."""
     chosen = [Path(name).resolve() for name in names]
     files = [path for path in all_files() if not chosen or any(path.is_relative_to(each) for each in chosen)]
+    if unknown := [name for name in names if not any(file.is_relative_to(Path(name).resolve()) for file in files)]:
+        print(f"neither a page nor a module of rlexp: {', '.join(unknown)}", file=sys.stderr)
+        return 2
     numbers: dict[str, int] = {}
     for finding in findings(files):
         print(finding)
@@ -216,7 +219,8 @@ def main(names: list[str]) -> None:
         words, number = words_of(pages)
         total = sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
         print(f"{total} words; {words / max(number, 1):.1f} words a sentence")
+    return 1 if numbers else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -183,4 +183,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m tests.pages.reference FOLDER")
     main(Path(sys.argv[1]))

@@ -12,6 +12,7 @@ from rlexp.cli import COMMANDS
 from rlexp.config.keys.metrics import METRICS
 from rlexp.config.reference.explain import key_references
 from rlexp.runs.rows import COLUMNS
+from tests.house.tree import PACKAGE
 from tests.pages.keys_page import keys_page
 from tests.pages.page_folder import REPOSITORY
 from tests.pages.reference import CLASSES, PAGES, cli_page, main, metrics_page, python_page
@@ -81,3 +82,24 @@ def test_pages_link_to_pages_and_headings(name: str) -> None:
 def test_main_writes_each_page(tmp_path: Path) -> None:
     main(tmp_path / "reference")
     assert {path.name for path in (tmp_path / "reference").iterdir()} == set(PAGES)
+
+
+REFERENCE = (REPOSITORY / "docs/reference.md").read_text(encoding="utf-8")
+
+
+def exit_codes(text: str) -> set[str]:
+    cells = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
+    return {code for cell in cells for code in cell.split(", ")}
+
+
+def test_page_in_the_repository_has_every_exit_code() -> None:
+    assert exit_codes(REFERENCE) == exit_codes(cli_page().partition("## Exit codes")[2])
+
+
+def test_files_of_a_run_are_named_in_the_code() -> None:
+    rows = REFERENCE.partition("## Files of a run")[2].splitlines()[4:]
+    names = {name.rpartition("/")[2] for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    fixed = {name.rstrip("*.") for name in names if name}
+    code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    assert len(fixed) > 8
+    assert not [name for name in fixed if name not in code]
