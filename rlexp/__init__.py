@@ -1,8 +1,8 @@
 """rlexp: reinforcement-learning experiments in YAML, trained by Ape-X, DQN, PPO and PQN on Ray, PyTorch and Gymnasium.
 
-What the commands do, for programs and notebooks: ``load``, ``run``, ``sweep`` and ``resume`` for experiments,
-``load_policy`` and ``results`` for what came of them, ``submit`` and ``join`` for boards. Importing this package loads
-none of the libraries that they need.
+The commands as functions for programs and notebooks: ``load``, ``run``, ``sweep`` and ``resume`` for experiments,
+``load_policy`` and ``results`` for their results, ``submit`` and ``join`` for boards. Importing this package loads none
+of the libraries that they need.
 """
 
 from __future__ import annotations

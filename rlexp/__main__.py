@@ -1,4 +1,4 @@
-"""What ``rlexp`` and ``python -m rlexp`` start."""
+"""The entry point of ``rlexp`` and ``python -m rlexp``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; until a command can answer Ctrl-C, it ends this process at once.
+    """Run the command line. Until a command can handle Ctrl-C, it ends this process at once.
 
     Python would raise KeyboardInterrupt in the middle of an import, where a library may handle it as a failure
     and continue.
@@ -25,13 +25,13 @@ def main() -> None:
     try:
         run_command()
     finally:
-        # Else the interpreter searches all that was imported three times for garbage, before it ends anyway: a sixth of
-        # the CPU time of a light command.
+        # Otherwise the interpreter searches all imports three times for garbage before it ends anyway: a sixth of the
+        # CPU time of a light command.
         gc.freeze()
 
 
 def _leave_current_folder() -> None:
-    """Undo that ``python -m`` searches the current folder for every module, except where it contains rlexp itself."""
+    """Undo that ``python -m`` searches the current folder for every module, unless it contains rlexp itself."""
     here = os.getcwd()
     if sys.path[:1] == [here] and not os.path.samefile(here, os.path.dirname(os.path.dirname(__file__))):
         del sys.path[0]

@@ -1,7 +1,7 @@
-"""Callbacks: the base class of the user's own hooks into training, and what each hook is given.
+"""Callbacks: the base class of the user's own hooks into training, and the arguments of the hooks.
 
-``config.callbacks`` names classes that derive from it. Rollout workers and evaluations call the hooks of episodes, the
-process of the trial those of iterations and checkpoints. This module loads neither torch nor Ray.
+``config.callbacks`` names classes that derive from it. Rollout workers and evaluations call the hooks of episodes. The
+process of the trial calls the hooks of iterations and checkpoints. This module loads neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ Number = float | np.number[Any] | np.bool_
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Episode:
-    """One episode, from its start to its end: each of its hooks is given the same object.
+    """One episode, from its start to its end; each of its hooks gets the same object.
 
-    An episode is a whole one, as ``episodes_total`` counts them: of an Atari game, all lives.
+    An episode is a whole one, as ``episodes_total`` counts them: an Atari game with all lives.
     """
 
     worker_index: int | None
-    """The rollout worker that plays it. With ``num_workers: 0`` that is 0; None in evaluations."""
+    """The rollout worker that plays it; 0 with ``num_workers: 0``, None in evaluations."""
     env_index: int
-    """The env, among those that the worker steps together."""
+    """Index of the env among those that the worker steps together."""
     number: int
-    """How many episodes this env began before."""
+    """Number of episodes that this env began before."""
     is_evaluation: bool
-    """Whether an evaluation plays it: its own metrics are reported below ``evaluation/custom_metrics``."""
+    """Whether an evaluation plays it; its own metrics are then reported below ``evaluation/custom_metrics``."""
     env: gym.Env[Any, Any] | None
-    """The env itself, with its wrappers; ``env.unwrapped`` is without. None where it exists only as part of a vector
-    env, such as CartPole's or Atari's."""
+    """The env itself, with its wrappers; ``env.unwrapped`` is without. None if it exists only as part of a vector env,
+    such as CartPole's or Atari's."""
     metrics: dict[str, Number] = field(default_factory=dict)
-    """Own metrics: what they are when ``on_episode_end`` has returned is reported. NaN: none in this episode."""
+    """Own metrics; their values after ``on_episode_end`` are reported. NaN: none in this episode."""
     data: dict[str, Any] = field(default_factory=dict)
-    """Anything that hooks keep for later hooks of the same episode."""
+    """Any data that hooks store for later hooks of the same episode."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpisodeStart:
-    """What ``on_episode_start`` is given."""
+    """The argument of ``on_episode_start``."""
 
     episode: Episode
     obs: Array
     """The first observation ``[...]``, as the agent sees it before ``observation_filter``."""
     info: dict[str, Any]
-    """The info that ``reset`` returned."""
+    """The info of ``reset``."""
 
     @property
     def metrics(self) -> dict[str, Number]:
@@ -63,7 +63,7 @@ class EpisodeStart:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _PlayedStep:
-    """An env step, and the totals of its episode with it."""
+    """An env step, with the totals of its episode."""
 
     episode: Episode
     obs: Array
@@ -71,17 +71,17 @@ class _PlayedStep:
     action: Array
     """The agent's action ``[...]``."""
     reward: float
-    """Never clipped."""
+    """The reward, never clipped."""
     terminated: bool
     """Whether the episode ended by itself with this step, as the learner sees it: for Atari games, a life."""
     truncated: bool
-    """Whether the episode was cut after this step, by a time limit or ``horizon``."""
+    """Whether the episode was truncated after this step, by a time limit or ``horizon``."""
     info: dict[str, Any]
-    """The info that ``step`` returned."""
+    """The info of ``step``."""
     episode_return: float
-    """The sum of rewards so far, this step included; at the end, as it counts for ``episode_reward_mean``."""
+    """The sum of rewards so far, with this step; at the end, the value for ``episode_reward_mean``."""
     length: int
-    """Env steps so far, this one included; at the end, as they count for ``episode_len_mean``."""
+    """Env steps so far, with this one; at the end, the value for ``episode_len_mean``."""
 
     @property
     def metrics(self) -> dict[str, Number]:
@@ -90,16 +90,16 @@ class _PlayedStep:
 
 
 class EpisodeStep(_PlayedStep):
-    """What ``on_episode_step`` is given: one env step; resets between two episodes are none."""
+    """The argument of ``on_episode_step``: one env step. Resets between two episodes are not steps."""
 
 
 class EpisodeEnd(_PlayedStep):
-    """What ``on_episode_end`` is given: the episode's last step, and its totals."""
+    """The argument of ``on_episode_end``: the episode's last step, and its totals."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterationEnd:
-    """What ``on_iteration`` is given: the row of results of an iteration, before it is written."""
+    """The argument of ``on_iteration``: the row of results of an iteration, before it is written."""
 
     row: Mapping[str, Any]
     """The row, with nested mappings such as ``info`` and ``custom_metrics``. It cannot be changed."""
@@ -109,10 +109,10 @@ class IterationEnd:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SavedCheckpoint:
-    """What ``on_checkpoint`` is given."""
+    """The argument of ``on_checkpoint``."""
 
     path: Path
-    """The folder of the checkpoint, complete, on the machine of the trial's process. Do not change what is in it."""
+    """The folder of the complete checkpoint, on the machine of the trial's process. Do not change its content."""
     row: Mapping[str, Any]
     """The row of results of its iteration. It cannot be changed."""
 
@@ -121,8 +121,8 @@ class Callbacks:
     """Hooks that do nothing; derive from it and write those that you need. Hooks that you do not write cost nothing.
 
     Each rollout worker makes an object of its own for its episodes. The process of the trial makes another one, for
-    evaluations, iterations and checkpoints. ``__init__`` is given the keyword arguments of the file. What a hook
-    raises ends the trial.
+    evaluations, iterations and checkpoints. ``__init__`` gets the keyword arguments of the file. An exception in a hook
+    ends the trial.
     """
 
     EPISODE_METRICS: ClassVar[tuple[str, ...]] = ()
@@ -133,7 +133,7 @@ class Callbacks:
         """An episode has begun."""
 
     def on_episode_step(self, step: EpisodeStep) -> None:
-        """An env has made a step. This is called for each step of each env, so it decides how fast workers are."""
+        """Called for each step of each env, so it decides how fast workers are."""
 
     def on_episode_end(self, end: EpisodeEnd) -> None:
         """An episode has ended; the env is not reset yet."""
@@ -145,10 +145,10 @@ class Callbacks:
         """A checkpoint was written."""
 
     def state(self) -> dict[str, Any]:
-        """Return what this object must know again after ``rlexp resume``: numbers, strings, lists, dicts and arrays.
+        """Return the state that ``rlexp resume`` must restore: numbers, strings, lists, dicts and arrays.
 
-        Checkpoints have the state of the trial's object, and with ``num_workers: 0`` that of the worker's, unless
-        ``sample_async`` lets it sample ahead.
+        Checkpoints have the state of the trial's object, and with ``num_workers: 0`` the state of the worker's object,
+        unless ``sample_async`` lets it sample ahead.
         """
         return {}
 

@@ -48,25 +48,25 @@ COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "checking",
     "board": "board",
 }
-"""Each command, a function of that name, and the module of ``rlexp.commands`` that has it, as ``--help`` lists them."""
+"""Each command, which is a function of that name, and its module of ``rlexp.commands``, in the order of ``--help``."""
 _PACKAGE: Final = "rlexp.commands"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "submit", "board"}
-"""Commands that create nothing before they have signal handlers of their own: until then Ctrl-C ends them at once."""
+"""Commands that create nothing before they have signal handlers of their own; until then Ctrl-C ends them at once."""
 
 _OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}
-"""What commands are called by RLlib, or by other programs."""
+"""Other names of commands, in RLlib or other programs."""
 
 
 class _Commands(TyperGroup):
-    """The commands, each imported when it is called; the error of an unknown one names the one probably meant."""
+    """The commands, each imported when it is called; an unknown name's error suggests the nearest command."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return their names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; raises UsageError where there is none of that name."""
+        """Return a command; raises UsageError if there is none of that name."""
         if cmd_name in COMMANDS:
             return command_of(cmd_name)
         if not cmd_name.startswith("-") and not ctx.resilient_parsing:  # it completes a word
@@ -77,7 +77,7 @@ class _Commands(TyperGroup):
         return None
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the commands that a word can become, with their lines in the list, without importing them."""
+        """Return the commands that complete a word, with their lines in the list, without importing them."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         from typer.core import CompletionItem  # type: ignore[attr-defined]  # of the Click in it, which has no name
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def _run_app(errors: ErrorOptions) -> None:
-    """Run the command, and write out what it printed: at the interpreter's end an error would be past handling."""
+    """Run the command, and flush its output, as an error at the interpreter's end could not be handled."""
     try:
         app(obj=errors, prog_name="rlexp")
     finally:
@@ -139,7 +139,7 @@ def command_of(name: str) -> TyperCommand | TyperGroup:
         return group
     function = getattr(module, name)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    # of its own: Click keeps the help option of the first call, which may be one without the app around it
+    # with its own help option: Click keeps the one of the first call, which may lack the app
     alone.command(cls=_class_of(function), short_help=summary_of(name), context_settings=HELP_OPTIONS)(function)
     command = get_command(alone)
     assert isinstance(command, TyperCommand)
@@ -147,7 +147,7 @@ def command_of(name: str) -> TyperCommand | TyperGroup:
 
 
 def summary_of(name: str) -> str:
-    """Return a command's line in the list of commands, the first paragraph of its docstring, without importing it.
+    """Return a command's line in the list of commands, the first paragraph of its docstring, without an import.
 
     Given explicitly, it is wrapped on narrow terminals, not cut.
     """

@@ -1,4 +1,4 @@
-"""The exceptions a user can meet; each class knows the exit code that it ends a command with.
+"""The exceptions that a user can meet; each class has the exit code of a command that ends with it.
 
 ::
 
@@ -12,7 +12,7 @@
     ├── RayStoppedError (5)      Ray was lost while trials ran (in ``rlexp.cluster.session``)
     └── TrialError (1)           a trial failed while it ran
         ├── EnvError             its env raised, or returned something that Gymnasium does not allow
-        ├── CallbackError        its callbacks raised, or reported a metric that is no number
+        ├── CallbackError        its callbacks raised, or reported a metric that is not a number
         └── NotFiniteError       a network's outputs are NaN or infinite
 """
 
@@ -26,17 +26,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in an experiment file: where, what, and what to do."""
+    """One problem in an experiment file: its place, a description, and a remedy."""
 
     where: str
-    """``file:line:column``, ``-o key=value``, the file alone, or empty where no file is to blame."""
+    """``file:line:column``, ``-o key=value``, the file alone, or empty without a file."""
     message: str
     hint: str | None = None
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something in an experiment file that is no error, but that its user should know."""
+    """A note about an experiment file for its user that is not an error."""
 
     where: str
     message: str
@@ -53,23 +53,23 @@ class RlexpError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors come from other processes too; ``__init__`` of some has other arguments than ``args``."""
+        """Errors come from other processes too, and ``__init__`` of some has other arguments than ``args``."""
         return (copyreg.__newobj__, (type(self), *self.args), self.__dict__)  # type: ignore[attr-defined]
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything wrong, one ``error:`` line each."""
+        """All problems, one ``error:`` line each."""
         return (Problem("", self.message, self.hint),)
 
 
 class UsageError(RlexpError):
-    """The user's file or flags are wrong; nothing was created."""
+    """Raised if the user's file or flags are wrong; nothing was created."""
 
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """Every problem that was found in the experiment files, in the order of the files."""
+    """Raised with all problems of the experiment files, in the order of the files."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(f"{problem.where}  {problem.message}" for problem in problems))
@@ -77,25 +77,25 @@ class ConfigError(UsageError):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything wrong, in the order of the files."""
+        """All problems, in the order of the files."""
         return self._problems
 
 
 class ResumeError(RlexpError):
-    """A run directory that cannot be continued: damaged, foreign or locked."""
+    """Raised for a run directory that cannot be continued: damaged, foreign or locked."""
 
     exit_code = 3
 
 
 class CheckpointError(ResumeError):
-    """A checkpoint that is missing, damaged or of a format this version does not read."""
+    """Raised for a checkpoint that is missing, damaged or of a format that this version does not read."""
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that was cut short or changed after it was written."""
+    """Raised for a checkpoint that was cut short or changed after it was written."""
 
     def __init__(self, checkpoint: object, what: str) -> None:
-        """``what`` names the file and what is wrong with it."""
+        """Initialise; ``what`` names the file and its defect."""
         super().__init__(
             f"checkpoint {checkpoint} is damaged ({what})",
             "it was cut short or changed after it was written; use an earlier checkpoint of the trial",
@@ -104,7 +104,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class ResourceError(RlexpError):
-    """The machine, or the cluster, cannot hold the experiment."""
+    """Raised if the machine or the cluster cannot hold the experiment."""
 
     exit_code = 4
 
@@ -114,21 +114,21 @@ class ResourceError(RlexpError):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What does not fit, one problem an experiment."""
+        """The missing resources, one problem per experiment."""
         return (*super().problems, *self._more)
 
 
 class TrialError(RlexpError):
-    """A trial failed while it ran."""
+    """Raised if a trial failed while it ran."""
 
 
 class EnvError(TrialError):
-    """An env raised, or returned something that Gymnasium does not allow; names the env and the line."""
+    """Raised for an exception or an invalid result of an env; names the env and the line."""
 
 
 class CallbackError(TrialError):
-    """The user's callbacks raised, or reported a metric that is no number; names class, hook and line."""
+    """Raised if the user's callbacks raised, or reported a metric that is not a number; names class, hook and line."""
 
 
 class NotFiniteError(TrialError):
-    """The outputs of a network are NaN or infinite, so that no action is better than another."""
+    """Raised if a network's outputs are NaN or infinite, so that no action is better than another."""

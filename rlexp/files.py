@@ -1,8 +1,8 @@
-"""Files: JSON that is written whole or not at all, reading what a stranger may have made, and the size of a folder.
+"""Files: JSON that is written whole or not at all, reading of a stranger's files, and the size of a folder.
 
-Every reader takes the JSON: no NaN, no numpy types. Of a stranger's files only regular ones are opened: a pipe would
-keep its reader waiting, a device never ends, and a file of holes has more bytes than fit into memory. Written to, a
-device, a link or a pipe would be replaced by a file.
+Every reader accepts the JSON: no NaN, no numpy types. Only regular files of a stranger are opened: a pipe would block
+its reader, a device never ends, and a sparse file has more bytes than fit into memory. A device, a link or a pipe is
+not replaced by a written file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MOST_BYTES: Final = 256 << 20
-"""Of a file that is read as a whole: more than any of ours has."""
+"""Most bytes of a file that is read as a whole; none of our files has more."""
 _MOST_BYTES_OF_LINES: Final = 8 << 30
 _LONGEST_LINE: Final = 16 << 20
 _KINDS: Final = (
@@ -36,16 +36,16 @@ _KINDS: Final = (
 
 
 class RefusedFileError(OSError):
-    """The file can be opened, but is not read: it is no regular file, or too large."""
+    """Raised for a file that could be opened but is not read: it is not a regular file, or too large."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def open_regular(path: Path, most_bytes: int | None = MOST_BYTES) -> BufferedReader:
-    """Open a file for reading; raises OSError where it cannot be read, is no regular file or has too many bytes."""
+    """Open a file; raises OSError if it cannot be read, is not a regular file or has too many bytes."""
     _refuse_irregular(path, os.stat(path))  # opening a device can have effects
-    # O_NONBLOCK: a pipe without a writer, put there since, would otherwise block right here.
+    # O_NONBLOCK, as a pipe without a writer that was put there since would block here.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         about = os.fstat(descriptor)
@@ -65,13 +65,13 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, one that is longer than 16 MiB in pieces; raises OSError as ``open_regular`` does."""
+    """Yield the lines of a file, longer ones than 16 MiB in pieces; raises OSError as ``open_regular`` does."""
     with open_regular(path, _MOST_BYTES_OF_LINES) as file:
         yield from iter(partial(file.readline, _LONGEST_LINE), b"")
 
 
 def refuse_other_than_file(path: Path) -> None:
-    """Raise OSError where something is at ``path`` that is no regular file: a new one must not replace it."""
+    """Raise OSError if ``path`` is not a regular file, as a new file must not replace it."""
     try:
         about = path.lstat()
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def _refuse_irregular(path: Path, about: os.stat_result) -> None:
 
 
 def _kind(mode: int) -> str | None:
-    """Return what has such a mode, None for a regular file."""
+    """Return the kind of file with such a mode; None for a regular file."""
     if stat.S_ISREG(mode):
         return None
     return next((name for matches, name in _KINDS if matches(mode)), "no file")
@@ -97,14 +97,14 @@ def _refused(path: Path, reason: str) -> RefusedFileError:
 
 
 _MOST_NESTED: Final = 100
-"""Levels of lists and objects: far less than what Python could read and then neither walk through nor write."""
+"""Most levels of lists and objects: far less than Python could read and then neither walk through nor write."""
 _ABANDONED_S: Final = 600.0
-"""Nobody needs so long to write one."""
+"""Seconds after which an unfinished file is abandoned; no write takes so long."""
 _TOO_DEEP: Final = f"it is nested more than {_MOST_NESTED} levels deep"
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return ``value`` as strict JSON text; see :func:`plain` for what becomes of numpy values and NaN."""
+    """Return ``value`` as strict JSON text; see :func:`plain` for numpy values and NaN."""
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
@@ -114,7 +114,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    if hasattr(value, "tolist"):  # of NumPy, which commands that only read files need not import
+    if hasattr(value, "tolist"):  # NumPy's, which commands that only read files need not import
         return plain(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -124,17 +124,17 @@ def plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the contents of a file; raises OSError where it cannot be read, ValueError where it does not hold JSON.
+    """Return the contents of a file; raises OSError if it cannot be read, ValueError if it is not JSON.
 
-    What is no regular file, or has more than 256 MiB, cannot be read.
+    A file that is not regular, or has more than 256 MiB, cannot be read.
     """
     return parse_json(read_regular(path))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the contents of a JSON text; raises ValueError where it is none.
+    """Return the contents of a JSON text; raises ValueError if it is not valid.
 
-    That goes for a key that stands twice too, as readers differ in which one counts, and for more than 100 levels.
+    Also for a repeated key, as readers differ in which one they use, and for more than 100 levels.
     """
     try:
         content = json.loads(text, object_pairs_hook=_distinct)
@@ -174,11 +174,10 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; at the end of the block what is there gets the name ``path``.
+    """Yield a path to write to; replace ``path`` by it atomically on success.
 
-    A reader, or a crash at any moment, sees all of it or the file as it was, also where the block raises.
-    Deletes what a process that was killed has left of such a file. Raises OSError where ``path`` is a device, a link, a
-    pipe or a directory.
+    After a crash or an exception, ``path`` is either the old or the whole new file. Deletes remains of a killed write.
+    Raises OSError if ``path`` is a device, a link, a pipe or a directory.
     """
     refuse_other_than_file(path)
     _remove_abandoned(path)
@@ -215,10 +214,10 @@ def sync(path: Path) -> None:
 
 
 def size_below(folder: Path, most_entries: float = math.inf) -> tuple[int, bool]:
-    """Return the bytes of the files below ``folder``, and whether these are all.
+    """Return the bytes of the files below ``folder``, and whether all were counted.
 
-    With more than ``most_entries`` files and folders they are not. Those that are removed meanwhile or cannot be read
-    are left out, and links are not followed.
+    At most ``most_entries`` files and folders are counted. Files that are removed meanwhile or cannot be read are left
+    out, and links are not followed.
     """
     total = number = 0
     folders = [str(folder)]

@@ -1,4 +1,4 @@
-"""Numbers about training: scores of trials and how sure they are, where time goes, statistics of recent episodes.
+"""Numbers about training: scores of trials with intervals, shares of time, statistics of recent episodes.
 
 Scores are compared over few seeds by interquartile means and bootstrap intervals, as in rliable (Agarwal, Schwarzer,
 Castro, Courville, Bellemare, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021).
@@ -21,7 +21,7 @@ from rlexp.errors import TrialError
 from rlexp.sample_batch import Array
 
 FINAL_SHARE: Final = 0.1
-"""The last part of a budget: the mean over it is a trial's final score."""
+"""The last part of a budget; the mean over it is a trial's final score."""
 RESAMPLES: Final = 10_000
 _CONFIDENCE: Final = 0.95
 _TAILS: Final = ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2)
@@ -37,7 +37,7 @@ class Estimate:
 
 
 def final_score(x: Array, values: Array, start: float, end: float) -> float:
-    """Return the mean of ``values [N]`` where ``x [N]`` is in (start, end], each counting once; with none, the nearest.
+    """Return the mean of ``values [N]`` with ``x [N]`` in (start, end]; if there are none, the nearest value.
 
     N is at least 1.
     """
@@ -91,7 +91,7 @@ def improvement_probability(strata: Sequence[Array], over: Sequence[Array], rng:
 def interquartile_band(values: Array, rng: np.random.Generator, resamples: int) -> tuple[Array, Array, Array]:
     """Return IQM, low and high ``[G]`` of curves ``[seeds, G]``; a draw takes whole curves, so bands are smooth.
 
-    The interval is that of each point alone. Of one seed, low and high are its curve.
+    The interval is pointwise. For one seed, low and high are its curve.
     """
     middle = interquartile_mean(values.T)
     if len(values) < 2:
@@ -108,7 +108,7 @@ def _resampled(scores: Array, rng: np.random.Generator) -> Array:
 
 
 def _wins(mine: Array, theirs: Array) -> Array:
-    """Return 1 where mine is higher, 0.5 where equal, else 0: ``[N, M]``."""
+    """Return 1 if mine is higher, 0.5 if equal, else 0: ``[N, M]``."""
     table: Array = (np.sign(mine[:, None] - theirs[None, :]) + 1) / 2
     return table
 
@@ -140,7 +140,7 @@ class Laps:
 
 
 class Stopwatch:
-    """Adds up the time spent in named parts between two ``drain`` calls; for one thread."""
+    """Sums the time of named parts between two ``drain`` calls; for one thread."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
@@ -167,12 +167,12 @@ class Stopwatch:
 class RunningClock:
     """The seconds in which this process was running; called every few seconds, by one thread.
 
-    A process that was stopped (Ctrl-Z, SIGSTOP, a machine that slept) must not regard all others as hung when it
-    continues: they were stopped too, or have delivered results that it has not received yet.
+    After a stop (Ctrl-Z, SIGSTOP, a sleeping machine), a process must not regard all others as hung: they were stopped
+    too, or have delivered results that it has not received yet.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds that never decrease."""
+        """Initialise; ``clock`` returns seconds that never decrease."""
         self._clock = clock
         self._looked_s = clock()
         self._counted_s = 0.0
@@ -186,19 +186,19 @@ class RunningClock:
 
 
 MOST_METRICS: Final = 100
-"""Own metrics of a trial's episodes, each of which makes three columns; and as many of its iterations."""
+"""Most own metrics of a trial's episodes, each with three columns; and most own metrics of its iterations."""
 
 
 class MetricWindows:
-    """The last ``size`` values of each metric of episodes: of their returns and lengths, or of the user's callbacks."""
+    """The last ``size`` values of each metric of episodes: returns and lengths, or the user's callbacks' metrics."""
 
     def __init__(self, size: int, names: Iterable[str] = ()) -> None:
-        """``names`` are those that are known beforehand: they have statistics, of NaN, before they have values."""
+        """Initialise; ``names`` are known beforehand and have statistics of NaN before they have values."""
         self._size = size
         self._windows: dict[str, deque[float]] = {name: deque(maxlen=size) for name in names}
 
     def extend(self, values: Mapping[str, Array]) -> None:
-        """Add values ``[E]`` by name, oldest first; raises TrialError where there are more than MOST_METRICS names."""
+        """Add values ``[E]`` by name, oldest first; raises TrialError for more than MOST_METRICS names."""
         for name, added in values.items():
             self._window(name).extend(added.tolist())
         if len(self._windows) > MOST_METRICS:
@@ -223,7 +223,7 @@ class MetricWindows:
 
 
 def summarised(values: Mapping[str, Array]) -> dict[str, float]:
-    """Return ``NAME_mean``, ``NAME_min`` and ``NAME_max`` of the values ``[E]`` of each name; NaN for those of none."""
+    """Return ``NAME_mean``, ``NAME_min`` and ``NAME_max`` of the values ``[E]`` of each name; NaN without values."""
     summary: dict[str, float] = {}
     for name, each in values.items():
         found = each if len(each) else np.array([math.nan])

@@ -11,33 +11,33 @@ from rlexp.sample_batch import Array, SampleBatch
 Weights = Mapping[str, Array]
 """A network's parameters by name, as plain arrays: sent from the learner to the workers."""
 Outputs = Mapping[str, Array]
-"""What a policy computed for observations ``[M, ...]``, as columns ``[M, ...]`` by name, beside their actions."""
+"""A policy's results for observations ``[M, ...]``, as columns ``[M, ...]`` by name, beside their actions."""
 
 
 class LiveWeights(dict[str, Array]):
-    """Weights in their learner's own memory: every update changes them, in the thread of those who act with them.
+    """Weights in their learner's own memory; every update changes them, in the thread that acts with them.
 
-    Who is given them may act with them as they are, or copy them as any others. They are given again after each
-    update, and never to another thread or process.
+    A policy may act with them in place, or copy them. It gets them again after each update, and never in another thread
+    or process.
     """
 
 
 @dataclass(frozen=True)
 class LearnResult:
-    """What learning on one batch reports."""
+    """The report of learning on one batch."""
 
     stats: Mapping[str, float]
-    """Figures for the results, such as ``loss`` and ``grad_norm``."""
+    """Stats for the results, such as ``loss`` and ``grad_norm``."""
     td_errors: Array | None = None
     """Absolute TD errors ``[B]`` of the batch's rows, measured before it: their new priorities, if any."""
 
 
 class InterruptedLearningError(Exception):
-    """A learner was asked to stop within a batch: it is as it was before, and nothing of the batch is learned."""
+    """Raised if a learner was asked to stop within a batch; it is unchanged, and nothing of the batch is learned."""
 
 
 class Policy(Protocol):
-    """Chooses actions, and owns how it explores; owned by a rollout worker or an evaluation, used by one thread."""
+    """Chooses and explores actions; owned by a rollout worker or an evaluation, used by one thread."""
 
     postprocess_reads_obs: bool
     """Whether ``postprocess`` needs the observations of a batch, beside the other columns."""
@@ -47,20 +47,20 @@ class Policy(Protocol):
         ...
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
-        """Return the actions ``[M, ...]`` for the worker's next step, exploring, and the outputs they came from.
+        """Return the exploring actions ``[M, ...]`` for the worker's next step, and their outputs.
 
-        ``obs [M, ...]`` are those of the worker's envs; the envs ``resetting [M]`` start an episode instead of
-        acting. ``num_steps_sampled``, the env steps of all workers, is the clock of schedules. The names of the
-        outputs never change; the fold makes columns of them, which ``postprocess`` and the learner may use.
+        ``obs [M, ...]`` are from the worker's envs; the envs ``resetting [M]`` start an episode instead of acting.
+        ``num_steps_sampled``, the env steps of all workers, is the clock of schedules. The names of the outputs never
+        change; the fold makes columns of them, which ``postprocess`` and the learner may use.
         """
         ...
 
     def outputs(self, obs: Array) -> Outputs:
-        """Return the outputs of ``act`` for observations ``[M, ...]`` on which nobody acts yet."""
+        """Return the outputs of ``act`` for observations ``[M, ...]`` on which nobody has acted yet."""
         ...
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
-        """Return ``batch`` with the columns that the learner or the replay needs, such as first TD errors."""
+        """Return ``batch`` with the columns that the learner or replay needs, such as first TD errors."""
         ...
 
     def set_weights(self, weights: Weights) -> None:
@@ -68,11 +68,11 @@ class Policy(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what its actions depend on beside weights, such as noise: arrays, and values for JSON, by name."""
+        """Return the state of its actions beside weights, such as noise: arrays, and values for JSON, by name."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what the ``state`` of a policy like this one returned; it has its weights already."""
+        """Continue from the ``state`` of a policy like this one, whose weights are loaded already."""
         ...
 
 
@@ -81,7 +81,7 @@ class Learner(Protocol):
 
     @property
     def num_updates(self) -> int:
-        """SGD steps done, the version of the weights."""
+        """SGD steps done, which are the version of the weights."""
         ...
 
     def observe_progress(self, num_steps_sampled: int) -> None:
@@ -91,12 +91,12 @@ class Learner(Protocol):
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         """Do one SGD step on ``batch``, or several: ``num_updates`` counts each of them.
 
-        How many they are depends on the learner and on the length of the batch alone.
+        Their number depends only on the learner and the length of the batch.
         """
         ...
 
     def stats(self) -> Mapping[str, Any]:
-        """Return what it has counted beside updates, for the results; may be called from another thread."""
+        """Return its counters beside updates, for the results; may be called from another thread."""
         ...
 
     def get_weights(self) -> Weights:
@@ -114,10 +114,10 @@ class Learner(Protocol):
 
 @runtime_checkable
 class HasLiveWeights(Learner, Protocol):
-    """A learner whose weights others can read in its own memory."""
+    """A learner with weights that others can read in its own memory."""
 
     def live_weights(self) -> LiveWeights | None:
-        """Return the same object at each call; None where NumPy cannot read the memory that they are in."""
+        """Return the same object at each call; None if NumPy cannot read its memory."""
         ...
 
 
@@ -125,7 +125,7 @@ class PendingUpdate(Protocol):
     """An update that a learner has begun."""
 
     def result(self) -> LearnResult:
-        """Wait for its end and return what it reports; raises what ``learn_on_batch`` raises. To be called once."""
+        """Wait for its end and return its report; raises as ``learn_on_batch`` does. Call it once."""
         ...
 
 
@@ -133,13 +133,13 @@ class PendingUpdate(Protocol):
 class PipelinedLearner(Learner, Protocol):
     """A learner that can begin an update before the results of earlier ones were read.
 
-    ``learn_on_batch(batch)`` is ``submit(batch).result()``. The weights and the state that it returns are those
-    after all updates begun.
+    ``learn_on_batch(batch)`` is ``submit(batch).result()``. The weights and the state that it returns include all
+    updates begun.
     """
 
     @property
     def max_pending_updates(self) -> int:
-        """Updates whose results may wait while the next one is begun; 0: each is read before."""
+        """Most updates whose results may wait while the next one begins; 0: each is read before."""
         ...
 
     def submit(self, batch: SampleBatch) -> PendingUpdate:

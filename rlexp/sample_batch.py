@@ -1,6 +1,6 @@
-"""SampleBatch and its column names: the one currency that rollout, replay, optimizers and learners trade in.
+"""SampleBatch and its column names: the data that rollout, replay, optimizers and learners exchange.
 
-Workers and the replay library fold streams of steps into its rows by ``n_step_returns``.
+Workers and the replay library compute its rows from streams of steps by ``n_step_returns``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ IMPORTANCE_WEIGHTS = "weights"
 KEYS = "keys"
 
 FRAME_IDS = "frame_ids"
-"""Where observations are large, replaces OBS: the K frames ``[B, K]`` of each; indices into the frames that are sent
-along, and in a storage ids of its pool."""
+"""The column in place of OBS for large observations: the K frames ``[B, K]`` of each; indices into the sent frames, and
+in a storage ids of its pool."""
 NEW_FRAME_IDS = "new_frame_ids"
-"""Replaces NEW_OBS."""
+"""The column in place of NEW_OBS."""
 FRAME_IDS_OF = {OBS: FRAME_IDS, NEW_OBS: NEW_FRAME_IDS}
 
 
 def new(column: str) -> str:
-    """Return the name of the column that has at a row's successor what ``column`` has at the row: NEW_OBS for OBS."""
+    """Return the name of ``column`` for the row's successor: NEW_OBS for OBS."""
     return f"new_{column}"
 
 
@@ -74,7 +74,7 @@ class SampleBatch:
         return f"SampleBatch({shapes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays in the order of their memory: in any other, they would be copied element by element."""
+        """Pickle arrays in their memory order; any other order would copy them element by element."""
         orders = {name: np.argsort(np.negative(column.strides), kind="stable") for name, column in self.columns.items()}
         columns = {name: column.transpose(orders[name]) for name, column in self.columns.items()}
         return _arrived, (columns, {name: np.argsort(order) for name, order in orders.items()})
@@ -84,11 +84,11 @@ class SampleBatch:
         return SampleBatch({**self.columns, **columns})
 
     def exchange(self, columns: Mapping[str, tuple[str, Array]]) -> SampleBatch:
-        """Return a batch in which columns are replaced by others of other names, at the same places."""
+        """Return a batch in which columns are replaced by columns of other names, at the same places."""
         return SampleBatch(dict(columns.get(name, (name, column)) for name, column in self.columns.items()))
 
     def slice(self, start: int, stop: int) -> SampleBatch:
-        """Return rows ``start`` to ``stop`` (exclusive) as views; the batch itself where these are all its rows."""
+        """Return rows ``start`` to ``stop`` (exclusive) as views; the batch itself if these are all its rows."""
         if start == 0 and stop == self.count:
             return self
         return SampleBatch({name: column[start:stop] for name, column in self.columns.items()})
@@ -100,10 +100,10 @@ class SampleBatch:
 
     @staticmethod
     def concat(batches: Iterable[SampleBatch], num_rows: int | None = None) -> SampleBatch:
-        """Join batches that have the same columns, in order; a single one is returned as it is.
+        """Join batches with the same columns, in order; a single one is returned unchanged.
 
-        With ``num_rows``, the sum of their rows, an iterator may free each batch once the next one is asked for: then
-        they are never all in memory beside what they are joined to.
+        With ``num_rows``, the sum of their rows, an iterator may free each batch when the next one is requested, so
+        that not all batches are in memory beside the result.
         """
         if num_rows is None:
             batches = list(batches)
@@ -113,7 +113,7 @@ class SampleBatch:
         for batch in batches:
             if batch.count == num_rows:
                 return batch
-            if not columns:  # empty_like: with the same order in memory
+            if not columns:  # empty_like keeps the memory order
                 columns = {
                     name: np.empty_like(column, shape=(num_rows, *column.shape[1:]))
                     for name, column in batch.columns.items()
@@ -138,10 +138,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """Where the rows of a batch were written to, in memory that a worker shares with replay: travels in its place."""
+    """The place of a batch's rows in memory that a worker shares with replay; sent instead of the rows."""
 
     shard: int
-    """The replay shard that they are for."""
+    """The replay shard of the rows."""
     ring: int
     """The worker's part of that shard's memory."""
     first: int
@@ -149,7 +149,7 @@ class WrittenRows:
     count: int
     columns: tuple[Column, ...]
     has_td_errors: bool
-    """Whether their first TD errors were written too."""
+    """Whether their first TD errors were also written."""
 
     def __len__(self) -> int:
         return self.count
@@ -157,18 +157,18 @@ class WrittenRows:
 
 @dataclass(frozen=True)
 class FrameRows:
-    """Rows whose large observations are sent frame by frame, each of them once.
+    """Rows whose large observations are sent frame by frame, each frame once.
 
-    An observation ``[..., K C]`` is K frames ``[..., C]`` side by side along its last axis: the images of a
-    stack, or with K = 1 the whole of an observation that cannot be taken apart.
+    An observation ``[..., K C]`` is K frames ``[..., C]`` side by side along its last axis: the images of a stack, or
+    with K = 1 a whole observation that cannot be split.
     """
 
     rows: SampleBatch
-    """The columns; FRAME_IDS, and NEW_FRAME_IDS where rows have it, ``[B, K]`` are indices into ``frames``."""
+    """The columns; FRAME_IDS, and NEW_FRAME_IDS if rows have it, ``[B, K]`` are indices into ``frames``."""
     frames: Array
     """``[F, ..., C]``."""
     numbers: Array
-    """The global number of each frame ``[F]`` int64: frames of one number are equal, whatever batch they are in."""
+    """The global number of each frame ``[F]`` int64; frames with the same number are equal, in any batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -199,30 +199,30 @@ class FrameRows:
 
 
 MIN_FRAMED_BYTES = 1024
-"""Observations from this size on are made of frames; of small ones, the frames' numbers would be nearly as long."""
+"""Least bytes of observations that are split into frames; for smaller ones, the numbers would be nearly as long."""
 MAX_STACKED_CHANNELS = 16
 """An image with more channels is one frame."""
 
 
 def has_frames(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Return whether observations of ``shape`` are so large that they are sent and kept as frames."""
+    """Return whether observations of ``shape`` are large enough to be sent and stored as frames."""
     return math.prod(shape) * dtype.itemsize >= MIN_FRAMED_BYTES
 
 
 def num_frames(shape: tuple[int, ...]) -> int:
-    """Return of how many frames an observation of ``shape`` is made: each channel of an image may be one of a stack."""
+    """Return the number of frames of an observation of ``shape``: each channel of an image may be one of a stack."""
     return shape[2] if len(shape) == 3 and shape[2] <= MAX_STACKED_CHANNELS else 1
 
 
 def side_by_side(frames: Array) -> Array:
-    """Return observations ``[B, ..., K C]`` of their frames ``[B, K, ..., C]``: a view, where C or K is 1."""
+    """Return observations ``[B, ..., K C]`` of their frames ``[B, K, ..., C]``; a view if C or K is 1."""
     beside = np.moveaxis(frames, 1, -2)
     *shape, num_frames, channels = beside.shape
     return beside.reshape(*shape, num_frames * channels)
 
 
 SentRows = SampleBatch | FrameRows | WrittenRows
-"""What a worker sends: the rows themselves, with each frame once where they are large, or where it has written them."""
+"""The rows that a worker sends: the rows, with each frame once if they are large, or the place where it wrote them."""
 
 
 class Steps(Protocol):
@@ -240,24 +240,24 @@ class Steps(Protocol):
 
     @property
     def truncated(self) -> Array:
-        """``[T, M]`` bool: the episode was cut here; the value of what follows still counts."""
+        """``[T, M]`` bool: the episode was truncated here, and later states still have a value."""
         ...
 
     @property
     def valid(self) -> Array:
-        """``[T, M]`` bool: a real env step, not the reset between two episodes."""
+        """``[T, M]`` bool: an env step, not the reset between two episodes."""
         ...
 
 
 class NStepReturns(NamedTuple):
-    """For each of the first ``S`` steps of a stream, what the steps from there on sum up to."""
+    """The sums from each of the first ``S`` steps of a stream."""
 
     returns: Array
     """``[S, M]``, of the rewards' dtype: sum_{k<m} gamma^k r_{t+k}."""
     num_folded: Array
-    """``[S, M]`` intp: the m steps that were summed up, at most n; 0 where step t is not valid."""
+    """``[S, M]`` intp: the number m of summed steps, at most n; 0 if step t is not valid."""
     bootstraps: Array
-    """``[S, M]`` bool: whether the value after them counts, as the episode did not terminate in them."""
+    """``[S, M]`` bool: whether to bootstrap from the state after them, as the episode did not terminate in them."""
 
 
 def n_step_returns(steps: Steps, num_starts: int, n_step: int, gamma: float) -> NStepReturns:
@@ -274,7 +274,7 @@ def n_step_returns(steps: Steps, num_starts: int, n_step: int, gamma: float) -> 
     ended = steps.terminated | steps.truncated
     has_ends = np.count_nonzero(ended) > 0
     for k in range(min(n_step, num_steps)):
-        # Starts so late that the stream does not reach k steps further are no longer alive.
+        # Starts too late for the stream to reach k steps further are no longer alive.
         window, starts = slice(k, k + num_starts), slice(0, num_steps - k)
         still = alive[starts]
         summed, folded = returns[starts], num_folded[starts]

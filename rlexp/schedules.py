@@ -1,4 +1,4 @@
-"""Values that follow from others alone: those that change with a counter, and seeds.
+"""Values that follow only from others: values that change with a counter, and seeds.
 
 Exploration, importance-sampling exponents and learning rates change as training goes on; one seed in a file gives every
 env, worker, shard, sample and learner a stream of its own.
@@ -19,7 +19,7 @@ class LinearSchedule:
     initial: float
     final: float
     timesteps: int
-    """Counter value at which ``final`` is reached; 0 or less means at once."""
+    """Counter value at which ``final`` is reached; 0 or less: at once."""
 
     def value(self, t: int) -> float:
         """Return the value at counter ``t >= 0``."""
@@ -45,7 +45,7 @@ class PiecewiseSchedule:
 
 
 LARGEST_SEED: Final = 2**32 - 1
-"""What NumPy, Gymnasium and torch all accept."""
+"""The largest seed that NumPy, Gymnasium and torch all accept."""
 
 
 def derive_seed(seed: int, *stream: str | int) -> int:

@@ -1,4 +1,4 @@
-"""The codec of states: splits values and arrays that are nested in each other, and joins them again.
+"""The codec of states: splits nested values and arrays, and joins them again.
 
 Checkpoints write the arrays to files and the values as JSON; a shard in another process sends the values, and its
 arrays piece by piece.
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 ARRAY: Final = "$array"
-"""The one key of the mapping that replaces an array among the values: the array's name."""
+"""The only key of the mapping that replaces an array among the values; its value is the array's name."""
 
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array that is not in one piece of memory, or not in this process: it is read when it is used.
+    """An array that is not in one piece of memory, or not in this process; it is read when it is used.
 
-    All of a replay at once would be a second replay.
+    Copying all of a replay at once would take the memory of a second replay.
     """
 
     shape: tuple[int, ...]
-    """Its shape, of one dimension at least."""
+    """Its shape, with at least one dimension."""
     dtype: np.dtype[Any]
     read: Callable[[int, int], Array]
-    """Returns the rows from a first index to before a second one, until the owner of the state changes."""
+    """A function that returns the rows from one index to before another, until the owner of the state changes."""
 
 
 AnyArray = Array | LazyArray
@@ -43,7 +43,7 @@ def num_bytes(array: AnyArray) -> int:
 
 
 def rows_of(array: AnyArray, start: int, stop: int) -> Array:
-    """Return the rows ``start`` to ``stop`` (exclusive) of an array of one dimension at least."""
+    """Return the rows ``start`` to ``stop`` (exclusive) of an array with at least one dimension."""
     return array.read(start, stop) if isinstance(array, LazyArray) else array[start:stop]
 
 
@@ -58,7 +58,7 @@ def split_state(state: Mapping[str, Any]) -> tuple[dict[str, AnyArray], dict[str
 
 
 def join_state(arrays: Mapping[str, AnyArray], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state that ``split_state`` split, with lists for tuples; raises KeyError where an array is missing."""
+    """Return the state that ``split_state`` split, with lists for tuples; raises KeyError if an array is missing."""
     entries = dict(arrays)
     joined = {name: _join(value, entries) for name, value in values.items()}
     return {**entries, **joined}
@@ -93,7 +93,7 @@ def _join(value: Any, arrays: dict[str, AnyArray]) -> Any:
 
 
 PIECE_BYTES: Final = 1 << 24
-"""Bytes written at a time: 16 MiB, so that a call for them to another process is worth its way."""
+"""Bytes written at a time: 16 MiB, so that a call for them to another process is worth its cost."""
 
 
 def pieces(array: AnyArray) -> Iterator[Array]:

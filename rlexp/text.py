@@ -1,4 +1,4 @@
-"""Text as people read it: numbers at a glance, lines that fit a terminal, and no password in either."""
+"""Text for people: short numbers, lines that fit a terminal, and masked passwords."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlexp.files import plain, to_json
 _USUAL: Final = 80
 """Columns of a terminal that does not report its width."""
 _SHORTEST_LINE: Final = 20
-"""What is left beside an indentation on the narrowest terminals."""
+"""Least columns of a line beside its indentation on the narrowest terminals."""
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """Return the width of the terminal that ``stream`` is; None where it is none: programs read whole lines.
+    """Return the width of a terminal ``stream``; None if it is not a terminal, as programs read whole lines.
 
-    The environment variable COLUMNS says another width, as for other programs.
+    The environment variable COLUMNS overrides the width, as for other programs.
     """
     if not stream.isatty():
         return None
@@ -37,10 +37,10 @@ def columns_of(stream: TextIO) -> int | None:
 
 
 def wrapped(text: str, columns: int | None, indent: str = "", first: int = 0) -> str:
-    """Return ``text`` broken between words into lines of at most ``columns``; as it is where that is None.
+    """Return the text wrapped between words into lines of at most ``columns``; unchanged if that is None.
 
-    All lines but the first begin with ``indent``; the first has ``first`` columns less. A word that is longer than a
-    line stays whole: it may be a path or a command to copy.
+    All lines except the first begin with ``indent``; the first has ``first`` columns less. A word that is longer than a
+    line stays whole, as it may be a path or a command to copy.
     """
     if columns is None:
         return text
@@ -62,13 +62,13 @@ def wrapped(text: str, columns: int | None, indent: str = "", first: int = 0) ->
 MISSING: Final = "-"
 CUT: Final = "…"
 MOST_LINES: Final = 20
-"""Of a list that may be very long; the rest is counted."""
+"""Most lines of a list that may be very long; the rest is counted."""
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 """Eight heights, the lowest first."""
 _MOST_DIGITS: Final = 6
 _SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _SMALLEST_DECIMAL: Final = 1e-3
-"""Below, six digits behind the point are too few."""
+"""Below this, six digits after the point are too few."""
 
 
 def count(value: Any) -> str:
@@ -77,7 +77,7 @@ def count(value: Any) -> str:
 
 
 def decimal(value: Any, digits: int = 1) -> str:
-    """Return a number with ``digits`` places behind the point."""
+    """Return a number with ``digits`` digits after the point."""
     return f"{value:,.{digits}f}" if is_known(value) else MISSING
 
 
@@ -103,7 +103,7 @@ def score_at(value: Any, at: float, of: float | None = None, unit: str = "") -> 
 
 
 def digits_for(largest: float) -> int:
-    """Return how many digits behind the point show a number up to ``largest`` with four significant ones."""
+    """Return how many digits after the point show a number up to ``largest`` with four significant ones."""
     return min(max(3 - math.floor(math.log10(largest)), 0), _MOST_DIGITS) if largest > 0 else 1
 
 
@@ -132,12 +132,12 @@ def value_words(value: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """Return 0.123 as ``12 %``; only what is complete is ``100 %``."""
+    """Return 0.123 as ``12 %``; only 1 is ``100 %``."""
     return f"{math.floor(share * 100 + 1e-9)} %" if is_known(share) else MISSING
 
 
 def duration(seconds: Any) -> str:
-    """Return seconds as ``h:mm:ss``, with days in front from the second day on."""
+    """Return seconds as ``h:mm:ss``, with days before it from the second day on."""
     if not is_known(seconds):
         return MISSING
     minutes, second = divmod(int(max(seconds, 0)), 60)
@@ -162,27 +162,27 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def heights(values: Sequence[float], blocks: str = BLOCKS) -> str:
-    """Return a block per value, the lowest value lowest; a space where it is not finite."""
+    """Return a block per value, the lowest value lowest; a space if it is not finite."""
     known = [value for value in values if is_known(value)]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    spread = (high / 2 - low / 2) or 1.0  # halves, for their difference has to be finite too
+    spread = (high / 2 - low / 2) or 1.0  # halves, as their difference must be finite too
     return levels([(value / 2 - low / 2) / spread for value in values], blocks)
 
 
 def levels(shares: Sequence[float], blocks: str = BLOCKS) -> str:
-    """Return a block per share (0..1), empty lowest and full highest; a space where it is not finite."""
+    """Return a block per share (0..1), empty lowest and full highest; a space if it is not finite."""
     top = len(blocks) - 1
     return "".join(blocks[min(max(round(share * top), 0), top)] if is_known(share) else " " for share in shares)
 
 
 def first_of(lines: Sequence[str], rest: str) -> list[str]:
-    """Return the first lines of a list that may be very long, and a line with how many are left out: ``rest``."""
+    """Return the first lines of a list that may be very long, and a line with the number of omitted ones: ``rest``."""
     left_out = len(lines) - MOST_LINES
     return [*lines[:MOST_LINES], *([f"… and {left_out:,} more{rest}"] if left_out > 0 else [])]
 
 
 def middle_cut(text: str, width: int) -> str:
-    """Return ``text`` in ``width`` cells, cut in its middle: trials differ in their last characters."""
+    """Return ``text`` in ``width`` cells, cut in its middle, as trials differ in their last characters."""
     if len(text) <= width:
         return text
     head = min(6, width // 3)
@@ -190,9 +190,9 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def distinct_cuts(names: Sequence[str], width: int) -> list[str]:
-    """Return names in ``width`` cells each; what they have in common is left out first, so that they stay different.
+    """Return names in ``width`` cells each; common parts are left out first, so that they stay different.
 
-    Some that would become the same are cut again by what these have in common.
+    Names that would become equal are cut again by their common parts.
     """
     cuts = _without_shared_pieces(names, width)
     for cut, times in Counter(cuts).items():
@@ -224,7 +224,7 @@ def _without_shared_pieces(names: Sequence[str], width: int) -> list[str]:
 
 
 def _aligned(pieces: Sequence[list[str]]) -> list[list[str]]:
-    """Return as many pieces of each name: those that only some names have are joined in one place."""
+    """Return as many pieces of each name; pieces that only some names have are joined in one place."""
     if len({len(each) for each in pieces}) < 2:
         return [list(each) for each in pieces]
     start = _shared(pieces)
@@ -233,7 +233,7 @@ def _aligned(pieces: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _shared(pieces: Sequence[Sequence[str]]) -> int:
-    """Return how many of the first pieces are the same in all."""
+    """Return how many of the first pieces are equal in all."""
     return sum(1 for _ in takewhile(lambda found: len(set(found)) == 1, zip(*pieces, strict=False)))
 
 
@@ -244,8 +244,8 @@ def one_line(text: str) -> str:
 
 
 def is_known(value: Any) -> TypeGuard[float]:
-    """Return whether ``value`` is a finite number: a mean of nothing is None or NaN."""
-    # Compared as they are: an integer of hundreds of digits has no float.
+    """Return whether ``value`` is a finite number, as a mean of nothing is None or NaN."""
+    # Compared without conversion, as an integer of hundreds of digits has no float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

@@ -1,1 +1,1 @@
-"""Processes and what they share: children, signals, the family of a session, locks, memory, threads."""
+"""Processes and their shared parts: children, signals, the family of a session, locks, memory, threads."""

@@ -1,4 +1,4 @@
-"""Child processes: how one is started, in a group of its own, and how it is ended within a bound.
+"""Child processes: starting one in a group of its own, and ending it within a time limit.
 
 A ChildProcess runs a module of ours, which may hang or die without harm to the command. It gets a request, a line of
 JSON on stdin, and writes messages to the descriptor argv[1], a line of JSON each.
@@ -24,24 +24,24 @@ from typing import IO, Any, Final
 import rlexp
 
 PARENT_VARIABLE: Final = "RLEXP_JOIN_PARENT"
-"""An environment variable of a process of ``rlexp join --processes``: the pid of the one with which it ends."""
+"""Environment variable of a process of ``rlexp join --processes``: the pid of the process with which it ends."""
 _PACKAGES: Final = str(Path(rlexp.__file__).parents[1])
 
 
 def own_program(module: str, *words: str) -> list[str]:
-    """Return the command that runs a module; ``-m`` alone would search the current folder for every module first."""
+    """Return the command that runs a module; ``-m`` alone would search the current folder first for every module."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which ``own_program`` finds this package, wherever it lies."""
+    """Return the environment in which ``own_program`` finds this package, wherever it is."""
     paths = (_PACKAGES, environment.get("PYTHONPATH", ""))
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 Child = subprocess.Popen[bytes]
 Stream = int | IO[bytes] | None
-"""A descriptor or file of this process, or what subprocess has for none and for a pipe; None: the same as here."""
+"""A descriptor or file of this process, or subprocess's value for none and for a pipe; None: the same as here."""
 
 
 def start_child(
@@ -58,9 +58,9 @@ def start_child(
 ) -> Child:
     """Start a process in a group of its own, where Ctrl-C of a terminal does not reach it. Raises OSError.
 
-    ``passed``: further descriptors that it gets. ``own_session``: it has no terminal, and the system divides the cores
-    between sessions first, whatever the priorities of their processes. ``ends_with_parent``: on Linux it is killed when
-    this process dies.
+    ``passed``: further descriptors that it gets. ``own_session``: it has no terminal, and the system first divides the
+        cores between sessions, whatever the priorities of their processes. ``ends_with_parent``: on Linux it is killed
+        when this process dies.
     """
     return subprocess.Popen(
         command,
@@ -77,7 +77,7 @@ def start_child(
 
 
 def end_child(process: Child, timeout_s: float) -> None:
-    """Ask a process to end, kill it where it has not after ``timeout_s``, and take its exit code."""
+    """Ask a process to end, kill it if it has not ended after ``timeout_s``, and take its exit code."""
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -86,14 +86,14 @@ def end_child(process: Child, timeout_s: float) -> None:
 
 
 def kill_child(process: Child) -> None:
-    """Kill a process where it has not ended, and take its exit code."""
+    """Kill a process if it has not ended, and take its exit code."""
     if process.poll() is None:
         process.kill()
     process.wait()
 
 
 def how_it_ended(code: int) -> str:
-    """Return what an exit code means, for the end of a sentence."""
+    """Return the meaning of an exit code, for the end of a sentence."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -109,22 +109,22 @@ def _die_with_parent() -> None:
 
 
 END_TIMEOUT_S: Final = 5.0
-"""How long the process may take to vanish after it was killed."""
+"""Seconds that the process may take to vanish after it was killed."""
 OUTPUT_BYTES: Final = 4000
-"""How much of the last output of the process is kept: it may say why the process died."""
+"""Bytes of the process's last output that are stored, as they may say why it died."""
 _PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2): the signal that a process gets when its parent dies."""
+"""Option of prctl(2): the signal that a process gets when its parent dies."""
 
 Message = Mapping[str, Any]
 Send = Callable[..., None]
-"""Writes a message: its kind and its content."""
+"""A function that writes a message: its kind and its content."""
 
 
 class ChildProcess:
     """Owns the process from construction to ``close``."""
 
     def __init__(self, module: str, request: Message, variables: Mapping[str, str]) -> None:
-        """Start it in a process group of its own, with ``variables`` beside those of this process."""
+        """Start it in a process group of its own, with ``variables`` in addition to this process's."""
         self._receiver, sender = os.pipe()
         self._process = start_child(
             own_program(module, str(sender)),
@@ -139,17 +139,17 @@ class ChildProcess:
         assert self._process.stdout is not None
         self._pending = b""
         self._tail = OutputTail(self._process.stdout)
-        with suppress(BrokenPipeError):  # it is dead already: its messages end at once
+        with suppress(BrokenPipeError):  # it is dead already, so its messages end at once
             self.send(request)
 
     def send(self, message: Message) -> None:
-        """Write it a further line; waits while it does not read. Raises OSError or ValueError where it has ended."""
+        """Write it a further line; blocks while it does not read. Raises OSError or ValueError if it has ended."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         self._process.stdin.flush()
 
     def message(self, timeout_s: float) -> Message | None:
-        """Return its next message, or None where it has ended; raises TimeoutError where none comes in time."""
+        """Return its next message, or None if it has ended; raises TimeoutError if none comes in time."""
         deadline_s = time.monotonic() + timeout_s
         while b"\n" not in self._pending:
             ready, _, _ = select.select([self._receiver], [], [], max(deadline_s - time.monotonic(), 0))
@@ -165,20 +165,20 @@ class ChildProcess:
 
     @property
     def printed(self) -> str:
-        """What it printed last, so far."""
+        """Its last output so far."""
         return self._tail.kept
 
     def how_it_ended(self) -> str:
-        """Return how it ended, for the end of a sentence; it has no messages any more."""
+        """Return how it ended, for the end of a sentence; call it after its last message."""
         return how_it_ended(self._process.wait(END_TIMEOUT_S))
 
     def last_line(self) -> str:
-        """Return the last line that it printed and that is not empty, once its output has ended."""
+        """Return the last non-empty line of its output, after the output has ended."""
         lines = self._tail.text().strip().splitlines()
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """End it, and what it has started in its process group."""
+        """End it, and the processes that it started in its process group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -197,7 +197,7 @@ class ChildProcess:
 
 
 class OutputTail:
-    """Reads a stream to its end, in its own thread, and keeps the last bytes."""
+    """Reads a stream to its end in its own thread, and stores the last bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -211,12 +211,12 @@ class OutputTail:
         return self._kept.decode(errors="replace")
 
     def text(self) -> str:
-        """Return the last of the stream, once it has ended."""
+        """Return the last part of the stream, after it has ended."""
         self._thread.join(END_TIMEOUT_S)
         return self.kept
 
     def close(self) -> None:
-        """Stop reading; the other end is closed by now, or held by a process that has left the process group."""
+        """Stop reading; the other end is closed, or held by a process that left the process group."""
         self._thread.join(END_TIMEOUT_S)
         if not self._thread.is_alive():
             self._stream.close()
@@ -227,9 +227,9 @@ class OutputTail:
 
 
 def answer(serve: Callable[[Message, Send], None], *, ends_with_command: bool = True) -> None:
-    """Run the process's own side: pass the request to ``serve``, and its messages to the command.
+    """Run the process's side: pass the request to ``serve``, and its messages to the command.
 
-    ``ends_with_command``: it is killed where the command is; others end by themselves once stdin has ended.
+    ``ends_with_command``: it is killed if the command is; others end by themselves after stdin has ended.
     """
     if ends_with_command and sys.platform == "linux":
         _die_with_parent()

@@ -1,9 +1,9 @@
-"""The processes of a Ray of ours and their folder: found, ended with the command, and cleaned up after a killed one.
+"""The processes of our own Ray and their folder: found, ended with the command, and cleaned up after a killed one.
 
-The folder is among the temporary files; by its lock and marker it is known again. All processes of the session inherit
-its name in a variable. A guard, a small process that outlives a command which is killed, ends them in its place: Ray's
-own processes end with their command too, but some after a minute or never, as they may not know of each other yet, and
-a trial's process may write meanwhile, beside the one that resumes it.
+The folder is among the temporary files; its lock and marker identify it. All processes of the session inherit its name
+in a variable. If the command is killed, a guard, a small process that outlives it, ends them. Ray's own processes end
+with their command too, but some after a minute or never, as they may not know of each other yet. A trial's process may
+write meanwhile, beside the one that resumes it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MEANING: Final = "temporary folder of rlexp; rlexp doctor --clean removes it wh
 
 
 class TemporaryFolder:
-    """Owns a new folder and its lock from construction to ``release``; what is in it is removed by its user."""
+    """Owns a new folder and its lock from construction to ``release``; its user removes the content."""
 
     def __init__(self, kind: str = "") -> None:
-        """Raises OSError where it cannot be made; then nothing is left."""
+        """Raises OSError if it cannot be made, and leaves nothing."""
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX + kind))
         try:
             self._lock = RunLock(self.path)
@@ -50,11 +50,11 @@ class TemporaryFolder:
             raise
 
     def release(self) -> None:
-        """Give up the lock; a second call does nothing."""
+        """Release the lock; idempotent."""
         self._lock.release()
 
     def remove(self) -> None:
-        """Delete it and give up the lock; a second call does nothing."""
+        """Delete it and release the lock; idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
@@ -64,12 +64,12 @@ def _marker(path: Path) -> dict[str, Any]:
 
 
 SESSION = "RLEXP_SESSION"
-"""An environment variable: the session's folder. The command sets it for those it starts, and is not one of them."""
+"""Environment variable with the session's folder. The command sets it for its children, and does not have it itself."""
 _LOOK_AGAIN_S = 0.1
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Return the processes that were started for the session in ``folder`` and are alive."""
+    """Return the living processes that were started for the session in ``folder``."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -82,7 +82,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def family_of(folder: Path) -> list[psutil.Process]:
-    """Return them and all their children, as one may have been given another environment: a simulator of an env's."""
+    """Return them and all their children, as a child may have another environment, such as an env's simulator."""
     found: dict[int, psutil.Process] = {}
     for process in processes_of(folder):
         found[process.pid] = process
@@ -100,16 +100,16 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill those that are still there."""
+    """Kill the processes that still exist."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def kill_processes_of(folder: Path, timeout_s: float) -> None:
-    """Kill them and their children until two looks in a row find none, or for ``timeout_s``.
+    """Kill them and their children until two checks in a row find none, or for ``timeout_s``.
 
-    Two, as a process that just starts may not be seen.
+    Two, as a process that is just starting may not be seen.
     """
     deadline = time.monotonic() + timeout_s
     looks_in_vain = 0
@@ -131,10 +131,10 @@ class Guard:
 
     def __init__(self, folder: Path) -> None:
         """Watch over the session in ``folder``."""
-        # It is none of the processes that it would end, nor of those that an outer command would.
+        # It is none of the processes that it would end, nor of an outer command's.
         environment = {name: value for name, value in os.environ.items() if name != SESSION}
-        # In a session of its own, where Ctrl-C in the terminal does not reach it. Nobody else has the pipe's other
-        # end, so that it is closed when, and only when, this process ends.
+        # In a session of its own, which Ctrl-C in the terminal does not reach. Nobody else has the pipe's other end, so
+        # that it is closed when, and only when, this process ends.
         self._process = start_child(
             own_program(__name__, str(folder)),
             environment=own_environment(environment),
@@ -145,7 +145,7 @@ class Guard:
         )
 
     def dismiss(self) -> None:
-        """Let it go: the session has ended in good order."""
+        """Dismiss it, as the session has ended in order."""
         try:
             self._process.communicate(DISMISSAL, timeout=END_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 LEFTOVERS_END_S = 3.0
-"""How long processes get to vanish after they were killed."""
+"""Seconds for processes to vanish after they were killed."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,10 @@ class Leftover:
     folder: Path
     bytes: int
     processes: tuple[psutil.Process, ...]
-    """Those that were started for it and are alive."""
+    """The living processes that were started for it."""
 
     def remove(self) -> None:
-        """Kill its processes and delete the folder, unless that is another one by now."""
+        """Kill its processes and delete the folder, unless it is another folder now."""
         if not _is_leftover(self.folder):
             return
         kill_processes_of(self.folder, LEFTOVERS_END_S)
@@ -182,16 +182,16 @@ class Leftover:
 
 
 def find_leftovers() -> list[Leftover]:
-    """Return this user's, on this machine: folders with our marker whose lock is free, and without a run in them."""
+    """Return this user's leftovers on this machine: folders with our marker, a free lock, and no run in them."""
     folders = list(filter(_is_leftover, Path(tempfile.gettempdir()).glob(f"{PREFIX}*")))
     return [Leftover(folder, size_below(folder)[0], tuple(processes_of(folder))) for folder in sorted(folders)]
 
 
 def _is_leftover(path: Path) -> bool:
-    """Return whether ``path`` is a folder that a :class:`TemporaryFolder` of this user has made and left behind.
+    """Return whether ``path`` is a folder that a :class:`TemporaryFolder` of this user has left.
 
-    A marker that was copied, linked or moved to another folder does not count, since it names the one that it is of;
-    nor does a folder into which somebody has put a run.
+    A marker that was copied, linked or moved to another folder does not count, since it names its own folder. A folder
+    into which somebody has put a run does not count either.
     """
     try:
         is_own = _is_own(path, stat.S_ISDIR) and _is_own(path / MARKER, stat.S_ISREG)
@@ -202,7 +202,7 @@ def _is_leftover(path: Path) -> bool:
 
 
 def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
-    """Return whether a file of a kind, which no link is, is this user's; raises OSError where there is none."""
+    """Return whether a file of a kind, and not a link, is this user's; raises OSError if there is none."""
     about = path.lstat()
     return is_kind(about.st_mode) and about.st_uid == os.geteuid()
 
@@ -210,12 +210,12 @@ def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
 class SessionFolder:
     """Owns the folder, and all processes that were started for it, from construction to ``remove``.
 
-    Where this process dies in between, the guard ends them in its place.
+    If this process dies in between, the guard ends them.
     """
 
     def __init__(self) -> None:
-        """Raises OSError where the folder cannot be made, or the guard not be started; then nothing is left."""
-        # Ray lets all users read its own folder: it is put into one that only this user can read.
+        """Raises OSError if the folder cannot be made or the guard not be started, and leaves nothing."""
+        # Ray lets all users read its own folder, so it is inside one that only this user can read.
         self._folder = TemporaryFolder()
         self.path = self._folder.path
         with ExitStack() as undo:
@@ -224,10 +224,10 @@ class SessionFolder:
             undo.pop_all()
 
     def remove(self) -> None:
-        """End its processes and remove it; a second call does nothing."""
+        """End its processes and remove it; idempotent."""
         if self._guard is None:
             return
-        # Ray's agents outlive the raylet that started them, by seconds in which they do nothing.
+        # Ray's agents outlive the raylet that started them by some seconds, in which they do nothing.
         kill_processes_of(self.path, END_TIMEOUT_S)
         self._folder.remove()
         self._guard.dismiss()

@@ -1,7 +1,7 @@
 """The lock of a run directory: one process writes there, and a second one gets an error that names it.
 
-Both the directory and its file ``rlexp.lock`` are locked. The directory's lock holds when somebody deletes the file
-while the run goes on, and it moves with the directory. Network file systems lock files only.
+Both the directory and its file ``rlexp.lock`` are locked. The directory's lock stays if somebody deletes the file while
+the run continues, and it moves with the directory. Network file systems lock files only.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 RUN_FILE: Final = "run.json"
-"""The record of a run: a directory that has it is one."""
+"""The record of a run; a directory with it is a run."""
 LOCK_FILE: Final = "rlexp.lock"
 _TRIES_FOR_S: Final = 0.2
-"""A command that only asks whether the run is in use, as ``rlexp ls`` does, has a lock for an instant too."""
+"""Seconds of tries, as a command that only asks whether the run is in use, such as ``rlexp ls``, briefly has a lock."""
 _TRY_AGAIN_S: Final = 0.02
 _DELETED: Final = " (deleted)"
-"""What Linux puts behind the path of an open file that was deleted."""
+"""Linux's suffix for the path of an open file that was deleted."""
 
 
 class RunLock:
     """Owns both locks from construction to ``release``; the system releases them when the process dies."""
 
     def __init__(self, run_directory: Path) -> None:
-        """Take them at once; raises ResumeError naming the holder when another process has one."""
+        """Take them at once; raises ResumeError naming the holder if another process has one."""
         self.folder = OpenFolder(run_directory)
         """The locked directory."""
         self._file: BaseFileLock | None = None
         try:
-            refuse_other_than_file(run_directory / LOCK_FILE)  # a link would be written through
+            refuse_other_than_file(run_directory / LOCK_FILE)  # a write would follow a link
             self._file = _locked_file(run_directory)
             _lock_directory(self.folder.descriptor, run_directory)
             since = datetime.now().isoformat(timespec="minutes")
@@ -51,7 +51,7 @@ class RunLock:
             raise
 
     def release(self) -> None:
-        """Give the locks back; a second call does nothing."""
+        """Release the locks; idempotent."""
         if self._file is not None:
             self._file.release()
         self.folder.close()
@@ -69,7 +69,7 @@ def is_in_use(run_directory: Path) -> bool:
 
 
 def in_use(run_directory: Path) -> ResumeError:
-    """Return the error of a run that another process has, which names it."""
+    """Return the error for a run that another process has, which names it."""
     holder = _holder(run_directory / LOCK_FILE)
     return ResumeError(
         f"{run_directory} is in use by {holder}", "wait for it or stop it, or give this run another --name"
@@ -77,7 +77,7 @@ def in_use(run_directory: Path) -> ResumeError:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a shared lock is refused: readers that look at the same moment do not see each other."""
+    """Return whether a shared lock is refused; simultaneous readers do not see each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -94,9 +94,9 @@ def _is_locked(path: Path) -> bool:
 
 
 def _locked_file(run_directory: Path) -> BaseFileLock:
-    from filelock import FileLock, Timeout  # who only lists runs takes no lock
+    from filelock import FileLock, Timeout  # commands that only list runs take no lock
 
-    # thread_local would let only the thread that took the lock give it back, and say nothing to the others.
+    # With thread_local, only the thread that took the lock could release it, and others would silently fail.
     lock = FileLock(run_directory / LOCK_FILE, timeout=_TRIES_FOR_S, poll_interval=_TRY_AGAIN_S, thread_local=False)
     try:
         lock.acquire()
@@ -106,7 +106,7 @@ def _locked_file(run_directory: Path) -> BaseFileLock:
 
 
 def _lock_directory(descriptor: int, run_directory: Path) -> None:
-    """Lock the directory itself, where its file system can do that."""
+    """Lock the directory itself, if its file system can."""
     deadline = time.monotonic() + _TRIES_FOR_S
     while True:
         try:
@@ -115,7 +115,7 @@ def _lock_directory(descriptor: int, run_directory: Path) -> None:
             if time.monotonic() > deadline:
                 raise in_use(run_directory) from None
             time.sleep(_TRY_AGAIN_S)
-        except OSError:  # a network file system: the file's lock must do
+        except OSError:  # on a network file system, the file's lock must be enough
             return
         else:
             return
@@ -132,16 +132,16 @@ def _holder(path: Path) -> str:
 
 
 class OpenFolder:
-    """Owns a descriptor of a directory from construction to ``close``: no other directory has its inode meanwhile."""
+    """Owns a descriptor of a directory from construction to ``close``, so that no other directory gets its inode."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where there is no directory at ``path``."""
+        """Raises OSError if there is no directory at ``path``."""
         self._path = path.absolute()
         self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     @property
     def descriptor(self) -> int:
-        """For calls of the system; only until ``close``."""
+        """The descriptor for system calls; only until ``close``."""
         assert self._descriptor is not None
         return self._descriptor
 
@@ -155,7 +155,7 @@ class OpenFolder:
 
     @property
     def new_place(self) -> Path | None:
-        """Where it is now; None where it was deleted, or the system does not say."""
+        """Its present place; None if it was deleted, or the system does not say."""
         try:
             place = os.readlink(f"/proc/self/fd/{self._descriptor}")
         except OSError:
@@ -163,7 +163,7 @@ class OpenFolder:
         return None if place.endswith(_DELETED) else Path(place)
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
+        """Close the descriptor; idempotent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Segment: memory that processes of one machine share, and that no death of any of them can leave behind; its fence."""
+"""Segment: memory that processes of one machine share and that vanishes with the last of them; its memory fence."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FENCE = threading.Lock()
 
 
 def fence() -> None:
-    """Let everything that this thread read and wrote before be done before anything that it reads or writes after.
+    """Complete all earlier reads and writes of this thread before all later ones.
 
-    Between rows or weights and the counter that speaks of them. x86 needs none here, because it keeps the order of
-    loads and that of stores; other machines do not. Python has no fence, but a lock's release waits for what came
-    before, and what comes after waits for a lock's acquisition: hence one pair after the other, in this order.
+    Used between rows or weights and their counter. x86 needs no fence here, as it keeps the order of loads and the
+    order of stores; other machines do not. Python has no fence, but a lock's release waits for earlier accesses, and
+    later accesses wait for a lock's acquisition. Hence one pair after another, in this order.
     """
     with _FENCE:
         pass
@@ -35,23 +35,23 @@ def fence() -> None:
 
 
 CACHE_LINE = 128
-"""Bytes between two counters: a line of the widest caches, so that no writer's stores slow another's."""
+"""Bytes between two counters: a line of the widest caches, so that a writer's stores do not slow another's."""
 HINT = "-o config.replay_storage=actors"
 
 
 @dataclass(frozen=True)
 class SegmentHandle:
-    """What another process needs to open a segment; travels by value."""
+    """The data that another process needs to open a segment; sent by value."""
 
     pid: int
-    """The process that made it, which has to live until it is opened."""
+    """The process that made it, which must live until it is opened."""
     fd: int
     """That process's file descriptor."""
     name: str
-    """A long random word: proves that the descriptor is the segment's, and the process not a stranger's."""
+    """A long random word, which proves that the descriptor is the segment's and the process is not a stranger's."""
 
     def open(self) -> Segment:
-        """Return the segment, to be used by this process too; ResourceError where there is no such process here."""
+        """Return the segment for use by this process too; ResourceError if there is no such process here."""
         path = f"/proc/{self.pid}/fd/{self.fd}"
         with suppress(OSError):
             if os.readlink(path) == f"/memfd:{self.name} (deleted)":
@@ -66,8 +66,8 @@ class SegmentHandle:
 class Segment:
     """Anonymous memory (``memfd_create``, Linux) that holds arrays; each process that uses it has one of these.
 
-    It has a name in no file system, so there is nothing to remove: the kernel frees it with the last
-    process that has it open, however that one dies. A page takes memory once it was written to.
+    It has no name in any file system, so nothing needs to be removed: the kernel frees it with the last process that
+    has it open, however that one dies. A page takes memory after it was written to.
 
     Processes that ask for the same arrays in the same order get the same memory.
     """
@@ -81,7 +81,7 @@ class Segment:
 
     @staticmethod
     def create() -> Segment:
-        """Return a new segment without any array; raises ResourceError where the system has none."""
+        """Return a new segment without any array; raises ResourceError if the system has none."""
         if not hasattr(os, "memfd_create"):
             raise ResourceError("this system has no anonymous shared memory: shared replay is for Linux", HINT)
         name = f"rlexp-{secrets.token_hex(16)}"
@@ -94,13 +94,13 @@ class Segment:
 
     @property
     def handle(self) -> SegmentHandle:
-        """What another process opens it by, while this one lives and has not closed it."""
+        """The handle with which another process opens it, while this one lives and has not closed it."""
         return SegmentHandle(os.getpid(), self._fd, self._name)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return the next array, of zeros before anybody wrote to it; it stays valid after :meth:`close`.
+        """Return the next array, zero before the first write; it stays valid after :meth:`close`.
 
-        ValueError for a segment that is closed: its descriptor may be another file's by now.
+        ValueError if the segment is closed, as its descriptor may be another file's now.
         """
         if not self._close.alive:
             raise ValueError("the segment is closed")
@@ -113,5 +113,5 @@ class Segment:
         return np.ndarray(shape, dtype, mmap.mmap(self._fd, self._end - start, offset=start))
 
     def close(self) -> None:
-        """Let no further process in, and give the memory back when the arrays are gone; idempotent."""
+        """Refuse new processes, and free the memory when the arrays are gone; idempotent."""
         self._close()

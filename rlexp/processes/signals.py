@@ -1,6 +1,6 @@
-"""Signals: the only place where handlers are installed, and what Ctrl-C, SIGTERM and SIGHUP ask for.
+"""Signals: the only place where handlers are installed, and the requests of Ctrl-C, SIGTERM and SIGHUP.
 
-A StopRequest lets the trials of a run save and end, a second signal ends everything at once. A DrainRequest asks an
+A StopRequest lets the trials of a run save and end; a second signal ends everything at once. A DrainRequest asks an
 actor of a board to leave its seat, also after a time or when its parent has ended.
 """
 
@@ -18,18 +18,18 @@ from types import FrameType
 from typing import Any, Final, Self
 
 END_TIMEOUT_S: Final = 25.0
-"""How long a run may usually take to end after the first signal; its trials need a part of that to save."""
+"""Usual seconds for a run to end after the first signal; its trials need a part of that to save."""
 TOGETHER_S: Final = 1.0
-"""Signals that come within this time are one request: a terminal and a parent may both send SIGINT, and ``timeout``
-sends SIGTERM to a process, then to its whole group."""
+"""Seconds within which signals are one request: a terminal and a parent may both send SIGINT, and ``timeout`` sends
+SIGTERM to a process, then to its whole group."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalHandlers:
     """Owns the handler of some signals from ``install`` to ``restore``.
 
-    Python lets only the main thread handle signals: installed in another one, it handles none. What is ignored, as
-    SIGHUP is below ``nohup``, stays so.
+    Python lets only the main thread handle signals; installed in another thread, it handles none. Ignored signals, such
+    as SIGHUP below ``nohup``, stay ignored.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class SignalHandlers:
         handle: Callable[[int, FrameType | None], object],
         even_ignored: Sequence[int] = (),
     ) -> None:
-        """``even_ignored``: those of ``numbers`` that are handled although they are ignored now."""
+        """Initialise; the ``numbers`` in ``even_ignored`` are handled although they are ignored now."""
         self._numbers, self._handle, self._even_ignored = numbers, handle, even_ignored
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Let the signals be handled; once more takes them back from a library that has handlers of its own."""
+        """Handle the signals; a repeated call takes them back from a library with handlers of its own."""
         if threading.current_thread() is not threading.main_thread():
             return
         if not self._previous:
@@ -57,7 +57,7 @@ class SignalHandlers:
             signal.signal(number, self._handle)
 
     def restore(self) -> None:
-        """Handle them as before; a second call does nothing."""
+        """Restore the earlier handlers; idempotent."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
@@ -73,7 +73,7 @@ class SignalHandlers:
 def let_ctrl_c_end() -> None:
     """Let Ctrl-C end this process at once, as the system does, instead of raising KeyboardInterrupt.
 
-    Not where a shell lets it be ignored; nor as a container's first process, which the system's way would not end.
+    Not if a shell ignores it, nor as a container's first process, which the system's default would not end.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -88,10 +88,10 @@ def let_ctrl_c_raise() -> None:
 class StopRequest:
     """Owns the handlers of SIGINT, SIGTERM and SIGHUP while it is entered.
 
-    Before ``trials_may_save`` a signal raises KeyboardInterrupt: there is nothing to save. Afterwards the
-    first one writes the stop file, which every trial checks; a second one raises KeyboardInterrupt, at any time.
-    SIGHUP is sent when the terminal is closed, often twice, so it never counts as a second one; nor does a SIGTERM
-    right after the first. Where SIGHUP is ignored (``nohup``) it stays ignored.
+    Before ``trials_may_save``, a signal raises KeyboardInterrupt, as there is nothing to save. Afterwards the first
+    signal writes the stop file, which every trial checks; a second one raises KeyboardInterrupt, at any time. SIGHUP is
+    sent when the terminal is closed, often twice, so it is never a second signal; neither is a SIGTERM right after the
+    first. If SIGHUP is ignored (``nohup``), it stays ignored.
     """
 
     def __init__(self, on_request: Callable[[], None]) -> None:
@@ -103,11 +103,11 @@ class StopRequest:
         self._deadline_s = math.inf
         self._requested_s = -math.inf
         self.signal: int | None = None
-        """The first signal that came, or None."""
+        """The first signal that arrived, or None."""
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self.signal is not None
 
     @property
@@ -117,9 +117,9 @@ class StopRequest:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Let a first signal wait for the end of the body, which KeyboardInterrupt would leave in pieces.
+        """Let a first signal wait for the end of the body, which KeyboardInterrupt would leave incomplete.
 
-        Also takes the handlers back from the body (Ray's start takes that of SIGTERM).
+        Also takes the handlers back from the body (Ray's start takes the one of SIGTERM).
         """
         self._held_back = True
         try:
@@ -131,11 +131,11 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def trials_may_save(self, stop_file: Path, end_timeout_s: float = END_TIMEOUT_S) -> None:
-        """From now on let trials save; the run may take so long to end after the first signal."""
+        """Let trials save from now on; the run may take ``end_timeout_s`` to end after the first signal."""
         self._stop_file, self._end_timeout_s = stop_file, end_timeout_s
 
     def check_deadline(self) -> None:
-        """Raise KeyboardInterrupt, as a second signal does, when the time to end after the first one is over."""
+        """Raise KeyboardInterrupt, like a second signal, when the time after the first one is over."""
         if time.monotonic() > self._deadline_s:
             raise KeyboardInterrupt
 
@@ -144,7 +144,7 @@ class StopRequest:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Handle signals as before; raises SystemExit with ``exit_code`` where it was no Ctrl-C that ended the body."""
+        """Restore the handlers; raises SystemExit with ``exit_code`` unless Ctrl-C ended the body."""
         self._handlers.restore()
         if kind is KeyboardInterrupt and self.signal not in (None, signal.SIGINT):
             raise SystemExit(self.exit_code)
@@ -171,13 +171,13 @@ class StopRequest:
 class DrainRequest:
     """Owns the handlers of the signals while it is entered; a second signal raises KeyboardInterrupt.
 
-    Entered in another thread than the main one, it handles none.
+    In another thread than the main one, it handles no signals.
     """
 
     def __init__(self, limit_s: float | None = None, parent: int | None = None) -> None:
-        """Ask after ``limit_s`` seconds too, and once ``parent`` is not the parent process any more."""
+        """Also ask after ``limit_s`` seconds, and when ``parent`` is not the parent process any more."""
         self.signal: int | None = None
-        """The first signal that came, or None."""
+        """The first signal that arrived, or None."""
         self._requested_s = 0.0
         self._deadline_s = None if limit_s is None else time.monotonic() + limit_s
         self._parent = parent

@@ -1,4 +1,4 @@
-"""Threads beside the main one, and imports: bounded work, Ray's thread, imports beside a wait, with few collections."""
+"""Threads beside the main one: work with a time limit, Ray's thread, imports beside a wait, with few collections."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from typing import Final, TypeVar
 from rlexp.errors import ResourceError
 
 ALLOCATIONS_PER_COLLECTION: Final = 50_000
-"""Instead of 700. Imports allocate a million objects that stay, and collections look at them again and again: without
-them, importing Ray, Tune and torch takes a sixth less CPU time, and what a light command needs a tenth less."""
+"""Allocations per collection, instead of 700. Imports allocate a million objects that stay, and each collection checks
+them: without collections, importing Ray, Tune and torch takes a sixth less CPU time, and a light command's imports a
+tenth less."""
 
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Let the body, which imports much, run with few collections of garbage.
+    """Run the body, which imports much, with few garbage collections.
 
-    Only imports do: envs and policies that are made later may leave large arrays in cycles.
+    Use it only for imports, as later envs and policies may leave large arrays in cycles.
     """
     before = gc.get_threshold()
     gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
@@ -37,10 +38,10 @@ def few_collections() -> Iterator[None]:
 
 @contextmanager
 def without_current_folder() -> Iterator[None]:
-    """Let the body, which imports or sets up a library, find no settings in the current folder: an empty one is there.
+    """Run the body, which imports or sets up a library, in an empty current folder without settings.
 
-    The folder may be a stranger's, and settings may name servers and programs. Not for processes with other threads
-    that use relative paths.
+    The real folder may be a stranger's, and settings may name servers and programs. Not for processes with other
+    threads that use relative paths.
     """
     import tempfile  # it loads more than the commands that begin with this module need
 
@@ -58,10 +59,10 @@ def without_current_folder() -> Iterator[None]:
 
 @contextmanager
 def imported_meanwhile(modules: Sequence[str]) -> Iterator[None]:
-    """Import ``modules`` one after the other, beginning with the body, and without waiting for the last at its end.
+    """Import ``modules`` one after another, from the start of the body, without waiting for the last at its end.
 
-    Whoever imports one of them later waits until it is there. Where the body raises, the rest is left out: the command
-    ends, for which the thread is waited for. An import that fails is repeated, and reported, where it is needed.
+    A later import of one of them waits until it is done. If the body raises, the rest is left out, as the command ends
+    and waits for the thread. A failed import is repeated, and reported, when it is needed.
     """
     is_cancelled = Event()
 
@@ -83,13 +84,13 @@ def imported_meanwhile(modules: Sequence[str]) -> Iterator[None]:
 
 T = TypeVar("T")
 Progress = Callable[[], None]
-"""What the work calls when it has come further."""
+"""A function that the work calls after progress."""
 
 
 def bounded(work: Callable[[Progress], T], stall_s: float, what: str) -> T:
-    """Return what ``work`` returns; raises what it raises, or ResourceError after ``stall_s`` without progress.
+    """Return the result of ``work``; raises its error, or ResourceError after ``stall_s`` without progress.
 
-    The thread is left alone then; it ends with the process.
+    The thread is then abandoned; it ends with the process.
     """
     future: Future[T] = Future()
     last_s = [time.monotonic()]
@@ -116,14 +117,14 @@ Function = Callable[[], object]
 
 CHECK_INTERVAL_S = 0.25
 LEAVE_TIMEOUT_S = 2.0
-"""How long the thread may take to end after ``leave``; Tune, unless Ray blocks it, takes 0.2 s."""
+"""Seconds that the thread may take to end after ``leave``; Tune, unless Ray blocks it, takes 0.2 s."""
 
 
 class RayThread:
-    """Owns a daemon thread from construction to ``close``; it calls one function after the other.
+    """Owns a daemon thread from construction to ``close``, which calls one function after another.
 
-    A call of Ray's may block for a minute, or for ever. Ray's servers end with the thread that has started them, so
-    it is the same one for all.
+    A call of Ray may block for a minute, or for ever. Ray's servers end with the thread that started them, so all calls
+    use the same thread.
     """
 
     def __init__(self) -> None:
@@ -132,7 +133,7 @@ class RayThread:
         threading.Thread(target=self._serve, name="ray", daemon=True).start()
 
     def call(self, function: Function, *checks: Callable[[], None]) -> None:
-        """Call ``function`` and wait for its end; raises what it raises, or what one of the checks raises meanwhile."""
+        """Call ``function`` and wait for its end; raises its error, or an error of a check meanwhile."""
         self._last = future = Future[object]()
         self._calls.put((function, future))
         while not future.done():
@@ -142,7 +143,7 @@ class RayThread:
         future.result()
 
     def is_free(self) -> bool:
-        """Return whether the last function has ended, after LEAVE_TIMEOUT_S at the latest."""
+        """Return whether the last function has ended, after at most LEAVE_TIMEOUT_S."""
         return self._last is None or bool(wait([self._last], LEAVE_TIMEOUT_S).done)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Imports what experiments name of the user's own: modules, and classes as ``package.module:Class``."""
+"""Imports the user's own code that experiments name: modules, and classes as ``package.module:Class``."""

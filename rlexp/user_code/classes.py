@@ -18,10 +18,10 @@ Class = TypeVar("Class")
 
 
 def prepare_imports(named: Iterable[str], modules: UserModules) -> None:
-    """Let the modules ``named`` be found, and import those of ``modules``; raises UsageError where one cannot be.
+    """Make the modules ``named`` importable, and import ``modules.imports``; UsageError if one cannot be.
 
-    Folders come last in Python's search path, and only where a module is named: a file there can neither take the
-    place of an installed module nor be imported by accident.
+    Folders come last in Python's search path, and only if a module is named: a file there can neither replace an
+    installed module nor be imported by accident.
     """
     named = list(named)
     if not modules.imports and not any(named):
@@ -29,28 +29,28 @@ def prepare_imports(named: Iterable[str], modules: UserModules) -> None:
     for name in named:
         if modules.decided is not None and name not in modules.decided:
             raise ResumeError(f"the module {name} is not imported: nobody has allowed it", "see --allow-class")
-    if modules.decided is not None:  # also in processes that were handed a part of a run
+    if modules.decided is not None:  # also in processes that got a part of a run
         GUARD.allow(modules.folders)
     sys.path += [folder for folder in modules.folders if folder not in sys.path]
     for name in modules.imports:
         try:
             importlib.import_module(name)
-        except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and none at all
+        except (ImportError, TypeError, ValueError) as error:  # the last two for names like ..a and for no name
             raise UsageError(f"--import {name}: it cannot be imported: {error}", WHERE_MODULES_ARE) from error
 
 
 def find_class(what: str, name: str, base: type[Class], base_name: str) -> type[Class]:
     """Return the class that ``package.module:Class`` names; its module is imported.
 
-    ``what`` is how messages begin, such as ``env`` or a key. Raises UsageError for anything there that is not a class
-    derived from ``base``, which the user knows as ``base_name``: what a file gives as arguments is for such classes
-    only, and ``os:system`` would run it.
+    ``what`` begins messages, such as ``env`` or a key. Raises UsageError for anything but a class derived from
+    ``base``, which the user knows as ``base_name``. Arguments in a file are for such classes only, as ``os:system``
+    would run them.
     """
     return derived(what, name, find_object(what, name), base, base_name)
 
 
 def find_object(what: str, name: str) -> Any:
-    """Return what is called ``package.module:name``; its module is imported. Raises UsageError where there is none."""
+    """Return the object ``package.module:name``; its module is imported. Raises UsageError if there is none."""
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)

@@ -1,7 +1,7 @@
-"""Finds the user's code without running it: where modules lie, what their files are, which line has raised an error.
+"""Finds the user's code without running it: folders and files of modules, and the line that raised an error.
 
-Whoever asks for that line catches ``BaseException``: an env may raise anything, ``KeyboardInterrupt`` and
-``GeneratorExit`` too.
+Callers catch ``BaseException`` to ask for that line: an env may raise anything, even ``KeyboardInterrupt`` and
+``GeneratorExit``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGEST_LINE: Final = 500
 def raised_by_user(error: BaseException) -> str:
     """Return ``my_env.py:31 in step: ValueError: the first line of its message``.
 
-    Raises ``error`` itself if it is a Ctrl-C that came while the code ran.
+    Raises ``error`` itself if it is a Ctrl-C during the code.
     """
     if isinstance(error, KeyboardInterrupt) and not _is_of_users_statement(error):
         raise error
@@ -51,7 +51,7 @@ def raised_by_user(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Return ``ValueError: the first line of its message``, of a message that cannot be made only the type."""
+    """Return ``ValueError: the first line of its message``; only the type if the message cannot be made."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:
@@ -60,7 +60,7 @@ def named(error: BaseException) -> str:
 
 
 def _is_of_users_statement(error: BaseException) -> bool:
-    """Return whether a ``raise`` has raised an error, neither Python itself nor a signal handler of ours."""
+    """Return whether a ``raise`` raised an error, and not Python itself or a signal handler of ours."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -70,7 +70,7 @@ def _is_of_users_statement(error: BaseException) -> bool:
 
 
 def _line_of_user(error: BaseException) -> str:
-    """Return ``my_env.py:31 in step: `` for the innermost line of code that is no library's; empty without one."""
+    """Return ``my_env.py:31 in step: `` for the innermost line of code that is not a library's; empty without one."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_absolute() and not str(path.resolve()).startswith(NOT_THE_USERS):
@@ -84,29 +84,29 @@ LOADERS = (
     (SourceFileLoader, SOURCE_SUFFIXES),
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
-"""What Python itself makes modules of, in its order."""
+"""Python's own loaders of modules, in its order."""
 _PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class ModuleFile:
-    """What is run where a module is imported."""
+    """The files that run when a module is imported."""
 
     module: str
     file: str
-    """The real path of its file, or of the archive that has it."""
+    """The real path of its file, or of its archive."""
     folder: str
-    """In which its outermost package is looked for."""
+    """The folder in which its outermost package is searched."""
     sha256: str
-    """Of its file and those of the packages around it."""
+    """Hash of its file and the files of the packages around it."""
 
     def is_within(self, places: Sequence[Path]) -> bool:
-        """Return whether it lies in one of ``places``, which are real paths."""
+        """Return whether it is in one of ``places``, which are real paths."""
         return any(Path(self.file).is_relative_to(place) for place in places)
 
 
 def module_file(name: str, folders: Sequence[str]) -> ModuleFile | None:
-    """Return what importing ``name`` would run, from Python's search path or ``folders``; None where there is none."""
+    """Return what importing ``name`` would run, from Python's search path or ``folders``; None if there is none."""
     parts = name.split(".")
     specs = [find_module(".".join(parts[:count]), folders) for count in range(1, len(parts) + 1)]
     files = [_file_of(spec) for spec in specs if spec is not None]
@@ -120,7 +120,7 @@ def module_file(name: str, folders: Sequence[str]) -> ModuleFile | None:
 
 
 def is_installed_file(path: str) -> bool:
-    """Return whether a file is of Python, an installed package or rlexp itself."""
+    """Return whether a file belongs to Python, an installed package or rlexp itself."""
     return os.path.realpath(path).startswith(NOT_THE_USERS)
 
 
@@ -133,13 +133,13 @@ def _file_of(spec: ModuleSpec) -> Path | None:
 
 
 def _folder_of(spec: ModuleSpec | None) -> str:
-    """Return the folder that Python searches for a module that is in no package."""
+    """Return the folder that Python searches for a top-level module."""
     places = [] if spec is None else list(spec.submodule_search_locations or filter(None, [spec.origin]))
     return str(Path(places[0]).resolve().parent) if places else ""
 
 
 def _add(path: Path, digest: hashlib._Hash) -> bool:
-    """Add the bytes of a regular file to ``digest``; return False where it cannot be read."""
+    """Add the bytes of a regular file to ``digest``; return False if it cannot be read."""
     try:
         with open_regular(path, None) as file:
             while piece := file.read(_PIECE):
@@ -150,7 +150,7 @@ def _add(path: Path, digest: hashlib._Hash) -> bool:
 
 
 def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Return where a module lies, in Python's search path or in ``folders``, without importing it or its packages."""
+    """Return the place of a module in Python's search path or in ``folders``, without importing it or its packages."""
     first, *others = name.split(".")
     found = _find_top_level(first, folders)
     for count in range(1, len(others) + 1):
@@ -168,12 +168,12 @@ def _find_top_level(name: str, folders: Sequence[str]) -> ModuleSpec | None:
         return loaded.__spec__
     try:
         return importlib.util.find_spec(name) or _find_in(folders, name)
-    except (ValueError, ModuleNotFoundError):  # __main__ of a program that is no file; a file in a run
+    except (ValueError, ModuleNotFoundError):  # __main__ of a program that is not a file; a file in a run
         return None
 
 
 def _find_in(folders: Sequence[str], name: str) -> ModuleSpec | None:
-    """Return the module or package, with or without an ``__init__``, of the last part of ``name`` in ``folders``."""
+    """Return the module or package, with or without an ``__init__``, for the last part of ``name`` in ``folders``."""
     portions: list[str] = []
     for folder in folders:
         found = FileFinder(folder, *LOADERS).find_spec(name)

@@ -25,7 +25,7 @@ _OF_IMPORTS: Final = ("<frozen importlib", os.path.dirname(importlib.__file__) +
 
 
 class FromSource(SourceFileLoader):
-    """Runs the source that was shown and hashed, never the bytecode beside it, which may be of another source."""
+    """Runs the source that was shown and hashed, never the bytecode beside it, which may be from another source."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the compiled source."""
@@ -34,7 +34,7 @@ class FromSource(SourceFileLoader):
 
 
 class ImportGuard:
-    """A finder in front of Python's own for files, which hides some of what that finds."""
+    """A finder before Python's own for files, which hides some of its results."""
 
     def __init__(self) -> None:
         self._runs: set[Path] = set()
@@ -42,7 +42,7 @@ class ImportGuard:
         self._allowed: set[Path] = set()
 
     def refuse(self, run: Path) -> None:
-        """Hide everything in a run or checkpoint from now on: it has no modules."""
+        """Hide everything in a run or checkpoint from now on, as it has no modules."""
         self._runs.add(run.resolve())
         self._install()
 
@@ -54,8 +54,8 @@ class ImportGuard:
     def allow(self, folders: Sequence[str]) -> None:
         """Let modules be found in folders of the user's, while a run beside them is read.
 
-        Only those that are named, and what they import: a module there that an installed package asks for by name has
-        been allowed by nobody.
+        This applies to named modules and their imports. Nobody has allowed a module there that an installed package
+        asks for by name.
         """
         self._allowed |= {Path(folder).resolve() for folder in folders}
         if self._allowed:
@@ -65,7 +65,7 @@ class ImportGuard:
     def reading(self, run: Path) -> Iterator[None]:
         """Hide what is beside ``run`` and in the current folder from installed packages in the body.
 
-        They try to import what may be there: extras of theirs that are not installed.
+        They may try to import optional packages that are not installed, and would find files there.
         """
         places = [run.resolve(), run.resolve().parent, run.resolve().parent.parent, Path.cwd().resolve()]
         self._beside += places
@@ -79,7 +79,7 @@ class ImportGuard:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what Python's own finder finds; raises ModuleNotFoundError where that is hidden."""
+        """Return the result of Python's own finder; raises ModuleNotFoundError if that is hidden."""
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and any(map(self._is_hidden, _places(spec))):
             raise ModuleNotFoundError(f"No module named {name!r}: {next(_places(spec))} is not imported", name=name)
@@ -88,7 +88,7 @@ class ImportGuard:
         return spec
 
     def invalidate_caches(self) -> None:
-        """Do nothing: it keeps none."""
+        """Do nothing, as it has no caches."""
 
     def _is_hidden(self, place: str) -> bool:
         path = Path(os.path.realpath(place))
@@ -106,7 +106,7 @@ class ImportGuard:
 
 
 GUARD: Final = ImportGuard()
-"""Of this process."""
+"""The guard of this process."""
 
 
 def hides_what_is_beside(read: Callable[P, Result]) -> Callable[P, Result]:
@@ -127,9 +127,9 @@ def _places(spec: ModuleSpec) -> Iterator[str]:
 
 
 def _importer_is_installed(*, by_statement: bool = False) -> bool:
-    """Return whether the code that imports is an installed package's; what this package imports has been decided.
+    """Return whether the importing code is an installed package's; imports of rlexp itself are decided elsewhere.
 
-    ``by_statement``: and has the name in an ``import`` statement of its own. Else somebody gave it the name.
+    ``by_statement``: it must also have the name in its own ``import`` statement; else somebody gave it the name.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

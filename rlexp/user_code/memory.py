@@ -1,6 +1,6 @@
-"""What this user has trained with: files of modules and addresses, remembered outside of any run.
+"""The code and addresses with which this user has trained, stored outside of any run.
 
-A run that is evaluated or resumed later only names them, and it may be a stranger's.
+A run that is evaluated or resumed later only names them, and may be a stranger's.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ FILE_NAME: Final = "trusted.json"
 _FORMAT: Final = 1
 _MOST_BYTES: Final = 8 << 20
 _MOST: Final = 5000
-"""Entries of each kind that are kept: the newest."""
+"""Most entries of each kind that are stored: the newest."""
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _LOCK_TIMEOUT_S: Final = 3.0
 _LOCK_POLL_S: Final = 0.05
 _ACCOUNTS: Final = ("wandb://", "mlflow://")
 _OWN_ACCOUNTS: Final = ("wandb:///", "mlflow:///")
-"""Where a file names no entity."""
+"""The account name if a file names no entity."""
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """A part that this user has trained with."""
+    """A part with which this user has trained."""
 
     name: str
-    """As an experiment names it: ``my_env``, ``my_env:MyEnv``."""
+    """The name in an experiment: ``my_env``, ``my_env:MyEnv``."""
     module: ModuleFile
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What is remembered, the newest last."""
+    """The stored entries, the newest last."""
 
     parts: tuple[Remembered, ...] = ()
     addresses: tuple[str, ...] = ()
-    """Digests of the URLs of storages, which may have passwords."""
+    """Digests of the URLs of storages, which may contain passwords."""
 
     @staticmethod
     def read() -> Memory:
-        """Return what is remembered; nothing where there is no file, or somebody else may have written it."""
+        """Return the stored entries; empty if there is no file, or somebody else may have written it."""
         folder = state_folder()
         try:
             return NOTHING if folder is None else _parsed(_private_bytes(folder / FILE_NAME))
@@ -68,7 +68,7 @@ class Memory:
         return _digest(url) in self.addresses
 
     def find(self, name: str, folders: Iterable[str]) -> Iterator[ModuleFile]:
-        """Yield the files that are remembered for a name, those in ``folders`` first, then the newest."""
+        """Yield the stored files for a name, files in ``folders`` first, then the newest."""
         order = [os.path.realpath(folder) for folder in folders]
         known = [part.module for part in reversed(self.parts) if part.name == name]
         yield from sorted(known, key=lambda each: order.index(each.folder) if each.folder in order else len(order))
@@ -78,7 +78,7 @@ NOTHING: Final = Memory()
 
 
 def state_folder() -> Path | None:
-    """Return where files of this user's are that are no configuration; None where there is no home."""
+    """Return the folder for this user's state; None if there is no home."""
     given = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(given):
         return Path(given, "rlexp")
@@ -87,7 +87,7 @@ def state_folder() -> Path | None:
 
 
 def remember_plan(plan: Plan) -> Notice | None:
-    """Remember the modules and storages that experiments of this user's own name; return why that failed."""
+    """Store the modules and storages that this user's own experiments name; return a notice if that failed."""
     experiments = plan.named_experiments
     names = dict.fromkeys(plan.modules.imports)
     for experiment in experiments:
@@ -99,7 +99,7 @@ def remember_plan(plan: Plan) -> Notice | None:
 
 
 def addresses_of(plan: Plan) -> tuple[str, ...]:
-    """Return what a plan sends to: storages of checkpoints and of studies, and accounts of trackers."""
+    """Return the addresses to which a plan sends: storages of checkpoints and studies, and accounts of trackers."""
     storages = [trial.experiment.storage for trial in plan.everything]
     storages += [sweep.search.optuna.storage for sweep in plan.sweeps]
     tracks = [trial.experiment.track for trial in plan.everything]
@@ -108,31 +108,31 @@ def addresses_of(plan: Plan) -> tuple[str, ...]:
 
 
 def model_files(experiments: Iterable[Experiment]) -> Iterator[tuple[str, str]]:
-    """Yield the envs of MuJoCo that are given a model's file, and how that is remembered.
+    """Yield MuJoCo's envs with a given model file, and the text under which that is stored.
 
     A model names more files, which MuJoCo opens whatever they are.
     """
     for experiment in experiments:
         for given in (experiment.config.env_config, experiment.config.evaluation_config.env_config):
             file = str(given.get("xml_file", ""))
-            if file and Path(file).name != file:  # else it is one of Gymnasium's
+            if file and Path(file).name != file:  # otherwise it is one of Gymnasium's
                 yield experiment.env, f"{experiment.env} with {file}"
 
 
 def typed_addresses(plan: Plan, overrides: Iterable[str]) -> set[str]:
-    """Return the addresses that this user has typed, as a URL or as ``--track``, which means an account of theirs."""
+    """Return the addresses that this user typed, as a URL or as ``--track``, which means this user's account."""
     keys, values = zip(*((each.strip() for each in text.split("=", 1)) for text in ("=", *overrides)), strict=True)
     tracks = "track.to" in keys
     return {url for url in addresses_of(plan) if url in values or (tracks and url.startswith(_OWN_ACCOUNTS))}
 
 
 def is_account(url: str) -> bool:
-    """Return whether an address is of a tracker."""
+    """Return whether an address belongs to a tracker."""
     return url.startswith(_ACCOUNTS)
 
 
 def _accounts(track: TrackConfig) -> Iterator[str]:
-    """Yield where trackers record, as a URL: the server is this user's, project and entity are the file's choice."""
+    """Yield trackers' places as URLs: the server is this user's, project and entity are the file's choice."""
     if "wandb" in track.to:
         yield f"wandb://{track.wandb.entity or ''}/{track.wandb.project or ''}"
     if "mlflow" in track.to:
@@ -140,7 +140,7 @@ def _accounts(track: TrackConfig) -> Iterator[str]:
 
 
 def remember(parts: Iterable[Remembered], addresses: Iterable[str] = ()) -> Notice | None:
-    """Remember what this user has named; return what to tell where that is not possible."""
+    """Store what this user has named; return a notice if that is not possible."""
     parts, digests = list(parts), [_digest(url) for url in addresses]
     if not parts and not digests:
         return None
@@ -191,7 +191,7 @@ def _private_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other commands of this user from writing meanwhile; raises OSError where one does so for too long."""
+    """Keep other commands of this user from writing meanwhile; raises OSError if one writes for too long."""
     descriptor = os.open(folder / "trusted.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline_s = time.monotonic() + _LOCK_TIMEOUT_S

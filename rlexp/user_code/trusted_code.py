@@ -1,7 +1,7 @@
-"""What code may be run for a run, a checkpoint or a task: these name parts, and only this machine's user allows code.
+"""Decides which code may run for a run, a checkpoint or a task: these name parts, and only this user allows code.
 
-Gymnasium's own envs and those of installed packages are this machine's. Modules and classes are run if they were
-allowed on this call, or are the files that this user has trained with. A table in docs/operating.md says the same.
+Gymnasium's own envs and envs of installed packages belong to this machine. Modules and classes run if they were allowed
+on this call, or are the files with which this user has trained. A table in docs/operating.md says the same.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rlexp.user_code.import_guard import GUARD
 from rlexp.user_code.memory import Memory, Remembered, is_account, model_files, remember
 
 _ENVS_OF_GYM: Final = ("GymV21Environment-v0", "GymV26Environment-v0")
-"""They import the module that their ``env_id`` names."""
+"""Envs that import the module that their ``env_id`` names."""
 _MOST_SHOWN: Final = 10
-"""Names in a message."""
+"""Most names in a message."""
 _WHERE: Final = "a module is looked for in installed packages, PYTHONPATH and the current folder"
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a task is not played here."""
+    """The reason why a task is not played here."""
 
     message: str
     """The end of a sentence that begins with the task."""
@@ -44,7 +44,7 @@ class Part:
     name: str
     """``my_env``, ``my_env:MyEnv``."""
     option: str
-    """What allows it."""
+    """The option that allows it."""
 
     @property
     def module(self) -> str:
@@ -59,42 +59,42 @@ class Part:
 
 @dataclass(frozen=True)
 class Named:
-    """What a run or a checkpoint names."""
+    """The code that a run or a checkpoint names."""
 
     place: Path
-    """The run, or the checkpoint where it is in none."""
+    """The run, or the checkpoint if it is not in a run."""
     imports: Sequence[str]
     folders: Sequence[str]
-    """Where modules were looked for when it was trained. They choose among remembered files only."""
+    """Folders in which modules were searched when it was trained. They choose only among stored files."""
     experiments: Iterable[Experiment] = ()
 
     def parts(self) -> list[Part]:
-        """Return what it names of code."""
+        """Return the code that it names."""
         return list(
             dict.fromkeys(chain((Part(name, "--import") for name in self.imports), *map(_parts, self.experiments)))
         )
 
 
 Ask = Callable[[Part, ModuleFile], bool]
-"""Shows a user at a terminal a file that would be run; returns whether it may be."""
+"""A function that shows a file to a user at a terminal, and returns whether it may run."""
 
 
 @dataclass(frozen=True)
 class TrustedCode:
-    """What was allowed with ``--allow-env``, ``--import``, ``--allow-class`` and ``--allow-storage``."""
+    """The parts allowed with ``--allow-env``, ``--import``, ``--allow-class`` and ``--allow-storage``."""
 
     envs: frozenset[str] = frozenset()
     modules: UserModules = NO_MODULES
-    """The modules that may be imported, and where they may lie."""
+    """The modules that may be imported, and their possible places."""
     classes: frozenset[str] = frozenset()
     """The classes (``module:Class``) that may be named in ``config``, with any arguments.
 
-    Not all of a module's: it may have imported some that write files or start programs with what they are given.
+    Not all classes of a module: it may have imported some that write files or start programs with their arguments.
     """
     storages: frozenset[str] = frozenset()
     """The storages that a run may name."""
     ask: Ask | None = field(default=None, compare=False)
-    """None: nobody can be asked."""
+    """A function that asks the user; None: nobody can be asked."""
 
     @staticmethod
     def of(
@@ -104,7 +104,7 @@ class TrustedCode:
         storages: Iterable[str] | None = None,
         ask: Ask | None = None,
     ) -> TrustedCode:
-        """Return what options or arguments have allowed; modules of them may lie in the current folder."""
+        """Return the parts that options or arguments have allowed; their modules may be in the current folder."""
         modules = UserModules(tuple(imports or ()), with_current_folder(()))
         named = (frozenset(each or ()) for each in (envs, classes, storages))
         envs, classes, storages = named
@@ -113,7 +113,7 @@ class TrustedCode:
     def obstacle(
         self, env: str, env_config: Mapping[str, Any], imports: Sequence[str], parts: Iterable[UserPart]
     ) -> Obstacle | None:
-        """Return what of a task nobody has allowed here; None where there is nothing.
+        """Return the part of a task that nobody has allowed here; None if there is none.
 
         ``env_config`` are keyword arguments that a stranger chooses: files to read, servers to call.
         """
@@ -137,10 +137,10 @@ class TrustedCode:
         return None
 
     def decided(self, named: Named) -> UserModules:
-        """Return the modules that may be imported for a run or checkpoint, and where they lie.
+        """Return the modules that may be imported for a run or checkpoint, and their folders.
 
-        None of its own folders is searched: only those of files that were allowed. From now on nothing in it can be
-        imported. Raises ResumeError, with the options to type, where it names what nobody has allowed.
+        Its own folders are not searched, only the folders of allowed files. From now on nothing in it can be imported.
+        Raises ResumeError, with the options to type, if it names code that nobody has allowed.
         """
         place = named.place.resolve()
         GUARD.refuse(place)
@@ -165,7 +165,7 @@ class TrustedCode:
         return UserModules(imports, folders, tuple(dict.fromkeys(file.module for file in found)))
 
     def check_storage(self, url: str, run: Path, shown: str) -> None:
-        """Raise ResumeError where a run names a storage or tracker that is not this user's: credentials are sent to it.
+        """Raise ResumeError if a run names a storage or tracker that is not this user's, as credentials are sent to it.
 
         ``shown`` is the URL without its own.
         """
@@ -185,7 +185,7 @@ class TrustedCode:
         return part.name in allowed[part.option]
 
     def _file(self, part: Part, named: Named, memory: Memory) -> ModuleFile | None:
-        """Return the file that may be run for a part: allowed on this call, remembered, or allowed when asked."""
+        """Return the file that may run for a part: allowed on this call, stored, or allowed when asked."""
         if not part.module:
             return None
         if self._is_named(part):
@@ -209,16 +209,16 @@ class TrustedCode:
 
 
 NOTHING_ALLOWED: Final = TrustedCode()
-"""Only what this user has trained with."""
+"""The code with which this user has trained, and no other."""
 
 
 def _typed(option: str, name: str) -> str:
-    """Return an option as a shell takes it: a name is a stranger's, and the words are there to be copied."""
+    """Return an option in a shell's form, to be copied; the name is a stranger's."""
     return f"{option} {shlex.quote(_shown(name))}"
 
 
 def _shown(name: str) -> str:
-    """Return a name in one line: others would look like lines of ours."""
+    """Return a name in one line, as other lines would look like ours."""
     return name if name.isprintable() else repr(name)
 
 
@@ -229,7 +229,7 @@ def _parts(experiment: Experiment) -> Iterator[Part]:
 
 
 def _check(file: ModuleFile, folders: tuple[str, ...], place: Path, named: Named) -> None:
-    """Raise ResumeError for a module inside the run, or one that another file would be imported for."""
+    """Raise ResumeError for a module inside the run, or one for which another file would be imported."""
     if file.is_within([place]):
         message = f"the module {file.module}, which {named.place} names, is inside it: {file.file}"
         raise ResumeError(message, "move it elsewhere if it is yours; a run has no modules")

@@ -129,7 +129,7 @@ def test_act_batch_refuses_other_batches(tmp_path: Path) -> None:
     policy = rlexp.load_policy(saved_checkpoint(tmp_path, "DQN", env_config={"observations": "dict"}))
     others: list[Any] = [{"place": np.zeros((2, 2))}, 3, []]
     for wrong in others:
-        with pytest.raises(UsageError, match=r"no batch of|no observations"):
+        with pytest.raises(UsageError, match=r"not a batch of|no observations"):
             policy.act_batch(wrong)
 
 
