@@ -132,7 +132,7 @@ def test_actor_does_nothing_of_a_trainers(boards: Mapping[str, Board], act: str)
     trainer = boards["trainer"]
     lead = led(trainer, TASK)
     trainer.put_blob(lead, "weights-1", b"weights")
-    with pytest.raises(BoardError, match=r"does not allow|not got the scripts"):
+    with pytest.raises(BoardError, match=r"does not allow|not have the scripts"):
         ACTS_OF_OTHERS[act](boards["actor"], lead)
     assert trainer.get_blob(TASK.id, "weights-1") == b"weights"
     assert [task.id for task in trainer.tasks()] == [TASK.id]
@@ -200,7 +200,7 @@ def test_actor_waits_for_a_trainer_to_load_the_scripts(boards: Mapping[str, Boar
     lead = led(trainer, TASK)
     seat = claimed(actor)
     server.command("SCRIPT", "FLUSH")
-    with pytest.raises(BoardLostError, match="not got the scripts"):
+    with pytest.raises(BoardLostError, match="not have the scripts"):
         actor.beat(seat, [b"row"])
     published(trainer, lead)
     kept(actor, seat)

@@ -439,7 +439,7 @@ def test_a_second_ctrl_c_says_what_is_kept_and_leaves_run_and_trials_stopped(
 def test_a_damaged_run_json_is_refused_and_not_locked(tmp_path: Path, text: str) -> None:
     path = finished(tmp_path)
     (path / "run.json").write_text(text)
-    with pytest.raises(ResumeError, match=r"run.json is (damaged|not that of a run of rlexp)"):
+    with pytest.raises(ResumeError, match=r"run.json (is damaged|does not belong to a run of rlexp)"):
         RunDirectory.open(path)
 
 

@@ -202,7 +202,7 @@ def test_storage_of_a_run_that_began_elsewhere_is_not_asked(directory: Path, url
 
 @pytest.mark.parametrize("name", ["../other", "..", "", "a/b", "a\\b", "a%2fb", "%2E%2e", "a\nb", "a\0b", "a%00b"])
 def test_names_of_a_record_do_not_lead_out_of_the_storage(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ResumeError, match="no name of a folder"):
+    with pytest.raises(ResumeError, match="not a valid name of a folder"):
         StoragePlace.at(tmp_path.as_uri()).below(name, "trial")
 
 

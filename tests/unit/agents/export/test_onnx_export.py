@@ -108,7 +108,7 @@ def test_model_of_other_weights_is_refused(model: bytes, policy: GreedyPolicy) -
 
 def test_model_that_takes_other_actions_is_refused(model: bytes, policy: GreedyPolicy) -> None:
     worst = replace(policy.exportable, choose=lambda values: values.argmin(axis=1))
-    with pytest.raises(ExportError, match="actions of observations drawn: they are not those of the best"):
+    with pytest.raises(ExportError, match="actions of observations drawn: they do not belong to the best"):
         Verifier(model, replace(policy, exportable=worst)).verify(observations(policy))
 
 
