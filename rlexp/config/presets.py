@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from rlexp.config.command_line import LoadOptions, Override, parse_overrides
 from rlexp.config.convert import converted
-from rlexp.config.examples import MEASURED, UNSEEN, examples
+from rlexp.config.examples import MEASURED, UNSEEN, Example, examples
 from rlexp.config.keys.agents import built_in_base
 from rlexp.config.keys.env_ids import (
     current_env,
@@ -99,20 +99,22 @@ class Preset:
 def example_for(agent: str, env: str) -> Preset | None:
     """Return the settings of the example with just this agent and env; None if there is none.
 
-    Of several, those that go for the score that solves the env come first, then those that are named after the agent.
+    Several are ranked: first those that do not stop short of the score that solves the env, then those that are named
+    after the agent, then those for this env alone.
     """
     current = (current_env(env) or (env, {}))[0]
     found = [each for each in examples() if each.agents == (agent,) and current in each.envs and not each.is_sweep]
-    texts = {each.name: each.path.read_text(encoding="utf-8") for each in found if each.files == (each.path,)}
-    texts = {name: text for name, text in texts.items() if len(_NAME.findall(text)) == 1}
+    read = [(each, each.path.read_text(encoding="utf-8")) for each in found if each.files == (each.path,)]
 
-    def rank(name: str) -> tuple[bool, bool]:
-        goal = _GOAL.search(texts[name])
+    def rank(one: tuple[Example, str]) -> tuple[bool, bool, int]:
+        example, text = one
+        goal = _GOAL.search(text)
         falls_short = goal is not None and float(goal[1]) < SOLVED.get(current, float("-inf"))
-        return falls_short, not name.endswith(f"-{agent.lower()}")
+        return falls_short, not example.name.endswith(f"-{agent.lower()}"), len(example.envs)
 
-    best = min(texts, key=rank, default=None)
-    return None if best is None else Preset(f"the example {best}", _FACTS.sub("", texts[best]))
+    single = [(example, text) for example, text in read if len(_NAME.findall(text)) == 1]
+    best = min(single, key=rank, default=None)
+    return None if best is None else Preset(f"the example {best[0].name}", _FACTS.sub("", best[1]))
 
 
 def general_for(agent: str, env: str, kind: Kind) -> Preset:

@@ -126,6 +126,12 @@ def test_an_example_that_stops_short_of_the_solved_score_comes_last() -> None:
     assert found.title == "the example cartpole-dqn-50k"
 
 
+def test_an_example_for_one_env_comes_before_one_for_several() -> None:
+    found = example_for("APEX", "BreakoutNoFrameskip-v4")
+    assert found is not None
+    assert found.title == "the example breakout-apex"
+
+
 def test_an_example_with_a_grid_of_envs_is_one_for_each() -> None:
     text, _, _ = kept("DQN", "MinAtar/SpaceInvaders-v1")
     assert text.startswith("# Settings: the example minatar-dqn.")
