@@ -1,4 +1,4 @@
-"""Weights & Biases and MLflow: each in a process of its own beside the command, which never waits for it."""
+"""Weights & Biases and MLflow, each in its own process beside the command, which never waits for it."""
 
 from rlexp.trackers.trackers import Trackers
 

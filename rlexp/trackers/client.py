@@ -1,6 +1,6 @@
 """What the command and a tracker's process say to each other, and what that process asks of a library's client.
 
-Messages are a line of JSON each. What is kept of a trial in its directory lets a later command continue it.
+Messages are a line of JSON each. A file in the trial's directory lets a later command continue its tracker run.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class TrackedTrial:
     folder: str
     """The directory of the trial."""
     run_folder: str
-    """That of the run."""
+    """The directory of the run."""
     config: Mapping[str, Any]
     """Every key with its value, as nested mappings; secrets are masked."""
     varied: Mapping[str, Any]
-    """What the trials of the run differ in, and its value here."""
+    """The keys that differ between the trials of the run, with this trial's values."""
     options: Mapping[str, Any]
-    """What its experiment has under ``track.NAME``."""
+    """The options of its experiment under ``track.NAME``."""
     versions: Mapping[str, str | None]
-    """Of rlexp, Python and the packages that decide a result."""
+    """Versions of rlexp, Python and the packages that decide a result."""
     git_commit: str | None
-    """Of the folder in which the command was started."""
+    """The Git commit of the folder in which the command was started."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class TrackedRow:
     steps: int
     """``timesteps_total``."""
     time_s: float
-    """When it was made, in seconds since 1970."""
+    """Time of the row, in seconds since 1970."""
     values: Mapping[str, float]
-    """By their flat names: ``info/learner/loss``."""
+    """The numbers by their flat names: ``info/learner/loss``."""
 
 
 Note = Callable[[str], None]
@@ -87,17 +87,17 @@ class TrialState:
     """What a tracker must know of a trial when it is resumed: ``TRIAL/wandb.json``, ``TRIAL/mlflow.json``."""
 
     id: str = ""
-    """That of its run in the tracker; empty: it has none yet."""
+    """The id of its run in the tracker; empty before there is one."""
     rows: int = 0
     """Number of rows that were recorded."""
     best: float | None = None
-    """The highest mean episode reward of them."""
+    """The highest mean episode reward of these rows."""
     sent: dict[str, str] = field(default_factory=dict)
     """The checkpoints and videos that were sent, by name: the SHA-256 of a checkpoint's manifest, empty for a video."""
 
     @classmethod
     def read(cls, file: Path) -> TrialState:
-        """Return what ``file`` has; an empty one where there is none, or it is damaged."""
+        """Return the content of ``file``; an empty state if it is missing or damaged."""
         with suppress(OSError, ValueError, TypeError):
             data = read_json(file)
             state = cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
@@ -142,7 +142,7 @@ class TrackerClient(Protocol):
     """One library; each method may raise anything that the library does."""
 
     def places(self, options: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return in words where each of the ``track.NAME`` sections records; raises UsageError where none can."""
+        """Return in words where each of the ``track.NAME`` sections records; raises UsageError if one cannot record."""
 
     def begin(self, trial: TrackedTrial, state: TrialState) -> TrackedRun:
-        """Begin the run of a trial, or continue that of ``state``; ``state`` gets its id."""
+        """Begin the run of a trial, or continue the run of ``state``; ``state`` gets its id."""

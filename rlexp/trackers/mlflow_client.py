@@ -26,7 +26,7 @@ from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, Tr
 
 T = TypeVar("T")
 DATABASE: Final = "mlflow.db"
-"""Beside the runs; used where MLFLOW_TRACKING_URI names no other place."""
+"""The database beside the runs, used unless MLFLOW_TRACKING_URI names another place."""
 ARTIFACTS: Final = "mlruns"
 """The folder of the artifacts of that database."""
 STATUSES: Final[Mapping[Status | None, str]] = {
@@ -37,7 +37,7 @@ STATUSES: Final[Mapping[Status | None, str]] = {
 }
 """How a run of MLflow ends, by how its trial has; None: the command died."""
 _BATCH: Final = 100
-"""MLflow takes so many parameters at a time."""
+"""The most parameters that MLflow takes in one call."""
 _LONGEST_VALUE: Final = 6000
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w\-. /:]", re.ASCII)
 
@@ -46,7 +46,7 @@ class MlflowTracker:
     """The TrackerClient of MLflow."""
 
     def __init__(self, out: Path, note: Note) -> None:
-        """``out``: the directory that the run is in."""
+        """``out``: the directory that contains the run."""
         self._out, self._note = out, note
         self._uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out / DATABASE}"
         self._client: MlflowClient | None = None
@@ -153,7 +153,7 @@ def _tags(trial: TrackedTrial) -> dict[str, str]:
 
 
 def _parameters(trial: TrackedTrial) -> Iterator[tuple[str, str]]:
-    """Yield the keys as -o has them, and what varies once more as ``varied.KEY``; without those that are null."""
+    """Yield the keys as ``-o`` spells them, and varied keys again as ``varied.KEY``; without those that are null."""
     varied = {f"varied.{key}": value for key, value in trial.varied.items()}
     for key, value in flatten({**trial.config, **varied}).items():
         if value is not None:

@@ -1,8 +1,8 @@
 """The process of a tracker: ``python -m rlexp.trackers.serving FD``, started by TrackerProcess.
 
-Reads messages from stdin, a line of JSON each, hands them to the library and confirms each. When stdin ends without
-a FINISH, the command has died: then the runs are ended as interrupted. Whatever the library does then, this process
-and its children end within ``ORPHAN_TIMEOUT_S``.
+Reads messages from stdin, a line of JSON each, hands them to the library and confirms each. When stdin ends without a
+FINISH, the command has died: then the runs are ended as interrupted. In any case, this process and its children end
+within ``ORPHAN_TIMEOUT_S`` of that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rlexp.trackers.client import (
 )
 
 ORPHAN_TIMEOUT_S: Final = 30.0
-"""How long this process may outlive a command that was killed."""
+"""Seconds that this process may outlive a command that was killed."""
 _LOOK_S: Final = 0.5
 _LONGEST_ERROR: Final = 300
 
@@ -100,7 +100,7 @@ class OpenTrial:
 
 
 def _digest(checkpoint: Path) -> str | None:
-    """Return what tells a checkpoint from one that was written in its place after a restart; None: it was removed."""
+    """Return a digest that tells a checkpoint from a later one under the same name; None if it was removed."""
     try:
         return hashlib.sha256(read_regular(checkpoint / MANIFEST)).hexdigest()
     except OSError:
@@ -154,7 +154,7 @@ class Service:
 
     @contextmanager
     def _failures_noted(self, name: str) -> Iterator[None]:
-        """Go on where a step for a trial fails; only the first failure is noted: others follow where none has begun."""
+        """Continue when a step for a trial fails; note only the first failure: others may follow from it."""
         try:
             yield
         except Exception as error:  # of any kind of library
@@ -164,7 +164,7 @@ class Service:
 
 
 def _error_text(error: Exception) -> str:
-    """Return what an error says, on one line and without passwords."""
+    """Return the text of an error on one line, without passwords."""
     text = " ".join(str(masked(str(error))).split())
     return text[:_LONGEST_ERROR] or type(error).__name__
 

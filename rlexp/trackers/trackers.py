@@ -1,6 +1,6 @@
-"""The command's end of its trackers: a process for each, and what the runner hands each trial's rows to.
+"""The command's side of its trackers: one process for each, and the senders of each trial's rows.
 
-A process may hang or die, and training goes on. ``serving`` is its end, ``client`` what the two say to each other.
+A process may hang or die, and training goes on. ``serving`` is the other side; ``client`` has their messages.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from rlexp.text import masked
 from rlexp.trackers.client import Kind, TrackedRow, TrackedTrial
 
 START_TIMEOUT_S: Final = 60.0
-"""How long importing the library may take; it is done before anything is created."""
+"""Seconds that importing the library may take; it is done before anything is created."""
 FINISH_TIMEOUT_S: Final = 30.0
-"""How long the end of a run waits for what is not recorded yet."""
+"""Seconds that the end of a run waits for rows that are not recorded yet."""
 MAX_WAITING: Final = 10_000
 """Messages that may wait for a process that hangs; further rows are left out and counted."""
 _NO_MESSAGE_S: Final = 3600.0
@@ -54,7 +54,7 @@ class TrackerProcess:
     """Owns the process and two threads, one for each direction, from construction to ``close``."""
 
     def __init__(self, name: TrackerName, options: Sequence[Mapping[str, Any]], out: Path) -> None:
-        """Start it; ``options`` are those of the experiments of the run, which lies in ``out``."""
+        """Start it; ``options``: the tracker options of the run's experiments; ``out``: the run's directory."""
         self.name = name
         self._mark = Path(f"tracker-{uuid.uuid4().hex}")
         request = {"tracker": name, "options": [dict(each) for each in options], "out": str(out.absolute())}
@@ -70,7 +70,7 @@ class TrackerProcess:
         self._threads: list[threading.Thread] = []
 
     def wait_until_ready(self) -> list[str]:
-        """Return where it will record, in words; raises UsageError where it cannot."""
+        """Return in words where it will record; raises UsageError if it cannot."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -92,7 +92,7 @@ class TrackerProcess:
         return list(message["places"])
 
     def send(self, kind: Kind, content: Mapping[str, Any]) -> None:
-        """Let the process have a message; returns at once. Where too many wait, it is left out and counted."""
+        """Queue a message for the process and return at once. If too many wait, it is left out and counted."""
         if self._has_ended.is_set():
             return
         try:
@@ -107,19 +107,19 @@ class TrackerProcess:
             self._num_sent += 1
 
     def drain_notes(self) -> list[str]:
-        """Return what there is to say since the last call."""
+        """Return the notes since the last call."""
         with self._lock:
             notes, self._notes = self._notes, []
             return notes
 
     def ask_to_finish(self) -> None:
-        """Let it record what waits and end; returns at once."""
+        """Let it record the waiting messages and end; returns at once."""
         if not self._is_finishing:
             self._is_finishing = True
             self.send(Kind.FINISH, {})
 
     def finish(self, deadline_s: float) -> list[str]:
-        """Wait for its end, but not beyond a time of ``time.monotonic``; return the notes, also of what is missing."""
+        """Wait for its end until ``deadline_s`` of ``time.monotonic``; return the notes, also about missing rows."""
         self.ask_to_finish()
         self._has_ended.wait(max(deadline_s - time.monotonic(), 0))
         with self._lock:
@@ -132,7 +132,7 @@ class TrackerProcess:
         return self.drain_notes()
 
     def close(self) -> None:
-        """End the process and all that it has started; idempotent."""
+        """End the process and all processes that it has started; idempotent."""
         self._has_ended.set()
         kill(family_of(self._mark))
         for thread in self._threads:
@@ -182,13 +182,13 @@ class TrackerProcess:
 
 
 CLOSE_TIMEOUT_S: Final = 3.0
-"""How long a command that has failed, or is to end at once, waits for its trackers."""
+"""Seconds that a command waits for its trackers when it has failed or must end at once."""
 
 
 class Trackers:
     """Owns the processes of the trackers that a run's experiments ask for; a context manager.
 
-    A run without any has none. Nothing of a library is imported into this process.
+    A run without trackers has no process. This process imports nothing of a library.
     """
 
     def __init__(self, processes: Mapping[TrackerName, TrackerProcess]) -> None:
@@ -198,9 +198,9 @@ class Trackers:
 
     @classmethod
     def started(cls, trials: Iterable[Trial], out: Path, note: Callable[[None, str], object]) -> Trackers:
-        """Start the trackers of ``trials``, whose run lies in ``out``, and say where they record.
+        """Start the trackers of ``trials``, whose run is in ``out``, and note where they record.
 
-        Raises UsageError, with no process left, where a library is missing or does not know an account.
+        Raises UsageError if a library is missing or does not know an account; then no process is left.
         """
         processes: dict[TrackerName, TrackerProcess] = {}
         trackers = cls(processes)
@@ -218,16 +218,16 @@ class Trackers:
         return trackers
 
     def of(self, trial: Trial, folder: Path, record: RunRecord) -> Sequence[TrialTracker]:
-        """Return what hands the rows of ``trial`` to the processes; see ``RunTrackers``."""
+        """Return the objects that send the rows of ``trial`` to the processes; see ``RunTrackers``."""
         names = [name for name in trial.experiment.track.to if name in self._processes]
         return [RowSender(self._processes[name], tracked(trial, name, folder, record)) for name in names]
 
     def drain_notes(self) -> list[str]:
-        """Return what there is to say since the last call."""
+        """Return the notes since the last call."""
         return [note for process in self._processes.values() for note in process.drain_notes()]
 
     def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> list[str]:
-        """Wait until everything is recorded, all trackers at once, for ``timeout_s`` at most; return the notes."""
+        """Wait up to ``timeout_s`` until all trackers have recorded everything; return the notes."""
         self._is_finished = True
         for process in self._processes.values():
             process.ask_to_finish()
@@ -235,7 +235,7 @@ class Trackers:
         return [note for process in self._processes.values() for note in process.finish(deadline_s)]
 
     def close(self) -> None:
-        """End the processes; without ``finish`` they get a moment first. Idempotent."""
+        """End the processes; without ``finish`` they get ``CLOSE_TIMEOUT_S`` first. Idempotent."""
         try:
             if not self._is_finished:
                 self.finish(CLOSE_TIMEOUT_S)
@@ -252,20 +252,20 @@ class Trackers:
 
 
 class RowSender:
-    """Hands what happens to one trial to a tracker's process; a trial without a result and an error is not shown."""
+    """Sends the events of one trial to a tracker's process; a trial without a result and an error is not shown."""
 
     def __init__(self, process: TrackerProcess, trial: TrackedTrial) -> None:
         self._process, self._trial = process, trial
         self._has_begun = False
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Hand the numbers of ``row`` on."""
+        """Send the numbers of ``row``."""
         self._begin()
         sent = TrackedRow(self._trial.name, row["timesteps_total"], row["timestamp"], dict(scalars(row)))
         self._process.send(Kind.ROW, asdict(sent))
 
     def end(self, status: Status, score: float | None) -> None:
-        """Hand on how the trial ended."""
+        """Send how the trial ended."""
         if status is Status.ERROR:
             self._begin()
         if self._has_begun:
@@ -281,7 +281,7 @@ class RowSender:
 
 
 def asked_for(trials: Iterable[Trial]) -> dict[TrackerName, list[dict[str, Any]]]:
-    """Return the trackers of ``trials``, each with the different options that their experiments have for it."""
+    """Return the trackers of ``trials``, each with the different options that their experiments give it."""
     found: dict[TrackerName, list[dict[str, Any]]] = {}
     for trial in trials:
         for name in trial.experiment.track.to:
@@ -292,7 +292,7 @@ def asked_for(trials: Iterable[Trial]) -> dict[TrackerName, list[dict[str, Any]]
 
 
 def options_of(trial: Trial, name: TrackerName) -> dict[str, Any]:
-    """Return what the experiment of a trial has under ``track.NAME``."""
+    """Return the options of a trial's experiment under ``track.NAME``."""
     group = {"wandb": trial.experiment.track.wandb, "mlflow": trial.experiment.track.mlflow}[name]
     return group.model_dump(mode="json")
 

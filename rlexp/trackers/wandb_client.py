@@ -18,9 +18,9 @@ from rlexp.runs.record import Status
 from rlexp.trackers.client import Note, TrackedRow, TrackedRun, TrackedTrial, TrialState
 
 INIT_TIMEOUT_S: Final = 20.0
-"""How long the server may take to begin a run; then the run is recorded offline."""
+"""Seconds that the server may take to begin a run; then the run is recorded offline."""
 FINISH_TIMEOUT_S: Final = 25.0
-"""How long the end of a run waits for the server; less than the command waits for this process."""
+"""Seconds that the end of a run waits for the server; less than the command waits for this process."""
 STEPS: Final = "timesteps_total"
 """The column that is the x axis of all charts."""
 _Mode = Literal["online", "offline", "disabled", "shared"]
@@ -42,9 +42,9 @@ class WandbClient:
         return [self._place(each) for each in options]
 
     def begin(self, trial: TrackedTrial, state: TrialState) -> TrackedRun:
-        """Begin or continue the run; where the server does not answer, begin another one offline.
+        """Begin or continue the run; if the server does not answer, begin another one offline.
 
-        The id of the first is in use then, as wandb goes on trying.
+        The id of the first stays in use, as wandb keeps trying to send it.
         """
         state.id = state.id or _new_id()
         # Copies of checkpoints that wait to be sent lie beside the run that they belong to, not in a home directory.
@@ -84,7 +84,7 @@ class WandbRun:
     """One run of wandb; see TrackedRun."""
 
     def __init__(self, run: wandb.Run, trial: TrackedTrial, rows: int) -> None:
-        """``rows``: how many it has from earlier commands."""
+        """``rows``: the number of rows that earlier commands recorded."""
         self._run, self._trial = run, trial
         self._next = rows
         """wandb's own step, which only grows."""
