@@ -1,4 +1,4 @@
-"""Arguments of the public functions: of the wrong type they are a UsageError that names the argument."""
+"""Checks the arguments of the public functions: a wrong type is a UsageError that names the argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _LONGEST_SHOWN: Final = 60
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {"seed": (0, LARGEST_SEED), "allow_failures": (0, 10**15)}
-"""Of whole numbers, by the argument's name; others begin at 1."""
+"""The ranges of whole numbers, by the argument's name; others begin at 1."""
 
 
 def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -39,7 +39,7 @@ def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _checked(name: str, value: object, parameter: inspect.Parameter) -> Any:
-    """Return a value as its annotation has it: NumPy's whole numbers as those of Python, lists as tuples."""
+    """Return a value as its annotation has it: a whole number of NumPy becomes Python's, a list becomes a tuple."""
     kind, _, none = parameter.annotation.rpartition(" | None")
     if kind and not none:
         return None if value is None else CHECKS[kind](name, value, " or None")
@@ -102,7 +102,7 @@ CHECKS: Final[Mapping[str, Callable[[str, object, str], Any]]] = {
     "Sequence[str]": _texts,
     "Experiments": _experiments,
 }
-"""How an argument is checked, by its annotation without ``| None``: its name, its value, and what else it may be."""
+"""The checks by annotation without ``| None``; each takes the argument's name, its value, and what else it may be."""
 
 
 def _wrong(name: str, expected: str, value: object, hint: str | None = None) -> UsageError:

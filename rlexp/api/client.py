@@ -1,7 +1,7 @@
-"""The program's end of the process that trains: starts it, passes its output and Ctrl-C on, returns its Run or raises.
+"""The program's side of the training process: starts it, passes output and Ctrl-C on, returns its Run or raises.
 
-The program itself has no Ray and no torch from a training, keeps its own signal handlers and environment, and may call
-from any thread and any number of times. The workers of Ray never see its ``__main__``.
+The program itself gets no Ray and no torch from a training, and keeps its own signal handlers and environment. It may
+call from any thread and any number of times. The workers of Ray never see its ``__main__``.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from rlexp.processes.signals import SignalHandlers
 from rlexp.tuning.request import Kind, Source, TrainingRequest
 
 END_TIMEOUT_S: Final = 60.0
-"""How long it may take to save and end where this program stops waiting for it, or to end after its answer."""
+"""Seconds that the process may take to save and end after its answer, or after this program stops waiting."""
 OUTPUT_TIMEOUT_S: Final = 2.0
-"""How long its output is read after its end: a process that it has left behind may keep the streams open for ever."""
+"""Seconds that its output is read after its end: a process that it left behind may keep the streams open."""
 _POLL_S: Final = 0.25
-"""How often it is asked whether it has ended, where no stream says so."""
+"""Seconds between two checks whether it has ended, if no stream says so."""
 _OUTPUT_BYTES: Final = 4000
-"""How much of its last output is kept: it may say why it died."""
+"""Bytes of its last output that are kept: they may say why it died."""
 _OF_SIGNALS: Final = 128
-"""Exit codes above it are those of signals."""
+"""Exit codes above this one are exit codes of signals."""
 _MOST_INTERRUPTS: Final = 2
 """The first lets trials save, the second ends them; the next one kills."""
 
 
 def train(kind: Kind, options: Mapping[str, Any]) -> Run:
-    """Train as ``options`` ask, which are those of :func:`rlexp.run`, ``sweep`` or ``resume``, and wait for the end."""
+    """Train and wait for the end; ``options``: arguments of :func:`rlexp.run`, ``sweep`` or ``resume``."""
     source = source_of(options["experiments"]) if "experiments" in options else Source()
     ended = train_in_process(TrainingRequest.of(kind, {**options, "command": sys.argv}, source=source))
     run = None if ended.directory is None or not (ended.directory / RUN_FILE).is_file() else Run.at(ended.directory)
@@ -82,7 +82,7 @@ class Ended:
 
     exit_code: int
     directory: Path | None
-    """Of the run; None where it had none yet, or has none any more."""
+    """The directory of the run; None if there was none yet, or it is gone."""
     was_interrupted: bool
     """Whether Ctrl-C came meanwhile."""
 
@@ -115,7 +115,7 @@ class _TrainingProcess:
         self.answer: Mapping[str, Any] = {}
         """Its one message, once it has come."""
         self.tail = ""
-        """The last of what it printed, where that passes through here."""
+        """The last bytes of its output, if that passes through here."""
         self.num_interrupts = 0
         self._streams = _streams(request.quiet)
         self._received = b""
@@ -160,7 +160,7 @@ class _TrainingProcess:
             self.tail = (self.tail + key.data.write(data))[-_OUTPUT_BYTES:]
 
     def _remaining_s(self, selector: selectors.BaseSelector) -> float:
-        """Return how long to wait on, by what is known now: without bound while it trains."""
+        """Return the seconds to wait in the present state: infinite while it trains."""
         if self._process.poll() is not None:
             return OUTPUT_TIMEOUT_S
         is_ending = self._has_answer or self._receiver not in selector.get_map()
@@ -171,7 +171,7 @@ class _TrainingProcess:
         return self._received.endswith(b"\n")
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C does."""
+        """Do the same as Ctrl-C."""
         self.num_interrupts += 1
         if self.num_interrupts > _MOST_INTERRUPTS:
             self._process.kill()
@@ -183,7 +183,7 @@ class _TrainingProcess:
         return how_it_ended(self._process.returncode)
 
     def close(self) -> None:
-        """Let it save and end where it has not ended; kill it where it does not."""
+        """Let the process save and end if it has not ended; kill it if it does not."""
         end_child(self._process, END_TIMEOUT_S)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr, self._receiver):
             if stream is not None:
@@ -198,7 +198,7 @@ class _TrainingProcess:
 
 
 def _started(sender: int, output: int | None) -> Child:
-    """Start the process, which answers to the descriptor ``sender``."""
+    """Start the process, which writes its answer to the descriptor ``sender``."""
     return start_child(
         own_program("rlexp.api.training_process", str(sender)),
         environment=own_environment(os.environ),
@@ -211,7 +211,7 @@ def _started(sender: int, output: int | None) -> Child:
 
 
 class _TextOutput:
-    """Writes what comes in pieces to a stream of text, or nowhere."""
+    """Writes bytes that come in pieces to a stream of text, or nowhere."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream
@@ -228,7 +228,7 @@ class _TextOutput:
 
 @contextmanager
 def _interrupts_passed_on(process: _TrainingProcess) -> Iterator[None]:
-    """Pass Ctrl-C on; only the main thread gets it, and only where it is not ignored."""
+    """Pass Ctrl-C on; only the main thread gets it, and only if it is not ignored."""
     with SignalHandlers((signal.SIGINT,), lambda number, frame: process.interrupt()):
         yield
 
@@ -236,7 +236,7 @@ def _interrupts_passed_on(process: _TrainingProcess) -> Iterator[None]:
 def _streams(quiet: bool) -> tuple[IO[str] | None, IO[str] | None] | None:
     """Return where output is written; None: the process writes to the same terminal or file itself.
 
-    In a notebook, or where a program has replaced ``sys.stdout``, it passes through here.
+    In a notebook, or where a program has replaced ``sys.stdout``, the output passes through here.
     """
     if quiet:
         return None, None
@@ -270,7 +270,7 @@ _CLASSES: Final[Mapping[str, type[RlexpError]]] = {
         errors.NotFiniteError,
     )
 }
-"""Those that are made of a message and a hint."""
+"""The classes of errors that are made of a message and a hint."""
 
 
 def described(error: RlexpError) -> dict[str, Any]:

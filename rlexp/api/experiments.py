@@ -1,6 +1,6 @@
-"""Experiments of a program: as it names them, by files or a dict, and as ``rlexp.load`` returns them, checked.
+"""The experiments of a program: as it gives them (files or a dict), and checked, as ``rlexp.load`` returns them.
 
-The classes of a dict must be found by other processes too.
+Other processes must be able to import the classes of a dict.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purel
 
 @dataclass(frozen=True)
 class LoadedExperiment:
-    """One experiment; ``variants`` are those of its grid, one where it has none."""
+    """One experiment; ``variants`` are the variants of its grid, or a single one without a grid."""
 
     name: str
     variants: tuple[Experiment, ...]
     trials: tuple[Trial, ...]
-    """Each variant with each of its seeds; of a sweep those that are known beforehand."""
+    """Each variant with each of its seeds; of a sweep, the trials that are known beforehand."""
 
     @property
     def run(self) -> str:
@@ -77,7 +77,7 @@ class LoadedExperiments(Sequence[LoadedExperiment]):
         return resolved_yaml(self._plan)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the experiment with a number or a name, a tuple of them for a slice; KeyError where there is none."""
+        """Return the experiment with a number or a name, a tuple of them for a slice; KeyError if there is none."""
         if not isinstance(key, str):
             return self._experiments[key]
         found = next((each for each in self if each.name == key), None)
@@ -124,7 +124,7 @@ def _distinct(trials: Sequence[Trial]) -> Iterator[Experiment]:
 
 
 def source_of(experiments: str | Path | Sequence[str | Path] | Mapping[str, Any]) -> Source:
-    """Return where experiments come from, for another process; raises ConfigError where a value cannot go there."""
+    """Return the source of experiments for another process; raises ConfigError if a value cannot be sent there."""
     if not isinstance(experiments, Mapping):
         named = [experiments] if isinstance(experiments, str | Path) else experiments
         return Source(files=tuple(Path(file) for file in named))
@@ -135,7 +135,7 @@ def source_of(experiments: str | Path | Sequence[str | Path] | Mapping[str, Any]
 
 
 def module_folders(experiments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return where the modules that a dict names lie: here, beside the program, and where its classes come from.
+    """Return the folders of modules that a dict names: this one, the program's, and those that its classes come from.
 
     Values of the dict are values that experiments can have.
     """

@@ -75,7 +75,7 @@ def run(
     Args:
         experiments: an experiment file, several files, or a dict, see :func:`rlexp.load`.
         out: where the run's directory is made.
-        name: of that directory; None: the experiment's.
+        name: the name of that directory; None: the experiment's.
         overwrite: whether a finished run of the same name is replaced.
         overrides: ``key.path=value`` each, for every experiment, as with ``-o``.
         seed: as the override ``config.seed``.
@@ -91,8 +91,9 @@ def run(
         The run: its directory, its trials, their results and policies.
 
     Raises:
-        ConfigError: every problem of the experiments; nothing was created. So for UsageError and ResourceError.
-        TrialError: trials failed, or the run was stopped. Its ``run`` has what there is, where trials failed.
+        ConfigError: every problem of the experiments; nothing was created. The same holds for UsageError and
+            ResourceError.
+        TrialError: trials failed, or the run was stopped. If trials failed, its ``run`` has the results.
         RlexpError: Ray did not start, or was lost.
         KeyboardInterrupt: on Ctrl-C in the main thread, once the trials have saved and ended.
 
@@ -123,20 +124,20 @@ def sweep(
     """Search the hyperparameters of one experiment and wait for the end, as ``rlexp sweep`` does.
 
     What is searched, and how, its ``search`` section says, or overrides such as ``search.num_samples=20``. The other
-    arguments, and what is raised, are those of :func:`rlexp.run`.
+    arguments and the errors are the same as in :func:`rlexp.run`.
 
     Args:
         experiments: an experiment file with one experiment, or a dict with one.
         allow_failures: how many trials may fail before it counts as failed.
         out: see :func:`rlexp.run`, as for the others.
-        name: of the directory.
+        name: the name of that directory.
         overwrite: whether a finished sweep of the same name is replaced.
         overrides: ``key.path=value`` each.
         seed: as the override ``config.seed``.
         imports: modules that register envs.
         allow_unknown: leave unknown keys out, with a notice each.
         fit: reduce what does not fit this machine or cluster.
-        address: of a Ray cluster.
+        address: the address of a Ray cluster.
         quiet: print nothing.
         debug: also show what Ray prints.
 
@@ -172,13 +173,13 @@ def resume(
         allow_env: envs of modules (``module:Class``) that it may play.
         allow_class: classes (``module:Class``) that its config may name.
         allow_storage: storages that it may use.
-        address: of a Ray cluster, see :func:`rlexp.run`.
+        address: the address of a Ray cluster, see :func:`rlexp.run`.
         quiet: print nothing.
         debug: also show what Ray prints.
 
     Raises:
-        ResumeError: where it is no run, is in use or damaged, has nothing left to do, or names code or a storage that
-            is not allowed.
+        ResumeError: ``path`` is not a run, is in use or damaged, has nothing left to do, or names code or a storage
+            that is not allowed.
 
     """
     options = locals()
@@ -203,9 +204,9 @@ def load_policy(
     Ray is not loaded, and torch only for networks that are more than fully connected layers.
 
     Args:
-        path: a checkpoint, or a trial or run, of which it is the best checkpoint.
+        path: a checkpoint; or a trial or run, whose best checkpoint is loaded.
         explore: draw actions as evaluations do that explore; else they are greedy.
-        seed: of these draws; None: that of the run, so that each load draws the same.
+        seed: the seed of these draws; None: the seed of the run, so that each load draws the same.
         imports: modules that register its env. Those that the run names are imported too if they are named here, or
             are files that you have trained with; so are the classes that it names.
         allow_env: envs of modules (``module:Class``) that the run may play.
@@ -213,9 +214,9 @@ def load_policy(
         allow_storage: storages from which its checkpoints may be fetched, if you have not trained with them.
 
     Raises:
-        ResumeError: where there is no run, trial or checkpoint, or it names code that is not allowed.
-        CheckpointError: where the checkpoint is damaged.
-        UsageError: where its env cannot be made here.
+        ResumeError: there is no run, trial or checkpoint, or it names code that is not allowed.
+        CheckpointError: the checkpoint is damaged.
+        UsageError: its env cannot be made here.
 
     """
     from rlexp.agents.checkpoint import load_trained_policy
@@ -233,7 +234,7 @@ def results(*paths: str | Path) -> Results:
         paths: directories of runs or trials; also of runs that have not ended.
 
     Raises:
-        UsageError: where there is no run or trial.
+        UsageError: there is no run or trial.
 
     """
     from rlexp.compare.table import read_results
@@ -265,10 +266,10 @@ def submit(
 
     Args:
         file: an experiment file with one trial.
-        board: its address; None: that of the environment variable ``RLEXP_BOARD``.
+        board: its address; None: the value of ``RLEXP_BOARD``.
         overrides: ``key.path=value`` each, as with ``-o``.
         out: where the run's directory is made.
-        name: of that directory; None: the experiment's.
+        name: the name of that directory; None: the experiment's.
         overwrite: whether a finished run of the same name is replaced.
         seed: as the override ``config.seed``.
         imports: modules that register its env; the trainer must allow them too.
@@ -315,7 +316,7 @@ def submit(
 
 
 def _ended_well(done: Submitted) -> Submitted:
-    """Return a task that has ended, or goes on; raises TrialError where it failed or was cancelled."""
+    """Return a task that has ended, or goes on; raises TrialError if it failed or was cancelled."""
     from rlexp.board.servers.board import TaskStatus
     from rlexp.errors import TrialError
 
@@ -349,21 +350,22 @@ def join(
     """Play for tasks on a board, or train those that were submitted there, as ``rlexp join`` does.
 
     Args:
-        url: the board's address; None: that of the environment variable ``RLEXP_BOARD``.
+        url: the board's address; None: the value of ``RLEXP_BOARD``.
         once: end with the first task.
         duration: leave after this time, such as ``30s``, ``10m`` or ``2h``; None: never.
         task: the id of the only task that is joined; None: any.
         processes: how many actors or trainers, each a process.
         as_trainer: train submitted tasks instead of playing, which loads Ray and PyTorch in another process.
         out: where a trainer keeps the runs of its tasks; None: ``results``.
-        cpus: a trainer leaves tasks alone that need more; None: those of the machine.
+        cpus: a trainer leaves tasks alone that need more; None: than this machine has.
         max_memory: a trainer leaves tasks alone whose replay needs more than this, such as ``8GB``.
         allow_env: envs that tasks may name although they are classes or have an ``env_config``.
         allow_class: classes (``module:Class``) that their configs may name: wrappers, torsos, callbacks.
         imports: modules that tasks may import.
         token: ``@FILE`` with an actor's join token; None: what ``RLEXP_BOARD_TOKEN`` names.
         keys: ``@FILE`` with a trainer's master key; None: what ``RLEXP_BOARD_MASTER`` names.
-        queue: the address of RabbitMQ or MQTT, over which fragments go; None: that of ``RLEXP_QUEUE``, if it is set.
+        queue: the address of RabbitMQ or MQTT, over which fragments go; None: the value of ``RLEXP_QUEUE``, if it is
+            set.
         insecure: allow a public address without TLS.
         quiet: print nothing.
 

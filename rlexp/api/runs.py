@@ -25,17 +25,17 @@ class FinishedTrial:
     status: Status
     seed: int | None
     varied: dict[str, Any]
-    """What a grid or sweep varied, and its value here."""
+    """The keys that a grid or sweep varied, with this trial's values."""
     best_checkpoint: Path | None
-    """The one whose mean reward was highest; None where it wrote none."""
+    """The checkpoint with the highest mean reward; None if the trial wrote none."""
     error: str | None
-    """Why it failed, in a line."""
+    """The reason of its failure, in one line."""
     traceback: Path | None
-    """The file with the whole traceback of that."""
+    """The file with the traceback of that failure."""
 
     @property
     def last_row(self) -> dict[str, Any] | None:
-        """Its last result, with nested dicts such as ``info``; None where it has none."""
+        """Its last result, with nested dicts such as ``info``; None if it has none."""
         return last_row(self.directory)
 
     def load_policy(self, *, explore: bool = False, seed: int | None = None) -> TrainedPolicy:
@@ -51,7 +51,7 @@ class Run:
 
     directory: Path
     status: Status
-    """TERMINATED where every trial reached its stop or was ended by its sweep, ERROR where one failed."""
+    """TERMINATED if every trial reached its stop or was ended by its sweep, ERROR if one failed."""
     trials: tuple[FinishedTrial, ...]
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Run:
 
     @staticmethod
     def at(directory: Path) -> Run:
-        """Read ``run.json``; raises ResumeError where there is none."""
+        """Read ``run.json``; raises ResumeError if there is none."""
         record = read_run_record(directory)
         return Run(directory, record.status, tuple(_trial(directory, trial) for trial in record.trials))
 
@@ -88,11 +88,11 @@ class FailedRunError(TrialError):
     def __init__(self, message: str, hint: str | None, run: Run) -> None:
         super().__init__(message, hint)
         self.run = run
-        """What there is of it."""
+        """The run with its results."""
 
 
 def failed_run(run: Run) -> FailedRunError:
-    """Return the error of a run of which trials failed: which, why, and where the first traceback is."""
+    """Return the error of a run with failed trials: their names, the reasons, and the file of the first traceback."""
     names = _listed([f"{trial.name}: {trial.error or 'no reason is known'}" for trial in run.failed])
     tracebacks = [trial.traceback for trial in run.failed if trial.traceback is not None]
     hint = f"the traceback is in {tracebacks[0]}" if tracebacks else f"see {run.directory}"

@@ -22,7 +22,7 @@ from rlexp.tuning.request import TrainingRequest
 
 
 def _serve(content: child.Message, send: child.Send) -> None:
-    """Answer the one request; the exit code is that of the command."""
+    """Answer the one request; the exit code is the exit code of the command."""
     request = TrainingRequest.from_json(content)
     threading.Thread(target=_end_with_program, daemon=True).start()
     try:
