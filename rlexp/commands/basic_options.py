@@ -1,7 +1,7 @@
-"""Options that any command may have: numbers, whose errors name their range, what is printed, and what a run may name.
+"""Options that several commands share: numbers with a range in their errors, output formats, and trusted code.
 
-They load nothing of what experiments are made of. What a run names is allowed by options, at a terminal by an answer,
-or by having trained with it.
+They load nothing of what experiments are made of. Code that a run names is trusted by options, by an answer at a
+terminal, or by having trained with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # commands that only read results load none of these
     from rlexp.user_code.trusted_code import Part, TrustedCode
 
 MOST: Final = 10**15
-"""Far above any count or time that will be reached, and exact in a float and in JSON."""
+"""Far above any count or time that will be reached; exact in a float and in JSON."""
 _LONGEST_SHOWN: Final = 60
 
 
@@ -100,7 +100,7 @@ def trusted_code(
     classes: Iterable[str] | None,
     storages: Iterable[str] | None,
 ) -> TrustedCode:
-    """Return what options allow; what they do not is asked for where somebody can answer."""
+    """Return the code that options trust; other code is asked for if somebody can answer."""
     from rlexp.user_code.trusted_code import TrustedCode
 
     can_answer = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
@@ -108,7 +108,7 @@ def trusted_code(
 
 
 def ask_at_terminal(part: Part, file: ModuleFile) -> bool:
-    """Show the file that would be run; return whether the user lets it."""
+    """Show the file that would be run; return whether the user allows it."""
     print(f"the run names {part.name!r}, which you have not trained with, or which has changed since:", file=sys.stderr)
     print(f"  {file.file!r}\n  sha256 {file.sha256}", file=sys.stderr)
     print("run this file, now and in later commands? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -116,7 +116,7 @@ def ask_at_terminal(part: Part, file: ModuleFile) -> bool:
 
 
 def remember_ones_own(plan: Plan) -> None:
-    """Remember the code and storages of files that this user trains; say it where that is not possible."""
+    """Remember the code and storages of files that this user trains; print a note if that is not possible."""
     from rlexp.board.messages.address import handed_task
     from rlexp.user_code.memory import remember_plan
 

@@ -1,7 +1,7 @@
 """``rlexp board``: commands for those who have a board of their own, or a Redis or Valkey for one.
 
 ``serve`` starts a board with what is installed on this machine, ``check`` says whether one is fit for training and what
-to do where it is not, ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` (in
+to do if it is not, ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` (in
 ``board_keys``) makes a master key and join tokens.
 """
 
@@ -69,7 +69,7 @@ def acl(
 ) -> None:
     """Print the access rules that actors, trainers and clients need, for a Redis or Valkey that somebody else runs.
 
-    Lines for its users.acl or redis.conf, each with a word in place of the password.
+    The lines are for its users.acl or redis.conf, each with a placeholder for the password.
     """
     known = [each.name for each in ROLES]
     if unknown := set(role or ()) - set(known):
@@ -80,7 +80,7 @@ def acl(
 def check(url: Url = None, insecure: Insecure = False, as_json: AsJson = False, debug: Debug = False) -> None:
     """Examine a board: reach, TLS, rights, speed, largest message, memory. Nothing is left on it.
 
-    Each line is ok, a warning, or a problem with what to do about it; exit code 1 where there is a problem.
+    Each line is ok, a warning, or a problem with what to do about it; exit code 1 if there is a problem.
     """
     board = required_board(url, insecure)
     findings = list(_findings(board))
@@ -105,7 +105,7 @@ def _findings(board: BoardAddress) -> Iterator[BoardCheck]:
 
 
 _MEMORY_SHARE: Final = 0.5
-"""Of the machine's memory, at most: a queue that nobody empties must not take all of it."""
+"""The largest share of the machine's memory: a queue that nobody empties must not take all of it."""
 _POLL_S: Final = 0.2
 
 Bind = Annotated[
@@ -116,7 +116,7 @@ Bind = Annotated[
 ]
 Host = Annotated[
     str | None,
-    typer.Option("--host", metavar="NAME", help="The name or address that others type, where it is not ADDRESS."),
+    typer.Option("--host", metavar="NAME", help="The name or address that others type, if not ADDRESS."),
 ]
 Port = Annotated[int, whole("--port", "PORT", "Listen at this port.", 1, 65535)]
 Folder = Annotated[

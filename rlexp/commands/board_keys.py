@@ -1,6 +1,6 @@
-"""Which board a command uses, and by which keys: options and environment, checked before anything begins.
+"""The board that a command uses, and its keys: options and environment, checked before anything begins.
 
-``run``, ``resume``, ``join`` and ``submit`` have the options; ``rlexp board keys`` makes what two of them take.
+``run``, ``resume``, ``join`` and ``submit`` have the options; ``rlexp board keys`` makes the master key and the tokens.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def keys(
 
 
 def take_master(option: str | None, has_board: bool) -> None:
-    """Check the master key of the option, else of the environment, where the trial's process will find it.
+    """Check the master key of the option, else of the environment; put it where the trial's process finds it.
 
     Raises UsageError.
     """
@@ -113,19 +113,19 @@ def take_master(option: str | None, has_board: bool) -> None:
     _take(option, "--keys", MASTER_VARIABLE)
     master = read_master()
     if master is not None:
-        master.keys("")  # raises where it cannot sign
+        master.keys("")  # raises if it cannot sign
         os.environ[MASTER_VARIABLE] = master.to_text()
 
 
 def take_token(option: str | None) -> JoinToken | None:
-    """Return the token of the option, else of the environment, where further processes find it too.
+    """Return the token of the option, else of the environment; further processes find it there too.
 
     Raises UsageError.
     """
     _take(option, "--token", TOKEN_VARIABLE)
     token = read_token()
     if token is not None:
-        token.keys("")  # raises where it cannot verify
+        token.keys("")  # raises if it cannot verify
         os.environ[TOKEN_VARIABLE] = token.to_text()
     return token
 
@@ -142,7 +142,7 @@ def _take(option: str | None, name: str, variable: str) -> None:
 
 
 def _master_of(folder: Path) -> MasterKey:
-    """Return the master key in ``folder``, a new one where there is none."""
+    """Return the master key in ``folder``; make one if there is none."""
     path = folder / MASTER_FILE
     if path.exists():
         master = read_master({MASTER_VARIABLE: f"@{path}"})
@@ -157,7 +157,7 @@ def _master_of(folder: Path) -> MasterKey:
 
 
 def _write_secret(path: Path, text: str) -> Path:
-    """Write a line to a file that only its owner can read, from its first moment on."""
+    """Write a line to a file that only its owner can read, from its creation on."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         refuse_other_than_file(path)
@@ -189,7 +189,7 @@ QueueUrl = Annotated[
     ),
 ]
 NoBoard = Annotated[str | None, typer.Option("--board", metavar="URL", hidden=True, help="Refused, with the reason.")]
-"""Of a command that cannot use one; see :func:`refuse_board`."""
+"""The option of a command that cannot use a board; see :func:`refuse_board`."""
 Insecure = Annotated[
     bool,
     typer.Option(
@@ -201,9 +201,9 @@ Insecure = Annotated[
 def chosen_board(
     option: str | None, insecure: bool, queue: str | None = None, joining: Joining = OWN
 ) -> BoardAddress | None:
-    """Return the board of the option, else of RLEXP_BOARD, with the queue beside it; None without a board.
+    """Return the board of the option, else of RLEXP_BOARD, with its queue; None without a board.
 
-    Passwords are in the environment from now on, where processes that are started find them. Raises UsageError.
+    Passwords are in the environment from now on, for the processes that are started. Raises UsageError.
     """
     refuse_typed_passwords(joining, option, queue)
     text = (os.environ.get(BOARD_VARIABLE, "") if option is None else option).strip()
@@ -226,7 +226,7 @@ def _chosen_queue(option: str | None, insecure: bool) -> QueueAddress | None:
     if text in ("", NONE):
         return None
     address = read_queue_address(text)
-    queue_opener(address)  # raises where its client library is not installed
+    queue_opener(address)  # raises if its client library is not installed
     if not insecure:
         require_private(address)
     if address.password:
@@ -235,7 +235,7 @@ def _chosen_queue(option: str | None, insecure: bool) -> QueueAddress | None:
 
 
 def refuse_typed_passwords(joining: Joining, *addresses: str | None) -> None:
-    """Raise UsageError where one of ``addresses``, as typed, has a password, and a cluster's head would keep it."""
+    """Raise UsageError if a typed address has a password that a cluster's head would keep."""
     if joining.address is not None and any(has_secrets(address) for address in addresses):
         raise UsageError(
             "the cluster's head keeps the command line, on which there is a password",
@@ -254,7 +254,7 @@ def required_board(
 
 
 def refuse_board(option: str | None, reason: str) -> None:
-    """Raise UsageError where a board was asked for; one that only the environment names is ignored."""
+    """Raise UsageError if a board was asked for; a board that only the environment names is ignored."""
     if option is not None and option.strip() not in ("", NONE):
         raise UsageError(
             f"--board is for rlexp run: {reason}", "leave out --board, or train one variant with rlexp run"

@@ -1,4 +1,4 @@
-"""Commands that look and train nothing: ``check`` and ``convert`` at files, ``doctor`` at this machine or a cluster."""
+"""Commands that check and train nothing: ``check`` and ``convert`` for files, ``doctor`` for a machine or a cluster."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check(
 
 
 def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, make_envs: bool = False) -> None:
-    """Print the trials of a plan and what of them was checked, and raise what is wrong with what ``load`` reads."""
+    """Print the trials of a plan and what of them was checked; raise the errors of the files that ``load`` reads."""
     plan, envs, is_joined = None, None, joining.address is not None
     error: RlexpError | None = None
     try:
@@ -91,7 +91,7 @@ def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, mak
 
 
 def _require_samplers(plan: Plan) -> None:
-    """Raise UsageError or ConfigError where a sweep cannot have its sampler of Optuna."""
+    """Raise UsageError or ConfigError if a sweep cannot have its sampler of Optuna."""
     if plan.sweeps:
         from rlexp.search.optuna import require_sampler
 
@@ -165,7 +165,7 @@ def doctor(
 
 
 def _examine(address: str, as_json: bool) -> None:
-    """Print the nodes of a cluster; raises ResourceError where one of them cannot run experiments."""
+    """Print the nodes of a cluster; raises ResourceError if one of them cannot run experiments."""
     from rlexp.cluster.probe import Question, probe_cluster
 
     report = probe_cluster(address, Question(out=Path(os.environ.get("RLEXP_OUT", "results"))))

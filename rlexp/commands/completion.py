@@ -1,4 +1,4 @@
-"""What shells complete: keys behind ``-o`` and ``explain``, agents, envs, experiment files, and directories of runs.
+"""What shells complete: keys after ``-o`` and ``explain``, agents, envs, experiment files, and directories of runs.
 
 A shell starts ``rlexp`` for each press of the tab key, so nothing here loads torch or Ray, or reads more than it shows;
 most commands complete nothing, and do not load the keys for it.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _AGENT_LINE: Final = re.compile(r"^\s*[\"']?(?:run|algo)[\"']?\s*:\s*[\"']?([\w.-]+)", re.MULTILINE)
 _SUFFIXES: Final = (".yaml", ".yml")
 _MOST_BYTES: Final = 1 << 20
-"""Of an experiment file that is read for the names of its agents."""
+"""Bytes of an experiment file that are read at most to find the names of its agents."""
 _FILE_PARAMETERS: Final = ("files", "file")
 _OUT: Final = "results"
 
@@ -78,7 +78,7 @@ def complete_env(incomplete: str) -> Completions:
 
 
 def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
-    """Complete an experiment file; behind the first one, an override as well."""
+    """Complete an experiment file; after the first one, an override as well."""
     if _key_before_value() is not None:
         return complete_override(ctx, incomplete)
     from rlexp.config.reference.explain import Candidate
@@ -96,7 +96,7 @@ def _overrides(ctx: typer.Context, incomplete: str) -> list[Candidate]:
 
 
 def _key_before_value() -> str | None:
-    """Return ``KEY=`` where its value is completed in bash, for which ``KEY=VALUE`` are three words; None elsewhere."""
+    """Return ``KEY=`` when bash completes its value, as ``KEY=VALUE`` is three words there; None elsewhere."""
     words = os.environ.get("COMP_WORDS", "").split()[: int(os.environ.get("COMP_CWORD", "0")) + 1]
     for equals in (-1, -2):
         if len(words) > -equals and words[equals] == "=":
@@ -117,7 +117,7 @@ def _files_of(ctx: typer.Context) -> list[Path]:
 
 
 def _agents_in(files: Iterable[Path]) -> set[str]:
-    """Return the agents that files name, also those of packages; none where they name none that can be used."""
+    """Return the agents that files name, also agents of packages; none if no name can be used."""
     names: set[str] = set()
     for file in files:
         try:
@@ -130,7 +130,7 @@ def _agents_in(files: Iterable[Path]) -> set[str]:
 
 
 def _usable_agent(name: str) -> str | None:
-    """Return the agent of a name in any case; None where there is none, or that of a package cannot be used."""
+    """Return the agent of a name in any case; None if there is none, or the agent's package cannot be used."""
     from rlexp.config.keys.agents import experiment_class, find_agent
 
     agent = find_agent(name)
@@ -145,7 +145,7 @@ def _usable_agent(name: str) -> str | None:
 def _paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
     """Return the directories, and files with ``suffixes``, that begin with ``incomplete``.
 
-    Behind a single one a shell adds a space: so a directory alone becomes what is in it.
+    A shell adds a space after a single result: so a single directory is replaced by its contents.
     """
     folder, _, begun = incomplete.rpartition("/")
     start = f"{folder}/" if "/" in incomplete else ""

@@ -1,6 +1,6 @@
 """``rlexp join``: plays for trials of others, or trains submitted ones. It loads neither torch nor Ray itself.
 
-With ``--processes N`` it starts itself N times, each a process with a seat of its own, and supervises them.
+With ``--processes N`` it starts itself N times and supervises the processes, each with a seat of its own.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.lines import outlive_readers
 
 _OF_SIGNALS: Final = 128
-"""Exit codes above it are those of signals."""
+"""Exit codes above this one are exit codes of signals."""
 _INTERRUPTED: Final = _OF_SIGNALS + signal.SIGINT
 _UNITS: Final = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
 DEFAULT_OUT: Final = Path("results")
 
 
 class JoinRole(StrEnum):
-    """What a process does for tasks."""
+    """The work of a process for tasks."""
 
     ACTOR = "actor"
     TRAINER = "trainer"
@@ -74,7 +74,7 @@ AllowEnv = Annotated[
     typer.Option(
         "--allow-env",
         metavar="ENV",
-        help="Play this env where it is a class of the user's (module:Class) or has an env_config; repeatable.",
+        help="Play this env if it is a class of the user's (module:Class) or has an env_config; repeatable.",
     ),
 ]
 AllowClass = Annotated[
@@ -82,12 +82,12 @@ AllowClass = Annotated[
     typer.Option(
         "--allow-class",
         metavar="CLASS",
-        help="Use this class (module:Class) where a task's config names it: a wrapper, torso or callbacks; repeatable.",
+        help="Use this class (module:Class) if a task's config names it: a wrapper, torso or callbacks; repeatable.",
     ),
 ]
 Modules = Annotated[
     list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="Import a module where a task asks for it; repeatable."),
+    typer.Option("--import", metavar="MODULE", help="Import a module if a task asks for it; repeatable."),
 ]
 Role = Annotated[
     JoinRole,
@@ -188,7 +188,7 @@ def join(
 
 
 def join_or_raise(options: Mapping[str, Any]) -> None:
-    """Join for a program, which gets an exception where the command ends with an exit code."""
+    """Join for a program: raises an exception where the command ends with an exit code."""
     try:
         join(**options)
     except typer.Exit as end:
@@ -201,17 +201,17 @@ def join_or_raise(options: Mapping[str, Any]) -> None:
 
 
 def _refuse_options_of_trainers(given: Mapping[str, object]) -> None:
-    """Raise UsageError where an actor was given an option that only trainers have."""
+    """Raise UsageError if an actor was given an option that only trainers have."""
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"{option} is for trainers", f"add --as trainer, or leave out {option}")
 
 
 def _bytes(text: str) -> int:
-    """Return the bytes of a size such as 8GB; raises UsageError where it is none."""
+    """Return the bytes of a size such as 8GB; raises UsageError if it is not a size."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", text.strip())
     if match is None or float(match[1]) == 0:
-        raise UsageError(f"--max-memory {text} is no size", "write 8GB or 500MB")
+        raise UsageError(f"--max-memory {text} is not a valid size", "write 8GB or 500MB")
     size = float(match[1]) * _UNITS[match[2]]
     if size > MOST:
         raise UsageError(f"--max-memory {text:.60} is more than {MOST // 10**12} TB", "write 8GB or 500MB")
@@ -238,9 +238,9 @@ def _new_member(token: JoinToken | None) -> str:
 
 
 END_TIMEOUT_S: Final = 30.0
-"""How long actors may take to leave once they were asked to; then they are killed."""
+"""Seconds that actors may take to leave when asked to; then they are killed."""
 QUICK_S: Final = 60.0
-"""A process that a signal ends sooner has failed quickly."""
+"""Seconds: a process that a signal ends sooner has failed quickly."""
 MOST_QUICK: Final = 5
 """Quick failures in a row after which a process is not started again."""
 _POLL_S: Final = 0.2
@@ -248,14 +248,14 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True)
 class JoinedProcesses:
-    """What is started how often, and for how long."""
+    """The processes to start: their command, number and time limit."""
 
     command: Sequence[str]
     number: int
     role: str
-    """What messages call a process."""
+    """The word for a process in messages."""
     limit_s: float | None = None
-    """Seconds after which each process ends by itself; one that is started anew is given those that are left."""
+    """Seconds after which each process ends by itself; one that is started again gets the remaining ones."""
 
 
 def join_command(words: Sequence[str]) -> list[str]:
@@ -266,8 +266,8 @@ def join_command(words: Sequence[str]) -> list[str]:
 def join_in_processes(joined: JoinedProcesses, report: Callable[[str], None]) -> int:
     """Run the processes until each has ended; return the exit code of the first that failed.
 
-    One that a signal ends is started again, after a while; one that ends by itself has said why. A signal is passed on
-    to all of them, once. They have a group of their own: a terminal sends them none.
+    A process that a signal ends is started again after a while; one that ends by itself has said why. A signal to this
+    process is passed on to all of them, once. They have their own process group: a terminal sends them no signal.
     """
     with DrainRequest() as request:
         deadline_s = None if joined.limit_s is None else time.monotonic() + joined.limit_s
@@ -284,7 +284,7 @@ def join_in_processes(joined: JoinedProcesses, report: Callable[[str], None]) ->
 
 
 def _codes(actors: Sequence[_Supervised], request: DrainRequest) -> int:
-    """Wait until all have ended, or may take no longer to; return the exit code of all of them together."""
+    """Wait until all have ended or their time is over; return the exit code of all of them together."""
     deadline_s: float | None = None
     while True:
         is_asked = request()
@@ -301,13 +301,13 @@ def _codes(actors: Sequence[_Supervised], request: DrainRequest) -> int:
 
 
 class _Supervised:
-    """Owns one of the processes, and those that are started after it."""
+    """Owns one of the processes, and the processes that are started after it in its place."""
 
     def __init__(
         self, joined: JoinedProcesses, index: int, deadline_s: float | None, report: Callable[[str], None]
     ) -> None:
         self.code: int | None = None
-        """The exit code; None until it has ended, and no other one is started after it."""
+        """The exit code; None until the process has ended for good."""
         self._name = f"{joined.role} {index + 1} of {joined.number}"
         self._command, self._deadline_s, self._report = list(joined.command), deadline_s, report
         self._variables = {**own_environment(os.environ), PARENT_VARIABLE: str(os.getpid())}
@@ -317,7 +317,7 @@ class _Supervised:
         self._started_s = self._due_s = 0.0
 
     def start(self) -> None:
-        """Start it, with the time that is left; not where there is none."""
+        """Start the process with the time that is left; do nothing if none is left."""
         self._started_s = time.monotonic()
         command = self._command
         if self._deadline_s is not None:
@@ -329,12 +329,12 @@ class _Supervised:
         self._process = start_child(command, environment=self._variables)
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def look(self, may_start: bool) -> None:
-        """Take notice of its end, and start another one if that is due."""
+        """Notice the end of the process, and start the next one if that is due."""
         if self.code is not None:
             return
         if self._process is None:
@@ -351,12 +351,12 @@ class _Supervised:
                 self._start_later(f"{self._name} ended by signal {number.value} ({number.name})", 128 + number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         if self._process is not None:
             self._process.kill()
 
     def reap(self) -> None:
-        """Wait for the end of what was killed."""
+        """Wait for the end of the killed process."""
         if self._process is not None:
             self._process.wait()
 
@@ -372,7 +372,7 @@ class _Supervised:
             self._start_later(f"{self._name} could not be started ({error.strerror})", 1)
 
     def _start_later(self, what: str, code: int) -> None:
-        """Let another process begin after a while, or none where this happens again and again: then ``code`` counts."""
+        """Start another process after a while; after too many quick failures start none and keep ``code``."""
         if time.monotonic() - self._started_s >= QUICK_S:
             self._num_quick = 0
             self._backoff.succeeded()
@@ -388,4 +388,4 @@ class _Supervised:
 
 
 _ASKED: Final = frozenset(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-"""Exit codes of a process that somebody has asked to leave."""
+"""Exit codes of a process that was asked to leave."""

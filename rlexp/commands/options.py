@@ -28,7 +28,7 @@ from rlexp.schedules import LARGEST_SEED
 
 OVERRIDE_OPTION: Final = "-o"
 _DOTTED_KEY: Final = re.compile(r"[A-Za-z_]\w*(\.[\w/-]+)*=")
-"""The start of an override; parts behind the first can be metrics, with slashes: ``stop.info/num_steps_trained=1``."""
+"""The start of an override; parts after the first can be metrics, with slashes: ``stop.info/num_steps_trained=1``."""
 _END_OF_OPTIONS: Final = "--"
 
 
@@ -36,14 +36,14 @@ class CommandWithOverrides(TyperCommand):
     """A command with the option ``-o``, which takes overrides without it as well."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, with ``-o`` before each bare override: so later ones win, however they are given."""
+        """Parse the command line with ``-o`` before each bare override: the later value wins in either form."""
         options = {name for param in self.params if _takes_value(param) for name in param.opts}
         if ctx.resilient_parsing and args and args[-1] in options:
             args = args[:-1]  # a shell completes its value; without one, the files before it would not be parsed
         return super().parse_args(ctx, list(_with_option(args, options)))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return what a word can become for which no argument is left: an option, or an override."""
+        """Return the completions of a word that no argument takes: options and overrides."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         (option,) = (param for param in self.params if OVERRIDE_OPTION in param.opts)
@@ -51,7 +51,7 @@ class CommandWithOverrides(TyperCommand):
 
 
 def as_given(text: str) -> str:
-    """Return the value of ``-o`` itself: typer would make a plain text of a BareOverride."""
+    """Return the value of ``-o`` itself: typer would turn a BareOverride into plain text."""
     return text
 
 
@@ -60,7 +60,7 @@ def _takes_value(param: Any) -> bool:
 
 
 def _with_option(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
-    """Yield ``words`` with ``-o`` before overrides; what follows one of ``options``, or ``--``, is none."""
+    """Yield ``words`` with ``-o`` before overrides; a word after one of ``options`` or after ``--`` is none."""
     remaining = iter(words)
     for word in remaining:
         if is_override(word):
@@ -76,7 +76,7 @@ def _with_option(words: Sequence[str], options: Collection[str]) -> Iterator[str
 def is_override(word: str) -> bool:
     """Return whether a word is an override: a dotted key, ``=`` and a value, and not the name of a file.
 
-    A value may be longer than any name of a file, for which ``Path.exists`` raises OSError.
+    A value may be longer than any file name can be: ``Path.exists`` raises OSError for it.
     """
     return _DOTTED_KEY.match(word) is not None and not os.path.exists(word)
 
@@ -174,20 +174,20 @@ def _fitting(cluster: Cluster) -> Adjust:
 
 
 def room_of(joining: Joining) -> Cluster:
-    """Return this machine, or the nodes of the cluster that is joined; raises ResourceError where there is none."""
+    """Return this machine, or the nodes of the cluster that is joined; raises ResourceError if there is no cluster."""
     return Cluster.of(this_machine()) if joining.address is None else _nodes_at(joining.address)
 
 
 @cache
 def _nodes_at(address: str) -> Cluster:
-    """Return the nodes of a cluster as they were when they were first asked, which takes seconds."""
+    """Return the nodes of a cluster at the first call, which takes seconds; later calls return the same."""
     from rlexp.cluster.probe import probe_cluster
 
     return probe_cluster(address).cluster
 
 
 def track_flags(chosen: Sequence[Tracking] | None) -> tuple[Flag, ...]:
-    """Return ``--track`` as a value of a key; raises UsageError where ``none`` is beside others."""
+    """Return ``--track`` as a value of a key; raises UsageError if ``none`` is beside others."""
     if not chosen:
         return ()
     names = [name for name in dict.fromkeys(map(str, chosen)) if name != "none"]
@@ -203,7 +203,7 @@ def seed_flags(number: int | None) -> tuple[Flag, ...]:
 
 
 def search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, ...]:
-    """Return what the options say as values of keys, for the file's reader to lay over it."""
+    """Return the values of the options as values of keys, which the file's reader lays over the file."""
     section = (
         Flag(f"--{key.replace('_', '-')} {value}", f"search.{key}", str(value))
         for key, value in given.items()
@@ -217,5 +217,5 @@ def search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, 
 
 
 def _searched(text: str) -> str:
-    """Return a list of values as a grid; a sampler, ``{loguniform: [1e-4, 1e-2]}``, as it is."""
+    """Return a list of values as a grid; a sampler, ``{loguniform: [1e-4, 1e-2]}``, stays as it is."""
     return text if text.lstrip().startswith("{") else f"{{grid_search: [{text}]}}"

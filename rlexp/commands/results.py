@@ -1,4 +1,4 @@
-"""Commands that show what there is: results of runs, and what can be written into experiment files.
+"""Commands that show results of runs, and what can be written into experiment files.
 
 Each imports what it needs when it is called, so most of them answer at once.
 """
@@ -33,7 +33,7 @@ from rlexp.schedules import LARGEST_SEED
 from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_export
 
 AxisName = StrEnum("AxisName", ["steps", "time"])
-"""Of CurveAxis, which comes with NumPy: commands that compare nothing do without."""
+"""The names of CurveAxis, which comes with NumPy: commands that compare nothing do not load it."""
 CheckpointPath = Annotated[
     Path,
     typer.Argument(
@@ -56,8 +56,8 @@ def explain(
 ) -> None:
     """Explain a key, a metric, a sampler, a searcher or a scheduler.
 
-    Of a key: what it does, its values, its default for each agent, and its other spellings. Without a
-    name, or with that of an agent, list all keys with their defaults.
+    For a key, print what it does, its values, its default for each agent, and its other spellings. Without a name, or
+    with an agent's name, list all keys with their defaults.
     """
     from rlexp.terminal.explanations import print_explanation
 
@@ -88,8 +88,8 @@ def export(
 ) -> None:
     """Write the greedy policy of a checkpoint to an ONNX file.
 
-    Of a run or a trial it is the best checkpoint. The observation filter is part of it, and its actions are what
-    the env takes. Before the file is written, it is compared with the checkpoint on 1000 observations. Modules and
+    For a run or a trial, its best checkpoint is used. The policy includes the observation filter, and its actions are
+    what the env takes. Before the file is written, it is compared with the checkpoint on 1000 observations. Modules and
     classes that you have not trained with have to be allowed.
     """
     _require_extra()
@@ -113,7 +113,7 @@ def _require_extra() -> None:
 
 
 def _check_target(file: Path, overwrite: bool) -> None:
-    """Raise UsageError where a file cannot be written: before a checkpoint is read for it."""
+    """Raise UsageError if a file cannot be written: before a checkpoint is read for it."""
     try:
         refuse_other_than_file(file)
     except OSError as error:
@@ -135,8 +135,8 @@ def prune(
 ) -> None:
     """Remove the checkpoints of runs, except the newest and the best.
 
-    Of each trial the newest N stay, and the best one, which evaluate plays. A run that is in use is refused, and
-    then nothing is removed.
+    Each trial keeps its newest N checkpoints and the best one, which evaluate plays. A run that is in use is refused,
+    and then nothing is removed.
     """
     from rlexp.runs.checkpoints import kept
     from rlexp.terminal.results import print_pruned
@@ -154,7 +154,8 @@ def evaluate(
         whole("--episodes", "N", "Number of episodes; default: evaluation_num_episodes of the run, or 20.", 1, 10**9),
     ] = None,
     seed: Annotated[
-        int | None, whole("--seed", "N", "Seed of the envs; default: that of the run's evaluation.", 0, LARGEST_SEED)
+        int | None,
+        whole("--seed", "N", "Seed of the envs; default: the seed of the run's evaluation.", 0, LARGEST_SEED),
     ] = None,
     explore: Annotated[
         bool | None,
@@ -173,8 +174,8 @@ def evaluate(
 ) -> None:
     """Play episodes with a checkpoint and print their returns.
 
-    Of a run or a trial it is the best checkpoint. The episodes are those of the run's own evaluation, as
-    evaluation_config says: greedy by default. Modules and classes that you have not trained with have to be allowed.
+    For a run or a trial, its best checkpoint is used. The episodes are played as in the run's own evaluation, by
+    evaluation_config: greedy by default. Modules and classes that you have not trained with have to be allowed.
     """
     from rlexp.runs.checkpoints.kept import find_checkpoint
 
@@ -213,9 +214,9 @@ def logs(
 ) -> None:
     """Print TensorBoard event files as tables, CSV or JSON.
 
-    The table has the last and highest value, the slope and a curve of every tag. Event files may be
-    from any framework; those of one directory are one run. The slope is that of the last tenth of the
-    points (at least ten), per 1000 steps. All points are read, except those that a resumed run replaced.
+    The table has the last and highest value, the slope and a curve of every tag. Event files may be from any framework;
+    the files of one directory are one run. The slope is computed over the last tenth of the points (at least ten), per
+    1000 steps. All points are read, except those that a resumed run replaced.
     """
     from rlexp.terminal.logs import LogOptions, print_logs
 

@@ -110,7 +110,7 @@ def submit(
 ) -> None:
     """Let a trainer that waits on a board (rlexp join URL --as trainer) train an experiment; wait for its results.
 
-    They are kept in OUT/NAME like those of rlexp run. Ctrl-C ends the waiting only: the task goes on.
+    The results are kept in OUT/NAME, as rlexp run keeps its own. Ctrl-C ends the waiting only: the task goes on.
     """
     address = required_board(board, insecure, "rlexp submit FILE --board redis://HOST:6379")
     own_token = client_token(take_token(token))
@@ -133,7 +133,7 @@ def submit(
 
 
 def check_options(file: str | Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
-    """Raise UsageError where options cannot be combined."""
+    """Raise UsageError if options cannot be combined."""
     if (file is None) == (attach is None):
         message = "submit needs an experiment file" if file is None else "--attach cannot be combined with a file"
         raise UsageError(message, "rlexp submit FILE --board URL, or rlexp submit --attach ID --board URL")
@@ -143,7 +143,7 @@ def check_options(file: str | Path | None, attach: str | None, no_wait: bool, ev
 
 
 def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
-    """Return the plan of a file; print what its user should know, and raise what is wrong with it."""
+    """Return the plan of a file; print its notices, and raise its errors."""
     plan = load_plan([file], overrides, seed, options)
     print_notices(plan)
     check_requirements(plan)
@@ -154,7 +154,7 @@ def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options
 def submit_or_attach(
     submitter: Submitter, plan: Plan | None, attach: str | None, allow_env: Sequence[str], allow_class: Sequence[str]
 ) -> Submitted:
-    """Submit a plan, or wait for the task ``attach`` again, which may name what is allowed; return how it ended."""
+    """Submit a plan, or wait again for the task ``attach``, which may name allowed code; return how it ended."""
     from rlexp.user_code.trusted_code import TrustedCode
 
     if plan is not None:

@@ -301,7 +301,7 @@ class Trained:
 
     exit_code: int
     directory: Path | None
-    """None where it was interrupted before it had one."""
+    """The directory of the run; None if it was interrupted before it had one."""
 
 
 def _end(trained: Trained) -> NoReturn:
@@ -309,7 +309,7 @@ def _end(trained: Trained) -> NoReturn:
 
 
 def answer(request: TrainingRequest) -> Trained:
-    """Train as a command or a program asks; raises what the command shows as errors."""
+    """Train as a command or a program asks; raises the errors that the command shows."""
     with prepared(request.joining, request.debug) as joining:
         request = replace(request, joining=joining)
         if request.kind == "resume":
@@ -318,7 +318,7 @@ def answer(request: TrainingRequest) -> Trained:
 
 
 def plan_of(request: TrainingRequest) -> Plan:
-    """Return what a request for a run or sweep trains; raises ConfigError as ``load_plan`` does."""
+    """Return the plan of a request for a run or sweep; raises ConfigError as ``load_plan`` does."""
     reading = reading_of(request)
     if request.source.env is not None:
         return preset_plan(request, reading)
@@ -342,7 +342,7 @@ def reading_of(request: TrainingRequest) -> LoadOptions:
 
 
 def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
-    """Run a plan, which is a sweep where the request is one."""
+    """Run a plan; it is a sweep if the request is one."""
     is_sweep = request.kind == "sweep"
     if is_sweep:
         only_sweep(plan)

@@ -102,7 +102,7 @@ def _is_env(word: str) -> bool:
 
 
 def experiment_flags(stop: Sequence[str] | None, lr: str | None = None, config: str | None = None) -> tuple[Flag, ...]:
-    """Return what the options say as values of keys; raises UsageError for a text that says nothing."""
+    """Return the options as values of keys; raises UsageError for a text that cannot be read."""
     flags = [flag for text in stop or () for flag in _stop_flags(text)]
     flags += () if lr is None else (Flag(f"--lr {lr}", "config.lr", lr),)
     given = {} if config is None else _json("--config", config)
@@ -160,7 +160,7 @@ def preset_plan(request: TrainingRequest, reading: LoadOptions) -> Plan:
 
 
 def _with_reason(adjust: Adjust | None) -> Adjust | None:
-    """Return what fits experiments to the machine; its messages do not name ``--fit``, which nobody has typed."""
+    """Return ``adjust`` with messages that do not name ``--fit``, which nobody has typed."""
     if adjust is None:
         return None
 
@@ -183,7 +183,7 @@ def _preset(agent: str, env: str, request: TrainingRequest, reading: LoadOptions
 
 
 def _asked_kind(preset: Preset, request: TrainingRequest, reading: LoadOptions) -> Kind:
-    """Return the kind of an env that its id does not say: it is made, in a process of its own."""
+    """Return the kind of an env whose id does not tell it: the env is made, in a process of its own."""
     from rlexp.config.presets import kind_of_spaces, layered
 
     plan = load_plan([layered(preset, request.overrides, reading)], request.overrides, request.seed, reading)

@@ -91,7 +91,7 @@ def test_board_that_is_away_is_tried_until_the_time_is_over_without_ray_and_torc
         ),
         (["run", "a.yaml", "--board", SECRET, "--address", "head:6379"], "error: the cluster's head keeps the command"),
         (["resume", "a", "--board", SECRET, "--address", "head:6379"], "error: the cluster's head keeps the command"),
-        (["join", DEAD, "--as", "trainer", "--max-memory", "much"], "error: --max-memory much is no size"),
+        (["join", DEAD, "--as", "trainer", "--max-memory", "much"], "error: --max-memory much is not a valid size"),
         (["join", DEAD, "--as", "trainer", "--max-memory", "9" * 400 + "GB"], "error: --max-memory 99999999999"),
         (["sweep", "a.yaml", "--board", DEAD], "error: --board is for rlexp run: a sweep has many trials"),
         (["join", DEAD, "--token", "rlexp-token-1-geheim"], "error: --token takes @FILE"),
