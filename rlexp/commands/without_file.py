@@ -59,6 +59,9 @@ LearningRate = Annotated[str | None, typer.Option("--lr", metavar="RATE", help="
 
 _USUAL: Final = ("PPO", "CartPole-v1")
 _JSON_EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 10000}'}
+_NAMED_BY: Final = {"run": "--algo", "algo": "--algo", "env": "--env"}
+_REPLAY: Final = "buffer_size"
+_REPLAY_OF_PROBE: Final = 5000
 _ENV_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
 _BESIDE_A_FILE: Final = {
     "--algo": "rlexp run FILE -o run=APEX overrides a value in the file",
@@ -118,8 +121,9 @@ def checkpoint_flags(freq: int | None, at_end: bool) -> tuple[Flag, ...]:
 def _stop_flags(text: str) -> tuple[Flag, ...]:
     """Return a limit, ``reward=475``, which others stay beside; or RLlib's JSON, which replaces them all."""
     metric, equals, value = text.partition("=")
-    if text.isidentifier():
-        raise UsageError(f"--stop {text} has no value", "for example --stop reward=475, or --stop steps=1e6")
+    if text.isidentifier() or text.startswith("="):
+        what = "has no value" if text.isidentifier() else "names no metric"
+        raise UsageError(f"--stop {text} {what}", "for example --stop reward=475, or --stop steps=1e6")
     if not equals or text.lstrip().startswith("{"):
         return (Flag("--stop", "stop", json.dumps(_json("--stop", text))),)
     key = metric.strip().removeprefix("stop.")
@@ -144,12 +148,13 @@ def preset_plan(request: TrainingRequest, reading: LoadOptions) -> Plan:
     ``reading`` fits it to the machine. Raises ConfigError as ``load_plan`` does; messages name the options.
     """
     agent, env = str(request.source.agent), str(request.source.env)
+    _refuse_other_names(request.overrides)
     known = find_agent(agent) or agent
     named = (Flag(f"--algo {agent}", "run", json.dumps(known)), Flag(f"--env {env}", "env", json.dumps(env)))
     reading = replace(reading, flags=(*named, *reading.flags), adjust=_with_reason(reading.adjust))
     from rlexp.config.presets import layered, written_out  # it reads the examples
 
-    preset = _preset(find_agent(agent) or _USUAL[0], env, request, reading)
+    preset = _preset(known, env, request, reading)
     if request.source.name is not None:
         preset = preset.named(request.source.name)
     source = layered(preset, request.overrides, reading)
@@ -171,9 +176,20 @@ def _with_reason(adjust: Adjust | None) -> Adjust | None:
     return adjusted
 
 
+def _refuse_other_names(overrides: Sequence[str]) -> None:
+    """Raise UsageError for an override of the agent or env: the settings are for those that were named."""
+    for override in parse_overrides(overrides, None)[0]:
+        key = override.path[0]
+        if key in _NAMED_BY:
+            message = f"{override.value.place} cannot be combined with {_NAMED_BY[key]}"
+            raise UsageError(message, f"name it with {_NAMED_BY[key]}; a file can have a grid of them")
+
+
 def _preset(agent: str, env: str, request: TrainingRequest, reading: LoadOptions) -> Preset:
     from rlexp.config.presets import example_for, general_for, given_env_config, kind_of
 
+    if find_agent(agent) is None:
+        return general_for(_USUAL[0], _USUAL[1], "vector")  # --algo is refused when it is laid over
     found = example_for(agent, env)
     if found is not None:
         return found
@@ -186,6 +202,8 @@ def _asked_kind(preset: Preset, request: TrainingRequest, reading: LoadOptions) 
     """Return the kind of an env whose id does not tell it: the env is made, in a process of its own."""
     from rlexp.config.presets import kind_of_spaces, layered
 
+    if _REPLAY in preset.text:  # the settings for images have another size
+        reading = replace(reading, flags=(*reading.flags, Flag("", f"config.{_REPLAY}", str(_REPLAY_OF_PROBE))))
     plan = load_plan([layered(preset, request.overrides, reading)], request.overrides, request.seed, reading)
     check_requirements(plan)
     from rlexp.tuning.preflight import try_envs

@@ -127,6 +127,21 @@ def test_a_sweep_without_a_file() -> None:
             "for example --stop reward=475, or --stop steps=1e6",
         ),
         (
+            ["--algo", "PPO", "--env", "CartPole-v1", "--stop", "=5"],
+            "--stop =5 names no metric",
+            "for example --stop reward=475, or --stop steps=1e6",
+        ),
+        (
+            ["--algo", "SAC", "--env", "Pendulum-v1"],
+            "--algo SAC  SAC is an algorithm of RLlib that rlexp does not have",
+            "use DQN, APEX, PPO or PQN",
+        ),
+        (
+            ["--algo", "PPO", "--env", "CartPole-v1", "-o", "env=Pendulum-v1"],
+            "-o env=Pendulum-v1 cannot be combined with --env",
+            "name it with --env; a file can have a grid of them",
+        ),
+        (
             ["--algo", "PPO", "--env", "CartPole-v1", "--lr", "high"],
             "--lr high  config.lr must be a number > 0, got the string 'high'",
             None,
