@@ -20,6 +20,8 @@ MEASURED: Final = ("score", "steps", "time", "seeds", "machine", "date")
 """Facts of a head about a training that somebody saw."""
 UNSEEN: Final = "not seen to learn yet"
 """The fact of a head that says why there are no others."""
+NOT_RECORDED: Final = "not recorded"
+"""The fact of a head that nobody has written down while the others were measured."""
 _COMPANIONS: Final = "with"
 """The fact of a head that names files beside it which the experiment needs."""
 
@@ -112,7 +114,7 @@ def examples_folder() -> Path:
 @cache
 def examples() -> tuple[Example, ...]:
     """Return all examples, by name; none if the folder is missing."""
-    return tuple(example_of(path) for path in sorted(examples_folder().glob("*.yaml")))
+    return tuple(example_of(path) for path in sorted(examples_folder().glob("*.yaml"), key=lambda path: path.stem))
 
 
 def example_of(path: Path) -> Example:

@@ -1,6 +1,6 @@
-"""Every experiment of the repository reaches its goal, and its best checkpoint plays as well.
+"""Every example that states a score reaches a goal near it, and its best checkpoint plays as well.
 
-Those that play Atari need hours for that, so what is tested of them is that they begin. Sweeps are not among them.
+Examples that nobody has seen to learn yet need hours for that, so what is tested of them is that they begin.
 
 The command line, as learning tests use it.
 
@@ -11,11 +11,15 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rlexp.config.examples import Example, examples
+from rlexp.config.keys.env_ids import package_of
 from rlexp.config.load import load_plan
+from tests.lab.brokers import running_redis
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 600
@@ -33,51 +37,71 @@ def rlexp(*arguments: object, timeout_s: float = TIMEOUT_S) -> subprocess.Comple
     )
 
 
-FILES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
-EXPERIMENTS = [file for file in FILES if "\n  search:" not in file.read_text(encoding="utf-8")]
-ATARI = [file for file in EXPERIMENTS if "NoFrameskip-v4" in file.read_text(encoding="utf-8")]
-MINATAR = [file for file in EXPERIMENTS if file.stem.startswith("minatar-")]
-QUICK = [file for file in EXPERIMENTS if file not in ATARI]
+EXPERIMENTS = [example for example in examples() if not example.is_sweep]
+SWEEPS = [example for example in examples() if example.is_sweep]
+UNSEEN = [example for example in EXPERIMENTS if example.unseen is not None]
+BOARD = "cartpole-board"
+SEEN = [example for example in EXPERIMENTS if example.unseen is None and example.name != BOARD]
 GOALS = {
     "acrobot-apex": -120,
     "acrobot-dqn": -120,
+    "acrobot-ppo": -120,
     "cartpole-dqn-50k": 250,
+    "cartpole-seeds": 300,
     "halfcheetah-ppo": 1400,
+    "hopper-ppo": 1000,
     "lunarlander-apex": 200,
     "lunarlander-dqn": 200,
     "minatar-dqn": 3,
+    "minatar-ppo": 6,
     "minatar-pqn": 6,
     "minatar-rainbow": 2,
+    "minigrid-ppo": 0.9,
     "mountaincar-apex": -125,
     "mountaincar-dqn": -125,
+    "mountaincarcontinuous-ppo": 85,
+    "own-env": 0.5,
     "pendulum-apex": -200,
     "pendulum-dqn": -200,
     "taxi-apex": 6,
     "taxi-dqn": 6,
 }
 """Rewards to be reached by experiments that stop after a number of steps; others stop when they reach theirs."""
+SWEEP_GOALS = {"cartpole-ppo-sweep": 400, "cartpole-sweep": 400, "pendulum-pbt": -250}
+"""What the best trial of a sweep must have reached at its end."""
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_is_planned_without_a_notice(file: Path) -> None:
-    plan = load_plan([file])
+def name_of(example: Example) -> str:
+    return example.name
+
+
+def require_package(example: Example) -> None:
+    """Skip the test if a package of the example's envs is missing."""
+    for env in example.envs:
+        package = package_of(env)
+        if package is not None:
+            pytest.importorskip(package.module)
+
+
+@pytest.mark.parametrize("example", EXPERIMENTS, ids=name_of)
+def test_is_planned_without_a_notice(example: Example) -> None:
+    plan = load_plan([example.path])
     assert not plan.notices
     stops = [trial.experiment.stop for trial in plan.trials]
     assert all("timesteps_total" in stop for stop in stops)
-    assert file in ATARI or file.stem in GOALS or all("episode_reward_mean" in stop for stop in stops)
+    assert example.unseen or example.name in GOALS or all("episode_reward_mean" in stop for stop in stops)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("file", QUICK, ids=lambda file: file.stem)
-def test_reaches_its_goal(file: Path, tmp_path: Path) -> None:
-    if file in MINATAR:
-        pytest.importorskip("minatar")
-    done = rlexp("run", file, "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
+@pytest.mark.parametrize("example", SEEN, ids=name_of)
+def test_reaches_its_goal(example: Example, tmp_path: Path) -> None:
+    require_package(example)
+    done = rlexp("run", example.path, "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run/run.json").read_text())
-    for trial, planned in zip(run["trials"], load_plan([file]).trials, strict=True):
-        wanted = planned.experiment.stop.get("episode_reward_mean", GOALS.get(file.stem))
+    for trial, planned in zip(run["trials"], load_plan([example.path]).trials, strict=True):
+        wanted = planned.experiment.stop.get("episode_reward_mean", GOALS.get(example.name))
         assert trial["episode_reward_mean"] >= wanted, trial["name"]
         played = json.loads(rlexp("evaluate", tmp_path / "run" / trial["directory"], "--json").stdout)
         assert played["return_mean"] >= wanted, trial["name"]
@@ -85,10 +109,37 @@ def test_reaches_its_goal(file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("file", ATARI, ids=lambda file: file.stem)
-def test_begins_on_any_machine(file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", SWEEPS, ids=name_of)
+def test_sweep_finds_a_good_configuration(example: Example, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    done = rlexp("sweep", example.path, "--out", tmp_path, "--name", "sweep", "-q")
+    assert done.returncode == 0, done.stderr
+    trials = json.loads((tmp_path / "sweep/run.json").read_text())["trials"]
+    assert max(trial["episode_reward_mean"] for trial in trials) >= SWEEP_GOALS[example.name]
+    assert load_plan([tmp_path / "sweep/best.yaml"]).trials
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_actors_that_join_a_board_play_for_its_experiment(tmp_path: Path) -> None:
+    with running_redis() as server:
+        words = ("run", REPOSITORY / f"experiments/{BOARD}.yaml", "--board", server.url)
+        with ThreadPoolExecutor() as threads:
+            trainer = threads.submit(rlexp, *words, "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
+            actors = rlexp("join", server.url, "--once", "--processes", 2)
+            done = trainer.result()
+    assert (done.returncode, actors.returncode) == (0, 0), done.stderr + actors.stderr
+    (trial,) = json.loads((tmp_path / "run/run.json").read_text())["trials"]
+    assert trial["episode_reward_mean"] >= 475
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("example", UNSEEN, ids=name_of)
+def test_begins_on_any_machine(example: Example, tmp_path: Path) -> None:
+    require_package(example)
     short = ("-o", "stop.timesteps_total=2000", "-o", "config.timesteps_per_iteration=1000")
-    done = rlexp("run", file, "--fit", *short, "--out", tmp_path, "--name", "run", "-q")
+    done = rlexp("run", example.path, "--fit", *short, "--out", tmp_path, "--name", "run", "-q")
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert all(trial["timesteps_total"] >= 2000 for trial in run["trials"])
@@ -104,6 +155,16 @@ def test_halfcheetah_runs_forward_within_100k_steps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "run/run.json").read_text())["trials"]
     assert trial["episode_reward_mean"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_what_init_writes_is_learned(tmp_path: Path) -> None:
+    assert rlexp("init", tmp_path, "--env-class", "GridWalk").returncode == 0
+    done = rlexp("run", tmp_path / "gridwalk-ppo.yaml", "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
+    assert done.returncode == 0, done.stderr
+    (trial,) = json.loads((tmp_path / "run/run.json").read_text())["trials"]
+    assert trial["episode_reward_mean"] >= 0.9
 
 
 FILE = Path(__file__).with_name("catch-apex.yaml")

@@ -1,12 +1,15 @@
 """The examples are found, their heads read, and the wheel has them."""
 
+import datetime
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from rlexp.config import examples as module
-from rlexp.config.examples import Example, example_of, examples, examples_folder
+from rlexp.config.examples import MEASURED, Example, example_of, examples, examples_folder
+from rlexp.config.keys.env_ids import package_of
 from rlexp.config.load import load_plan
 
 ROOT = Path(__file__).parents[3]
@@ -74,3 +77,29 @@ def test_wheel_has_the_examples_where_they_are_looked_for(tmp_path: Path, monkey
     installed.mkdir(parents=True)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "rlexp/config/examples.py"))
     assert examples_folder() == installed
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_head_says_what_was_seen_or_that_nothing_was(example: Example) -> None:
+    measured = {fact for fact in MEASURED if fact in example.facts}
+    assert measured == ({*MEASURED} if example.unseen is None else set())
+    assert 10 < len(example.task) <= 78
+    assert all(path.is_file() for path in example.files)
+    if example.unseen is None:
+        assert re.match(r"-?\d", example.score or "")
+        assert re.match(r"[\d,]*\d", example.steps or "")
+        assert re.match(r"[\d.]+( to [\d.]+)? (s|min|h)\b|not recorded", example.time or "")
+        assert re.match(r"\d", example.seeds or "")
+        assert datetime.date.fromisoformat(example.date or "")
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_files_name_their_modules_and_packages(example: Example) -> None:
+    text = example.path.read_text()
+    experiments = [trial.experiment for trial in load_plan([example.path]).everything]
+    modules = {f"{name}.py" for experiment in experiments for name in experiment.named_modules}
+    own = {name for name in modules if example.path.with_name(name).is_file()}
+    assert own == {path.name for path in example.files[1:]}
+    for experiment in experiments:
+        package = package_of(experiment.env)
+        assert package is None or f"pip install '{package.requirement}'" in text
