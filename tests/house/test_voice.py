@@ -27,8 +27,8 @@ MOST = {
     "where-for-if": 110,
 }
 """The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
-MOST_WORDS_OF_PAGES = 41_300
-"""In README and the other pages together, without the changelog."""
+MOST_WORDS_OF_PAGES = 40_000
+"""In README and docs together."""
 MOST_WORDS_OF_A_SENTENCE = 13
 """In the mean of all pages."""
 
@@ -48,7 +48,8 @@ def test_pages_are_short() -> None:
     pages = [path for path in all_files() if path.suffix == ".md"]
     words, number = words_of(pages)
     assert words / number <= MOST_WORDS_OF_A_SENTENCE
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in pages) <= MOST_WORDS_OF_PAGES
+    read_by_users = [path for path in pages if path.parent.name == "docs" or path.name == "README.md"]
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in read_by_users) <= MOST_WORDS_OF_PAGES
 
 
 def rules_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> list[tuple[int, str]]:

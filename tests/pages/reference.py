@@ -138,9 +138,10 @@ def metrics_page() -> str:
         "Other columns": [each for each in chosen if each.name not in KNOWN_METRICS],
     }
     head = (
-        "# Metrics\n\n`rlexp explain METRIC` prints the same. "
+        "---\nhide: [toc]\n---\n\n# Metrics\n\n`rlexp explain METRIC` prints the same. "
         "A row of `result.json` and `progress.csv` has these names: "
-        "`info/loss` is `row['info']['loss']` in `result.json`. TensorBoard's tags have `ray/tune/` before the name. "
+        "`info/num_updates` is `row['info']['num_updates']` in `result.json`. "
+        "TensorBoard's tags have `ray/tune/` before the name. "
         "Metrics of [callbacks](../callbacks.md) are `custom_metrics/NAME_mean`, `_min` and `_max`.\n"
     )
     return head + "".join(f"\n## {title}\n\n{_metric_table(rows, agents)}" for title, rows in groups.items())
