@@ -26,6 +26,8 @@ from rlexp.processes.threads import few_collections
 from rlexp.terminal.lines import open_output_streams, print_error
 
 COMMANDS: Final[Mapping[str, str]] = {
+    "examples": "starting",
+    "init": "starting",
     "check": "checking",
     "run": "training",
     "sweep": "training",
@@ -54,7 +56,15 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "submit", "board"}
 """Commands that create nothing before they have signal handlers of their own; until then Ctrl-C ends them at once."""
 
-_OTHER_NAMES = {"rollout": "evaluate", "tune": "sweep", "version": "--version", "list": "ls", "help": "--help"}
+_OTHER_NAMES = {
+    "rollout": "evaluate",
+    "tune": "sweep",
+    "version": "--version",
+    "list": "ls",
+    "help": "--help",
+    "example": "examples",
+    "zoo": "examples",
+}
 """Other names of commands, in RLlib or other programs."""
 
 

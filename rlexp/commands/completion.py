@@ -48,6 +48,13 @@ def complete_name(incomplete: str) -> Completions:
     return _shown(explained_from(incomplete))
 
 
+def complete_example(incomplete: str) -> Completions:
+    """Complete the name of an example."""
+    from rlexp.config.examples import examples
+
+    return [(each.name, each.task.replace("[", "\\[")) for each in examples() if each.name.startswith(incomplete)]
+
+
 def complete_run(ctx: typer.Context, incomplete: str) -> Completions:
     """Complete the directory of a run, and those in one: its trials and their checkpoints."""
     from rlexp.compare.run_listing import run_directories

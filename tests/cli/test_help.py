@@ -75,6 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--help"], {"pydantic", "yaml", "numpy", "rich", "rlexp.commands.training"}),
         (["--version"], {"numpy", "rich"}),
         (["explain", "lr"], {"psutil", "filelock", "rlexp.config.load", "rlexp.cluster.room"}),
+        (["examples"], {*NO_EXPERIMENTS, "rich"}),
+        (["examples", "taxi-dqn", "--print"], {*NO_EXPERIMENTS, "rich"}),
         (["ls", "."], NO_EXPERIMENTS),
         (["ls", "run"], NO_EXPERIMENTS),
         (["evaluate", "-h"], NO_EXPERIMENTS),
