@@ -19,14 +19,8 @@ from tests.house.voice import (
     words_of,
 )
 
-MOST = {
-    "coinage": 1,
-    "is-no": 20,
-    "of-what": 48,
-    "torn-docstring": 38,
-    "where-for-if": 110,
-}
-"""The most findings of each rule. Lower a number when you have rewritten some; none may rise."""
+MOST = {"coinage": 1}
+"""The most findings of each rule, 0 unless listed: the page about own agents names the class ``Fold``."""
 MOST_WORDS_OF_PAGES = 40_000
 """In README and docs together."""
 MOST_WORDS_OF_A_SENTENCE = 13

@@ -92,7 +92,7 @@ def _metadata(loaded: LoadedCheckpoint, policy: GreedyPolicy) -> dict[str, str]:
 
 
 LARGEST_DRAWN: Final = 1e3
-"""Largest distance from 0 of drawn numbers. Bounds may be those of the dtype, with which float32 networks overflow."""
+"""Largest distance from 0 of drawn numbers: bounds may span the whole dtype, which overflows float32 networks."""
 
 
 _NUM_ENVS: Final = 4
