@@ -47,7 +47,7 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "config.num_sgd_iter": "Epochs: how often each transition of a train batch is used",
     "config.vf_loss_coeff": "Weight of the loss of the value function",
     "config.vf_clip_param": "How far a value can move in one train batch",
-    "config.hiddens": "Sizes of the layers of each head, after those of model",
+    "config.hiddens": "Sizes of the layers of each head, after the layers of model",
     "config.model": "The network: its layers and activations",
     "config.optimizer": "How experience moves",
 }
@@ -239,7 +239,7 @@ def init(
 ) -> None:
     """Write an experiment file with a comment at each line, to begin with.
 
-    Its settings are those of rlexp run --algo AGENT --env ENV. With --env-class it comes with an env to change. Nothing
+    It has the settings of rlexp run --algo AGENT --env ENV. With --env-class it comes with an env to change. Nothing
     is overwritten.
     """
     if env is not None and env_class is not None:
@@ -307,7 +307,7 @@ def _experiment_file(folder: Path, agent: str, env: str) -> Path:
 
 
 def _words_of(env: str) -> str:
-    """Return what files are called: ``cartpole`` for ``CartPole-v1``; of an env that is a class, after the class."""
+    """Return the words of file names: ``cartpole`` for ``CartPole-v1``; the class name for an env that is a class."""
     name = re.sub(r"(NoFrameskip)?-v\d+$", "", env.rpartition(":")[2])
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "env"
 
