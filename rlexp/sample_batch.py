@@ -102,8 +102,8 @@ class SampleBatch:
     def concat(batches: Iterable[SampleBatch], num_rows: int | None = None) -> SampleBatch:
         """Join batches with the same columns, in order; a single one is returned unchanged.
 
-        With ``num_rows``, the sum of their rows, an iterator may free each batch when the next one is requested, so
-        that not all batches are in memory beside the result.
+        With ``num_rows``, the sum of their rows, an iterator may free each batch when the next one is requested. Then
+        not all batches are in memory beside the result.
         """
         if num_rows is None:
             batches = list(batches)

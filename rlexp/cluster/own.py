@@ -123,8 +123,8 @@ class OwnRay(Session):
 def _blocked(*numbers: signal.Signals) -> Iterator[None]:
     """Block signals in this thread, and for ever in processes that it starts meanwhile.
 
-    A closed terminal sends SIGHUP to all processes of the command, ``timeout`` and job schedulers send SIGTERM to all,
-    and a trial needs all of Ray for saving.
+    A closed terminal sends SIGHUP to all processes of the command, ``timeout`` and job schedulers send SIGTERM to all.
+    A trial needs all of Ray for saving.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:

@@ -1,7 +1,7 @@
 """``rlexp board``: commands for those who have a board of their own, or a Redis or Valkey for one.
 
 ``serve`` starts a board with what is installed on this machine, ``check`` says whether one is fit for training and what
-to do if it is not, ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` (in
+to do if it is not. ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` (in
 ``board_keys``) makes a master key and join tokens.
 """
 

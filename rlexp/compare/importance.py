@@ -73,7 +73,7 @@ def importance_of(results: SweepResults) -> Importance:
     """Return the importances of the keys of a sweep.
 
     PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255) estimates the density of a key's values in the
-    best configurations and in all, and takes the Pearson divergence of the two. It needs no scores, only which
+    best configurations and in all. It takes the Pearson divergence of the two. It needs no scores, only which
     configurations are the best. So those that ended early or failed can be used at their place in the ranking. If they
     were left out, a key whose bad values all ended early would seem to be unimportant.
     """

@@ -143,8 +143,8 @@ def check_first_steps(
 ) -> list[Doubt]:
     """Reset ``env``, take the first steps, and return its problems.
 
-    Raises EnvError if it cannot be reset or stepped, if an observation is not in its space, or if an observation or a
-    reward is NaN or infinite, as training is then impossible.
+    Raises EnvError if training is impossible: it cannot be reset or stepped, an observation is not in its space, or an
+    observation or a reward is NaN or infinite.
     """
     doubts = []
     for doubt in EnvCheck(env_id, env, begin).doubts(FIRST_STEPS):

@@ -46,8 +46,8 @@ class AutogradNetwork:
 class LayeredNetwork:
     """A DifferentiableNetwork of fully connected layers, without autograd.
 
-    With minibatches of some hundred rows and layers of usual size, autograd needs as much time for recording operations
-    and adding gradients as for computing them.
+    With minibatches of some hundred rows and usual layers, recording operations and adding gradients takes autograd as
+    much time as computing them.
     """
 
     def __init__(self, network: ActorCritic) -> None:

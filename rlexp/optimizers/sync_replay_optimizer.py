@@ -27,7 +27,7 @@ class SyncReplayOptimizer:
     """Alternates between a round of samples and an update, all in one thread.
 
     A round has one batch per worker, so that trained / sampled steps is
-    ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``, and a little more with
+    ``train_batch_size / (sample_batch_size * num_envs_per_worker * max(num_workers, 1))``. It is a little more with
     short episodes, since a reset is not an env step.
     """
 

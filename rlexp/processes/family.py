@@ -2,7 +2,7 @@
 
 The folder is among the temporary files; its lock and marker identify it. All processes of the session inherit its name
 in a variable. If the command is killed, a guard, a small process that outlives it, ends them. Ray's own processes end
-with their command too, but some after a minute or never, as they may not know of each other yet. A trial's process may
+with their command too. Some end after a minute or never, as they may not know of each other yet. A trial's process may
 write meanwhile, beside the one that resumes it.
 """
 

@@ -96,9 +96,9 @@ class SumTree:
     def find(self, numbers: Array) -> tuple[Array, Array]:
         """Return the slots ``[B]`` that contain ``numbers [B]``, by increasing number, and their values.
 
-        The slots are laid end to end on a line from 0 to ``total``, each as long as its value, in an order of the
-        tree's own, nearly the order of memory, which makes reading and writing at the slots faster than in the numbers'
-        own order. A number at or, by rounding, beyond the total falls on a slot near the end; an empty slot is never
+        The slots are laid end to end on a line from 0 to ``total``, each as long as its value. Their order is nearly
+        the order of memory, which makes access to the slots faster than in the numbers' own order. A number at
+        or, by rounding, beyond the total falls on a slot near the end; an empty slot is never
         returned. Raises ValueError when every slot is empty.
         """
         if not self.total > 0:
@@ -192,8 +192,8 @@ class SumTree:
 class SmallestPositive:
     """Watches an array that its owner changes, and finds the least positive value when asked.
 
-    For each block of values it keeps a lower bound of the positive values, and the index at which the bound was a value
-    when the block was last searched. Writing can only lower a bound or make it too low, which is cheap to record. Only
+    For each block it keeps a lower bound of the positive values. It also keeps the index that had this value when the
+    block was last searched. Writing can only lower a bound or make it too low, which is cheap to record. Only
     the block with the lowest bound matters: if the bound is still a value, it is the least; else the block is searched.
     That is rare, while a tree of minima would cost as much as the sum tree.
     """

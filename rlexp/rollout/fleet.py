@@ -49,7 +49,7 @@ class Fleet:
     """Owns the workers' places: replaces workers that fail, up to a limit, and with a delay if they fail early.
 
     A worker that is lost with its node, or whose node ends soon, is placed anew without counting as a restart. It gets
-    no requests until a node has room for it. The pool forgets the calls of a removed actor, so no step is counted
+    no requests until a node has room for it. The pool forgets the calls of a removed actor. So no step is counted
     twice, and a late result of a stalled actor is never used. Owned by one thread. The cost of a step does not depend
     on the number of workers.
     """

@@ -1,7 +1,7 @@
 """Directories of runs: ``OUT/NAME`` made atomically under the run's lock, deleted, and cleaned of what a kill left.
 
 Also the names of runs and trials (which ones a user may choose, and how others are derived), and the owner of a
-directory, as a run may be a stranger's.
+directory: a run may be a stranger's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TensorBoard event files: scalars as ``ray/tune/...`` over the environment steps, and the hyperparameters at once.
 
-The files are written with TensorBoard's own record format and messages, so neither torch nor
-TensorFlow is needed, and synchronously, so no thread can lose the last rows.
+The files are written with TensorBoard's own record format and messages, so neither torch nor TensorFlow is needed.
+Writing is synchronous, so no thread can lose the last rows.
 """
 
 from __future__ import annotations

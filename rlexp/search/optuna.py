@@ -2,8 +2,8 @@
 
 The sampler that ``search.optuna`` names is tried before a sweep begins. A space has one parameter for each key, and one
 for each sampler inside a value of a key. Numbers are unchanged; values of lists get readable labels. Optuna's spaces
-are defined by running: for a ``choice`` whose values hold samplers, the index of the value is suggested first, then the
-parameters inside it under names such as ``exploration_config[1].temperature``. A parameter has the same name and
+are defined by running: for a ``choice`` whose values hold samplers, the index of the value is suggested first. The
+parameters inside it follow under names such as ``exploration_config[1].temperature``. A parameter has the same name and
 distribution in every configuration, as ``TPESampler(multivariate=True, group=True)`` needs it.
 
 Only the storage in ``search.optuna.storage`` is opened, and no other file of the user. Databases and journal files hold

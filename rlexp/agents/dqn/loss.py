@@ -25,8 +25,8 @@ def td_errors(
 ) -> Tensor:
     """Return ``r_t + discount_t q_t_value[argmax q_t_selector] - q_tm1[a_tm1]``, shape ``[B]``.
 
-    ``q_*`` are action values ``[B, A]``, ``a_tm1 [B]`` the actions taken, ``r_t [B]`` the (n-step) rewards
-    and ``discount_t [B]`` the true discounts, 0 after a termination. With the online network as selector
+    ``q_*`` are action values ``[B, A]``, and ``a_tm1 [B]`` the actions taken. ``r_t [B]`` are the (n-step) rewards,
+    ``discount_t [B]`` the true discounts, 0 after a termination. With the online network as selector
     and the target network as value this is double Q-learning (van Hasselt et al. 2016, equation 4); with
     the target network as both, Q-learning (Mnih et al. 2015). The target carries no gradient.
     """

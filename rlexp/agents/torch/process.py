@@ -39,8 +39,8 @@ are far apart, since each thread makes workers wait less, and compute longer."""
 
 
 LONG_UPDATE_S = 0.05
-"""Least seconds of an update for another thread. In shorter updates, one thread does too much of the work anyway, and
-the others spin between operations, on cores that replay and workers could use."""
+"""Least seconds of an update for another thread. In shorter updates, one thread does too much of the work anyway.
+The others spin between operations, on cores that replay and workers could use."""
 
 
 SLOWER_SHARE = 0.8

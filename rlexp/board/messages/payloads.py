@@ -1,7 +1,7 @@
 """The content of a task's messages: fragments from actors, and weights that its trainer puts on the board.
 
-A fragment has rows and the report about them. Weights come with the moments of a filter and the clock of schedules, in
-float16 if the trial says so and their values allow it.
+A fragment has rows and the report about them. Weights come with the moments of a filter and the clock of schedules.
+They are in float16 if the trial says so and their values allow it.
 """
 
 from __future__ import annotations

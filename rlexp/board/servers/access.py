@@ -1,7 +1,7 @@
 """The access rules (ACL) of each role on a Redis or Valkey that is a board, and the commands that it needs.
 
 The server checks commands in a script against the rules of the caller, so each role has the commands and keys of its
-scripts, and can use them without the scripts too. So a role has only the one command with which its scripts write a
+scripts. It can use them without the scripts too. So a role has only the one command with which its scripts write a
 key: it cannot change the key's type or remove it. Actors run the server's scripts by hash and cannot load others;
 trainers and clients load them.
 """

@@ -6,8 +6,8 @@ time. The second points replace the first where a restart is certain:
 - A writer may announce it by a session log ``START`` at the step that it continues from
   (``SummaryWriter(purge_step=…)`` does). Every point of an earlier record with that step or a later one
   is discarded. This is the rule of TensorBoard's EventAccumulator.
-- Most writers do not announce it, but a new process opens a new file. If a tag begins in a later file at a
-  step that it had reached before, and was not written to by both at the same time, its points of that step
+- Most writers do not announce it, but a new process opens a new file. A tag may begin in a later file at a
+  step that it had reached before. Unless both wrote it at the same time, its points of that step
   and later ones are discarded. (TensorBoard's data server goes further: there, every step that is not higher
   discards.)
 

@@ -179,8 +179,8 @@ COUNTED_ROWS = 1 << 14
 class FramePool:
     """Owns the memory of frames, in blocks that are reused when no row refers to any of their frames.
 
-    A frame's id is its place in the pool. A frame that comes again (the last ones of a fragment are the first ones of
-    its env's next one) is recognised by its global number while it is held and remembered. A forgotten one is stored
+    A frame's id is its place in the pool. A repeated frame is recognised by its global number while it is held and
+    remembered: the last frames of a fragment are the first ones of its env's next. A forgotten one is stored
     twice.
     """
 
