@@ -242,8 +242,8 @@ def refuse_folded_priorities(priorities: ArrayLike | None, intake: Intake) -> No
     """Raise ValueError for priorities of single steps if n-step transitions are stored."""
     if priorities is not None and isinstance(intake, NStepFold):
         raise ValueError(
-            "priorities of single steps are none of n-step transitions: fold the steps by an NStepFold, and add "
-            "what it returns with its priorities to a buffer without n_step"
+            "priorities of single steps do not fit n-step transitions: compute these with an NStepFold, and add "
+            "them with their priorities to a buffer without n_step"
         )
 
 

@@ -255,7 +255,7 @@ class _JournalReader:
 
     def _configured(self, number: int, point: Mapping[str, Any], refused: str | None) -> None:
         if number != self.state.configurations:
-            raise ValueError(f"configuration {number} comes where {self.state.configurations} should")
+            raise ValueError(f"expected configuration {self.state.configurations}, found {number}")
         self.state.searcher.restore(number, point)
         if refused is not None:
             self.state.refused(refused)

@@ -97,14 +97,14 @@ def _report_arrays(info: SampleInfo) -> dict[str, Array]:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MOST_STEPS:
-        raise InvalidMessageError("the number of env steps is none")
+        raise InvalidMessageError(f"the number of env steps must be a whole number from 0 to {_MOST_STEPS}")
     return value
 
 
 def _time(value: Any) -> SampleTime:
     numbers = value if isinstance(value, list) else []
     if len(numbers) != 4 or not all(isinstance(number, int | float) and 0 <= number < 1e9 for number in numbers):
-        raise InvalidMessageError("the times are none")
+        raise InvalidMessageError("the times must be four numbers of seconds from 0 on")
     return SampleTime(*(float(number) for number in numbers))
 
 

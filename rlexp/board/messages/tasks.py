@@ -109,7 +109,7 @@ class BlobHead:
         size, digest = text.split()
         num_bytes = int(size)
         if not 0 <= num_bytes <= MAX_BLOB_BYTES:
-            raise ValueError("a blob of a size that none has")
+            raise ValueError(f"a blob of {num_bytes} bytes; 0 to {MAX_BLOB_BYTES} are allowed")
         return BlobHead(num_bytes, digest)
 
 

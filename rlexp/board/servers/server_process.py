@@ -61,7 +61,7 @@ def _version(path: str) -> tuple[int, int, int]:
         ) from error
     found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", done.stdout)
     if found is None:
-        raise UsageError(f"{path} --version names no version", "install it again, or take it off PATH")
+        raise UsageError(f"{path} --version prints no version", "install it again, or take it off PATH")
     major, minor, patch = map(int, found.groups())
     return major, minor, patch
 

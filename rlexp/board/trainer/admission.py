@@ -211,7 +211,7 @@ class Admission:
             raise RefusedError("more episodes than steps")
         self._check_returns(info)
         if (info.observed is None) is not (rules.moments_shape is None):
-            raise RefusedError("moments of a filter that does not exist, or none of one that does")
+            raise RefusedError("moments of a filter without a filter, or a filter without moments")
         if info.observed is not None and info.observed.mean.shape != rules.moments_shape:
             raise RefusedError("moments of another shape")
         if info.observed is not None and info.observed.count > rules.max_rows:

@@ -76,7 +76,7 @@ class Alternatives:
             values = alternative.values_in(value)
             if values is not None:
                 return place, values
-        raise ValueError(f"{value!r} is none of the alternatives")
+        raise ValueError(f"{value!r} is not one of the alternatives")
 
 
 def domains_in(domain: Domain) -> Iterator[Domain]:

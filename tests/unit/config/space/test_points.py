@@ -211,7 +211,7 @@ def test_taken_refuses_values_outside_the_samplers() -> None:
     assert [NESTED.taken(value)[0] for value in (None, 0.5, [64, 100], {"a": True, "b": 0.3}, {"a": 4})] == [*range(5)]
     for value in (2.0, [64, 300], [64], [64, 33.5], {"a": True}, {"a": 5}, True, "x"):
         assert not NESTED.holds(value)
-        with pytest.raises(ValueError, match="none of the alternatives"):
+        with pytest.raises(ValueError, match="not one of the alternatives"):
             NESTED.taken(value)
 
 
