@@ -16,6 +16,7 @@ import typer
 from rlexp.cluster.room.machine import check_requirements, this_machine
 from rlexp.commands.completion import complete_agent, complete_env
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_overrides
+from rlexp.config.examples import examples
 from rlexp.config.keys.agents import find_agent
 from rlexp.config.keys.env_ids import current_env, is_known
 from rlexp.config.keys.experiment import Experiment
@@ -87,8 +88,11 @@ def source_of(
 
 
 def _refuse_names(files: Sequence[Path], command: str) -> None:
-    """Raise UsageError for the name of an agent or env in place of a file: it says which command trains it."""
+    """Raise UsageError for the name of an agent, env or example in place of a file: it says which command is meant."""
     missing = [str(file) for file in files if not os.path.exists(file)]
+    named = next((each.name for each in (examples() if missing else ()) if each.name in missing), None)
+    if named is not None:
+        raise UsageError(f"{named} is an example, not a file here", f"rlexp examples {named} copies it to this folder")
     agents, envs = list(filter(None, map(_agent, missing))), list(filter(_is_env, missing))
     if agents or envs:
         what = f"{envs[0]} is an environment" if envs else f"{agents[0]} is an agent"

@@ -98,6 +98,11 @@ def test_a_sweep_without_a_file() -> None:
             "Pendulum-v0 is an environment, not an experiment file",
             "rlexp run --algo PQN --env Pendulum-v0",
         ),
+        (
+            ["cartpole-ppo"],
+            "cartpole-ppo is an example, not a file here",
+            "rlexp examples cartpole-ppo copies it to this folder",
+        ),
         (["experiment"], "experiment  path does not exist", None),
         ([], "run needs a file, or --algo and --env", "rlexp run FILE, or rlexp run --algo PPO --env CartPole-v1"),
         (
