@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -276,6 +277,9 @@ def _write_env(folder: Path, agent: str, name: str) -> list[Path]:
     """Write an experiment, its env and the test of that; raises UsageError if one of them exists."""
     module = _module_of(name)
     env, files = f"{module}:{name}", [folder / f"{module}.py", folder / f"test_{module}.py"]
+    if files[0].exists():
+        other = f"rlexp init {shlex.quote(str(folder))} --env {env} --algo {agent}"
+        raise UsageError(f"{files[0]} exists", f"{other} writes an experiment for it")
     create(folder, [_experiment_file(folder, agent, env), *files])
     try:
         for file, text in zip(files, (_ENV, _ENV_TEST), strict=True):
@@ -292,7 +296,7 @@ def _module_of(name: str) -> str:
     from rlexp.user_code.finding import find_module
 
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or not name[0].isupper():
-        words = re.findall(r"[A-Za-z][A-Za-z0-9]*", name)
+        words = re.findall(r"[A-Za-z][A-Za-z0-9]*", name) if name.isascii() else []
         meant = "".join(word[0].upper() + word[1:] for word in words) or "GridWalk"
         raise UsageError(f"--env-class {name} is not the name of a class", f"for example --env-class {meant}")
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -192,6 +192,11 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cartpole-ppo.yaml", "test_walk.py"]
 
 
+def test_init_names_the_command_for_another_agent_of_an_env(tmp_path: Path) -> None:
+    (tmp_path / "walk.py").write_text("mine")
+    assert "rlexp init . --env walk:Walk --algo DQN writes" in refused("init", "--env-class", "Walk", "--algo", "dqn")
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -200,6 +205,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
         (["--env", "CartPole-v1", "--env-class", "Walk"], "--env cannot be combined with --env-class"),
         (["--env-class", "grid_walk"], "for example --env-class GridWalk"),
         (["--env-class", "3d-maze"], "for example --env-class DMaze"),
+        (["--env-class", "Über"], "for example --env-class GridWalk"),
         (["--env-class", "Random"], "there is a module random already"),
         (["--env-class", "Class"], "there is a module class already"),
     ],
