@@ -82,6 +82,8 @@ class Agent(ABC, Generic[ConfigT]):
         self.seed = seed
         self.stream_seed = seed if checkpoint is None else resumed_seed(seed, checkpoint)
         self._events: list[str] = []
+        self._sampling: tuple[Iteration, IterationBounds] | None = None
+        """The iteration that samples now."""
         self._progress = Progress(config.metrics_smoothing_episodes, self.callbacks.episode_metrics)
         self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
@@ -170,6 +172,7 @@ class Agent(ABC, Generic[ConfigT]):
         it has env steps of its own, if some come within STOP_GRACE_S, so that no two rows have the same step.
         """
         iteration = Iteration(self.optimizer.counters)
+        self._sampling = iteration, bounds
         self._stall_watch.begin()
         infos: list[SampleInfo] = []
         while True:
@@ -179,12 +182,26 @@ class Agent(ABC, Generic[ConfigT]):
                 break
             if should_stop() and (iteration.sampled > 0 or iteration.elapsed_s >= STOP_GRACE_S):
                 break
+        self._sampling = None
         self._progress.iteration += 1
         self.filters.synchronize(self.source)
         row = self._report(iteration, infos)
         self.observe(row, infos)
         evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)
         return end_iteration(self.callbacks, row | evaluated)
+
+    def sampling_progress(self) -> str | None:
+        """Return how far the iteration is that samples now, in words; None between two."""
+        if self._sampling is None:
+            return None
+        iteration, bounds = self._sampling
+        waits_for = self.waits_for() if self.optimizer.counters.num_steps_trained == 0 else ""
+        said = f"{iteration.progress(self.config, bounds)}{f'; {waits_for}' if waits_for else ''}"
+        return f"iteration {self._progress.iteration + 1}: {said}"
+
+    def waits_for(self) -> str:
+        """Return what the first update of the learner waits for, in words; empty if that is not known."""
+        return ""
 
     def prepare_evaluation(self, should_stop: ShouldStop = never) -> None:
         """Start the process in which ``evaluate`` plays, if it needs one: it takes a second, once."""

@@ -69,6 +69,21 @@ class Iteration:
         steps, seconds = config.timesteps_per_iteration or 0, config.min_iter_time_s or 0.0
         return self.has_progress and self.sampled >= steps and self.elapsed_s >= seconds
 
+    def progress(self, config: CommonConfig, bounds: IterationBounds) -> str:
+        """Return how far it is, in words: its env steps and seconds with their minimums, and its speed until now."""
+        elapsed_s, seconds = self.elapsed_s, config.min_iter_time_s or 0.0
+        left = bounds.values.get("timesteps_total", math.inf) - self._before.num_steps_sampled
+        goal = min(config.timesteps_per_iteration or 0, left)
+        if not self.sampled:
+            return f"no env step yet after {elapsed_s:.0f} s"
+        parts = [f"{self.sampled:,}{f' of {goal:,.0f}' if self.sampled < goal else ''} env steps"]
+        if self.sampled >= goal and elapsed_s < seconds:
+            parts.append(f"{elapsed_s:.0f} of {seconds:g} s")
+        parts.append(f"{self.sampled / elapsed_s:,.0f} sampled/s")
+        if self.trained:
+            parts.append(f"{self.trained / elapsed_s:,.0f} trained/s")
+        return ", ".join(parts)
+
 
 _LEARNING: Final = ("learner", "learning")
 """The parts of ``learner_time_share`` in which an optimizer learns."""

@@ -33,6 +33,9 @@ class OffPolicyAgent(Agent[ReplayKeysT]):
         round_size = max(config.num_workers, 1)
         return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
 
+    def waits_for(self) -> str:
+        return f"learning starts at {self.config.learning_starts:,} rows" if self.config.learning_starts else ""
+
     def make_shard(self) -> ReplayShard:
         """Return the whole replay as one shard."""
         return ReplayShard(self.replay_config(1), derive_seed(self.stream_seed, "replay", 0))

@@ -28,6 +28,9 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
     def make_learner(self) -> TrainBatchLearner:
         """Return the learner, which learns on a whole train batch at once."""
 
+    def waits_for(self) -> str:
+        return f"the train batch has {self.config.train_batch_size:,} rows"
+
     def make_source(self) -> SampleSource:
         return self.place_workers(WorkerLinks(self._calls_per_worker(), max_weight_sync_delay=0))
 

@@ -116,6 +116,13 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.2
 
 TRAINING: Final = "waiting for the first result"
 """The phase from which on a trial's process trains, and saves a checkpoint if asked to stop."""
+PROGRESS: Final = "iteration "
+"""How the phases begin that say how far an iteration is; see ``is_progress``."""
+
+
+def is_progress(phase: str) -> bool:
+    """Return whether a phase says how far an iteration is; each later one replaces it."""
+    return phase.startswith(PROGRESS)
 
 
 def write_phase(trial_directory: Path, text: str) -> None:

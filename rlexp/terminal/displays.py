@@ -6,7 +6,7 @@ Also the choice between them. The live picture of a run and the line of a task a
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 from rlexp.config.keys.trial import Trial
 from rlexp.files import to_json
 from rlexp.runs.record import RunRecord, Status
+from rlexp.runs.trial_files import is_progress
 from rlexp.search.standings import Standings
 from rlexp.terminal.lines import StatusLine
 from rlexp.terminal.summary import standings_as_json, summary_lines
@@ -23,6 +24,9 @@ from rlexp.text import columns_of, count, one_line, score
 if TYPE_CHECKING:
     from rlexp.board.servers.board import TaskSummary
 
+_FIRST_GAP_S: Final = 10.0
+"""Seconds between the first two lines about an iteration; each later gap is twice as long."""
+_LONGEST_GAP_S: Final = 60.0
 STOPPING: Final = "stopping: trials save a checkpoint and end; Ctrl-C again ends them at once"
 
 
@@ -182,19 +186,28 @@ def task_as_json(task: TaskSummary) -> dict[str, Any]:
 class PlainDisplay(QuietDisplay):
     """Prints a line on stderr for each event, the summary on stdout."""
 
-    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+    def __init__(self, stdout: TextIO, stderr: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stdout)
         self._line = StatusLine(stderr)
+        self._clock = clock
+        self._progress_due: dict[str, tuple[float, float]] = {}
+        """When the next line of a trial's progress is due, and the seconds from it to the one after that."""
         self._views: dict[str, TrialView] = {}
         self._phases_said: set[tuple[str, str]] = set()
         self._stop_told = False
         self._started: set[str] = set()
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Print the phase; for a trial with results, only the first one after a result."""
+        """Print the phase; for a trial with results, only the first one after a result.
+
+        The progress of an iteration is printed now and then, and less often the longer the iteration lasts.
+        """
         view = self._views.get(trial.name) if trial else None
         if trial is not None:
             self._say_start(trial)
+            if is_progress(text):
+                self._say_progress(trial, text)
+                return
         if view is not None and view.row:
             if view.phase is not None:
                 return
@@ -221,6 +234,7 @@ class PlainDisplay(QuietDisplay):
         """Print the row's main figures."""
         view = self._views[trial.name]
         view.add(row)
+        self._progress_due.pop(trial.name, None)
         self._line.print_above(f"{trial.name}  {report(view)}")
 
     def on_note(self, trial: Trial | None, text: str) -> None:
@@ -243,6 +257,13 @@ class PlainDisplay(QuietDisplay):
 
     def _say_of(self, trial: Trial | None, text: str) -> None:
         self._line.print_above(f"{trial.name}: {one_line(text)}" if trial else one_line(text))
+
+    def _say_progress(self, trial: Trial, text: str) -> None:
+        now_s = self._clock()
+        due_s, gap_s = self._progress_due.get(trial.name, (now_s, _FIRST_GAP_S))
+        if now_s >= due_s:
+            self._progress_due[trial.name] = now_s + gap_s, min(2 * gap_s, _LONGEST_GAP_S)
+            self._say_of(trial, text)
 
     def _say_start(self, trial: Trial) -> None:
         """Print once that a trial starts: its process may report a phase before Tune reports the start."""

@@ -28,7 +28,7 @@ from rlexp.rollout.user_callbacks import announce_checkpoint
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.runs.checkpoints.trial import checkpoint_directory
 from rlexp.runs.rows import checkpoint_row
-from rlexp.runs.trial_files import TRAINING, TrialFiles, write_video
+from rlexp.runs.trial_files import TRAINING, Poll, TrialFiles, write_video
 from rlexp.text import masked
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, BoardSecrets, files_of
 from rlexp.tuning.stop_condition import CheckpointEvaluation, RowOrigin, iteration_bounds, row_notes, writes_checkpoint
@@ -64,6 +64,8 @@ def summary(error: BaseException) -> str:
     return named(error)
 
 
+PROGRESS_PERIOD_S = 5.0
+"""How often a long iteration says how far it is."""
 STDERR = 2
 END_TIMEOUT_S = 10.0
 """Seconds that a trial may take to close its envs before its process ends, if the process would run the next trial."""
@@ -142,6 +144,8 @@ class ExperimentTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         assert self._agent is not None
         with self._errors_kept():
+            self._progress_poll = Poll(PROGRESS_PERIOD_S)
+            self._progress_poll.is_due()  # the first time is a period later
             bounds = iteration_bounds(self._experiment.stop, self._assignment.milestones, self._last_row)
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
             stopped, over_time = self._files.stop_requested(), self._is_over_time()
@@ -225,6 +229,8 @@ class ExperimentTrainable(tune.Trainable):
         if events:
             self._events += events
             self._files.write_phase(events[-1])
+        elif self._progress_poll.is_due() and (progress := self._agent.sampling_progress()):
+            self._files.write_phase(progress)
         is_over = self._end_reason(self._is_over_time()) is not None
         return self._files.stop_requested() or self._files.move_requested() or is_over
 

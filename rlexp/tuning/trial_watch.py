@@ -14,7 +14,7 @@ from rlexp.metrics import RunningClock
 from rlexp.processes.locks import OpenFolder
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.runs.trial_files import ERROR_FILE, TRAINING, PhaseWatch
+from rlexp.runs.trial_files import ERROR_FILE, TRAINING, PhaseWatch, is_progress
 from rlexp.search.display import Display
 from rlexp.tuning.assignment import assigned
 
@@ -106,7 +106,7 @@ class TrialWatch:
             phase = self._phases.news(self._directory.trial_directory(ours))
             if phase is None:
                 continue
-            if phase == TRAINING:
+            if phase == TRAINING or (is_progress(phase) and ours.name not in self._heard_s):
                 self.without_result.add(ours.name)
                 self._heard_s[ours.name] = self._clock()
             self._display.on_phase(ours, phase)

@@ -63,6 +63,22 @@ def test_plain_prints_one_phase_between_two_results(make_trial: MakeTrial, make_
     assert stderr.getvalue().count("evaluating") == 2
 
 
+def test_plain_prints_how_far_a_long_iteration_is_less_and_less_often(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    stderr, trial, now = io.StringIO(), make_trial(), 0.0
+    with PlainDisplay(io.StringIO(), stderr, clock=lambda: now) as display:
+        display.start(Path("results/cartpole"), [trial])
+        display.on_trial_start(trial)
+        for second in range(5, 205, 5):
+            now = float(second)
+            display.on_phase(trial, f"iteration 1: {second} env steps")
+        display.on_result(trial, make_row(1))
+        display.on_phase(trial, "iteration 2: 201 env steps")
+        display.on_phase(trial, "evaluating: 0 of 10 episodes ended")
+    said = [line.split(": ", 2)[-1] for line in stderr.getvalue().splitlines() if ": iteration" in line]
+    assert said == [f"{second} env steps" for second in (5, 15, 35, 75, 135, 195, 201)]
+    assert "evaluating" in stderr.getvalue()
+
+
 def test_plain_prints_an_event_of_a_long_iteration_once(make_trial: MakeTrial, make_row: MakeRow) -> None:
     stderr, trial, event = io.StringIO(), make_trial(), "worker 0 failed: no display; replaced in 0.1 s"
     with PlainDisplay(io.StringIO(), stderr) as display:
