@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
-from rlexp.config.keys.key_table import KeyName
+from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.search import SchedulerConfig
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.reference import hints
@@ -131,10 +131,59 @@ def assembled(
         _lay_over(translation, overrides)
         _use_todays_spelling(translation)
     defaults = use_defaults(translation, age) if age is not None else frozenset()
+    if age is None:
+        _shorten_iterations(translation, name)
     report_undecided(translation, dating, name)
     _use_search_section(translation, is_sweep)
     _use_track_section(translation)
     return Assembled(translation, age, defaults)
+
+
+_STEPS, _SECONDS = "config.timesteps_per_iteration", "config.min_iter_time_s"
+_ROWS_OF_A_SHORT_RUN = 20
+_LEAST_STEPS, _LEAST_SECONDS = 1000, 1.0
+"""Iterations are not made shorter than DQN's."""
+_TIMES = ("stop.time_total_s", "time_budget_s")
+_BEYOND = 1e15
+_COUNT_ITERATIONS = ("checkpoint_freq", "stop.training_iteration", "config.evaluation_interval", SEARCH)
+
+
+def _shorten_iterations(translation: Translation, name: str) -> None:
+    """Let a run that ends within a few iterations of Ape-X's default length have more rows: a curve.
+
+    A file that gives a length keeps it, and so does one that counts in iterations.
+    """
+    table, path = key_table(translation.run), key_path(_STEPS)
+    given = (_STEPS, _SECONDS, *(key for key in _COUNT_ITERATIONS if translation.value(key) != 0))
+    config = translation.find("config")
+    is_wrong = config is not None and not isinstance(config.value, Mapping)
+    if path not in table or is_wrong or any(translation.find(key) is not None for key in given):
+        return
+    usual: tuple[float, float] = (table[path].default or 0, table[key_path(_SECONDS)].default or 0.0)
+    total = _limit(translation, "stop.timesteps_total")
+    steps = max(_LEAST_STEPS, int(total // _ROWS_OF_A_SHORT_RUN))
+    seconds = max(_LEAST_SECONDS, min(_limit(translation, key) for key in _TIMES) / _ROWS_OF_A_SHORT_RUN)
+    if total <= _LEAST_STEPS:
+        return
+    if steps < usual[0]:
+        length = (steps, 0.0)
+    elif seconds < usual[1]:
+        length = (0, seconds)
+    else:
+        return
+    at = translation.experiment
+    translation.put(_STEPS, length[0], at)
+    translation.put(_SECONDS, length[1], at)
+    chosen = f"{_STEPS}: {length[0]} and {_SECONDS}: {length[1]:g} give it a curve of about {_ROWS_OF_A_SHORT_RUN} rows"
+    theirs = f"the defaults, {usual[0]:g} and {usual[1]:g}, are for long runs"
+    translation.notice(at, f"{shown_key(name)} is short: {chosen}; {theirs}")
+
+
+def _limit(translation: Translation, key: str) -> float:
+    """Return the value of a key that ends a run; without one number that ends it, beyond every run."""
+    value = translation.value(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _BEYOND
+    return value if is_number else _BEYOND
 
 
 def _use_todays_spelling(translation: Translation) -> None:

@@ -192,6 +192,9 @@ class CommonKeys(KeyGroup):
     optimizer that sampled or trained something; for PPO and PQN, this is a train batch. It ends earlier if a counter
     reaches its value in ``stop``. In a sweep, it also ends when the trial reaches the next time of a comparison with
     others, such as a rung.
+
+    A short run of APEX whose file gives neither this key nor ``min_iter_time_s``, and nothing that counts iterations,
+    has iterations of a twentieth of its ``stop``; a notice names them.
     """
 
     min_iter_time_s: PositiveOrZero | None
