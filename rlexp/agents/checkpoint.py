@@ -21,6 +21,7 @@ from rlexp.agents.evaluation import MAX_STEPS, Evaluator
 from rlexp.agents.policies import Policies
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import FILTERS, ObservationFilters
+from rlexp.compare.table import html_with_curve
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.rllib.names import renamed_keys
@@ -359,6 +360,17 @@ class TrainedPolicy:
     def __repr__(self) -> str:
         about = self.metadata
         return f"<TrainedPolicy {about.run} {about.env}, iteration {about.iteration}, {about.checkpoint}>"
+
+    def _repr_html_(self) -> str:
+        """Return what it is and what it acts on, and the curve of its trial if this is there, for a notebook."""
+        about = self.metadata
+        facts = {
+            "agent": about.run,
+            "env": about.env,
+            "checkpoint": str(about.checkpoint),
+            "observations, actions": f"{self.observation_space}, {self.action_space}",
+        }
+        return html_with_curve(facts, about.checkpoint.parent)
 
     def _act(self, prepared: Array) -> Array:
         if not len(prepared):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,13 @@ class Run:
     def __repr__(self) -> str:
         trials = "1 trial" if len(self.trials) == 1 else f"{len(self.trials)} trials"
         return f"<Run {self.directory}: {self.status}, {trials}>"
+
+    def _repr_html_(self) -> str:
+        """Return its directory, and a table and curves of its trials if they are still there, for a notebook."""
+        head = f"<p><b>{escape(str(self.directory))}</b>: {self.status}</p>"
+        failed = "".join(f"<p>{escape(trial.name)}: {escape(trial.error or '')}</p>" for trial in self.failed)
+        found = self.results()._repr_html_() if self.directory.is_dir() else ""
+        return f"{head}{found}{failed}"
 
     @staticmethod
     def at(directory: Path) -> Run:

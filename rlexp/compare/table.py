@@ -13,18 +13,20 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from rlexp.compare.curve import read_rows
+from rlexp.compare.notebook_html import NotebookCurve, html_curves, html_table
 from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.errors import UsageError
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS, ITERATION, flatten
 from rlexp.sample_batch import Array
-from rlexp.text import count, score
+from rlexp.text import count, duration, score
 
 DIRECTORY: Final = "directory"
 """The column with the trial's directory, as names of trials are unique within a run only."""
 DEFAULT_METRIC: Final = "episode_reward_mean"
+_HTML_COLUMNS: Final = ("trial", "status", "iteration", "env steps", "time", "reward", "best")
 _MOST_SHOWN: Final = 8
-"""Most trials that ``repr`` lists."""
+"""Most trials that are listed."""
 
 Row = Mapping[str, Any]
 """One iteration by flat names: ``info/learner/loss``."""
@@ -117,6 +119,28 @@ class Results:
         left_out = len(self.trials) - _MOST_SHOWN
         return "\n".join([*lines, *([f"  and {_plural(left_out, 'trial')} more"] if left_out > 0 else [])])
 
+    def _repr_html_(self) -> str:
+        """Return the last row of each trial and the curves of the first ones, for a notebook."""
+        head = f"{_plural(len(self.trials), 'trial')}, {_plural(len(self), 'row')}"
+        left_out = len(self.trials) - _MOST_SHOWN
+        more = f"<p>and {_plural(left_out, 'trial')} more</p>" if left_out > 0 else ""
+        table = html_table(_HTML_COLUMNS, [_cells(trial) for trial in self.trials[:_MOST_SHOWN]])
+        curves = [reward_curve(trial.name, trial.rows) for trial in self.trials]
+        return f"<p>{head}</p>{table}{more}{html_curves(curves, 'env steps', DEFAULT_METRIC)}"
+
+
+def reward_curve(name: str, rows: Sequence[Row]) -> NotebookCurve:
+    """Return the mean reward of flat rows over their env steps; NaN if a row has none."""
+    pairs = [(number(row.get("timesteps_total")), number(row.get(DEFAULT_METRIC))) for row in rows]
+    values = np.array([[np.nan if each is None else each for each in pair] for pair in pairs], np.float64)
+    return NotebookCurve(name, *values.reshape(-1, 2).T)
+
+
+def html_with_curve(facts: Mapping[str, str], trial: Path) -> str:
+    """Return facts about something of a trial, such as a policy, and the curve of the trial if it has rows."""
+    table = html_table(("", ""), [(name, " ".join(text.split())) for name, text in facts.items()])
+    return table + html_curves([reward_curve(trial.name, _rows(trial))], "env steps", DEFAULT_METRIC)
+
 
 def read_results(paths: Sequence[Path]) -> Results:
     """Return the results of the runs and trials at ``paths``; raises UsageError if there are none."""
@@ -165,6 +189,15 @@ def _line(trial: TrialResults) -> str:
     last = trial.rows[-1]
     steps, reward = count(last.get("timesteps_total")), score(last.get(DEFAULT_METRIC))
     return f"  {trial.name}: {status}, iteration {last.get(ITERATION)}, {steps} env steps, {DEFAULT_METRIC} {reward}"
+
+
+def _cells(trial: TrialResults) -> list[str]:
+    last: Row = trial.rows[-1] if trial.rows else {}
+    known = [number(row.get(DEFAULT_METRIC)) for row in trial.rows]
+    best = max((value for value in known if value is not None), default=None)
+    counted = [count(last.get(name)) for name in (ITERATION, "timesteps_total")]
+    time_s = duration(last.get("time_total_s"))
+    return [trial.name, trial.status or "no record", *counted, time_s, score(last.get(DEFAULT_METRIC)), score(best)]
 
 
 def _plural(number_of: int, what: str) -> str:
