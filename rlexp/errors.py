@@ -33,6 +33,11 @@ class Problem:
     message: str
     hint: str | None = None
 
+    def __str__(self) -> str:
+        """Return it with its hint, which is on a line of its own."""
+        hint = f"\n    hint: {self.hint}" if self.hint else ""
+        return f"{self.where}  {self.message}".lstrip() + hint
+
 
 @dataclass(frozen=True)
 class Notice:
@@ -74,6 +79,10 @@ class ConfigError(UsageError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(f"{problem.where}  {problem.message}" for problem in problems))
         self._problems = tuple(problems)
+
+    def __str__(self) -> str:
+        """Return every problem with its hint: what a traceback ends with."""
+        return "\n".join(map(str, self._problems))
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
-from rlexp.errors import UsageError
+from rlexp.errors import ConfigError, RlexpError, UsageError
 from rlexp.schedules import LARGEST_SEED
 
 P = ParamSpec("P")
@@ -26,16 +27,28 @@ def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         given = signature.bind(*args, **kwargs)
-        for name, value in given.arguments.items():
-            parameter = signature.parameters[name]
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                values = (_checked(f"{name}[{number}]", each, parameter) for number, each in enumerate(value))
-                given.arguments[name] = tuple(values)
-            else:
-                given.arguments[name] = _checked(name, value, parameter)
-        return function(*given.args, **given.kwargs)
+        with _hints_noted():
+            for name, value in given.arguments.items():
+                parameter = signature.parameters[name]
+                if parameter.kind is parameter.VAR_POSITIONAL:
+                    values = (_checked(f"{name}[{number}]", each, parameter) for number, each in enumerate(value))
+                    given.arguments[name] = tuple(values)
+                else:
+                    given.arguments[name] = _checked(name, value, parameter)
+            return function(*given.args, **given.kwargs)
 
     return checked
+
+
+@contextmanager
+def _hints_noted() -> Iterator[None]:
+    """Add the hint of an error to what a traceback shows of it; a ConfigError's text has the hints itself."""
+    try:
+        yield
+    except RlexpError as error:
+        if error.hint is not None and not isinstance(error, ConfigError):
+            error.add_note(f"hint: {error.hint}")
+        raise
 
 
 def _checked(name: str, value: object, parameter: inspect.Parameter) -> Any:
@@ -83,6 +96,16 @@ def _texts(name: str, value: object, or_none: str) -> object:
     return tuple(_text(f"{name}[{number}]", each, "") for number, each in enumerate(value))
 
 
+def _name_or_class(name: str, value: object, or_none: str) -> object:
+    return value if isinstance(value, type) else _text(name, value, or_none)
+
+
+def _mapping(name: str, value: object, or_none: str) -> object:
+    if isinstance(value, Mapping):
+        return value
+    raise _wrong(name, f"a dict{or_none}", value)
+
+
 def _experiments(name: str, value: object, or_none: str) -> object:
     if isinstance(value, Mapping):
         return value
@@ -97,6 +120,8 @@ def _experiments(name: str, value: object, or_none: str) -> object:
 CHECKS: Final[Mapping[str, Callable[[str, object, str], Any]]] = {
     "str": _text,
     "str | Path": _path,
+    "str | type": _name_or_class,
+    "Mapping[str, Any]": _mapping,
     "bool": _flag,
     "int": _whole,
     "Sequence[str]": _texts,

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from rlexp import errors
-from rlexp.api.experiments import source_of
+from rlexp.api.experiments import SingleExperiment, source_of
+from rlexp.api.notebook import CODE_FOLDER, ShowPicture, is_notebook, notebook_output
 from rlexp.api.runs import Run, failed_run
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, TrialError
 from rlexp.processes.child import Child, end_child, how_it_ended, own_environment, own_program, start_child
@@ -46,8 +47,14 @@ _MOST_INTERRUPTS: Final = 2
 
 def train(kind: Kind, options: Mapping[str, Any]) -> Run:
     """Train and wait for the end; ``options``: arguments of :func:`rlexp.run`, ``sweep`` or ``resume``."""
-    source = source_of(options["experiments"]) if "experiments" in options else Source()
-    ended = train_in_process(TrainingRequest.of(kind, {**options, "command": sys.argv}, source=source))
+    given = {**options, "command": sys.argv, "draws": is_notebook() and not options["quiet"]}
+    source, experiments = Source(), options.get("experiments")
+    if isinstance(experiments, SingleExperiment):
+        source, overrides = experiments.source(Path(options["out"]) / CODE_FOLDER)
+        given["overrides"] = (*overrides, *options["overrides"])
+    elif experiments is not None:
+        source = source_of(experiments, Path(options["out"]) / CODE_FOLDER)
+    ended = train_in_process(TrainingRequest.of(kind, given, source=source))
     run = None if ended.directory is None or not (ended.directory / RUN_FILE).is_file() else Run.at(ended.directory)
     if ended.was_interrupted and ended.exit_code > _OF_SIGNALS:
         raise _interrupted(run)
@@ -92,7 +99,10 @@ def train_in_process(request: TrainingRequest) -> Ended:
 
     Ctrl-C in the main thread lets the trials save and end, a second one ends them at once.
     """
-    with _TrainingProcess(request) as process, _interrupts_passed_on(process):
+    with (
+        _TrainingProcess(request, notebook_output() if request.draws else None) as process,
+        _interrupts_passed_on(process),
+    ):
         process.wait()
     if process.answer.get("kind") == "error":
         raise reported(process.answer)
@@ -111,14 +121,16 @@ def train_in_process(request: TrainingRequest) -> Ended:
 class _TrainingProcess:
     """Owns the process from construction to ``close``; used by one thread, ``interrupt`` also by a signal handler."""
 
-    def __init__(self, request: TrainingRequest) -> None:
+    def __init__(self, request: TrainingRequest, show: ShowPicture | None = None) -> None:
+        """``show`` takes the pictures of its display, for which ``request`` asks."""
         self.answer: Mapping[str, Any] = {}
-        """Its one message, once it has come."""
+        """Its last message, once it has come: the others are pictures."""
         self.tail = ""
         """The last bytes of its output, if that passes through here."""
         self.num_interrupts = 0
         self._streams = _streams(request.quiet)
         self._received = b""
+        self._show = show
         receiver, sender = os.pipe()
         self._receiver = os.fdopen(receiver, "rb")
         try:
@@ -147,28 +159,30 @@ class _TrainingProcess:
                 deadline = min(deadline, time.monotonic() + self._remaining_s(selector))
         with suppress(subprocess.TimeoutExpired):  # `close` ends it then
             self._process.wait(max(0.0, deadline - time.monotonic()))
-        if self._has_answer:
-            self.answer = json.loads(self._received)
 
     def _read(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
         data = os.read(key.fd, 65536)
         if not data:
             selector.unregister(key.fileobj)
         elif key.data is None:
-            self._received += data
+            *lines, self._received = (self._received + data).split(b"\n")
+            for message in map(json.loads, lines):
+                self._take(message)
         else:
             self.tail = (self.tail + key.data.write(data))[-_OUTPUT_BYTES:]
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if message["kind"] != "picture":
+            self.answer = message
+        elif self._show is not None:
+            self._show(message["html"], message["text"])
 
     def _remaining_s(self, selector: selectors.BaseSelector) -> float:
         """Return the seconds to wait in the present state: infinite while it trains."""
         if self._process.poll() is not None:
             return OUTPUT_TIMEOUT_S
-        is_ending = self._has_answer or self._receiver not in selector.get_map()
+        is_ending = bool(self.answer) or self._receiver not in selector.get_map()
         return END_TIMEOUT_S if is_ending else math.inf
-
-    @property
-    def _has_answer(self) -> bool:
-        return self._received.endswith(b"\n")
 
     def interrupt(self) -> None:
         """Do the same as Ctrl-C."""

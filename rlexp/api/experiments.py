@@ -5,6 +5,7 @@ Other processes must be able to import the classes of a dict.
 
 from __future__ import annotations
 
+import json
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.api.notebook import with_modules
 from rlexp.cluster.room.machine import check_requirements
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
@@ -19,7 +21,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import with_current_folder
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.yaml.python_values import ExperimentDict
-from rlexp.errors import ConfigError, Notice
+from rlexp.errors import ConfigError, Notice, UsageError
 from rlexp.tuning.request import Source
 
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -53,6 +55,36 @@ class LoadedExperiment:
     def config(self) -> CommonConfig:
         """Every key of the agent, as the first variant has it."""
         return self.variants[0].config
+
+
+@dataclass(frozen=True)
+class SingleExperiment:
+    """One experiment without a file, as a program names it: a preset has its other settings."""
+
+    env: str | type | None
+    algo: str | None
+    stop: Mapping[str, Any] | None
+    config: Mapping[str, Any] | None
+
+    def source(self, code_folder: Path) -> tuple[Source, tuple[str, ...]]:
+        """Return its agent and env, and the overrides that its ``stop`` and ``config`` are.
+
+        Raises UsageError if it has no agent or env, ConfigError if a value has no place in an experiment.
+        """
+        if self.env is None or self.algo is None:
+            missing = "env" if self.env is None else "algo"
+            example = 'rlexp.run(env="CartPole-v1", algo="PPO")'
+            raise UsageError(f"{missing} is missing, and there are no experiments", f"{example}, or rlexp.run(FILE)")
+        given = {"env": self.env, "config": dict(self.config or {}), "stop": dict(self.stop or {})}
+        named, written = with_modules(given, code_folder)
+        found = ExperimentDict(named).read()
+        if found.problems or found.root is None:
+            raise ConfigError([finding.problem() for finding in found.problems])
+        plain = found.root.plain()
+        overrides = [f"config.{key}={json.dumps(value)}" for key, value in plain["config"].items()]
+        overrides += [f"stop={json.dumps(plain['stop'])}"] if plain["stop"] else []
+        folders = (*written, *module_folders(given))
+        return Source(agent=self.algo, env=plain["env"], folders=folders), tuple(overrides)
 
 
 class LoadedExperiments(Sequence[LoadedExperiment]):
@@ -123,15 +155,24 @@ def _distinct(trials: Sequence[Trial]) -> Iterator[Experiment]:
     yield from (trial.experiment for trial in trials if trial.sample == 0)
 
 
-def source_of(experiments: str | Path | Sequence[str | Path] | Mapping[str, Any]) -> Source:
-    """Return the source of experiments for another process; raises ConfigError if a value cannot be sent there."""
+def source_of(
+    experiments: str | Path | Sequence[str | Path] | Mapping[str, Any], code_folder: Path | None = None
+) -> Source:
+    """Return the source of experiments for another process; raises ConfigError if a value cannot be sent there.
+
+    With ``code_folder``, classes of a notebook's cells are written to a module there.
+    """
     if not isinstance(experiments, Mapping):
         named = [experiments] if isinstance(experiments, str | Path) else experiments
         return Source(files=tuple(Path(file) for file in named))
+    written: tuple[str, ...] = ()
+    given = experiments
+    if code_folder is not None:
+        experiments, written = with_modules(experiments, code_folder)
     found = ExperimentDict(experiments).read()
     if found.problems or found.root is None:
         raise ConfigError([finding.problem() for finding in found.problems])
-    return Source(data=found.root.plain(), folders=module_folders(experiments))
+    return Source(data=found.root.plain(), folders=(*written, *module_folders(given)))
 
 
 def module_folders(experiments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlexp.api.arguments import checked_arguments
+from rlexp.errors import UsageError
 
 if TYPE_CHECKING:
     from rlexp.agents.checkpoint import TrainedPolicy
@@ -53,8 +54,12 @@ def load(
 
 @checked_arguments
 def run(
-    experiments: Experiments,
+    experiments: Experiments | None = None,
     *,
+    env: str | type | None = None,
+    algo: str | None = None,
+    stop: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     out: str | Path = "results",
     name: str | None = None,
     overwrite: bool = False,
@@ -73,7 +78,13 @@ def run(
     program needs no ``if __name__ == "__main__":``, and it works in a notebook and in any thread.
 
     Args:
-        experiments: an experiment file, several files, or a dict, see :func:`rlexp.load`.
+        experiments: an experiment file, several files, or a dict, see :func:`rlexp.load`. Classes of a
+            notebook's cells, or of the program, are written to a module in ``out``, with all that they use.
+        env: instead of ``experiments``, the env of a single experiment: its name, or a class. Settings that fit the env
+            are chosen as for ``rlexp run --algo --env``, and the run keeps them as ``experiment.yaml``.
+        algo: the agent of this experiment: ``"PPO"``.
+        stop: when it ends, instead of the chosen ``stop``: ``{"timesteps_total": 50_000}``.
+        config: other keys, as in a file under ``config``.
         out: where the run's directory is made.
         name: the name of that directory; None: the experiment's.
         overwrite: whether a finished run of the same name is replaced.
@@ -99,8 +110,14 @@ def run(
 
     """
     options = locals()
+    single = {name: options.pop(name) for name in ("env", "algo", "stop", "config")}
     from rlexp.api.client import train
+    from rlexp.api.experiments import SingleExperiment
 
+    if experiments is None:
+        options["experiments"] = SingleExperiment(**single)
+    elif given := [name for name, value in single.items() if value is not None]:
+        raise UsageError(f"{given[0]} is given beside experiments", "give experiments, or env, algo, stop and config")
     return train("run", options)
 
 

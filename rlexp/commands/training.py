@@ -337,7 +337,8 @@ def reading_of(request: TrainingRequest) -> LoadOptions:
     """Return how the experiments of a request are read."""
     is_fitted = request.fit or request.source.env is not None
     options = load_options(request.imports, request.allow_unknown, is_fitted, request.joining)
-    folders = None if request.source.data is None else request.source.folders
+    source = request.source
+    folders = source.folders if source.data is not None or source.folders else None
     return replace(options, is_sweep=request.kind == "sweep", flags=request.flags, module_folders=folders)
 
 
@@ -375,6 +376,10 @@ def _resume(request: TrainingRequest) -> Trained:
 
 
 def _display(request: TrainingRequest) -> QuietDisplay:
+    if request.draw is not None:
+        from rlexp.terminal.live import notebook_display
+
+        return notebook_display(sys.stdout, request.draw)
     from rlexp.terminal.displays import choose_display
 
     return choose_display(sys.stdout, sys.stderr, os.environ, json=request.as_json, quiet=request.quiet)

@@ -5,12 +5,14 @@ It also handles changes of the window's size.
 
 from __future__ import annotations
 
+import io
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, RLock, Thread
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from rich.console import Console
 from rich.control import Control
@@ -30,6 +32,22 @@ from rlexp.text import duration, middle_cut, one_line
 
 _ERASE_LINE = 2
 """ANSI's parameter for a whole line."""
+
+
+class Surface(Protocol):
+    """What a live display draws on; calls may come from any thread."""
+
+    def open(self) -> None:
+        """Make room for pictures of several lines."""
+
+    def draw(self, text: Text) -> None:
+        """Replace what was drawn."""
+
+    def print_above(self, text: Text) -> None:
+        """Print a line that stays."""
+
+    def close(self) -> None:
+        """Erase what was drawn; a second call does nothing."""
 
 
 class Canvas:
@@ -106,6 +124,56 @@ class Canvas:
         self._width = width
 
 
+_NOTEBOOK_COLUMNS: Final = 100
+_NOTEBOOK_LINES: Final = 30
+_SEND_PERIOD_S: Final = 0.5
+_LINES_KEPT: Final = 30
+"""Newest lines above the picture of a notebook; the run's files have all."""
+_PRE: Final = '<pre style="margin:0;line-height:1.3;white-space:pre">{code}</pre>'
+
+
+class HtmlCanvas:
+    """Sends each picture, with the lines above it, as a piece of HTML and as text: for the display of a notebook.
+
+    A picture that comes sooner than half a second after another is left out; ``close`` sends the last one.
+    """
+
+    def __init__(
+        self, send: Callable[[str, str], None], width: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._send, self._width, self._clock = send, width, clock
+        self._lock = RLock()
+        self._above: deque[Text] = deque(maxlen=_LINES_KEPT)
+        self._next_s = -math.inf
+        self._sent = ""
+
+    def open(self) -> None:
+        """Do nothing: there is room."""
+
+    def draw(self, text: Text) -> None:
+        with self._lock:
+            if self._clock() >= self._next_s:
+                self._show([*self._above, text])
+
+    def print_above(self, text: Text) -> None:
+        with self._lock:
+            self._above.append(text)
+            self._next_s = -math.inf
+
+    def close(self) -> None:
+        with self._lock:
+            self._show([*self._above])
+
+    def _show(self, lines: Sequence[Text]) -> None:
+        console = Console(record=True, width=self._width, file=io.StringIO(), color_system="truecolor", highlight=False)
+        for line in lines:
+            console.print(line, soft_wrap=True)
+        html = console.export_html(inline_styles=True, code_format=_PRE)
+        if html != self._sent:
+            self._sent, self._next_s = html, self._clock() + _SEND_PERIOD_S
+            self._send(html, "\n".join(line.plain for line in lines))
+
+
 _PERIOD_S: Final = 0.2
 
 
@@ -116,10 +184,11 @@ class LiveDisplay(QuietDisplay):
     headline: another thread reads nothing else of the display.
     """
 
-    def __init__(self, stdout: TextIO, console: Console) -> None:
+    def __init__(self, stdout: TextIO, console: Console, canvas: Surface | None = None) -> None:
+        """``console`` says how large pictures are; without a ``canvas`` they are drawn there."""
         super().__init__(stdout)
         self._console = console
-        self._canvas = Canvas(console)
+        self._canvas: Surface = canvas or Canvas(console)
         self._clock = Clock(self._draw_headline)
         self._views: dict[str, TrialView] = {}
         self._overall = OverallProgress()
@@ -213,6 +282,12 @@ class LiveDisplay(QuietDisplay):
             return facts
         room = max(width - len(facts) - 2, 1)
         return f"{middle_cut(str(as_typed(self._run_directory)), room)}  {facts}"
+
+
+def notebook_display(stdout: TextIO, send: Callable[[str, str], None]) -> LiveDisplay:
+    """Return a live display whose pictures are sent, as HTML and as text."""
+    console = Console(file=io.StringIO(), width=_NOTEBOOK_COLUMNS, height=_NOTEBOOK_LINES)
+    return LiveDisplay(stdout, console, HtmlCanvas(send, _NOTEBOOK_COLUMNS))
 
 
 class Clock:

@@ -6,7 +6,7 @@ reads it. A program's request goes as JSON to the process that trains for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -64,10 +64,14 @@ class TrainingRequest:
     quiet: bool = False
     as_json: bool = False
     debug: bool = False
+    draws: bool = False
+    """Whether a notebook shows the live display, which is sent to it."""
     command: tuple[str, ...] = ()
     """The command in the run's record."""
     joining: Joining = field(default=OWN, metadata=_DERIVED)
     """The Ray in which the trials run."""
+    draw: Callable[[str, str], None] | None = field(default=None, metadata=_DERIVED)
+    """Takes each picture of the live display, as HTML and as text; None: there is no notebook."""
     board: BoardAddress | None = field(default=None, metadata=_DERIVED)
     """The board at which actors join the trial; None: none."""
     flags: tuple[Flag, ...] = field(default=(), metadata=_DERIVED)

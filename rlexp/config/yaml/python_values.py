@@ -161,7 +161,8 @@ def name_of_class(cls: type) -> str:
     module = cls.__module__
     if module == "__main__":
         message = f"{cls.__name__} is defined in the program that was started (or in a notebook), not in a module"
-        raise ScalarError(message, _IMPORTABLE)
+        hint = "rlexp.run takes it; else write it to a module: %%writefile my_module.py as the first line of its cell"
+        raise ScalarError(message, hint)
     found = getattr(sys.modules.get(module), cls.__qualname__, None)
     if found is not cls:
         raise ScalarError(f"{module}.{cls.__qualname__} cannot be imported by its name", _IMPORTABLE)

@@ -20,6 +20,7 @@ import pytest
 import rlexp
 import rlexp.compare.curve
 from rlexp.api.arguments import CHECKS
+from rlexp.api.experiments import SingleExperiment
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import ConfigError, UsageError
 from tests.lab.envs import CountingEnv
@@ -46,6 +47,8 @@ ANYTHING: list[Any] = [
 ALLOWED: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | Path": (str, Path),
+    "str | type": (str,),
+    "Mapping[str, Any]": (dict,),
     "bool": (bool,),
     "int": (),
     "Sequence[str]": (),
@@ -255,3 +258,44 @@ def test_package_of_results_does_not_replace_the_function() -> None:
     program = "import rlexp; import rlexp.compare.table; print(rlexp.results.__name__, callable(rlexp.results))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "results True\n"
+
+
+def test_hints_are_in_what_a_traceback_shows() -> None:
+    with pytest.raises(ConfigError) as caught:
+        rlexp.load({"a": experiment(lrr=1)})
+    assert (
+        str(caught.value)
+        == 'experiments["a"]["config"]["lrr"]  unknown key config.lrr (agent DQN)\n    hint: did you mean lr?'
+    )
+    with pytest.raises(UsageError) as other:
+        rlexp.run(5)  # type: ignore[arg-type]
+    assert other.value.__notes__ == [f"hint: {other.value.hint}"]
+
+
+def test_one_experiment_needs_env_and_algo_and_nothing_beside_it() -> None:
+    for given, message in (
+        ({"env": "CartPole-v1"}, "algo is missing"),
+        ({"algo": "DQN"}, "env is missing"),
+        ({}, "env is missing"),
+        ({"experiments": "a.yaml", "config": {}}, "config is given beside experiments"),
+        ({"env": 3, "algo": "DQN"}, "env must be a string"),
+        ({"env": "CartPole-v1", "algo": "DQN", "config": [1]}, "config must be a dict or None"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            rlexp.run(**given)  # type: ignore[arg-type]
+
+
+def test_a_single_experiment_is_a_preset_with_overrides(tmp_path: Path) -> None:
+    config = {"lr": np.float64(0.001), "model": {"fcnet_hiddens": [64]}, "callbacks": CountingEnv}
+    source, overrides = SingleExperiment(CountingEnv, "DQN", {"timesteps_total": 10}, config).source(tmp_path)
+    assert (source.agent, source.env) == ("DQN", "tests.lab.envs:CountingEnv")
+    assert source.folders
+    assert overrides == (
+        "config.lr=0.001",
+        'config.model={"fcnet_hiddens": [64]}',
+        'config.callbacks="tests.lab.envs:CountingEnv"',
+        'stop={"timesteps_total": 10}',
+    )
+    assert SingleExperiment("CartPole-v1", "PPO", None, None).source(tmp_path)[1] == ()
+    with pytest.raises(ConfigError, match="must be a value that YAML has"):
+        SingleExperiment("CartPole-v1", "PPO", None, {"lr": object()}).source(tmp_path)

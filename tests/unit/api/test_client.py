@@ -134,6 +134,19 @@ def test_answer_that_is_cut_off_is_none(monkeypatch: pytest.MonkeyPatch) -> None
         ended("os.write(sender, b'{\"kind\": '); os.kill(os.getpid(), 9)", monkeypatch)
 
 
+def test_pictures_are_shown_before_the_answer_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, str]] = []
+    monkeypatch.setattr(client, "notebook_output", lambda: lambda html, text: shown.append((html, text)))
+    lines = """
+picture = b'{"kind": "picture", "html": "<b>%d</b>", "text": "%d"}\\n'
+os.write(sender, picture % (1, 1) + (picture % (2, 2))[:9]); time.sleep(0.1); os.write(sender, (picture % (2, 2))[9:])
+answer()
+"""
+    monkeypatch.setattr(client, "own_program", lambda module, *words: [sys.executable, "-c", ANSWER + lines, *words])
+    assert client.train_in_process(TrainingRequest("run", quiet=True, draws=True)).exit_code == 3
+    assert shown == [("<b>1</b>", "1"), ("<b>2</b>", "2")]
+
+
 def test_process_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
         raise OSError("no memory")

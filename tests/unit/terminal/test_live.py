@@ -14,7 +14,7 @@ from rich.text import Text
 from rlexp import text
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.runs.record import Status
-from rlexp.terminal.live import Canvas
+from rlexp.terminal.live import Canvas, HtmlCanvas
 from rlexp.terminal.panel import picture
 from rlexp.terminal.trial_view import OverallProgress, TrialView
 from tests.lab.terminals import Window
@@ -70,6 +70,27 @@ def test_what_is_printed_above_stays_and_the_picture_comes_below_it() -> None:
     assert window.shown == ["a note before it was opened", "a note", "one", "two"]
     canvas.close()
     assert window.shown == ["a note before it was opened", "a note"]
+
+
+def test_pictures_of_a_notebook_are_sent_whole_seldom_and_escaped() -> None:
+    sent: list[tuple[str, str]] = []
+    now = 0.0
+    canvas = HtmlCanvas(lambda html, text: sent.append((html, text)), 60, lambda: now)
+    canvas.open()
+    canvas.draw(Text("first <b>", style="bold"))
+    now = 0.1
+    canvas.draw(Text("too soon"))
+    now = 0.6
+    canvas.draw(Text("second"))
+    now = 1.2
+    canvas.draw(Text("second"))
+    canvas.print_above(Text("a note"))
+    canvas.draw(Text("third"))
+    canvas.close()
+    canvas.close()
+    assert [text for _, text in sent] == ["first <b>", "second", "a note\nthird", "a note"]
+    assert "&lt;b&gt;" in sent[0][0]
+    assert sent[0][0].startswith("<pre")
 
 
 def test_what_the_terminal_echoes_wraps_no_line_of_the_picture() -> None:

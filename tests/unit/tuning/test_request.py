@@ -14,7 +14,7 @@ import rlexp
 from rlexp.commands import training
 from rlexp.tuning.request import OPTIONS, Source, TrainingRequest
 
-SOURCES: Final = {"files", "file", "experiments", "path", "algo", "env", "stop", "seeds", "lr"}
+SOURCES: Final = {"files", "file", "experiments", "path", "algo", "env", "stop", "config", "seeds", "lr"}
 """What is trained: files, a dict, a run, an agent on an env; and values of keys, which Python writes as overrides."""
 ONLY_OF_COMMANDS: Final = {"dry_run", "wait", "working_dir", "board", "keys", "queue", "insecure", "track"}
 """What makes the fields that are derived, beside ``address``, and ``--dry-run``."""
@@ -52,7 +52,7 @@ def test_command_function_and_request_have_the_same_options_and_defaults(kind: s
 def test_every_option_is_one_of_a_command_and_of_a_function() -> None:
     for module in (training, rlexp):
         offered = set().union(*(options_of(getattr(module, kind)) for kind in ("run", "sweep", "resume")))
-        assert OPTIONS.keys() - offered - SOURCES - {"command"} <= ({"as_json"} if module is rlexp else set())
+        assert OPTIONS.keys() - offered - SOURCES - {"command", "draws"} <= ({"as_json"} if module is rlexp else set())
 
 
 def test_request_goes_through_json() -> None:
