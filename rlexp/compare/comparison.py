@@ -87,6 +87,16 @@ class ComparedGroup:
     settings: Settings
     """Settings of its trials; if these differ, all of their values."""
 
+    @property
+    def label(self) -> str:
+        """Its name, with its agent unless the name has it: for the legend of a picture."""
+        agent = self.settings.get("run", "").strip('"')
+        return self.name if agent.lower() in self.name.lower() else f"{self.name} ({agent})"
+
+    def band_along(self, axis: CurveAxis) -> Band:
+        """Return its curve along env steps or time."""
+        return band([trial.curve for trial in self.trials], axis, np.random.default_rng(_SEED))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -123,6 +133,17 @@ class Comparison:
     def num_trials(self) -> int:
         """Number of compared trials, of all groups."""
         return sum(len(group.trials) for group in self.groups)
+
+    @property
+    def what_curves_show(self) -> str:
+        """What the curves are made of: the seeds, and an interval if any group has several."""
+        sizes = sorted({len(group.trials) for group in self.groups})
+        if sizes == [1]:
+            return (
+                "one seed, so without an interval" if len(self.groups) == 1 else "one seed each, so without intervals"
+            )
+        number = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        return f"IQM over {number} seeds with pointwise 95 % intervals"
 
     @property
     def digits(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.compare.comparison import ComparedGroup, Comparison
-from rlexp.compare.curve import amount, tick_label, ticks, unit_of
+from rlexp.compare.curve import CurveAxis, amount, tick_label, ticks, unit_of
 from rlexp.compare.sweep import SweepResults
 from rlexp.config.space.domains import Listed, Range
 from rlexp.files import to_json
@@ -94,12 +94,14 @@ class Frame:
 
 
 class CurvesChart:
-    """The IQM over seeds of each group along the axis, with its pointwise interval."""
+    """The IQM over seeds of each group along env steps or time, with its pointwise interval."""
 
-    def __init__(self, comparison: Comparison) -> None:
+    def __init__(self, comparison: Comparison, axis: CurveAxis) -> None:
         self._comparison = comparison
-        bands = [group.band for group in comparison.groups]
-        self.unit = unit_of(comparison.axis, max(float(band.x[-1]) for band in bands))
+        self._axis = axis
+        self._bands = {group: group.band_along(axis) for group in comparison.groups}
+        bands = [*self._bands.values()]
+        self.unit = unit_of(axis, max(float(band.x[-1]) for band in bands))
         x_limits = limits(band.x / self.unit.size for band in bands)
         y_limits = limits((values for band in bands for values in (band.low, band.high)), _ROOM)
         self.frame = Frame(_CURVES_HEIGHT, x_limits, y_limits)
@@ -107,7 +109,7 @@ class CurvesChart:
     def window(self) -> tuple[float, float] | None:
         """Return left end and width of the part where final scores are taken."""
         window = self._comparison.window
-        if window is None:
+        if window is None or self._axis is not self._comparison.axis:
             return None
         ends = np.array([window.start, window.end]) / self.unit.size
         left, right = self.frame.x(np.clip(ends, *self.frame.x_limits)).tolist()
@@ -115,12 +117,13 @@ class CurvesChart:
 
     def band(self, group: ComparedGroup) -> str:
         """Return the outline of a group's interval, as SVG's ``points``."""
-        x, band = group.band.x / self.unit.size, group.band
+        band = self._bands[group]
+        x = band.x / self.unit.size
         return self.frame.points(np.concatenate([x, x[::-1]]), np.concatenate([band.high, band.low[::-1]]))
 
     def line(self, group: ComparedGroup) -> str:
         """Return a group's curve, as SVG's ``points``."""
-        return self.frame.points(group.band.x / self.unit.size, group.band.middle)
+        return self.frame.points(self._bands[group].x / self.unit.size, self._bands[group].middle)
 
     def ends(self) -> Iterator[tuple[int, str, str, str]]:
         """Yield each group's number, and place and text of the label at the end of its curve, from top to bottom.
@@ -128,22 +131,28 @@ class CurvesChart:
         Labels that would overlap are moved apart.
         """
         groups = self._comparison.groups
-        tops = [float(self.frame.y(group.band.middle[-1])) for group in groups]
+        last = [(float(self._bands[group].x[-1]), float(self._bands[group].middle[-1])) for group in groups]
+        tops = [float(self.frame.y(value)) for _, value in last]
         lowest = float("-inf")
         for index in sorted(range(len(tops)), key=lambda index: tops[index]):
             lowest = max(tops[index], lowest + _LINE_HEIGHT)
-            left = float(self.frame.x(groups[index].band.x[-1] / self.unit.size)) + 6
-            yield index, place(left), place(lowest), f"{groups[index].mark} {score(groups[index].band.middle[-1])}"
+            left = float(self.frame.x(last[index][0] / self.unit.size)) + 6
+            yield index, place(left), place(lowest), f"{groups[index].mark} {score(last[index][1])}"
 
     def points(self, group: ComparedGroup) -> Iterator[tuple[str, str, str]]:
         """Yield place and tooltip of points along a group's curve."""
-        band, size = group.band, self.unit.size
+        band, size = self._bands[group], self.unit.size
         for at in np.linspace(0, len(band.x) - 1, _POINTS).round().astype(int):
             x, middle, low, high = (float(values[at]) for values in (band.x, band.middle, band.low, band.high))
             interval = f" [{score(low)}, {score(high)}]" if len(group.trials) > 1 else ""
-            where = f"{amount(x / size, self._comparison.axis)} {self.unit.label}"
+            where = f"{amount(x / size, self._axis)} {self.unit.label}"
             text = f"{group.mark} {group.name}\n{where}: {score(middle)}{interval}"
             yield place(self.frame.x(x / size)), place(self.frame.y(middle)), text
+
+
+def axes_of(comparison: Comparison) -> tuple[CurveAxis, ...]:
+    """Return the axes of its pictures: the one of the comparison, and the other one."""
+    return (comparison.axis, *(axis for axis in CurveAxis if axis is not comparison.axis))
 
 
 def scores_frame(comparison: Comparison) -> Frame:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from rlexp import __version__
 from rlexp.compare.comparison import ComparedTrial, Comparison
-from rlexp.compare.report.charts import CurvesChart, colour_class, dashes, place, scores_frame
+from rlexp.compare.report.charts import CurvesChart, axes_of, colour_class, dashes, place, scores_frame
 from rlexp.compare.report.sweep_charts import SweepSection
 from rlexp.errors import UsageError
 from rlexp.files import read_regular, replace_text
@@ -107,7 +107,7 @@ def report_page(comparison: Comparison, report_directory: Path, written: datetim
         number_of_groups=number_of_groups,
         number_of_trials=number_of_trials,
         sweep=None if comparison.sweep is None else SweepSection(comparison.sweep, comparison.importance),
-        curves_chart=CurvesChart(comparison),
+        curves_charts=[CurvesChart(comparison, axis) for axis in axes_of(comparison)],
         scores_frame=scores_frame(comparison),
         videos=videos_of(comparison, report_directory),
         facts=facts,

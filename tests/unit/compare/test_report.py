@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -59,6 +60,20 @@ def test_picture_at_unwritable_path(comparison: Comparison, tmp_path: Path) -> N
     pytest.importorskip("matplotlib")
     with pytest.raises(UsageError, match=r"cannot write .*missing"):
         write_picture(comparison, tmp_path / "missing" / "curves.png")
+
+
+def test_titles_say_how_many_seeds_there_are(comparison: Comparison, tmp_path: Path) -> None:
+    assert comparison.what_curves_show == "IQM over 2 seeds with pointwise 95 % intervals"
+    one = compared(make_run(tmp_path / "one", [MadeTrial([1.0, 2.0], 1)]))
+    assert one.what_curves_show == "one seed, so without an interval"
+    both = compared(tmp_path / "one", tmp_path / "run")
+    assert both.what_curves_show == "IQM over 1 to 2 seeds with pointwise 95 % intervals"
+
+
+def test_legends_name_the_agent_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [MadeTrial([1.0, 2.0], 1)])
+    assert compared(f"mine={run}").groups[0].label == "mine (DQN)"
+    assert compared(f"dqn 2={run}").groups[0].label == "dqn 2"
 
 
 EVIL = "<script>alert(1)</script>\"'&<b onload=x>\u202e\x1b[31m"
@@ -132,7 +147,7 @@ def test_report_has_all_sections(tmp_path: Path) -> None:
     ):
         assert text in page.text
     assert "stop.episode_reward_mean" not in page.text  # the same in all groups
-    assert len(page.all("polyline")) == len(page.all("polygon")) == 2
+    assert len(page.all("polyline")) == len(page.all("polygon")) == 4  # over env steps, and over time
     assert len([circle for circle in page.all("circle") if "seed" in str(circle["class"])]) == 4
 
 
@@ -140,8 +155,9 @@ def test_curves_have_end_labels_and_tooltips(tmp_path: Path) -> None:
     page = parsed(run(tmp_path / "grid"))
     assert "A 191.5" in page.text
     assert "A lr=0.1\n2,000 env steps: 191.5 [191.0, 192.0]" in page.text
+    assert re.search(r"A lr=0.1\n[0-9.]+ seconds: 191.5 \[191.0, 192.0\]", page.text)
     points = [circle for circle in page.all("circle") if "point" in str(circle["class"])]
-    assert len(points) == 50
+    assert len(points) == 100  # over env steps, and over time
     labels = [float(str(text["y"])) for text in page.all("text") if text.get("class") in ("mark c0", "mark c1")]
     assert labels[1] - labels[0] >= 14, "the same value twice, one label below the other"
 
@@ -379,7 +395,7 @@ def test_curves_and_tables_have_the_best_groups_only(tmp_path: Path) -> None:
     page = parsed(sweep(tmp_path / "sweep", completed=30))
     assert "30 groups, 30 trials" in page.text
     assert "the best 12 of 30 groups" in page.text
-    assert len(with_class(page, "polyline", "curve")) == 12
+    assert len(with_class(page, "polyline", "curve")) == 24  # each over env steps and over time
 
 
 def test_other_runs_have_no_part_about_a_sweep(tmp_path: Path) -> None:
