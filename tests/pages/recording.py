@@ -65,8 +65,10 @@ class Screen:
             raise ValueError(f"the screen does not know ESC[{numbers}{letter}")
 
 
-def record(command: Sequence[str], folder: str, environment: Mapping[str, str], width: int, height: int) -> list[Frame]:
-    """Run a command in a terminal, and return what it showed; raises OSError where it fails."""
+def record(
+    command: Sequence[str], folder: str, environment: Mapping[str, str], width: int, height: int, expected: int = 0
+) -> list[Frame]:
+    """Run a command in a terminal, and return what it showed; raises OSError if it ends with another code."""
     terminal, inside = os.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     process = subprocess.Popen(
@@ -75,7 +77,7 @@ def record(command: Sequence[str], folder: str, environment: Mapping[str, str], 
     os.close(inside)
     frames = _watch(terminal, Screen(height))
     os.close(terminal)
-    if status := process.wait():
+    if (status := process.wait()) != expected:
         raise OSError(f"{' '.join(command)} ended with {status}")
     return frames
 
