@@ -11,13 +11,13 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (45, 6_850),
-    "api": (7, 1_150),
+    "agents": (45, 6_900),
+    "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (13, 3_100),
-    "compare": (21, 4_450),
-    "config": (56, 10_650),
+    "compare": (22, 4_650),
+    "config": (56, 10_700),
     "envs": (12, 2_600),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),
@@ -26,7 +26,7 @@ BUDGETS = {
     "rollout": (17, 3_700),
     "runs": (15, 3_550),
     "search": (16, 3_600),
-    "terminal": (18, 4_050),
+    "terminal": (18, 4_150),
     "trackers": (6, 1_050),
     "tuning": (16, 3_200),
     "user_code": (6, 900),
