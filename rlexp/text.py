@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Final, TextIO, TypeGuard
 
+from rlexp.errors import UsageError
 from rlexp.files import plain, to_json
 
 _USUAL: Final = 80
@@ -144,6 +145,27 @@ def duration(seconds: Any) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     return f"{f'{days}d ' if days else ''}{hour}:{minute:02d}:{second:02d}"
+
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_S: Final = 10 * 365 * 86400.0
+"""Timers of the operating system take no much longer waits."""
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return the duration that ``option`` gives, ``90``, ``90s``, ``30m``, ``2h`` or ``1d``, in seconds.
+
+    Raises UsageError.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    hint = f"write {option} 90s, 30m, 2h or 1d"
+    if found is None:
+        raise UsageError(f"{option} {text:.60} is not a valid duration", hint)
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if seconds > _LONGEST_S:
+        raise UsageError(f"{option} {text:.60} is more than 10 years", hint)
+    return seconds
 
 
 def bar(share: float, width: int) -> str:

@@ -21,7 +21,7 @@ from rlexp.cluster.environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.family import SESSION, SessionFolder, TemporaryFolder
 from rlexp.processes.threads import Function, RayThread
-from rlexp.text import masked
+from rlexp.text import masked, seconds_of
 
 if TYPE_CHECKING:
     from rlexp.cluster.quick_start.fork_server import ForkServer
@@ -31,10 +31,6 @@ AUTO: Final = "auto"
 """The address of the cluster that has this machine as a node."""
 ADDRESS_OPTION: Final = "--address"
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):\d{1,5}")
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
-LONGEST_S: Final = 10 * 365 * 86400.0
-"""Timers of the operating system accept waits up to about this."""
-_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 SHUTDOWN_TIMEOUT_S: Final = 10.0
 """Seconds that Ray may take to shut down, or to disconnect from a cluster."""
 
@@ -102,17 +98,6 @@ def _refuse_options_of_clusters(wait: str | None, sends_folder: bool) -> None:
     given = next((name for name, is_given in (("--wait", wait), ("--working-dir", sends_folder)) if is_given), None)
     if given is not None:
         raise UsageError(f"{given} is for clusters, and no address of one was given", "add --address HOST:PORT")
-
-
-def seconds_of(text: str, option: str) -> float:
-    """Return the duration that ``option`` gives, ``30s``, ``10m`` or ``2h``, in seconds; raises UsageError."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{option} {text} is not a valid duration", f"write {option} 30s, 10m or 2h")
-    seconds = float(found[1]) * _SECONDS[found[2]]
-    if seconds > LONGEST_S:
-        raise UsageError(f"{option} {text:.60} is more than 10 years", f"write {option} 30s, 10m or 2h")
-    return seconds
 
 
 class RayStartError(RlexpError):

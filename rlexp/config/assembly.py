@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
+from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.search import SchedulerConfig
 from rlexp.config.keys.tracking import TRACKERS
@@ -123,13 +124,13 @@ def assembled(
     age = dating.age
     translation = Translation(entry, run)
     report_stale_keys(translation, dating)
-    _use_todays_spelling(translation)
+    _use_todays_spelling(translation, is_sweep)
     if age is not None:
         leave_out_ignored(translation, age)
     _use_track_section(translation)  # before the overrides, as they may set keys in it
     if overrides:
-        _lay_over(translation, overrides)
-        _use_todays_spelling(translation)
+        _lay_over(translation, overrides, is_sweep)
+        _use_todays_spelling(translation, is_sweep)
     defaults = use_defaults(translation, age) if age is not None else frozenset()
     if age is None:
         _shorten_iterations(translation, name)
@@ -186,19 +187,42 @@ def _limit(translation: Translation, key: str) -> float:
     return value if is_number else _BEYOND
 
 
-def _use_todays_spelling(translation: Translation) -> None:
+def _use_todays_spelling(translation: Translation, is_sweep: bool) -> None:
     """Read every word in the meaning of its age, and give every key its current name and place."""
     read_yaml_1_1_words(translation)
+    _use_num_seeds(translation, is_sweep)
     use_current_names(translation)
     translation.experiment, misplaced = arranged(translation.experiment, translation.run)
     translation.problems += misplaced
 
 
-def _lay_over(translation: Translation, overrides: Sequence[Override]) -> None:
-    """Set the values of the command line in an arranged experiment; refuse values that cannot be set."""
+def _use_num_seeds(translation: Translation, is_sweep: bool) -> None:
+    """Write ``num_seeds`` beside ``config`` as the key that has this number in a run, or in a sweep."""
+    node = translation.take(NUM_SEEDS)
+    if node is None:
+        return
+    key = _key_of_seeds(translation, is_sweep)
+    given = translation.find(key)
+    if given is None or given.is_same_as(node):
+        translation.put(key, node, node)
+    else:
+        message = f"{NUM_SEEDS} and {key} are both the number of seeds here, but they differ"
+        translation.problem(node, message, f"keep {NUM_SEEDS}")
+
+
+def _key_of_seeds(translation: Translation, is_sweep: bool) -> str:
+    is_searched = is_sweep or translation.find(SEARCH) is not None
+    return f"{SEARCH}.{NUM_SEEDS}" if is_searched else "num_samples"
+
+
+def _lay_over(translation: Translation, overrides: Sequence[Override], is_sweep: bool) -> None:
+    """Set the values of the command line in an arranged experiment; refuse those that cannot be set."""
     run = translation.run
     for override in overrides:
-        path = current_path(override.path, run)
+        path = override.path
+        if path == (NUM_SEEDS,):
+            path = tuple(_key_of_seeds(translation, is_sweep).split("."))
+        path = current_path(path, run)
         if path[0] not in old_keys_beside_config(run):
             path = proper_path(path, run)
         if _is_open(translation.experiment, path):

@@ -20,8 +20,8 @@ from rlexp.config.keys.key_table import key_table
 from rlexp.config.space.domains import Listed
 from rlexp.config.space.grid import GRID, Axis, find_axes, variant_indices, variants
 from rlexp.config.sweep import Space
-from rlexp.config.validation import conflict_findings, validated
-from rlexp.config.variants import Variant, is_at_a_key, located, variants_of
+from rlexp.config.validation import validated
+from rlexp.config.variants import Variant, is_at_a_key, located, unused_resources, variants_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_key, written
 
 
@@ -133,7 +133,7 @@ def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
     yield from dict.fromkeys(
         finding
         for experiment, written in zip(parsed.variants, parsed.written, strict=True)
-        for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
+        for finding in unused_resources(experiment, written)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -20,6 +21,8 @@ from rlexp.config.rllib.names import old_groups
 from rlexp.config.space.samplers import GRID
 from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
+from rlexp.errors import UsageError
+from rlexp.text import seconds_of
 
 _KEY_MARK = "[key]"
 """What pydantic appends to the path when the key of a mapping is wrong, not its value."""
@@ -132,7 +135,7 @@ def _demand(detail: ErrorDetails, run: str) -> str:
 def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | None:
     """Return how to write what a value was probably meant to be."""
     if isinstance(value, str):
-        return _hint_for_string(value, demand)
+        return _hint_for_duration(value) if str(path[-1]).endswith("_s") else _hint_for_string(value, demand)
     if isinstance(value, dict) and len(value) == 1:
         return hints.for_misspelt_sampler(next(iter(value)))
     if isinstance(value, list):
@@ -142,6 +145,13 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
             key = ".".join(str(part) for part in path if not isinstance(part, int))
             grid = f"-o '{key}={grid}'"
         return f"to try each of them, write {grid}"
+    return None
+
+
+def _hint_for_duration(text: str) -> str | None:
+    """Return a duration as files have it, in seconds."""
+    with suppress(UsageError):
+        return f"write {_digits(seconds_of(text, ''))}, in seconds"
     return None
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Set
 from functools import reduce
 from operator import getitem
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
@@ -81,6 +81,8 @@ def _stop_in_range(stop: dict[str, float]) -> dict[str, float]:
     return stop
 
 
+NUM_SEEDS: Final = "num_seeds"
+"""The key beside ``config`` that means ``num_samples`` in a run, and ``search.num_seeds`` in a sweep."""
 Number = Annotated[float, AfterValidator(_as_written), PlainSerializer(_as_written)]
 """A number that stays an integer if it was written as one."""
 
@@ -115,7 +117,8 @@ class Experiment(KeyGroup):
     """
 
     num_samples: Count = 1
-    """Number of trials of each variant, with different seeds."""
+    """Number of trials of each variant, with different seeds; ``num_seeds`` says the same. Beside ``search``, the
+    number of configurations to try, and ``num_seeds`` the trials of each."""
 
     checkpoint_freq: CountOrZero = 0
     """Iterations between two checkpoints. 0: no checkpoint while a trial runs."""

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from rlexp.config.keys.agents import AGENTS, agents_of_packages
+from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.metrics import KNOWN_METRICS
 from rlexp.config.space.samplers import GRID, SAMPLERS
@@ -22,6 +23,14 @@ _LONGEST_COMPARED = 100
 
 _MEANT: Mapping[str, str] = MappingProxyType(
     {
+        "environment": "env",
+        "environment_id": "env",
+        "env_id": "env",
+        "env_name": "env",
+        "gym_env": "env",
+        "agent": "run",
+        "algorithm": "run",
+        "algo_name": "run",
         "learning_rate": "lr",
         "step_size": "lr",
         "batch_size": "train_batch_size",
@@ -32,6 +41,11 @@ _MEANT: Mapping[str, str] = MappingProxyType(
         "memory_size": "buffer_size",
         "replay_buffer_size": "buffer_size",
         "n_envs": "num_envs_per_worker",
+        "gpu": "num_gpus",
+        "gpus": "num_gpus",
+        "cuda": "num_gpus",
+        "workers": "num_workers",
+        "n_workers": "num_workers",
         "num_actors": "num_workers",
         "n_steps": "n_step sample_batch_size",
         "multi_step": "n_step",
@@ -92,6 +106,9 @@ _MEANT_METRICS: Mapping[str, str] = MappingProxyType(
 )
 """Other libraries' names of our metrics."""
 
+REPEATS = ("seeds", "n_seeds", "repeats", NUM_SEEDS)
+"""What ``num_seeds`` beside ``config`` is called elsewhere."""
+
 _ALGORITHMS = """
 A2C A3C ALPHASTAR ALPHAZERO APEX_DDPG APPO ARS BC CQL CRR DDPG DDPPO DREAMER DREAMERV3 DT ES IMPALA IQL
 LEELACHESSZERO MADDPG MAML MARWIL MBMPO PG QMIX R2D2 RNNSAC SAC SIMPLEQ SLATEQ TD3
@@ -103,6 +120,8 @@ RLLIB_ALGORITHMS = frozenset(_ALGORITHMS.split()).difference(AGENTS)
 def for_unknown_key(path: KeyName, run: str) -> str | None:
     """Return the hint for a key that the agent does not have at its place."""
     name, table = path[-1], key_table(run)
+    if path in [(each,) for each in REPEATS]:
+        return f"did you mean {NUM_SEEDS}?"
     spaced = with_space(name)
     if spaced is not None:
         return f"write a space after the colon: {spaced}"
@@ -121,11 +140,17 @@ def for_unknown_key(path: KeyName, run: str) -> str | None:
 
 
 def for_misspelt_sampler(name: str) -> str | None:
-    """Return the hint for a key that is nearly ``grid_search`` or the name of a sampler."""
+    """Return what to do about a key that is nearly ``grid_search`` or the name of a sampler."""
+    meant = sampler_meant(name)
+    return f"did you mean {meant}?" if meant is not None and meant != name else None
+
+
+def sampler_meant(name: str) -> str | None:
+    """Return ``grid_search`` or the sampler of that name, or of nearly that name."""
     known = {word.replace("_", ""): word for word in (GRID, *SAMPLERS)}
     bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")[:_LONGEST_COMPARED]
     matches = get_close_matches(bare, list(known), n=1, cutoff=_GRID_LIKENESS)
-    return f"did you mean {known[matches[0]]}?" if matches and name not in known.values() else None
+    return known[matches[0]] if matches else None
 
 
 def for_unknown_metric(metric: str) -> str:
@@ -134,6 +159,11 @@ def for_unknown_metric(metric: str) -> str:
     meant = _MEANT_METRICS.get(metric.lower())
     nearest = meant or (name if name in KNOWN_METRICS else nearest_of(metric, KNOWN_METRICS))
     return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(KNOWN_METRICS)}"
+
+
+def words_meant(name: str) -> tuple[str, ...]:
+    """Return the keys that other libraries call ``name``."""
+    return tuple(word for word in _MEANT.get(name.lower(), "").split() if "." not in word)
 
 
 def metric_meant(name: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metrics import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
 from rlexp.config.keys.tracking import TRACKERS
@@ -163,6 +164,8 @@ class _Agent:
         group = self._group(self._model, ())
         group["type"] = "object"
         group["properties"] |= {"run": {"type": "string", "description": "The agent."}, "stop": self._stop()}
+        seeds = "Number of trials of each variant, or of each configuration of a sweep, with different seeds."
+        group["properties"][NUM_SEEDS] = group["properties"]["num_samples"] | {"description": seeds}
         group["properties"]["track"] = self._track(group["properties"]["track"])
         return group
 

@@ -90,7 +90,9 @@ def test_what_is_no_address(address: str) -> None:
         choose(address, {})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1.5h", 5400), ("90", 90)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("10m", 600), ("1.5h", 5400), ("90", 90), ("90s", 90), ("1d", 86400)]
+)
 def test_durations(text: str, seconds: float) -> None:
     assert choose(HEAD, {}, text).wait_s == seconds
 

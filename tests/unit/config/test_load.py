@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlexp.cluster.room.fit import fitted
 from rlexp.cluster.room.machine import Cluster, Machine
-from rlexp.config.load import LoadOptions, converted_file, load_plan, resolved_yaml
+from rlexp.config.load import LoadOptions, converted_file, load_experiments, load_plan, resolved_yaml
 from rlexp.config.reference.hints import agents
 from rlexp.errors import ConfigError
 from tests.lab import experiment_files
@@ -154,6 +154,20 @@ def test_max_t_of_a_scheduler_moves_to_stop(write: Write) -> None:
             "write a space after the colon: lr: 1e-3",
         ),
         (
+            f"{MINIMAL}  time_budget_s: 30m\n",
+            "f.yaml:5:18",
+            "time_budget_s must be a number > 0 or null, got the string '30m'",
+            "write 1800, in seconds",
+        ),
+        (f"{MINIMAL}  environment: CartPole-v1\n", "f.yaml:5:3", "unknown key environment", "did you mean env?"),
+        (f"{MINIMAL}  seeds: 3\n", "f.yaml:5:3", "unknown key seeds", "did you mean num_seeds?"),
+        (
+            f"{MINIMAL}  num_seeds: 3\n  num_samples: 2\n",
+            "f.yaml:5:3",
+            "num_seeds and num_samples are both the number of seeds here, but they differ",
+            "keep num_seeds",
+        ),
+        (
             f"{MINIMAL}  stop.time_total_s: 3\n",
             "f.yaml:5:3",
             "unknown key stop.time_total_s",
@@ -207,6 +221,13 @@ def test_missing_stop_has_a_notice(write: Write) -> None:
         {"where": "f.yaml:1:1", "message": "a has no stop, so it runs until it is interrupted"}
     ]
     assert plan.sources == (Path("f.yaml"),)
+
+
+@pytest.mark.parametrize(("search", "trials"), [("", 3), ("  search: {num_samples: 4}\n", 12)])
+def test_num_seeds_beside_config_is_that_of_a_run_or_of_a_sweep(write: Write, search: str, trials: int) -> None:
+    text = MINIMAL + search + "  num_seeds: 3\n  config: {lr: {uniform: [0.1, 1]}}\n"
+    (parsed,) = load_experiments([write(text if search else f"{MINIMAL}  num_seeds: 3\n")])
+    assert parsed.number_of_trials == trials
 
 
 def test_messages_escape_control_characters(write: Write) -> None:
