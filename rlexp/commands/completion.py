@@ -19,7 +19,7 @@ from rlexp.errors import UsageError
 from rlexp.files import open_regular
 
 if TYPE_CHECKING:
-    from rlexp.config.reference.explain import Candidate
+    from rlexp.config.reference.candidates import Candidate
 
 _AGENT_LINE: Final = re.compile(r"^\s*[\"']?(?:run|algo)[\"']?\s*:\s*[\"']?([\w.-]+)", re.MULTILINE)
 _SUFFIXES: Final = (".yaml", ".yml")
@@ -43,7 +43,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> Completions:
 
 def complete_name(incomplete: str) -> Completions:
     """Complete what ``explain`` explains."""
-    from rlexp.config.reference.explain import explained_from
+    from rlexp.config.reference.candidates import explained_from
 
     return _shown(explained_from(incomplete))
 
@@ -88,7 +88,7 @@ def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
     """Complete an experiment file; after the first one, an override as well."""
     if _key_before_value() is not None:
         return complete_override(ctx, incomplete)
-    from rlexp.config.reference.explain import Candidate
+    from rlexp.config.reference.candidates import Candidate
 
     files = [Candidate(path) for path in _paths(incomplete, _SUFFIXES)]
     is_behind_a_file = incomplete and _files_of(ctx)
@@ -96,7 +96,7 @@ def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
 
 
 def _overrides(ctx: typer.Context, incomplete: str) -> list[Candidate]:
-    from rlexp.config.reference.explain import overrides_from
+    from rlexp.config.reference.candidates import overrides_from
 
     named = _usable_agent(ctx.params.get("algo") or "")
     return overrides_from(incomplete, _agents_in(_files_of(ctx)) if named is None else {named})

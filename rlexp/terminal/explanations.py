@@ -22,13 +22,17 @@ from rlexp.config.reference.explain import (
     key_references,
     named_values,
     nearest_key,
+    search_meanings,
     shown_default,
 )
 from rlexp.errors import UsageError
-from rlexp.terminal.lines import BOLD, painted
+from rlexp.terminal.lines import BOLD, painted, visible
 
 _WIDTH = 80
 _LABEL_WIDTH = 11
+_MOST_FOUND = 8
+_MISSPELT = 0.9
+"""How alike (difflib's ratio) a word is to the name that it misspells."""
 
 
 def print_explanation(name: str | None) -> None:
@@ -47,8 +51,23 @@ def print_explanation(name: str | None) -> None:
     if packaged is not None:
         parts = [_packaged(packaged)]
     if not parts:
-        raise UsageError(f"unknown name {name}", _hint(name))
+        parts = [_found(name)]
     print("\n\n".join("\n".join(part) for part in parts))
+
+
+def _found(text: str) -> Iterator[str]:
+    """Yield what has the words of ``text`` in its meaning, a line each; raises UsageError if nothing has."""
+    found = search_meanings(text)
+    is_misspelt = get_close_matches(text[:100], [each.name for each in found], n=1, cutoff=_MISSPELT)
+    if not found or is_misspelt:
+        raise UsageError(f"unknown name {text}", _hint(text))
+    yield f"nothing is called {visible(text)}; these are about it:"
+    width = max(len(each.name) for each in found[:_MOST_FOUND])
+    for each in found[:_MOST_FOUND]:
+        yield _cut(f"  {each.name:{width}}  {each.sentence}")
+    if len(found) > _MOST_FOUND:
+        yield f"  and {len(found) - _MOST_FOUND} more"
+    yield f"rlexp explain {found[0].name} explains the first"
 
 
 def _hint(name: str) -> str:
@@ -123,6 +142,10 @@ def _print_agent(run: str | None) -> None:
         shown = required or (_defaults(key) if run is None else shown_default(key.defaults[run]))
         print("\n".join(_wrapped(shown, name, " " * len(name))))
     print(f"\nDefaults of {', '.join(runs)}. rlexp explain KEY explains a key.")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1].rstrip()}…"
 
 
 def _labelled(label: str, text: str) -> Sequence[str]:

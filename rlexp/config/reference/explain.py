@@ -1,11 +1,7 @@
-"""The texts of ``explain`` and the page of keys about keys, and of ``explain`` about metrics, samplers and the like.
-
-Also what a shell may add to a partly typed key: the keys below a group, and values that have names.
-"""
+"""The texts of ``explain`` and the page of keys about keys, and of ``explain`` about metrics, samplers and the like."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,11 +10,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rlexp.config.keys.agents import AGENTS
+from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import Key, KeyName, flat_keys_of_optimizer, key_table
 from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, STOP_METRICS, current_metric
 from rlexp.config.keys.search import SCHEDULERS
-from rlexp.config.reference.hints import nearest_of
+from rlexp.config.reference.hints import nearest_of, words_meant
 from rlexp.config.rllib.names import Absent, absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.reader import to_yaml
 
@@ -104,15 +101,22 @@ def _spellings(path: KeyName) -> Iterator[str]:
         if path[:2] == ("config", "optimizer") and path[-1] in flat_keys_of_optimizer(run):
             yield f"config.{path[-1]}"
         yield from (".".join(old) for old, new in renamed_keys(run).items() if new == path)
+    if path == ("num_samples",):
+        yield NUM_SEEDS
     yield from (".".join(old) for old, new in computed_keys().items() if path in new)
 
 
 def find_keys(name: str) -> tuple[KeyReference, ...]:
     """Return the keys with a name: a path, the end of a path, or another spelling."""
     wanted = tuple(name.split("."))
-    exact = [key for key in key_references() if key.path == wanted or key.path[1:] == wanted]
+    exact = [key for key in key_references() if wanted in (key.path, key.path[1:]) or _is_seeds(wanted, key)]
     ending = [key for key in key_references() if key.path[-len(wanted) :] == wanted]
     return tuple(exact or ending or _spelled(wanted, from_the_start=True) or _spelled(wanted, from_the_start=False))
+
+
+def _is_seeds(wanted: KeyName, key: KeyReference) -> bool:
+    """Return whether ``num_seeds`` is wanted, and is a name of this key."""
+    return wanted == (NUM_SEEDS,) and NUM_SEEDS in key.spellings
 
 
 def _spelled(wanted: KeyName, from_the_start: bool) -> list[KeyReference]:
@@ -238,116 +242,60 @@ def _example(metric: str) -> str:
     return f"checkpoint_score_attr: {metric}" if metric in KNOWN_METRICS else ""
 
 
-_CHOICES: Final = re.compile(r"one of (.+)")
-_SEPARATORS: Final = re.compile(r", | or ")
-_CONFIG: Final = "config."
-_STOP: Final = "stop."
-_LONGEST_MEANING: Final = 60
-"""Most characters: typer breaks lines of 80."""
-_EXAMPLE: Final = "100000"
+_IN_A_NAME: Final = 8
+_IN_THE_FIRST_SENTENCE: Final = 2
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A possible completion of a word."""
+class Match:
+    """What ``explain`` can explain, found by what it means."""
 
-    text: str
-    meaning: str = ""
-    """One sentence, or its beginning."""
+    name: str
+    sentence: str
 
 
-def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
-    """Return the completions of an override that begins with ``typed``: ``config.`` or ``lr=`` and so on.
+def search_meanings(text: str) -> list[Match]:
+    """Return the keys and named values whose name or meaning has all words of ``text``, the best first.
 
-    ``agents``: names that ``find_agent`` returned; if empty, the keys of all our agents. There is a single candidate
-        only if it completes the word, as a shell then adds a space. So one group alone becomes its keys, and one key
-        alone becomes two candidates, with a value.
+    Keys that other libraries call so come before them.
     """
-    keys = _keys(agents)
-    dotted, equals, _ = typed.partition("=")
-    if equals:
-        return [each for each in _with_values(keys, dotted) if each.text.startswith(typed)]
-    while True:
-        found = _next_level(keys, typed)
-        if len(found) != 1:
-            return found
-        if not found[0].text.endswith("."):
-            return _with_values(keys, found[0].text.removesuffix("="))
-        typed = found[0].text
-
-
-def explained_from(typed: str) -> list[Candidate]:
-    """Return words of ``rlexp explain`` that begin with ``typed``: agents, keys by name or path, metrics, values."""
-    names = dict.fromkeys(AGENTS, "An agent: all its keys.")
-    for key in key_references():
-        meaning = _sentence(key.meaning)
-        names.setdefault(key.path[-1], meaning)
-        names.setdefault(key.dotted, meaning)
-    names |= {value.name: _sentence(value.meaning) for value in named_values() if value.name not in names}
-    return [Candidate(name, meaning) for name, meaning in names.items() if name.startswith(typed)]
-
-
-def _keys(agents: Iterable[str]) -> dict[str, Key | None]:
-    """Return settable keys by dotted path; keys of ``config`` also without it. None: a metric of ``stop``."""
-    wanted = set(agents)
-    runs = [*(run for run in AGENTS if run in wanted), *sorted(wanted - AGENTS.keys())] or list(AGENTS)
-    keys: dict[str, Key | None] = {}
-    for run in runs:
-        groups = {path[:-1] for path in key_table(run)} | {("stop",)}
-        leaves = {path: key for path, key in key_table(run).items() if path not in groups}
-        keys = {**{".".join(path): key for path, key in leaves.items()}, **keys}
-    keys |= dict.fromkeys((f"{_STOP}{metric}" for metric in STOP_METRICS), None)
-    return keys | {dotted.removeprefix(_CONFIG): key for dotted, key in keys.items() if dotted.startswith(_CONFIG)}
-
-
-def _next_level(keys: Mapping[str, Key | None], typed: str) -> list[Candidate]:
-    """Return the keys that begin with ``typed``, to the next dot; short keys of ``config`` only if it is not empty."""
-    found: dict[str, Candidate] = {}
-    for dotted, key in keys.items():
-        is_short = key is not None and dotted != ".".join(key.path)
-        if not dotted.startswith(typed) or (is_short and not typed):
-            continue
-        level, dot, _ = dotted[len(typed) :].partition(".")
-        text = f"{typed}{level}{dot or '='}"
-        found.setdefault(text, Candidate(text, "" if dot else _meaning(dotted, key)))
-    return list(found.values())
-
-
-def _with_values(keys: Mapping[str, Key | None], dotted: str) -> list[Candidate]:
-    """Return a key with its default, and with each value that has a name; a metric with an example."""
-    if dotted not in keys:
+    words = [_stem(word) for word in re.findall(r"[a-z0-9]+", text.lower())]
+    if not words:
         return []
-    key = keys[dotted]
-    values = {"": _meaning(dotted, key)} | ({_EXAMPLE: "for example"} if key is None else _values(key))
-    return [Candidate(f"{dotted}={value}", meaning) for value, meaning in values.items()]
+    scored: dict[str, tuple[int, str]] = {}
+    meant = words_meant(text.lower().replace("-", "_").replace(" ", "_"))
+    for key in key_references():
+        bonus = 100 - meant.index(key.path[-1]) if key.path[-1] in meant else 0
+        scored[key.dotted] = (bonus + _score(words, key.path[-1], key.meaning), key.meaning)
+    for value in named_values():
+        scored.setdefault(value.name, (_score(words, value.name, value.meaning), value.meaning))
+    found = sorted((name for name in scored if scored[name][0]), key=lambda name: -scored[name][0])
+    return [Match(name, first_sentence(scored[name][1])) for name in found]
 
 
-def _values(key: Key) -> dict[str, str]:
-    default = _as_typed(key.default)
-    return dict.fromkeys(_named(key), "") | ({} if key.required else {default: "default"})
+def _score(words: Iterable[str], name: str, meaning: str) -> int:
+    """Return how well a name and its meaning fit; 0 unless each word is in one of them."""
+    in_name = [_stem(word) for word in re.findall(r"[a-z0-9]+", name.lower())]
+    sentence = first_sentence(meaning).lower()
+    score = 0
+    for word in words:
+        begins = re.compile(rf"\b{re.escape(word)}")
+        if word in in_name:
+            score += _IN_A_NAME
+        elif begins.search(sentence):
+            score += _IN_THE_FIRST_SENTENCE
+        elif begins.search(meaning.lower()):
+            score += 1
+        else:
+            return 0
+    return score
 
 
-def _meaning(dotted: str, key: Key | None) -> str:
-    if key is not None:
-        return _sentence(key.meaning)
-    metric = METRICS.get(dotted.removeprefix(_STOP))
-    return _sentence(metric.meaning) if metric else ""
+def _stem(word: str) -> str:
+    """Return a word without the ending of its plural."""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def _as_typed(default: object) -> str:
-    text = json.dumps(default, default=str, separators=(",", ":"))
-    return text.strip('"')
-
-
-def _named(key: Key) -> Iterator[str]:
-    choices = _CHOICES.search(key.expects)
-    if choices:
-        yield from _SEPARATORS.split(choices[1])
-    elif "true or false" in key.expects:
-        yield from ("true", "false")
-
-
-def _sentence(text: str) -> str:
-    """Return the beginning of a text as one line, as some shells take a second line for a word to complete."""
-    first = re.split(r"(?<=\.)\s", " ".join(text.replace("``", "").split()), maxsplit=1)[0]
-    return first if len(first) <= _LONGEST_MEANING else f"{first[: _LONGEST_MEANING - 1].rstrip()}…"
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a meaning, on one line."""
+    return re.split(r"(?<=\.)\s", " ".join(text.replace("``", "").split()), maxsplit=1)[0]

@@ -23,7 +23,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import Plan, load_plan
 from rlexp.config.reference import hints
-from rlexp.config.reference.explain import overrides_from
+from rlexp.config.reference.candidates import overrides_from
 from rlexp.errors import CheckpointError, ConfigError, TrialError, UsageError
 from rlexp.terminal.explanations import print_explanation
 from rlexp.user_code.trusted_code import TrustedCode

@@ -6,7 +6,7 @@ import pytest
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import key_table
-from rlexp.config.reference.explain import explained_from, overrides_from
+from rlexp.config.reference.candidates import explained_from, overrides_from
 
 
 def texts(typed: str, *agents: str) -> list[str]:

@@ -19,10 +19,11 @@ from rlexp.config.keys.fields import KeyGroup, defaults_of
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import converted_file
 from rlexp.config.reference import explain, json_schema
-from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key
+from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key, search_meanings
 from rlexp.config.reference.json_schema import experiment_schema, with_shared_definitions
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Place
+from rlexp.terminal.explanations import print_explanation
 
 EXPERIMENTS = sorted(Path(__file__).parents[3].glob("experiments/**/*.yaml"))
 
@@ -179,6 +180,28 @@ def marked_keys(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
             yield from (
                 word.value for word in mark.args if isinstance(word, ast.Constant) and isinstance(word.value, str)
             )
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        *(("discount", "config.gamma"), ("learning_rate", "config.lr"), ("batch-size", "config.train_batch_size")),
+        *(("target network", "config.target_network_update_freq"), ("early stopping", "median"), ("zzz", None)),
+    ],
+)
+def test_meanings_are_searched(text: str, first: str | None) -> None:
+    found = [each.name for each in search_meanings(text)]
+    assert next(iter(found), None) == first
+    assert len(set(found)) == len(found)
+
+
+def test_explain_lists_what_has_the_word_in_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation("learning_rate")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "nothing is called learning_rate; these are about it:"
+    assert lines[1].split()[:3] == ["config.lr", "Learning", "rate"]
+    assert len(lines) <= 11
+    assert max(map(len, lines)) <= 80
 
 
 def test_tests_of_keys_are_found_by_their_marks(tmp_path: Path) -> None:
