@@ -44,6 +44,10 @@ _MOST_INTERVALS: Final = 3
 _SMALLEST_PLOT: Final = 10
 _LARGEST_PLOT: Final = 20
 _SHORTEST_NAME: Final = 8
+_MOST_SETTINGS: Final = 12
+_FIRST_SETTINGS: Final = ("run", "env", "stop", "config.env", "config.horizon")
+"""Settings that make scores incomparable are listed before the others."""
+_OF_ENVS: Final = ("env", "config.env", "config.horizon")
 _NO_PROBABILITY: Final = (
     "P(better than A) is - if it cannot be estimated: both groups need 2 seeds or more in an env that both play."
 )
@@ -179,11 +183,44 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
     if comparison.ended_early:
         yield ""
         yield from _ended_early(comparison.ended_early, columns)
+    if comparison.sweep is None and (names := _unnamed_differences(comparison)):
+        yield ""
+        yield from _differences(comparison, names, columns)
     yield ""
     yield from textwrap.wrap(comparison.scoring, columns - 1)
     if comparison.sweep is not None and comparison.importance is not None:
         yield ""
         yield from importance_lines(comparison.sweep, comparison.importance, columns)
+
+
+def _unnamed_differences(comparison: Comparison) -> list[str]:
+    """Return the settings that differ, but those that the names of all groups have: ``lr=0.001``."""
+    names = [
+        name
+        for name in comparison.differences
+        if not all(f"{name.removeprefix('config.')}=" in group.name for group in comparison.groups)
+    ]
+    return sorted(names, key=lambda name: (not name.startswith(_FIRST_SETTINGS), name))
+
+
+def _differences(comparison: Comparison, names: Sequence[str], columns: int) -> Iterator[str]:
+    """Yield the settings that differ, a line each with the value of every group; of many groups the names alone."""
+    if any(name.startswith(_OF_ENVS) for name in names):
+        yield "the groups differ in their env: their scores may not be comparable"
+    left_out = len(names) - _MOST_SETTINGS
+    more = [f"… and {left_out} more; --html FILE and --json have all"] if left_out > 0 else []
+    groups, names = comparison.groups, names[:_MOST_SETTINGS]
+    if len(groups) > _MOST_LINES:
+        yield from textwrap.wrap(f"settings that differ: {', '.join(map(one_line, names))}", columns - 1)
+        yield from more
+        return
+    values = [[one_line(group.settings.get(name, MISSING)) for group in groups] for name in names]
+    shown = [one_line(name.removeprefix("config.")) for name in names]
+    width = max(map(len, ("setting that differs", *shown)))
+    room = max((columns - 1 - width) // len(groups) - 2, _SHORTEST_NAME)
+    rows = [(name, *(middle_cut(value, room) for value in row)) for name, row in zip(shown, values, strict=True)]
+    yield from aligned([("setting that differs", *(group.mark for group in groups)), *rows])
+    yield from more
 
 
 def _ended_early(groups: Sequence[UnscoredGroup], columns: int) -> Iterator[str]:

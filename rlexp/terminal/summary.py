@@ -345,7 +345,7 @@ def _early_cells(standing: Standing, rank: int, standings: Standings) -> tuple[s
 
 def _summary_lines(standings: Standings) -> list[str]:
     """Return the sweep's cost, the savings by early ends, and when the best configuration was found."""
-    summary = summary_of(standings)
+    summary, best = summary_of(standings), standings.best()
     if not summary.configurations:
         return []
     early = f"{summary.ended_early} ended early ({percent(summary.ended_early / summary.configurations)})"
@@ -354,9 +354,13 @@ def _summary_lines(standings: Standings) -> list[str]:
     if summary.env_steps_saved is not None:
         saved = f"{count(summary.env_steps_saved)} env steps, {duration(summary.time_saved_s)}"
         lines.append(f"saved: about {saved} (an estimate: against all of them running to the stop)")
-    if summary.best_found_after_s is not None:
+    if best is not None and summary.best_found_after_s is not None:
         after = f"{duration(summary.best_found_after_s)} and {count(summary.best_found_after_env_steps)} env steps"
-        lines.append(f"best: configuration {summary.best_configuration}, found after {after} of the sweep")
+        values = configuration_words(best.varied) or "the only configuration"
+        lines.append(f"best: {values}, found after {after} of the sweep")
+    if best is not None and len(standings.ranked()) > 1:
+        steps = count(max(trial.timesteps_total for trial in best.trials))
+        lines.append(f"this ranking is for a budget of {steps} env steps: with more, another configuration may be best")
     return lines
 
 

@@ -21,7 +21,7 @@ from rlexp.metrics import bootstrap_interval
 from rlexp.runs.record import RecordedError, Status
 from rlexp.search.ranking import EndedEarly, Tier
 from rlexp.search.standings import Standings, summary_of
-from rlexp.terminal.summary import leaderboard, leaderboard_lines
+from rlexp.terminal.summary import configuration_words, leaderboard, leaderboard_lines
 
 MakeTrial = Callable[..., Trial]
 MakeRow = Callable[..., dict[str, Any]]
@@ -267,8 +267,11 @@ def test_summary_says_when_the_best_was_found(make_trial: MakeTrial, make_row: M
     summary = summary_of(standings)
     assert (summary.best_configuration, summary.best_found_after_s) == (1, 120.0)
     assert (summary.best_found_after_env_steps, summary.env_steps_saved) == (2_000, None)
-    said = "best: configuration 1, found after 0:02:00 and 2,000 env steps of the sweep"
-    assert said in leaderboard_lines(standings)
+    (best,) = (trial.trial for trial in standings.trials() if trial.trial.index == 1)
+    lines = leaderboard_lines(standings)
+    said = "found after 0:02:00 and 2,000 env steps of the sweep"
+    assert f"best: {configuration_words(best.varied) or 'the only configuration'}, {said}" in lines
+    assert "this ranking is for a budget of 1,000 env steps: with more, another configuration may be best" in lines
 
 
 def test_standings_drop_rows_that_a_trial_repeats(make_trial: MakeTrial, make_row: MakeRow) -> None:

@@ -122,6 +122,32 @@ def test_comparison_of_many_groups_draws_the_best_and_lists_all(tmp_path: Path, 
     assert "notice: " in notices
 
 
+def test_settings_that_differ_are_listed_with_their_values(tmp_path: Path, show: Show) -> None:
+    configs = ({"env_config": {"size": 3}, "lr": 0.1}, {"env_config": {"size": 4}})
+    paths = [make_run(tmp_path / f"run{n}", [MadeTrial(rising(20.0), n, config=c)]) for n, c in enumerate(configs)]
+    lines, _ = show(compare_groups(list(map(str, paths)), "episode_reward_mean", CurveAxis.STEPS, None))
+    place = lines.index("the groups differ in their env: their scores may not be comparable")
+    assert [line.split() for line in lines[place + 1 : place + 4]] == [
+        ["setting", "that", "differs", "A", "B"],
+        ["env_config.size", "3", "4"],
+        ["lr", "0.1", "0.001"],
+    ]
+
+
+def test_settings_that_the_names_have_are_not_repeated(tmp_path: Path, show: Show) -> None:
+    lines, _ = show(compared(grid(tmp_path, 3)))
+    assert not any("differ" in line for line in lines)
+
+
+def test_settings_of_many_groups_are_named(tmp_path: Path, show: Show) -> None:
+    paths = [
+        make_run(tmp_path / f"run{n}", [MadeTrial(rising(20.0), n, config={f"key{n}": n, "lr": n})]) for n in range(14)
+    ]
+    lines, _ = show(compare_groups(list(map(str, paths)), "episode_reward_mean", CurveAxis.STEPS, None))
+    assert any(line.startswith("settings that differ: config.key0, ") for line in lines)
+    assert "… and 3 more; --html FILE and --json have all" in lines
+
+
 def test_names_cannot_move_the_cursor(tmp_path: Path, show: Show) -> None:
     run = make_run(tmp_path / "run", [MadeTrial([1.0], 0)])
     lines, notices = show(compare_groups([f"a\x1b[2Jb={run}"], "episode_reward_mean", CurveAxis.STEPS, None))
