@@ -20,7 +20,7 @@ from rlexp.commands.basic_options import AsJson, Debug
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, Overrides, Seed, load_options, room_of
 from rlexp.config.load import Plan, converted_file, load_plan
-from rlexp.errors import ConfigError, RlexpError, UsageError
+from rlexp.errors import ConfigError, Problem, RlexpError, UsageError
 from rlexp.processes.family import find_leftovers
 from rlexp.terminal.checking import (
     plan_as_json,
@@ -68,9 +68,7 @@ def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, mak
     error: RlexpError | None = None
     try:
         plan = load()
-        check_requirements(plan)
-        check_fits(plan.everything, room_of(joining))
-        _require_samplers(plan)
+        _check_together(plan, joining)
         envs = _made_envs(plan) if make_envs else None
         error = _error_of_envs(envs or ())
     except RlexpError as caught:
@@ -88,6 +86,21 @@ def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, mak
             print_preset(plan)
     if error:
         raise error
+
+
+def _check_together(plan: Plan, joining: Joining) -> None:
+    """Raise what is missing here, and what does not fit, in one error."""
+    problems: list[Problem] = []
+    first: RlexpError | None = None
+    checks = (check_requirements, lambda plan: check_fits(plan.everything, room_of(joining)), _require_samplers)
+    for check_one in checks:
+        try:
+            check_one(plan)
+        except RlexpError as error:
+            first = first or error
+            problems += error.problems
+    if first is not None:
+        raise first if problems == list(first.problems) else ConfigError(problems)
 
 
 def _require_samplers(plan: Plan) -> None:

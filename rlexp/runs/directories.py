@@ -6,6 +6,7 @@ directory: a run may be a stranger's.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -60,6 +61,21 @@ def as_typed(directory: Path) -> Path:
 _REMAINS: Final = re.compile(r"\..+\.\d+\.removing")
 _UNFINISHED: Final = (".*.writing", "*/.*.writing", "*/videos/.*.mp4")
 """Files and checkpoints of a run that are renamed when they are complete."""
+
+
+def refuse_unwritable(out: Path, name: str | None, *, overwrite: bool) -> None:
+    """Raise UsageError if no run can be made in ``out``, or the name is taken; nothing is left there.
+
+    It is asked before what takes long: another process may still take the name meanwhile.
+    """
+    if name is not None and not overwrite and (out.absolute() / check_name(name)).exists():
+        raise _taken(out.absolute() / name)
+    folder = out.absolute()
+    nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise _cannot_create(folder, NotADirectoryError(errno.ENOTDIR, f"{nearest} is not a directory"))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise _cannot_create(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:

@@ -155,8 +155,7 @@ def check_requirements(plan: Plan) -> None:
     problems = [
         Problem(f"--import {name}", *_missing(name)) for name in plan.modules.imports if _is_missing(name, plan)
     ]
-    for (_, env), place in plan.env_places.items():
-        problems += (Problem(place, f"env {env}: {message}", hint) for message, hint in _faults(env, plan.modules))
+    problems += _problems_of_envs(plan)
     for part, place in plan.part_places:
         faults = _faults_of_class(part.name, plan.modules, part.base)
         problems += (Problem(place, f"{part.key} {part.name}: {message}", hint) for message, hint in faults)
@@ -165,6 +164,17 @@ def check_requirements(plan: Plan) -> None:
             problems.append(Problem(place, *missing_tracker(tracker)))
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _problems_of_envs(plan: Plan) -> Iterator[Problem]:
+    """Yield what is missing of the envs; what several of them lack once, at the first of them."""
+    envs: dict[tuple[str, str | None], dict[str, str]] = {}
+    for (_, env), place in plan.env_places.items():
+        for fault in _faults(env, plan.modules):
+            envs.setdefault(fault, {}).setdefault(env, place)
+    for (message, hint), places in envs.items():
+        named = f"env{'s' if len(places) > 1 else ''} {', '.join(places)}"
+        yield Problem(next(iter(places.values())), f"{named}: {message}", hint)
 
 
 def missing_tracker(name: TrackerName) -> tuple[str, str]:

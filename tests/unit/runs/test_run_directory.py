@@ -20,7 +20,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.signals import StopRequest
-from rlexp.runs.directories import usual_name
+from rlexp.runs.directories import refuse_unwritable, usual_name
 from rlexp.runs.record import RecordedError, RunRecord, Status, read_run_record
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
 from rlexp.search.trial_source import FixedTrials
@@ -209,6 +209,29 @@ def test_impossible_out_is_a_usage_error(tmp_path: Path, where: str) -> None:
         pass
     assert str(tmp_path / where) in caught.value.message
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_impossible_out_is_known_before_anything_is_made(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"cannot create {tmp_path / where}: .*/file is not a directory"):
+        refuse_unwritable(tmp_path / where, None, overwrite=False)
+    refuse_unwritable(tmp_path / "missing" / "below", None, overwrite=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_closed_out_is_known_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(UsageError, match="Permission denied"):
+        refuse_unwritable(tmp_path / "results", "name", overwrite=True)
+
+
+def test_a_name_that_is_taken_is_known_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    refuse_unwritable(tmp_path, "mine", overwrite=True)
+    refuse_unwritable(tmp_path, None, overwrite=False)
+    with pytest.raises(UsageError, match="already exists and is not a run"):
+        refuse_unwritable(tmp_path, "mine", overwrite=False)
 
 
 def test_a_directory_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
