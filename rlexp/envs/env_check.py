@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,12 @@ from rlexp.errors import EnvError
 
 _SLACK: Final = 0.01
 """Share of a Box's range by which observations may leave it: many envs do so a little, without harm."""
+_MOST_REPEATED: Final = 100
+"""Steps of the first episode that are taken again with the same seed."""
+_STEPS_NOT_REPEATED: Final = (
+    "step returns another observation or reward for the same seed and actions, so a seed does not repeat an experiment:"
+    " draw from self.np_random, and let reset set all that step changes"
+)
 _NOT_REPEATED: Final = (
     "reset returns another observation for the same seed, so a seed does not repeat an experiment: call"
     " super().reset(seed=seed), and draw from self.np_random"
@@ -29,11 +36,15 @@ class Limit:
     num_steps: float
     num_episodes: float
     seconds: float
+    least_steps: int = 0
+    """Steps that are taken even in more than ``num_episodes``: a fault may come in one of thousands."""
+    is_repeated: bool = False
+    """Whether the first episode is played again, to see if its seed repeats it."""
 
 
 FIRST_STEPS: Final = Limit(16, float("inf"), 2.0)
 """The limit before a run, which should begin soon."""
-EPISODES: Final = Limit(float("inf"), 20, 3.0)
+EPISODES: Final = Limit(float("inf"), 20, 3.0, least_steps=5_000, is_repeated=True)
 """The limit for ``rlexp check --env``."""
 
 
@@ -59,16 +70,22 @@ class EnvCheck:
         """Number of episodes that have begun."""
         self.num_ended = 0
         """Number of episodes that have ended by themselves."""
+        self.has_rewards = False
+        """Whether a reward was not 0."""
+        self._recorded: list[tuple[Any, Any, float]] = []
+        """Action, observation and reward of the first steps."""
 
     def doubts(self, limit: Limit) -> Iterator[Doubt]:
         """Play to the ``limit``; an exception of the env ends an episode, and the next one begins."""
         self._end_s = time.monotonic() + limit.seconds
         self._env.action_space.seed(0)
-        while self.num_episodes < limit.num_episodes and not self._is_over(limit):
+        while self._goes_on(limit) and not self._is_over(limit):
             self.num_episodes += 1
             num_steps = self.num_steps
             try:
                 yield from self._episode(limit)
+                if self.num_episodes == 1 and limit.is_repeated and _NOT_REPEATED not in self._seen:
+                    yield from self._repeated()
             except EnvError as error:
                 yield from self._once(error.message, self._error(f"{error.message} ({self._place})", error.hint))
                 if self.num_steps == num_steps:  # it cannot be reset, or not be stepped even once
@@ -86,8 +103,12 @@ class EnvCheck:
             number += 1
             self._place = f"step {number} of episode {self.num_episodes}"
             self._begin(self._place)
-            obs, reward, terminated, truncated, _ = self._env.step(self._env.action_space.sample())
+            action = self._env.action_space.sample()
+            obs, reward, terminated, truncated, _ = self._env.step(action)
             self.num_steps += 1
+            self.has_rewards = self.has_rewards or float(reward) != 0
+            if number <= _MOST_REPEATED and self.num_episodes == 1 and limit.is_repeated:
+                self._recorded.append((action, deepcopy(obs), float(reward)))
             if not np.isfinite(float(reward)):
                 message = f"{self._place} returned a reward of {float(reward):g}"
                 yield from self._once("reward", self._error(f"env {self._env_id}: {message}", "correct the reward"))
@@ -95,6 +116,22 @@ class EnvCheck:
             if terminated or truncated:
                 self.num_ended += 1
                 return
+
+    def _repeated(self) -> Iterator[Doubt]:
+        """Take the steps of the first episode again, with its seed and actions."""
+        self._reset()
+        for number, (action, obs, reward) in enumerate(self._recorded, start=1):
+            self._place = f"step {number} of episode 1, taken again,"
+            self._begin(self._place)
+            seen, again, terminated, truncated, _ = self._env.step(action)
+            if not _are_equal(self._env.observation_space, obs, seen) or float(again) != reward:
+                yield from self._once(_STEPS_NOT_REPEATED, Doubt(_STEPS_NOT_REPEATED))
+                return
+            if terminated or truncated:
+                return
+
+    def _goes_on(self, limit: Limit) -> bool:
+        return self.num_episodes < limit.num_episodes or self.num_steps < limit.least_steps
 
     def _reset(self) -> Any:
         self._place = f"reset of episode {self.num_episodes}"
@@ -124,7 +161,10 @@ class EnvCheck:
         """Yield the parts of an observation that are not finite, or far outside their Box."""
         for number, (box, value) in enumerate(_parts(self._env.observation_space, obs)):
             seen = np.asarray(value)
-            if seen.dtype.kind != "f":
+            if seen.dtype.kind == "f" and box.dtype.kind in "iu":
+                message = f"{method} returned {seen.dtype} numbers, which its observation_space ({box.dtype}) cuts off"
+                yield from self._once(f"type {number}", Doubt(message))
+            if seen.dtype.kind not in "fi":
                 continue
             if not np.isfinite(seen).all():
                 worst = seen[~np.isfinite(seen)].flat[0]

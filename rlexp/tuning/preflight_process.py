@@ -34,6 +34,8 @@ from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.processes.child import Message, Send, answer
 from rlexp.terminal.checking import EnvReport
 
+LEAST_STEPS_FOR_REWARDS: Final = 1_000
+"""Random steps without any reward that are worth a word."""
 LARGE_IMAGE: Final = 128
 """Pixels of a side from which on the default convolutions are slow."""
 
@@ -114,6 +116,11 @@ def _played(
         warnings.append(
             f"no episode has ended in {check.num_steps} steps: without an end there is no episode_reward_mean; "
             "config.horizon cuts episodes"
+        )
+    if not errors and not check.has_rewards and check.num_steps >= LEAST_STEPS_FOR_REWARDS:
+        warnings.append(
+            f"every reward of {check.num_steps} random steps was 0: an agent learns only from rewards that it finds by "
+            "chance"
         )
     return errors, tuple(warnings)
 

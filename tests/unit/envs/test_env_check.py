@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from rlexp.envs.checked_env import CheckedEnv
 from rlexp.envs.env_check import EnvCheck, Limit, check_first_steps
@@ -132,6 +134,70 @@ def test_fault_of_a_later_episode_is_found() -> None:
 
     (doubt,) = EnvCheck("x", CheckedEnv(SecondEpisode(), "x")).doubts(EPISODES)
     assert doubt.message.endswith("KeyError: 'door' (step 3 of episode 3)")
+
+
+LONG = replace(EPISODES, least_steps=1_000, is_repeated=True)
+
+
+def test_more_episodes_are_played_until_there_are_enough_steps() -> None:
+    class Rare(CountingEnv):
+        num_steps = 0
+
+        def step(self, action: int) -> Any:
+            self.num_steps += 1
+            if self.num_steps == 600:
+                raise KeyError("door")
+            return super().step(action)
+
+    assert list(EnvCheck("x", CheckedEnv(Rare(), "x")).doubts(EPISODES)) == []
+    (doubt,) = EnvCheck("x", CheckedEnv(Rare(), "x")).doubts(LONG)
+    assert "KeyError: 'door'" in doubt.message
+
+
+@pytest.mark.parametrize("part", ["observation", "reward", "neither"])
+def test_steps_that_do_not_repeat_by_the_seed_are_doubtful(part: str) -> None:
+    class Draws(CountingEnv):
+        drawn = 0
+
+        def step(self, action: int) -> Any:
+            self.drawn += 1
+            obs, reward, *rest = super().step(action)
+            later = np.float32(self.drawn / 10_000)
+            return obs + later * (part == "observation"), reward + float(later) * (part == "reward"), *rest
+
+    found = list(EnvCheck("x", CheckedEnv(Draws(), "x")).doubts(LONG))
+    said = ["step returns another observation or reward for the same seed" in doubt.message for doubt in found]
+    assert said == [True] * (part != "neither")
+
+
+def test_rewards_are_noticed() -> None:
+    class NoReward(CountingEnv):
+        def step(self, action: int) -> Any:
+            obs, _, *rest = super().step(action)
+            return obs, 0.0, *rest
+
+    for env, expected in ((NoReward(), False), (NumbersEnv(), True)):
+        check = EnvCheck("x", CheckedEnv(env, "x"))
+        assert list(check.doubts(EPISODES)) == []
+        assert check.has_rewards is expected
+
+
+def test_fractions_in_a_space_of_whole_numbers_are_doubtful() -> None:
+    class Scaled(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = Box(0, 255, (3,), np.uint8)
+
+        def reset(self, **arguments: Any) -> Any:
+            super().reset(**arguments)
+            return np.full(3, 0.5, np.float32), {}
+
+        def step(self, action: int) -> Any:
+            _, *rest = super().step(action)
+            return np.full(3, 0.5, np.float32), *rest
+
+    (doubt,) = check_first_steps("x", CheckedEnv(Scaled(), "x"))
+    assert doubt.message == "reset returned float32 numbers, which its observation_space (uint8) cuts off"
 
 
 def test_play_ends_in_time_and_with_its_episodes() -> None:
