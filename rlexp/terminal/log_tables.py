@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import takewhile
 from typing import Final, TextIO
 
 from rlexp.compare.event_files import AtStep, Figures, LogRun, RunContents, Summary
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
-from rlexp.text import BLOCKS, CUT, MISSING, heights
+from rlexp.text import BLOCKS, CUT, MISSING, duration, heights
 
 _NO_TERMINAL_WIDTH: Final = 200
 """Columns without a terminal, so that tags are cut only if they are extremely long."""
@@ -22,16 +23,23 @@ _WIDEST_CURVE: Final = 40
 _NARROWEST_CURVE: Final = 8
 _NARROWEST_TAG: Final = 16
 _GAP: Final = "  "
+_MINUTE: Final = 60
 
-_Cell = Callable[[Figures, Callable[[int], str]], str]
+_LINES_AROUND: Final = 6
+"""Lines of a screen that a table leaves free: its heading, what is left out, the prompt."""
+_FEWEST_TAGS: Final = 4
+_FIRST_TAGS: Final = ("episode_reward_mean", "timesteps_total", "time_total_s", "training_iteration")
+"""The tags that a screen shows first, by the last part of their names."""
+
+_Cell = Callable[[Figures, Callable[[int], str], Callable[[float | None], str]], str]
 
 _COLUMNS: Final[dict[str, _Cell]] = {
-    "points": lambda figures, step: step(figures.points),
-    "steps": lambda figures, step: f"{step(figures.first_step)}..{step(figures.last_step)}",
-    "last": lambda figures, step: number(figures.last),
-    "max": lambda figures, step: number(figures.max),
-    "at step": lambda figures, step: MISSING if figures.max_step is None else step(figures.max_step),
-    "slope/1k": lambda figures, step: slope(figures.slope),
+    "points": lambda figures, step, value: step(figures.points),
+    "steps": lambda figures, step, value: f"{step(figures.first_step)}..{step(figures.last_step)}",
+    "last": lambda figures, step, value: value(figures.last),
+    "max": lambda figures, step, value: value(figures.max),
+    "at step": lambda figures, step, value: MISSING if figures.max_step is None else step(figures.max_step),
+    "slope/1k": lambda figures, step, value: slope(figures.slope),
 }
 _DISPENSABLE: Final = ("points", "slope/1k", "steps", "at step", "max")
 """Parts that are left out, in this order, if the terminal is too narrow."""
@@ -56,7 +64,9 @@ class TablePrinter:
 
     shows_others = True
 
-    def __init__(self) -> None:
+    def __init__(self, most_tags: int | None = None) -> None:
+        """``most_tags``: how many tags of a run are shown; None: all of them."""
+        self._most_tags = most_tags
         self._runs: set[str] = set()
 
     def keep(self) -> Summary:
@@ -70,16 +80,20 @@ class TablePrinter:
         figures = {tag: kept.figures() for tag, kept in sorted(contents.scalars.items())}
         if figures:
             print(_extent(figures.values()))
-            for line in _table(figures, {tag: contents.scalars[tag].curve.means for tag in figures}):
+            shown = chosen_tags(figures, self._most_tags)
+            for line in _table(shown, {tag: contents.scalars[tag].curve.means for tag in shown}):
                 print(line)
-        _print_others(contents)
+            if len(shown) < len(figures):
+                print(f"… and {len(figures) - len(shown)} more tags: --all shows them, --tag 'GLOB' some")
+        if self._most_tags is None:
+            _print_others(contents)
 
     def print_news(self, run: LogRun, tag: str, points: Array) -> None:
         """Print a line per point: time, step, value, tag, and the run if there are several."""
         self._runs.add(run.name)
         name = f"{_GAP}{printable(run.name)}" if len(self._runs) > 1 else ""
         for point in points:
-            step, value = exact_step(int(point["step"])), number(float(point["value"]))
+            step, value = exact_step(int(point["step"])), shown_value(tag, float(point["value"]))
             print(f"{_clock(point['wall_time'])}{step:>14}{value:>12}{_GAP}{printable(tag)}{name}")
 
 
@@ -103,7 +117,7 @@ class PointTablePrinter:
         rows = [("tag", "step", "value")]
         for tag, kept in sorted(contents.scalars.items()):
             for point in kept.points():  # none, if the tag begins later
-                rows.append((printable(tag), exact_step(int(point["step"])), number(float(point["value"]))))
+                rows.append((printable(tag), exact_step(int(point["step"])), shown_value(tag, float(point["value"]))))
         for line in aligned(rows):
             print(line)
 
@@ -153,7 +167,7 @@ def _table(figures: Mapping[str, Figures], means: Mapping[str, Callable[[int], l
         yield f"tags below {printable(prefix)}"
     tags = ["tag", *(printable(tag.removeprefix(prefix)) for tag in figures)]
     least = min(max(map(len, tags)), _NARROWEST_TAG) + len(_GAP) + _NARROWEST_CURVE
-    columns = _columns(list(figures.values()), width - least)
+    columns = _columns(figures, width - least)
     tag_width, curve_width = _outer_widths(max(map(len, tags)), width - _width_of(columns))
     glyphs = glyphs_of(sys.stdout)
     curves = ["curve", *(heights(means[tag](curve_width), glyphs.blocks) for tag in figures)]
@@ -180,13 +194,16 @@ def _right(column: Sequence[str]) -> list[str]:
     return [cell.rjust(width) for cell in column]
 
 
-def _columns(figures: Sequence[Figures], room: int) -> list[list[str]]:
-    """Return the columns of numbers, with titles, that fit into ``room`` characters with gaps."""
+def _columns(figures: Mapping[str, Figures], room: int) -> list[list[str]]:
+    """Return the columns of numbers, each with its title, that fit into ``room`` characters, gaps included."""
     columns: list[list[str]] = []
     for left_out in range(-1, len(_DISPENSABLE) + 1):
         step = exact_step if left_out < 0 else compact_step
         kept = {title: cell for title, cell in _COLUMNS.items() if title not in _DISPENSABLE[: max(left_out, 0)]}
-        columns = [[title, *(cell(tag, step) for tag in figures)] for title, cell in kept.items()]
+        columns = [
+            [title, *(cell(each, step, partial(shown_value, tag)) for tag, each in figures.items())]
+            for title, cell in kept.items()
+        ]
         if _width_of(columns) <= room:
             break
     return columns
@@ -233,6 +250,41 @@ def compact_step(step: int) -> str:
 def number(value: float | None) -> str:
     """Return a value with four significant digits: ``0.01235``, ``123.5``, ``12.35k``."""
     return MISSING if value is None else _compact(value, 4)
+
+
+def shown_value(tag: str, value: float | None) -> str:
+    """Return a value as :func:`number` does; a time as a time: ``2026-11-23 10:14:05``, ``1:02:03``."""
+    name = tag.rpartition("/")[2]
+    if value is not None and name == "timestamp" and (moment := _moment(value)):
+        return moment
+    is_duration = name.startswith("time_") or name.endswith("_s")
+    return duration(value) if is_duration and value is not None and abs(value) >= _MINUTE else number(value)
+
+
+def _moment(wall_time: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(wall_time):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):  # no clock shows it
+        return ""
+
+
+def tags_of_a_screen(lines: int, runs: int) -> int:
+    """Return how many tags of each of some runs fit a screen of so many lines together."""
+    return max(lines // max(runs, 1) - _LINES_AROUND, _FEWEST_TAGS)
+
+
+def chosen_tags(figures: Mapping[str, Figures], most: int | None) -> Mapping[str, Figures]:
+    """Return the tags that say most, in their order: how well and how far, then what changes, then what does not."""
+    if most is None or len(figures) <= most:
+        return figures
+
+    def rank(tag: str) -> tuple[int, bool, bool]:
+        name = tag.rpartition("/")[2]
+        first = _FIRST_TAGS.index(name) if name in _FIRST_TAGS else len(_FIRST_TAGS)
+        return first, figures[tag].min == figures[tag].max, not name.startswith("episode_")
+
+    chosen = set(sorted(figures, key=rank)[:most])
+    return {tag: each for tag, each in figures.items() if tag in chosen}
 
 
 def slope(value: float | None) -> str:

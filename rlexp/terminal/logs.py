@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +34,7 @@ from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import YELLOW, painted, visible
-from rlexp.terminal.log_tables import PointTablePrinter, TablePrinter, printable
+from rlexp.terminal.log_tables import PointTablePrinter, TablePrinter, printable, tags_of_a_screen
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks: nobody reads faster, and a check costs little more than finding the files."""
@@ -54,6 +56,8 @@ class LogOptions:
     as_json: bool
     follow: bool
     """Also print what is written later, until Ctrl-C."""
+    all_tags: bool = False
+    """Show more tags than a terminal has lines for."""
 
 
 def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
@@ -65,7 +69,10 @@ def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a tag may have letters that the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     closed: list[OSError] = []
-    runs, globs, printer = find_runs(paths, closed.append), TagGlobs(options.tags), _printer(options)
+    runs, globs = find_runs(paths, closed.append), TagGlobs(options.tags)
+    if sys.stdout.isatty():  # what is read first is the end of it
+        runs.sort(key=_newest)
+    printer = _printer(options, len(runs))
     for error in closed:
         _notice(f"{error.filename} is left out: {error.strerror}")
     files, tags = [], set[str]()
@@ -80,13 +87,25 @@ def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
     globs.refuse_unmatched(tags)
 
 
-def _printer(options: LogOptions) -> LogPrinter[Any]:
+def _newest(run: LogRun) -> float:
+    """Return when a run was written to; a file that is gone counts as the oldest."""
+    times = [0.0]
+    for file in run.files:
+        with suppress(OSError):
+            times.append(file.stat().st_mtime)
+    return max(times)
+
+
+def _printer(options: LogOptions, runs: int) -> LogPrinter[Any]:
     at = options.at
     if options.as_csv:
         return CsvPrinter(Series if at is None else partial(AtStep, at))
     if options.as_json:
         return JsonPrinter(Everything if at is None else partial(AtStep, at))
-    return TablePrinter() if at is None else PointTablePrinter(at)
+    if at is not None:
+        return PointTablePrinter(at)
+    fits_anything = options.all_tags or options.tags or not sys.stdout.isatty()
+    return TablePrinter(None if fits_anything else tags_of_a_screen(shutil.get_terminal_size().lines, runs))
 
 
 def _follow(follower: Follower, globs: TagGlobs, printer: LogPrinter[Any]) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,11 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 
+from rlexp.terminal.log_tables import shown_value
+from rlexp.terminal.logs import LogOptions, print_logs
 from tests.cli.forked_commands import rlexp, rlexp_in_new_process
 from tests.lab.event_writing import frames, histogram, scalar, start_of_run, write
+from tests.lab.terminals import Terminal
 
 COMMAND = [sys.executable, "-m", "rlexp", "logs"]
 
@@ -344,3 +348,54 @@ def test_follow_in_other_forms(trial: Path, following: list[Following], form: st
     else:
         head = {"run": str(trial), "tag": "ray/tune/reward", "kind": "scalar", "points": 1}
         assert json.loads(line) == {**head, "steps": [40_000], "wall_times": [1e9], "values": [1.5]}
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, lines: int, *paths: Path, **options: bool) -> list[str]:
+    """Return the lines that a terminal of so many lines gets."""
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("COLUMNS", "120")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_logs(paths, LogOptions((), None, False, False, False, **options))
+    return terminal.getvalue().splitlines()
+
+
+def test_a_terminal_gets_the_tags_that_fit_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["aaa", "constant", "episode_reward_mean", "timesteps_total", *(f"tag{number}" for number in range(30))]
+    values = ((name, step, 1.0 if name == "constant" else float(step)) for step in range(3) for name in names)
+    write(tmp_path, [scalar(f"ray/tune/{name}", step, value) for name, step, value in values])
+    lines = on_a_terminal(monkeypatch, 20, tmp_path)
+    assert len(lines) < 20
+    assert lines[-1] == "… and 20 more tags: --all shows them, --tag 'GLOB' some"
+    shown = {line.split()[0] for line in lines[4:-1]}
+    assert {"episode_reward_mean", "timesteps_total", "aaa"} <= shown
+    assert "constant" not in shown
+    assert len(on_a_terminal(monkeypatch, 20, tmp_path, all_tags=True)) == 4 + len(names)
+
+
+def test_the_newest_run_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, age in (("a", 0), ("b", 100)):
+        write(tmp_path / name, [scalar("reward", 1, 2.0)])
+        for file in (tmp_path / name).iterdir():
+            os.utime(file, (10**9 - age, 10**9 - age))
+    headings = [line for line in on_a_terminal(monkeypatch, 40, tmp_path) if str(tmp_path) in line]
+    assert ["/b" in headings[0], "/a" in headings[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "shown"),
+    [
+        ("ray/tune/time_total_s", 3723.0, "1:02:03"),
+        ("time_since_restore", 59.0, "59"),
+        ("ray/tune/episode_reward_mean", 3723.0, "3723"),
+        ("ray/tune/timestamp", float("nan"), "nan"),
+        ("ray/tune/timestamp", 1e300, "1e+300"),
+        ("time_total_s", None, "-"),
+    ],
+)
+def test_times_are_shown_as_times(tag: str, value: float | None, shown: str) -> None:
+    assert shown_value(tag, value) == shown
+
+
+def test_a_timestamp_is_shown_as_date_and_time() -> None:
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", shown_value("ray/tune/timestamp", 1.7955e9 + 3e5))
