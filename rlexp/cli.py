@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import errno
-import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,52 +18,53 @@ from typer.main import get_command, get_group
 
 from rlexp import __version__
 from rlexp.commands.basic_options import HELP_OPTIONS, ErrorOptions
+from rlexp.commands.command import command_class, hint_for_command
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import let_ctrl_c_raise
 from rlexp.processes.threads import few_collections
 from rlexp.terminal.lines import open_output_streams, print_error
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "examples": "starting",
-    "init": "starting",
-    "check": "checking",
-    "run": "training",
-    "sweep": "training",
-    "resume": "training",
-    "join": "join",
-    "submit": "submit",
-    "tasks": "submit",
-    "cancel": "submit",
-    "evaluate": "results",
-    "export": "results",
-    "logs": "results",
-    "compare": "results",
-    "ls": "results",
-    "prune": "results",
-    "tensorboard": "results",
-    "train": "training",
-    "explain": "results",
-    "schema": "results",
-    "convert": "checking",
-    "doctor": "checking",
-    "board": "board",
+PANELS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Train": {
+        "run": "training",
+        "sweep": "training",
+        "resume": "training",
+        "train": "training",
+    },
+    "Write experiment files": {
+        "examples": "starting",
+        "init": "starting",
+        "check": "checking",
+        "explain": "results",
+        "schema": "results",
+        "convert": "checking",
+    },
+    "Look at results": {
+        "ls": "results",
+        "logs": "results",
+        "compare": "results",
+        "tensorboard": "results",
+        "prune": "results",
+    },
+    "Use a policy": {
+        "evaluate": "results",
+        "export": "results",
+    },
+    "Train on other machines": {
+        "doctor": "checking",
+        "board": "board",
+        "join": "join",
+        "submit": "submit",
+        "tasks": "submit",
+        "cancel": "submit",
+    },
 }
 """Each command, which is a function of that name, and its module of ``rlexp.commands``, in the order of ``--help``."""
+COMMANDS: Final[Mapping[str, str]] = {name: module for panel in PANELS.values() for name, module in panel.items()}
 _PACKAGE: Final = "rlexp.commands"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "submit", "board"}
 """Commands that create nothing before they have signal handlers of their own; until then Ctrl-C ends them at once."""
-
-_OTHER_NAMES = {
-    "rollout": "evaluate",
-    "tune": "sweep",
-    "version": "--version",
-    "list": "ls",
-    "help": "--help",
-    "example": "examples",
-    "zoo": "examples",
-}
-"""Other names of commands, in RLlib or other programs."""
 
 
 class _Commands(TyperGroup):
@@ -80,10 +79,7 @@ class _Commands(TyperGroup):
         if cmd_name in COMMANDS:
             return command_of(cmd_name)
         if not cmd_name.startswith("-") and not ctx.resilient_parsing:  # it completes a word
-            close = [_OTHER_NAMES.get(cmd_name), *get_close_matches(cmd_name, COMMANDS, n=1)]
-            meant = next(filter(None, close), None)
-            hint = f"did you mean rlexp {meant}?" if meant else "rlexp -h lists the commands"
-            raise UsageError(f"unknown command {cmd_name}", hint)
+            raise UsageError(f"unknown command {cmd_name}", hint_for_command(cmd_name, COMMANDS))
         return None
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -96,8 +92,10 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List them; importing all of them would take most of the time of ``--help``."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary_of(name)) for name in COMMANDS])
+        width = max(map(len, COMMANDS))
+        for title, names in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary_of(name)) for name in names])
 
 
 app = typer.Typer(
@@ -150,7 +148,7 @@ def command_of(name: str) -> TyperCommand | TyperGroup:
     function = getattr(module, name)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     # with its own help option: Click keeps the one of the first call, which may lack the app
-    alone.command(cls=_class_of(function), short_help=summary_of(name), context_settings=HELP_OPTIONS)(function)
+    alone.command(cls=command_class(function), short_help=summary_of(name), context_settings=HELP_OPTIONS)(function)
     command = get_command(alone)
     assert isinstance(command, TyperCommand)
     return command
@@ -170,14 +168,6 @@ def summary_of(name: str) -> str:
 @cache
 def _parsed(source: Path) -> ast.Module:
     return ast.parse(source.read_text(encoding="utf-8"))
-
-
-def _class_of(command: Callable[..., None]) -> type[TyperCommand]:
-    if "overrides" not in inspect.signature(command).parameters:
-        return TyperCommand
-    from rlexp.commands.options import CommandWithOverrides  # it reads YAML
-
-    return CommandWithOverrides
 
 
 def _print_version(wanted: bool) -> None:

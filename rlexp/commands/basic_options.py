@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from rlexp.commands.command import Panel
 from rlexp.errors import UsageError
 from rlexp.terminal.lines import print_notice_list
+from rlexp.text import seconds_of
 
 if TYPE_CHECKING:  # commands that only read results load none of these
     from rlexp.config.plan import Plan
@@ -27,19 +29,46 @@ MOST: Final = 10**15
 _LONGEST_SHOWN: Final = 60
 
 
-def whole(option: str, metavar: str, sentence: str, least: int, most: int = MOST) -> Any:
+def whole(
+    option: str | tuple[str, ...],
+    metavar: str,
+    sentence: str,
+    least: int,
+    most: int = MOST,
+    panel: Panel | None = None,
+) -> Any:
     """Return an option that takes a whole number from ``least`` to ``most``; ``sentence`` explains it in its help."""
-    return _option(option, metavar, sentence, int, f"a whole number from {least} to {most}", (least, most))
+    return _option(option, metavar, sentence, int, f"a whole number from {least} to {most}", (least, most), panel)
 
 
-def real(option: str, metavar: str, sentence: str, least: float, most: float = MOST) -> Any:
+def real(option: str, metavar: str, sentence: str, least: float, most: float = MOST, panel: Panel | None = None) -> Any:
     """Return an option that takes a finite number from ``least`` to ``most``; ``sentence`` explains it in its help."""
-    return _option(option, metavar, sentence, float, f"a number from {least:g} to {most:g}", (least, most))
+    return _option(option, metavar, sentence, float, f"a number from {least:g} to {most:g}", (least, most), panel)
+
+
+def duration(*options: str, sentence: str, panel: Panel | None = None) -> Any:
+    """Return an option that takes a duration, such as 90s or 2h, as seconds; ``sentence`` explains it in its help."""
+    return typer.Option(
+        *options,
+        metavar="DURATION",
+        parser=lambda text: seconds_of(text, options[0]),
+        help=sentence,
+        rich_help_panel=panel,
+    )
 
 
 def _option(
-    option: str, metavar: str, sentence: str, kind: Callable[[str], float], expected: str, bounds: tuple[float, float]
+    options: str | tuple[str, ...],
+    metavar: str,
+    sentence: str,
+    kind: Callable[[str], float],
+    expected: str,
+    bounds: tuple[float, float],
+    panel: Panel | None,
 ) -> Any:
+    names = (options,) if isinstance(options, str) else options
+    option = names[0]
+
     def read(text: str) -> float:
         with suppress(ValueError):
             value = kind(text)
@@ -47,7 +76,7 @@ def _option(
                 return value
         raise UsageError(f"{option} must be {expected}, got {_shown(text)}", f"{option} {metavar}: {sentence}")
 
-    return typer.Option(option, metavar=metavar, parser=read, help=sentence)
+    return typer.Option(*names, metavar=metavar, parser=read, help=sentence, rich_help_panel=panel)
 
 
 def _shown(text: str) -> str:
@@ -57,9 +86,15 @@ def _shown(text: str) -> str:
 HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 """Settings of a context: the options that print what a command does."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, one per event.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors and the summary.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=Panel.OUTPUT)
+]
+AsJsonLines = Annotated[
+    bool, typer.Option("--json", help="Print JSON lines, one per event.", rich_help_panel=Panel.OUTPUT)
+]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print only errors and the summary.", rich_help_panel=Panel.OUTPUT)
+]
 
 
 @dataclass
@@ -78,19 +113,36 @@ Debug = Annotated[bool, typer.Option("--debug", callback=_show_tracebacks, is_ea
 
 ImportsOfRun = Annotated[
     list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="Import this module, which the run may name; repeatable."),
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import this module, which the run may name; repeatable.",
+        rich_help_panel=Panel.CODE,
+    ),
 ]
 AllowEnv = Annotated[
     list[str] | None,
-    typer.Option("--allow-env", metavar="ENV", help="The run may play this env of a module; repeatable."),
+    typer.Option(
+        "--allow-env",
+        metavar="ENV",
+        help="The run may play this env of a module; repeatable.",
+        rich_help_panel=Panel.CODE,
+    ),
 ]
 AllowClass = Annotated[
     list[str] | None,
-    typer.Option("--allow-class", metavar="MODULE:CLASS", help="The run may name this class; repeatable."),
+    typer.Option(
+        "--allow-class",
+        metavar="MODULE:CLASS",
+        help="The run may name this class; repeatable.",
+        rich_help_panel=Panel.CODE,
+    ),
 ]
 AllowStorage = Annotated[
     list[str] | None,
-    typer.Option("--allow-storage", metavar="URL", help="The run may use this storage; repeatable."),
+    typer.Option(
+        "--allow-storage", metavar="URL", help="The run may use this storage; repeatable.", rich_help_panel=Panel.CODE
+    ),
 ]
 
 

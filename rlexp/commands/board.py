@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError
@@ -38,10 +40,11 @@ from rlexp.cluster.room.machine import this_machine
 from rlexp.commands import board_keys
 from rlexp.commands.basic_options import HELP_OPTIONS, AsJson, Debug, whole
 from rlexp.commands.board_keys import Insecure, required_board
-from rlexp.commands.join import Url
+from rlexp.commands.command import command_class
+from rlexp.commands.join import Url, join
+from rlexp.commands.submit import cancel, submit, tasks
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
-from rlexp.terminal.board import ServedBoard, print_served
 from rlexp.terminal.board_check import (
     BoardCheck,
     Level,
@@ -160,6 +163,8 @@ def serve(
     Actors, trainers and clients have passwords of their own, which are kept in DIR, and may do no more than they need.
     Without --bind only this machine reaches it. Ctrl-C ends it, and what is on it is gone.
     """
+    from rlexp.terminal.board import ServedBoard, print_served  # with NumPy and rich
+
     tls = _tls_files(tls_cert, tls_key, tls_ca)
     where = binding(bind, host)
     if tls is None and not insecure:
@@ -223,7 +228,33 @@ def _wait(server: ServerProcess, request: DrainRequest) -> None:
             time.sleep(_POLL_S)
 
 
+_OTHER_NAMES: Final = {
+    **dict.fromkeys(("list", "ls", "status", "ps"), "tasks"),
+    **dict.fromkeys(("start", "run", "up"), "serve"),
+    **dict.fromkeys(("stop", "kill", "end"), "cancel"),
+    **dict.fromkeys(("token", "tokens", "key"), "keys"),
+    **dict.fromkeys(("rules", "users"), "acl"),
+    **dict.fromkeys(("play", "actor", "worker", "trainer"), "join"),
+}
+"""What people call commands of boards."""
+
+
+class _BoardCommands(TyperGroup):
+    """The commands; the error of an unknown one names the one that was probably meant."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; raises UsageError if there is none of that name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and not cmd_name.startswith("-") and not ctx.resilient_parsing:
+            close = [_OTHER_NAMES.get(cmd_name.lower()), *get_close_matches(cmd_name, self.commands, n=1)]
+            meant = next(filter(None, close), None)
+            hint = f"did you mean rlexp board {meant}?" if meant else "rlexp board -h lists the commands"
+            raise UsageError(f"unknown command board {cmd_name}", hint)
+        return command
+
+
 board_app = typer.Typer(
+    cls=_BoardCommands,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -233,9 +264,10 @@ board_app = typer.Typer(
 
 @board_app.callback()
 def board() -> None:
-    """Set up a board for those who train and play over it: start one, examine it, make rules and tokens."""
+    """Set up a board, and train and play over it."""
 
 
-for command in (serve, check, acl, board_keys.keys):
+for command in (serve, check, acl, board_keys.keys, join, submit, tasks, cancel):
     paragraph = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]
-    board_app.command(short_help=" ".join(paragraph.split()), context_settings=HELP_OPTIONS)(command)
+    short = " ".join(paragraph.split())
+    board_app.command(cls=command_class(command), short_help=short, context_settings=HELP_OPTIONS)(command)

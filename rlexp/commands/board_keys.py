@@ -37,6 +37,7 @@ from rlexp.board.messages.credentials import (
 from rlexp.board.servers import queue_opener
 from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.basic_options import AsJson, Debug, whole
+from rlexp.commands.command import Panel
 from rlexp.errors import UsageError
 from rlexp.files import refuse_other_than_file, to_json
 from rlexp.text import has_secrets
@@ -51,6 +52,7 @@ MasterOption = Annotated[
         metavar="@FILE",
         help="Accept actors with a join token only: the master key of rlexp board keys. "
         f"Default: what {MASTER_VARIABLE} names.",
+        rich_help_panel=Panel.BOARD,
     ),
 ]
 TokenOption = Annotated[
@@ -59,6 +61,7 @@ TokenOption = Annotated[
         "--token",
         metavar="@FILE",
         help=f"Your join token: tasks of its trainer are played, and no others. Default: what {TOKEN_VARIABLE} names.",
+        rich_help_panel=Panel.BOARD,
     ),
 ]
 
@@ -177,6 +180,7 @@ BoardUrl = Annotated[
         metavar="URL",
         help="Let actors join the trial over a board: redis://HOST, rediss://HOST, or @FILE with the URL. "
         f"Default: {BOARD_VARIABLE}; none: without. The password may be in {PASSWORD_VARIABLE}.",
+        rich_help_panel=Panel.BOARD,
     ),
 ]
 QueueUrl = Annotated[
@@ -186,6 +190,7 @@ QueueUrl = Annotated[
         metavar="URL",
         help="Send fragments over RabbitMQ or MQTT: amqps://USER@HOST, mqtts://USER@HOST, or @FILE. "
         f"Default: {QUEUE_VARIABLE}; none: without. The password may be in {QUEUE_PASSWORD_VARIABLE}.",
+        rich_help_panel=Panel.BOARD,
     ),
 ]
 NoBoard = Annotated[str | None, typer.Option("--board", metavar="URL", hidden=True, help="Refused, with the reason.")]
@@ -193,7 +198,9 @@ NoBoard = Annotated[str | None, typer.Option("--board", metavar="URL", hidden=Tr
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Allow a board or queue without TLS at a public address, where others may read along."
+        "--insecure",
+        help="Allow a board or queue without TLS at a public address, where others may read along.",
+        rich_help_panel=Panel.BOARD,
     ),
 ]
 

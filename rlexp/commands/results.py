@@ -22,6 +22,7 @@ from rlexp.commands.basic_options import (
     AsJson,
     Debug,
     ImportsOfRun,
+    duration,
     real,
     trusted_code,
     whole,
@@ -71,13 +72,19 @@ def schema() -> None:
     print(json.dumps(experiment_schema(), indent=1))
 
 
+_POLICY_FILE: Final = "policy.onnx"
 _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
 """Modules of the extra ``[onnx]``."""
 
 
 def export(
     path: CheckpointPath,
-    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write; needs rlexp[onnx].")],
+    onnx: Annotated[
+        Path | None,
+        typer.Option(
+            "--onnx", metavar="FILE", help=f"The file to write. Default: {_POLICY_FILE} beside the checkpoint."
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     imports: ImportsOfRun = None,
     allow_env: AllowEnv = None,
@@ -88,19 +95,25 @@ def export(
 ) -> None:
     """Write the greedy policy of a checkpoint to an ONNX file.
 
-    For a run or a trial, its best checkpoint is used. The policy includes the observation filter, and its actions are
-    what the env takes. Before the file is written, it is compared with the checkpoint on 1000 observations. Modules and
-    classes that you have not trained with have to be allowed.
+    It needs rlexp[onnx]. For a run or a trial, its best checkpoint is used. The policy includes the observation filter,
+    and its actions are what the env takes. Before the file is written, it is compared with the checkpoint on 1000
+    observations. Modules and classes that you have not trained with have to be allowed.
     """
     _require_extra()
-    _check_target(onnx, overwrite)
+    if onnx is not None:
+        _check_target(onnx, overwrite)
     from rlexp.runs.checkpoints.kept import find_checkpoint
+    from rlexp.runs.directories import as_typed
 
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     checkpoint = find_checkpoint(path, trusted)
+    file = checkpoint.parent / _POLICY_FILE if onnx is None else onnx
+    _check_target(file, overwrite)
+    # Before PyTorch and ONNX are imported, and the model is traced and checked, which take seconds.
+    print(f"exporting {as_typed(checkpoint)} to {as_typed(file)} ...", file=sys.stderr, flush=True)
     from rlexp.agents.export.export import export_checkpoint
 
-    print_export(export_checkpoint(checkpoint, onnx, trusted), as_json)
+    print_export(export_checkpoint(checkpoint, file, trusted), as_json)
 
 
 def _require_extra() -> None:
@@ -161,7 +174,7 @@ def evaluate(
         bool | None,
         typer.Option("--explore/--greedy", help="Explore or act greedily; default: as evaluation_config says."),
     ] = None,
-    timeout_s: Annotated[float | None, real("--timeout", "S", "Stop after S seconds.", 0)] = None,
+    timeout_s: Annotated[float | None, duration("--timeout", sentence="Stop after 90s, 30m or 2h.")] = None,
     video: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Record a video of one more episode in DIR; needs rlexp[video].")
     ] = None,
@@ -207,6 +220,9 @@ def logs(
     at: Annotated[int | None, whole("--at", "STEP", "Only the last point at or before STEP.", -MOST)] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every point: run,tag,step,wall_time,value.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one per tag, with every point.")] = False,
+    all_tags: Annotated[
+        bool, typer.Option("--all", help="Print all tags, also more than the terminal has lines for.")
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Also print new points as they are written, until Ctrl-C.")
     ] = False,
@@ -214,13 +230,14 @@ def logs(
 ) -> None:
     """Print TensorBoard event files as tables, CSV or JSON.
 
-    The table has the last and highest value, the slope and a curve of every tag. Event files may be from any framework;
-    the files of one directory are one run. The slope is computed over the last tenth of the points (at least ten), per
-    1000 steps. All points are read, except those that a resumed run replaced.
+    The table has the last and highest value, the slope and a curve of every tag; a terminal shows the tags that fit it,
+    and the run that was written last comes last. Event files may be from any framework; the files of one directory are
+    one run. The slope is computed over the last tenth of the points (at least ten), per 1000 steps. All points are
+    read, except those that a resumed run replaced.
     """
     from rlexp.terminal.logs import LogOptions, print_logs
 
-    print_logs(paths, LogOptions(tags or (), at, as_csv, as_json, follow))
+    print_logs(paths, LogOptions(tags or (), at, as_csv, as_json, follow, all_tags))
 
 
 def compare(

@@ -16,6 +16,7 @@ from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room.machine import check_requirements
 from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole
 from rlexp.commands.board_keys import Insecure, TokenOption, required_board, take_token
+from rlexp.commands.command import Panel
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import (
     AllowUnknown,
@@ -52,23 +53,42 @@ Board = Annotated[
         metavar="URL",
         help="Where trainers wait: redis://HOST, rediss://HOST, or @FILE with the URL. "
         f"Default: {BOARD_VARIABLE}. The password may be in {PASSWORD_VARIABLE}.",
+        rich_help_panel=Panel.BOARD,
     ),
 ]
 Attach = Annotated[
     str | None,
-    typer.Option("--attach", metavar="ID", help="Wait for a task that was submitted before, instead of FILE."),
+    typer.Option(
+        "--attach",
+        metavar="ID",
+        help="Wait for a task that was submitted before, instead of FILE.",
+        rich_help_panel=Panel.BOARD,
+    ),
 ]
 Evaluate = Annotated[
     int | None,
-    whole("--evaluate", "N", "Play N episodes here with the newest weights, again and again meanwhile.", 1, 10**9),
+    whole(
+        "--evaluate",
+        "N",
+        "Play N episodes here with the newest weights, again and again meanwhile.",
+        1,
+        10**9,
+        Panel.BOARD,
+    ),
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Print the task's id and end; rlexp submit --attach ID waits.")]
+NoWait = Annotated[
+    bool,
+    typer.Option(
+        "--no-wait", help="Print the task's id and end; rlexp submit --attach ID waits.", rich_help_panel=Panel.BOARD
+    ),
+]
 AllowEnv = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-env",
         metavar="ENV",
         help="With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
+        rich_help_panel=Panel.CODE,
     ),
 ]
 AllowClass = Annotated[
@@ -77,6 +97,7 @@ AllowClass = Annotated[
         "--allow-class",
         metavar="CLASS",
         help="With --attach: the task's config may name this class (module:Class).",
+        rich_help_panel=Panel.CODE,
     ),
 ]
 OptionalUrl = Annotated[

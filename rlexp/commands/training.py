@@ -42,6 +42,7 @@ from rlexp.commands.board_keys import (
     take_master,
 )
 from rlexp.commands.checking import check_plan
+from rlexp.commands.command import Panel
 from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.options import (
     Address,
@@ -52,7 +53,6 @@ from rlexp.commands.options import (
     Imports,
     Mode,
     Name,
-    NumSeeds,
     Out,
     Overrides,
     Overwrite,
@@ -61,6 +61,7 @@ from rlexp.commands.options import (
     SearcherName,
     Seed,
     Seeds,
+    SeedsOfConfigurations,
     TimeBudget,
     Track,
     Wait,
@@ -145,15 +146,29 @@ def sweep(
     env: Env = None,
     stop: Stop = None,
     searched: Searched = None,
-    searcher: Annotated[SearcherName | None, typer.Option(help="How configurations are chosen.")] = None,
-    scheduler: Annotated[SchedulerName | None, typer.Option(help="Which trials end early.")] = None,
-    num_samples: Annotated[int | None, whole("--num-samples", "N", "Configurations to try.", 1)] = None,
-    num_seeds: NumSeeds = None,
-    max_concurrent: Annotated[int | None, whole("--max-concurrent", "N", "Most trials at a time.", 1)] = None,
+    searcher: Annotated[
+        SearcherName | None, typer.Option(help="How configurations are chosen.", rich_help_panel=Panel.SEARCHED)
+    ] = None,
+    scheduler: Annotated[
+        SchedulerName | None, typer.Option(help="Which trials end early.", rich_help_panel=Panel.SEARCHED)
+    ] = None,
+    num_samples: Annotated[
+        int | None, whole("--num-samples", "N", "Configurations to try.", 1, panel=Panel.SEARCHED)
+    ] = None,
+    num_seeds: SeedsOfConfigurations = None,
+    max_concurrent: Annotated[
+        int | None, whole("--max-concurrent", "N", "Most trials at a time.", 1, panel=Panel.LIMITS)
+    ] = None,
     time_budget_s: TimeBudget = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric to rank by.")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="Whether higher (max) or lower (min) is better.")] = None,
-    allow_failures: Annotated[int, whole("--allow-failures", "N", "Exit with 0 if at most N trials fail.", 0)] = 0,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Metric to rank by.", rich_help_panel=Panel.SEARCHED)
+    ] = None,
+    mode: Annotated[
+        Mode | None, typer.Option(help="Whether higher (max) or lower (min) is better.", rich_help_panel=Panel.SEARCHED)
+    ] = None,
+    allow_failures: Annotated[
+        int, whole("--allow-failures", "N", "Exit with 0 if at most N trials fail.", 0, panel=Panel.LIMITS)
+    ] = 0,
     overrides: Overrides = None,
     out: Out = TrainingRequest.out,
     name: Name = None,

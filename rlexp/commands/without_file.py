@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rlexp.cluster.room.machine import check_requirements, this_machine
+from rlexp.commands.command import Panel
 from rlexp.commands.completion import complete_agent, complete_env
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_overrides
 from rlexp.config.examples import examples
@@ -24,6 +25,7 @@ from rlexp.config.load import load_experiments, load_plan
 from rlexp.config.plan import Plan
 from rlexp.config.reference.hints import metric_meant
 from rlexp.errors import UsageError
+from rlexp.text import seconds_of
 from rlexp.tuning.request import Source, TrainingRequest
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ Algo = Annotated[
         metavar="AGENT",
         help="Train this agent without a file; needs --env.",
         autocompletion=complete_agent,
+        rich_help_panel=Panel.TRAINED,
     ),
 ]
 Env = Annotated[
@@ -46,6 +49,7 @@ Env = Annotated[
         metavar="ENV",
         help="The env: a Gymnasium id, or module:Class; with settings that fit it.",
         autocompletion=complete_env,
+        rich_help_panel=Panel.TRAINED,
     ),
 ]
 Stop = Annotated[
@@ -53,10 +57,14 @@ Stop = Annotated[
     typer.Option(
         "--stop",
         metavar="METRIC=VALUE",
-        help="When trials stop: reward=475, steps=1e6, time=600, any metric; repeatable.",
+        help="When trials stop: reward=475, steps=1e6, time=30m, any metric; repeatable.",
+        rich_help_panel=Panel.TRAINED,
     ),
 ]
-LearningRate = Annotated[str | None, typer.Option("--lr", metavar="RATE", help="Learning rate: -o config.lr=RATE.")]
+LearningRate = Annotated[
+    str | None,
+    typer.Option("--lr", metavar="RATE", help="Learning rate: -o config.lr=RATE.", rich_help_panel=Panel.TRAINED),
+]
 
 _USUAL: Final = ("PPO", "CartPole-v1")
 _JSON_EXAMPLES: Final = {"--config": '{"lr": 0.001}', "--stop": '{"timesteps_total": 10000}'}
@@ -131,7 +139,10 @@ def _stop_flags(text: str) -> tuple[Flag, ...]:
     if not equals or text.lstrip().startswith("{"):
         return (Flag("--stop", "stop", json.dumps(_json("--stop", text))),)
     key = metric.strip().removeprefix("stop.")
-    return (Flag(f"--stop {text}", f"stop.{metric_meant(key) or key}", value),)
+    key = metric_meant(key) or key
+    if key.endswith("_s") and value[-1:].isalpha():
+        value = f"{seconds_of(value, '--stop')!r}"
+    return (Flag(f"--stop {text}", f"stop.{key}", value),)
 
 
 def _json(option: str, text: str) -> dict[str, Any]:

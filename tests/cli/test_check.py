@@ -102,6 +102,23 @@ def test_three_problems_are_three_errors(path: Path) -> None:
     assert len(done.stderr.splitlines()) == 3
 
 
+def test_gpus_of_workers_are_reported_beside_an_unknown_env(path: Path) -> None:
+    done = rlexp("check", str(path), "-o", "env=Carpole-v9", "-o", "num_gpus_per_worker=0.1")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert "env Carpole-v9 is not a Gymnasium environment" in errors[0]
+    assert "reserves GPUs, but workers use none" in errors[1]
+
+
+def test_what_is_missing_and_what_does_not_fit_are_reported_together(path: Path) -> None:
+    done = rlexp("check", str(path), "-o", "env={grid_search: [nope:A, nope:B]}", "-o", "num_workers=1000")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 2
+    assert [error.partition("  ")[2] for error in errors[:1]] == ["envs nope:A, nope:B: module nope does not exist"]
+    assert "needs 1001 CPUs" in errors[1]
+    assert len(errors) == 2
+
+
 def test_check_reports_what_does_not_fit_this_machine(path: Path) -> None:
     done = rlexp("check", str(path), "-o", "num_workers=1000", "-o", "lr=1e-3")
     assert done.returncode == 4
@@ -190,9 +207,9 @@ def on_terminal(path: Path, environ: dict[str, str], *arguments: str) -> bytes:
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        ("rollout", "did you mean rlexp evaluate?"),
-        ("tune", "did you mean rlexp sweep?"),
-        ("version", "did you mean rlexp --version?"),
+        ("rollout", "rlexp evaluate RUN plays episodes"),
+        ("tune", "rlexp sweep FILE searches hyperparameters"),
+        ("version", "rlexp --version prints the version"),
         ("evaluat", "did you mean rlexp evaluate?"),
         ("zzz", "rlexp -h lists the commands"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rlexp import cli
 from rlexp.cli import COMMANDS, app, command_of
 from tests.cli.forked_commands import loaded_by
 from tests.lab.run_folders import MadeTrial, make_run
@@ -42,6 +43,37 @@ def test_help_sentences_are_not_cut(columns: int) -> None:
 def test_every_option_is_explained(command: str) -> None:
     options = command_of(command).params
     assert [option.name for option in options if not (getattr(option, "help", "") or "").endswith((".", "..."))] == []
+
+
+PANELS = ["What to train", "What to search", "Where results go", "Limits", "Machines", "Boards", "Output"]
+
+
+@pytest.mark.parametrize(("command", "missing"), [("run", {"What to search", "Limits"}), ("sweep", {"Boards"})])
+def test_options_are_in_panels(command: str, missing: set[str]) -> None:
+    lines = helped(command, "-h").splitlines()
+    headings = [line.removesuffix(":") for line in lines if line.endswith(":") and line[0] != " "]
+    assert headings == ["Arguments", *(panel for panel in PANELS if panel not in missing)]
+    options = [option for each in command_of(command).params for option in each.opts if option.startswith("--")]
+    names = [line.strip().partition("  ")[0] for line in lines if line.startswith("  -")]
+    shown = [word.strip(",") for name in names for word in name.split() if word.startswith("--")]
+    assert sorted(shown) == sorted([*(each for each in options if each != "--board" or command == "run"), "--help"])
+
+
+def test_few_options_are_together() -> None:
+    assert "\nOptions:\n" in helped("prune", "-h")
+    assert "\nOutput:\n" not in helped("prune", "-h")
+
+
+def test_commands_are_in_panels() -> None:
+    listed = helped("-h")
+    places = [listed.index(f"\n{title}:\n") for title in cli.PANELS]
+    assert places == sorted(places)
+    assert len(COMMANDS) == sum(map(len, cli.PANELS.values()))
+
+
+def test_commands_of_boards_are_also_below_board() -> None:
+    for name in ("join", "submit", "tasks", "cancel"):
+        assert helped("board", name, "-h") == helped(name, "-h").replace(f"root {name}", f"root board {name}")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +113,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["ls", "run"], NO_EXPERIMENTS),
         (["evaluate", "-h"], NO_EXPERIMENTS),
         (["prune", "-h"], NO_EXPERIMENTS),
+        (["board", "-h"], {"numpy", "rich", "optuna"}),
+        (["check", "--lr", "0.001"], {"numpy", "rich"}),
+        (["explain", "discount"], {"numpy", "rich", "psutil"}),
         (["compare", "run"], set()),
         (["compare", "-h"], {"rlexp.compare.comparison"}),
         (["check", "a.yaml"], {"numpy", "rich", "filelock", "rlexp.cluster.room.packing", "rlexp.config.convert"}),

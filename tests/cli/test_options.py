@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlexp.cli import _PACKAGE, COMMANDS, app, summary_of
+from rlexp.commands.command import OTHER_NAMES
 from rlexp.errors import UsageError
 from tests.cli.forked_commands import loaded_by, rlexp
 from tests.lab.run_folders import MadeTrial, make_run
@@ -60,7 +61,9 @@ def test_option_names_its_range_where_the_value_is_none_of_it(words: tuple[str, 
     for text in NO_NUMBERS:
         result = CliRunner().invoke(app, [*command, f"{option}={text}", *ARGUMENTS.get(command[-1], ["x"])])
         assert isinstance(result.exception, UsageError), (text, result.exception, result.output)
-        assert re.match(rf"{option} must be a (whole )?number from \S+ to \S+, got ", result.exception.message), text
+        message = result.exception.message
+        is_refused = re.match(rf"{option} must be a (whole )?number from \S+ to \S+, got ", message)
+        assert is_refused or re.match(rf"{option} \S* ?is (not a valid duration|more than 10 years)$", message), text
         assert len(result.exception.message) < 200
 
 
@@ -72,6 +75,79 @@ def test_seed_is_one_that_every_library_takes(command: str, text: str) -> None:
     )
     assert isinstance(result.exception, UsageError)
     assert result.exception.message == f"--seed must be a whole number from 0 to 4294967295, got {text}"
+
+
+def refused(*words: str) -> UsageError:
+    """Return the error that ends a command."""
+    result = CliRunner().invoke(app, list(words), prog_name="rlexp")
+    assert isinstance(result.exception, UsageError), result.output
+    return result.exception
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "f.yaml", "--gamma", "0.9"], "-o gamma=0.9 sets this key"),
+        (["check", "f.yaml", "--lr=-1"], "-o lr=-1 sets this key"),
+        (["run", "--gpu", "f.yaml"], "-o num_gpus=1 sets this key"),
+        (["run", "--learning-rate", "3e-4", "f.yaml"], "-o lr=3e-4 sets this key"),
+        (["run", "--timesteps", "1000", "f.yaml"], "-o stop.timesteps_total=1000 sets this key"),
+        (["check", "f.yaml", "--seeds", "3"], "-o num_seeds=3 sets this key"),
+        (["sweep", "f.yaml", "--lr", "1e-3,1e-4"], "--sweep lr=1e-3,1e-4 tries each"),
+        (["run", "--config", "f.yaml"], "a file needs no option: rlexp run FILE"),
+        (["run", "--sed", "3", "f.yaml"], "did you mean --seed?"),
+        (["check", "f.yaml", "--stop", "reward=475"], "-o stop.episode_reward_mean=475 sets this key"),
+        (["sweep", "--verbose", "f.yaml"], "did you mean --debug?"),
+        (["resume", "--output-dir", "x", "f.yaml"], "rlexp resume -h lists the options"),
+        (["evaluate", "--lr", "3", "run"], "rlexp evaluate -h lists the options"),
+        (["run", "--frobnicate", "f.yaml"], "rlexp run -h lists the options"),
+    ],
+)
+def test_an_option_that_does_not_exist_gets_the_one_that_was_meant(words: list[str], hint: str) -> None:
+    error = refused(*words)
+    option = next(word for word in words if word.startswith("--")).partition("=")[0]
+    assert error.message == f"rlexp {words[0]} has no option {option}"
+    assert error.hint == hint
+
+
+@pytest.mark.parametrize(
+    "text", ["lr=loguniform:1e-4,1e-2", "lr=loguniform(1e-4, 1e-2)", "lr=tune.log_uniform[1e-4,1e-2]"]
+)
+def test_a_sampler_in_another_form_gets_the_right_one(text: str) -> None:
+    error = refused("sweep", "f.yaml", "--sweep", text)
+    assert error.hint == "write --sweep 'lr={loguniform: [1e-4, 1e-2]}'"
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        *(("plot", "compare"), ("algos", "explain run"), ("serve", "export"), ("play", "evaluate"), ("status", "ls")),
+        *(("stop", "cancel"), ("list", "ls"), ("tb", "tensorboard"), ("tune", "sweep"), ("a.yaml", "run a.yaml")),
+        *(("evalute", "evaluate"), ("frobnicate", "-h"), ("CartPole-v1", "run --algo PPO --env CartPole-v1")),
+    ],
+)
+def test_a_wrong_guess_names_the_command_that_does_it(word: str, named: str) -> None:
+    error = refused(word)
+    assert error.message == f"unknown command {word}"
+    assert f"rlexp {named}" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        *(("list", "did you mean rlexp board tasks?"), ("servee", "did you mean rlexp board serve?")),
+        ("frobnicate", "rlexp board -h lists the commands"),
+    ],
+)
+def test_a_wrong_guess_below_board(word: str, hint: str) -> None:
+    error = refused("board", word)
+    assert (error.message, error.hint) == (f"unknown command board {word}", hint)
+
+
+def test_commands_in_hints_exist() -> None:
+    hints = " ".join(OTHER_NAMES.values())
+    assert set(re.findall(r"rlexp ([a-z]+)", hints)) <= set(COMMANDS)
+    assert not set(OTHER_NAMES) & set(COMMANDS)
 
 
 FILE = """\
@@ -111,6 +187,22 @@ def seeds(*words: object, cwd: Path | None = None) -> list[int]:
 def test_words_override_as_the_option_does(path: Path, words: list[str], expected: list[int]) -> None:
     assert seeds(path, *words) == expected
     assert seeds(*words, path) == expected, "before the file as well"
+
+
+@pytest.mark.parametrize(
+    ("words", "number"), [([], 1), (["--override", "num_seeds=3"], 3), (["num_seeds=2", "num_samples=4"], 4)]
+)
+def test_num_seeds_is_the_number_of_trials(path: Path, words: list[str], number: int) -> None:
+    found = seeds(path, *words)
+    assert len(set(found)) == number
+
+
+def test_option_for_seeds(path: Path) -> None:
+    path.write_text(FILE.replace("env:", "num_samples: 2\n  env:"))
+    done = rlexp("run", path, "--seeds", "3", "--dry-run", "--json")
+    assert [trial["sample"] for trial in json.loads(done.stdout)["trials"]] == [0, 1, 2]
+    done = rlexp("sweep", path, "--sweep", "lr=1e-3,1e-4", "--seeds", "3", "--dry-run", "--json")
+    assert len(json.loads(done.stdout)["trials"]) == 6
 
 
 def test_an_override_may_be_longer_than_any_name_of_a_file(path: Path) -> None:
@@ -257,7 +349,8 @@ def test_names_of_commands_are_completed_with_their_lines_and_import_none(folder
     assert [line.partition("\t")[0] for line in fish.stdout.splitlines() if "\t" in line] == starting
     assert f"schema\t{summary_of('schema')}" in fish.stdout
     loaded = loaded_by(COMP_WORDS="rlexp res", COMP_CWORD="1", _RLEXP_COMPLETE="complete_bash")
-    assert [name for name in loaded if name.startswith("rlexp.commands.")] == ["rlexp.commands.basic_options"]
+    found = {name for name in loaded if name.startswith("rlexp.commands.")}
+    assert found == {"rlexp.commands.basic_options", "rlexp.commands.command"}
 
 
 def test_completion_loads_neither_torch_nor_ray(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """``rlexp run``, ``sweep`` and ``train`` with an agent and an env in place of a file, up to where a training begins."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,9 @@ def test_an_unknown_env_is_compared_with_known_ones() -> None:
     error, hint = done.stderr.splitlines()
     assert error == "error: --env Cartpole-v1  env Cartpole-v1 is not a Gymnasium environment"
     assert hint.startswith("hint:  did you mean CartPole-v1?")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("time=30m", 1800), ("time_total_s=1.5h", 5400), ("time=600", 600)])
+def test_stop_takes_durations(text: str, seconds: float) -> None:
+    done = rlexp("run", "--algo", "PPO", "--env", "CartPole-v1", "--stop", text, "--dry-run", "--json")
+    assert json.loads(done.stdout)["trials"][0]["stop"]["time_total_s"] == seconds

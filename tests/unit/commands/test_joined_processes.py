@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from rlexp.board.messages.errors import Backoff
-from rlexp.commands import join
-from rlexp.commands.join import MOST_QUICK, JoinedProcesses, join_command, join_in_processes
+from rlexp.commands import joined_processes
+from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_command, join_in_processes
 from rlexp.processes.child import own_environment
 
 TIMEOUT_S = 30.0
@@ -88,7 +88,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(join, "_POLL_S", 0.01)
+    monkeypatch.setattr(joined_processes, "_POLL_S", 0.01)
     monkeypatch.setattr(Backoff, "failed", lambda backoff: 0.0)
     return Scene(tmp_path)
 
@@ -147,7 +147,7 @@ def test_process_that_cannot_be_started_again_is_tried_later_and_the_others_go_o
 
 
 def test_failures_after_a_long_time_are_not_counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "QUICK_S", 0.0)
+    monkeypatch.setattr(joined_processes, "QUICK_S", 0.0)
 
     def meanwhile() -> None:
         killed: set[int] = set()

@@ -80,6 +80,17 @@ def test_command_writes_a_checked_file_once(checkpoint: Path, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_the_file_is_beside_the_checkpoint_unless_another_is_named(checkpoint: Path) -> None:
+    file = checkpoint.parent / "policy.onnx"
+    done = CliRunner().invoke(app, ["export", str(checkpoint)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"exporting {checkpoint} to {file} ...\n"
+    assert f"wrote    {file}" in done.stdout
+    again = CliRunner().invoke(app, ["export", str(checkpoint)])
+    assert f"{file} exists" in str(again.exception)
+    file.unlink()
+
+
 def test_actions_are_the_env_s_own(model: bytes, policy: GreedyPolicy) -> None:
     import onnxruntime
 

@@ -1,0 +1,184 @@
+"""What all commands are made of: help in panels, and hints for options that do not exist."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from itertools import chain
+from typing import Any, Final
+
+from typer._click.exceptions import NoSuchOption  # Typer has no public name for it
+from typer.core import TyperCommand
+
+from rlexp.errors import UsageError
+
+_MOST_WITHOUT_PANELS: Final = 8
+"""Options that are read at a glance; more of them are grouped."""
+_MOST_COLUMNS: Final = 30
+"""The widest name of an option beside its help; a longer one has a line of its own."""
+_LIKENESS: Final = 0.75
+"""How alike two options must be for one to be offered in place of the other."""
+_FILE_SUFFIXES: Final = (".yaml", ".yml")
+_OF_FILES: Final = ("-f", "--config", "--config-file", "--experiment", "--file", "--yaml")
+"""What other programs call an option for an experiment file."""
+_OTHER_OPTIONS: Final = {
+    **dict.fromkeys(("-v", "--verbose", "--trace"), "--debug"),
+    **dict.fromkeys(("--output", "--output-dir", "--log-dir", "--local-dir", "--dir", "--save-dir"), "--out"),
+    **dict.fromkeys(("--experiment-name", "--run-name", "--tag"), "--name"),
+    **dict.fromkeys(("--time-limit", "--timeout", "--max-time"), "--time-budget"),
+    "--silent": "--quiet",
+    "--force": "--overwrite",
+}
+"""What other programs call options."""
+_ENV_WITH_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
+_NEGATIVE_NUMBER: Final = re.compile(r"-\.?\d")
+
+
+class Panel(StrEnum):
+    """The groups of options in help texts, in their order."""
+
+    TRAINED = "What to train"
+    SEARCHED = "What to search"
+    RESULTS = "Where results go"
+    LIMITS = "Limits"
+    MACHINES = "Machines"
+    BOARD = "Boards"
+    CODE = "Code that the run names"
+    OTHERS = "Options"
+    OUTPUT = "Output"
+
+
+class Command(TyperCommand):
+    """A command; its help shows the options by their panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options of each panel; a few options are written together."""
+        options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
+        sections = {"Arguments": [param for param in self.get_params(ctx) if param.param_type_name == "argument"]}
+        if len(options) <= _MOST_WITHOUT_PANELS:
+            sections[Panel.OTHERS] = options
+        else:
+            sections |= {panel: [each for each in options if _panel_of(each) == panel] for panel in Panel}
+        records = {title: list(_records(params, ctx)) for title, params in sections.items()}
+        width = max((len(name) for name, _ in chain(*records.values())), default=0)
+        for title, rows in records.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(min(width, _MOST_COLUMNS)), text) for name, text in rows])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; raises UsageError with the option that was probably meant for an unknown one."""
+        try:
+            return super().parse_args(ctx, self.words_to_parse(ctx, args))
+        except NoSuchOption as error:
+            option = error.option_name
+            message = f"{ctx.command_path} has no option {option}"
+            raise UsageError(message, self._hint(ctx, option, _value_after(option, args))) from None
+
+    def words_to_parse(self, ctx: Any, args: Sequence[str]) -> list[str]:
+        """Return the command line as it is parsed."""
+        return list(args)
+
+    def _hint(self, ctx: Any, option: str, value: str | None) -> str:
+        """Return what to type in place of an option that does not exist."""
+        if option in _OF_FILES:
+            return f"a file needs no option: {ctx.command_path} FILE"
+        return (
+            self.hint_of_key(option.lstrip("-").replace("-", "_"), value)
+            or self._nearest(option)
+            or f"{ctx.command_path} -h lists the options"
+        )
+
+    def hint_of_key(self, name: str, value: str | None) -> str | None:
+        """Return how to set the key of that name; None for a command that sets none."""
+        return None
+
+    def _nearest(self, option: str) -> str | None:
+        option = _OTHER_OPTIONS.get(option, option)
+        names = [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
+        nearest = get_close_matches(option, [name for name in names if name.startswith("--")], n=1, cutoff=_LIKENESS)
+        return f"did you mean {nearest[0]}?" if nearest else None
+
+
+def command_class(command: Callable[..., None]) -> type[Command]:
+    """Return the class of a command by its parameters."""
+    if "overrides" not in inspect.signature(command).parameters:
+        return Command
+    from rlexp.commands.options import CommandWithOverrides  # it reads YAML
+
+    return CommandWithOverrides
+
+
+def _panel_of(option: Any) -> Panel:
+    return Panel(option.rich_help_panel) if option.rich_help_panel else _PANELS_OF_ALL.get(option.name, Panel.OTHERS)
+
+
+_PANELS_OF_ALL: Final = {"help": Panel.OUTPUT, "debug": Panel.OUTPUT}
+
+
+def _records(params: Iterable[Any], ctx: Any) -> Iterator[tuple[str, str]]:
+    yield from (record for record in (param.get_help_record(ctx) for param in params) if record is not None)
+
+
+def _value_after(option: str, args: Sequence[str]) -> str | None:
+    """Return what was given as the value of an unknown option: after ``=``, or the next word."""
+    for place, word in enumerate(args):
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+        if word == option:
+            following = next(iter(args[place + 1 :]), "")
+            is_option = following.startswith("-") and not _NEGATIVE_NUMBER.match(following)
+            return following if following and not is_option and not following.endswith(_FILE_SUFFIXES) else None
+    return None
+
+
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("plot", "plots", "graph"), "rlexp compare RUN --png curves.png draws curves; rlexp logs RUN is text"
+    ),
+    **dict.fromkeys(("algos", "algo", "algorithms", "agents", "agent"), "rlexp explain run names the agents"),
+    **dict.fromkeys(("envs", "env"), "rlexp explain env says what an env can be"),
+    **dict.fromkeys(("keys", "params", "config", "docs"), "rlexp explain lists all keys"),
+    **dict.fromkeys(("metrics",), "rlexp explain stop explains metrics; rlexp logs RUN shows the metrics of a run"),
+    **dict.fromkeys(("play", "enjoy", "eval", "test", "rollout"), "rlexp evaluate RUN plays episodes"),
+    **dict.fromkeys(("watch", "render", "video", "film"), "rlexp evaluate RUN --video DIR films an episode"),
+    **dict.fromkeys(
+        ("serve", "deploy"), "rlexp export RUN writes the policy as ONNX; rlexp board serve starts a board"
+    ),
+    **dict.fromkeys(("save", "onnx"), "rlexp export RUN writes the policy as ONNX"),
+    **dict.fromkeys(
+        ("list", "status", "ps", "runs", "show", "info", "results"), "rlexp ls lists runs and their status"
+    ),
+    **dict.fromkeys(("stop", "kill", "end"), "Ctrl-C stops a run; rlexp cancel ID ends a task on a board"),
+    **dict.fromkeys(("tb", "board-serve", "dashboard"), "rlexp tensorboard RUN starts TensorBoard"),
+    **dict.fromkeys(("tune", "search", "hpo", "optimize"), "rlexp sweep FILE searches hyperparameters"),
+    **dict.fromkeys(("continue", "restart", "restore"), "rlexp resume RUN continues a run"),
+    **dict.fromkeys(("validate", "lint", "verify"), "rlexp check FILE finds every error in a file"),
+    **dict.fromkeys(
+        ("rm", "delete", "clean"), "rlexp prune RUN removes old checkpoints; rlexp doctor --clean leftovers"
+    ),
+    **dict.fromkeys(("worker", "actor", "trainer", "work"), "rlexp join URL plays for trials of a board"),
+    **dict.fromkeys(("log", "tail"), "rlexp logs RUN shows the metrics of a run"),
+    **dict.fromkeys(("start", "learn", "exec", "fit"), "rlexp run FILE trains the experiments of a file"),
+    **dict.fromkeys(("diff", "report", "rank"), "rlexp compare RUN RUN compares runs"),
+    **dict.fromkeys(("example", "zoo", "templates"), "rlexp examples lists the shipped experiments"),
+    **dict.fromkeys(("new", "create", "scaffold"), "rlexp init writes an experiment to begin with"),
+    "version": "rlexp --version prints the version",
+    "help": "rlexp --help lists the commands",
+}
+"""What people and other programs call commands, and the command that does it."""
+
+
+def hint_for_command(name: str, commands: Collection[str]) -> str:
+    """Return what does what an unknown command would do."""
+    if name.endswith(_FILE_SUFFIXES):
+        return f"rlexp run {name} trains the experiments of a file"
+    if name.lower() in OTHER_NAMES:
+        return OTHER_NAMES[name.lower()]
+    if _ENV_WITH_VERSION.fullmatch(name):
+        return f"rlexp run --algo PPO --env {name} trains an agent on it"
+    meant = get_close_matches(name, commands, n=1)
+    return f"did you mean rlexp {meant[0]}?" if meant else "rlexp -h lists the commands"
