@@ -31,7 +31,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import read_run_record
 from rlexp.runs.recorders import TrialRecorder
-from rlexp.runs.tensorboard import SCORE_TAG
+from rlexp.runs.rows import SCORE_TAG
 from rlexp.search.ranking import RULE
 from rlexp.search.record import SearchRecord
 from rlexp.search.trial_source import Ending

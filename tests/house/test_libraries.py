@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.house.tree import IMPORTS, MODULES, TREES, path_of, room_of
+from tests.house.source_tree import IMPORTS, MODULES, TREES, path_of, room_of
 
 LIBRARIES = {
     "ray.tune": {"tuning", "cluster"},

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.source_tree import MODULES, PACKAGE, ROOT
 from tests.house.test_floors import FLOORS, FLOORS_WITHIN, OTHERS
-from tests.house.tree import MODULES, PACKAGE, ROOT
 from tests.pages.reference import PAGES as REFERENCE
 
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}

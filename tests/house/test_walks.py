@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tests.house.tree import PACKAGE, ROOT
+from tests.house.source_tree import PACKAGE, ROOT
 from tests.house.walks import WALKS, Station, Trace, report, traced_walks
 
 MOST_FILES = 9

@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.house.tree import PACKAGE, ROOT
+from tests.house.source_tree import PACKAGE, ROOT
 
 MOST_WORDS = 35
 """Of a sentence in a page."""

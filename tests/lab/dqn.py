@@ -35,9 +35,9 @@ def make_learner(
     double_q: bool = True,
     target_network_update_freq: int = 10**9,
     target_counts_trained: bool = True,
-    tau: float = 1.0,
     device: str = "cpu",
     precision: Precision = "float32",
+    tau: float = 1.0,
 ) -> DQNLearner:
     config = DQNLearnerConfig(
         PiecewiseSchedule(((0, lr),)),
@@ -46,9 +46,9 @@ def make_learner(
         double_q,
         target_network_update_freq,
         target_counts_trained,
-        tau,
         device,
         precision,
+        tau,
     )
     return DQNLearner(NETWORK, config, seed)
 

@@ -149,8 +149,8 @@ def metrics_page() -> str:
 
 def _agents_of() -> Mapping[str, str]:
     """Return which agents have a metric, for those that not all have."""
-    models = {run: experiment_class(run).model_fields["config"].annotation for run in AGENTS}
-    columns = {run: {*COLUMNS, *getattr(model, "AGENT_COLUMNS", ())} for run, model in models.items()}
+    fields = {run: experiment_class(run).model_fields["config"] for run in AGENTS}
+    columns = {run: {*COLUMNS, *getattr(field.annotation, "AGENT_COLUMNS", ())} for run, field in fields.items()}
     having = {name: [run for run in AGENTS if name in columns[run]] for name in METRICS}
     return {name: "all" if len(runs) in (0, len(AGENTS)) else ", ".join(runs) for name, runs in having.items()}
 

@@ -41,10 +41,10 @@ class DQNLearnerConfig:
     """Steps between two updates of the target network."""
     target_counts_trained: bool
     """Whether these are trained steps (APEX) or sampled steps (DQN)."""
-    tau: float
-    """Share of the way to the online network that the target network moves in an update."""
     device: str
     precision: Precision = "float32"
+    tau: float = 1.0
+    """Share of the way to the online network that the target network moves in an update."""
 
 
 ReadFigures = Callable[[], Sequence[Array]]

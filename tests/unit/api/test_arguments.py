@@ -282,7 +282,7 @@ def test_one_experiment_needs_env_and_algo_and_nothing_beside_it() -> None:
         ({"env": "CartPole-v1", "algo": "DQN", "config": [1]}, "config must be a dict or None"),
     ):
         with pytest.raises(UsageError, match=message):
-            rlexp.run(**given)  # type: ignore[arg-type]
+            rlexp.run(**given)
 
 
 def test_a_single_experiment_is_a_preset_with_overrides(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_comparison_of_many_groups_draws_the_best_and_lists_all(tmp_path: Path, 
 
 
 def test_settings_that_differ_are_listed_with_their_values(tmp_path: Path, show: Show) -> None:
-    configs = ({"env_config": {"size": 3}, "lr": 0.1}, {"env_config": {"size": 4}})
+    configs: list[dict[str, Any]] = [{"env_config": {"size": 3}, "lr": 0.1}, {"env_config": {"size": 4}}]
     paths = [make_run(tmp_path / f"run{n}", [MadeTrial(rising(20.0), n, config=c)]) for n, c in enumerate(configs)]
     lines, _ = show(compare_groups(list(map(str, paths)), "episode_reward_mean", CurveAxis.STEPS, None))
     place = lines.index("the groups differ in their env: their scores may not be comparable")

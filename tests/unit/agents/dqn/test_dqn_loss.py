@@ -129,7 +129,7 @@ def test_gradient_equals_autograds(name: str, double_q: bool) -> None:
 @pytest.mark.parametrize("num_atoms", [1, 11])
 def test_a_loss_that_is_not_finite_is_reported_and_nothing_else(num_atoms: int) -> None:
     config = network_config(head={"num_atoms": num_atoms})
-    learner_config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, 1.0, "cpu")
+    learner_config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, "cpu")
     learner = DQNLearner(config, learner_config, 1)
     state = dict(learner.state_dict())
     state["network.torso.0.weight"] = np.full_like(state["network.torso.0.weight"], np.nan)
@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_nothing_else(num_atoms: int) 
 @pytest.mark.parametrize("name", ["dueling with hidden layers", "all of Rainbow's"])
 def test_both_learn_the_same(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     config = NETWORKS[name]
-    learner_config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, 1.0, "cpu")
+    learner_config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, "cpu")
     by_hand = DQNLearner(config, learner_config, 1)
     monkeypatch.setattr(learner_module, "MOST_PRODUCTS", 0)
     by_autograd = DQNLearner(config, learner_config, 1)
