@@ -32,19 +32,22 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         return f"the train batch has {self.config.train_batch_size:,} rows"
 
     def make_source(self) -> SampleSource:
-        return self.place_workers(WorkerLinks(self._calls_per_worker(), max_weight_sync_delay=0))
+        return self.place_workers(WorkerLinks(self.calls_per_worker(), max_weight_sync_delay=0))
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> SyncSamplesOptimizer:
+        return SyncSamplesOptimizer(self.pool, source, cast(TrainBatchLearner, learner), self.train_batch_config())
+
+    def train_batch_config(self) -> TrainBatchConfig:
+        """Return how a train batch is collected."""
         config = self.config
-        batch_config = TrainBatchConfig(
+        return TrainBatchConfig(
             size=config.train_batch_size,
             steps_per_call=config.fragment_length * config.num_envs_per_worker,
             num_workers=config.num_workers,
             overlaps=config.sample_async and config.num_workers > 0,
         )
-        return SyncSamplesOptimizer(self.pool, source, cast(TrainBatchLearner, learner), batch_config)
 
-    def _calls_per_worker(self) -> int:
+    def calls_per_worker(self) -> int:
         """Return the most calls in flight of a worker: a whole train batch while the learner learns."""
         config = self.config
         if not config.sample_async or config.num_workers == 0:

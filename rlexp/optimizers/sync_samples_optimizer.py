@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class TrainBatchConfig:
     """Number of workers; each contributes to every train batch."""
     overlaps: bool
     """Whether the next batch is sampled while this one is learned, with the previous weights (``sample_async``)."""
+    by_call: bool = False
+    """Whether each call of a worker is a train batch, and all workers are kept busy (A3C)."""
 
 
 class TrainBatchLearner(Learner, Protocol):
@@ -87,6 +90,8 @@ class SyncSamplesOptimizer:
         self._learner = learner
         self._config = config
         self._collected = Collected()
+        self._waiting: deque[Sample] = deque()
+        """Train batches by themselves that have arrived."""
         self._num_fragments_lost = 0
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
@@ -111,7 +116,7 @@ class SyncSamplesOptimizer:
         If ``should_stop`` interrupts learning, the batch stays complete and not learned.
         """
         with self._stopwatch.lap("workers"):
-            samples = self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
+            samples = self._arrived()
             for sample in samples:
                 self._collect(sample)
             if not samples and self._is_incomplete():
@@ -119,7 +124,7 @@ class SyncSamplesOptimizer:
         if self._is_incomplete():
             return
         taken, self._collected = self._collected, Collected()
-        if self._config.overlaps:
+        if self._config.overlaps and not self._config.by_call:
             with self._stopwatch.lap("workers"):
                 self._ask_ahead()
         with self._stopwatch.lap("learner"):
@@ -173,6 +178,14 @@ class SyncSamplesOptimizer:
     def stop(self) -> None:
         self._source.stop()
 
+    def _arrived(self) -> list[Sample]:
+        """Return samples that belong to this train batch."""
+        if not self._config.by_call:
+            return self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
+        if not self._waiting:  # those that wait are learned before workers are asked for more, or they would grow old
+            self._waiting += self._source.poll(self.counters.num_steps_sampled)
+        return [self._waiting.popleft()] if self._waiting else []
+
     def _num_wanted(self) -> int:
         """Return the number of worker calls that the train batch still needs, with those in flight."""
         config = self._config
@@ -181,6 +194,8 @@ class SyncSamplesOptimizer:
 
     def _is_incomplete(self) -> bool:
         """Whether rows are missing, or calls of this train batch are still in flight."""
+        if self._config.by_call:
+            return not self._collected.num_calls
         return self._num_wanted() > 0 or (self._source.num_in_flight > 0 and not self._config.overlaps)
 
     def _collect(self, sample: Sample) -> None:

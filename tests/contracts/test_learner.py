@@ -17,7 +17,7 @@ from rlexp.optimizers.learner_thread import IDLE_WAIT_S, LearnerOutput, LearnerR
 from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import Learner, LearnResult
 from rlexp.sample_batch import Array, SampleBatch
-from tests.lab import ppo, pqn
+from tests.lab import a2c, ppo, pqn
 from tests.lab.doubles import TIMEOUT_S, ScriptedLearner, keyed_rows, rows
 from tests.lab.dqn import make_batch, make_learner
 
@@ -40,6 +40,8 @@ SUBJECTS = {
         updates=3,
     ),
     "PQN": Subject(pqn.make_learner, pqn.make_batch, updates=4),
+    "A2C": Subject(a2c.make_learner, ppo.make_batch),
+    "PG": Subject(lambda: a2c.make_learner(vf_loss_coeff=0.0, sums_losses=False), ppo.make_batch),
     "scripted": Subject(ScriptedLearner, lambda number: rows(float(number), count=4)),
 }
 

@@ -14,9 +14,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from torch import nn
 
+from rlexp.agents.actor_critic.policy import ActorCriticPolicy
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.pqn.players import PQNPolicy
 from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.config.keys.pqn import PQNConfig, PQNModelConfig
@@ -64,7 +64,7 @@ def ppo(
     action_space: Space[Any], seed: int | None = 0, observation_shape: tuple[int, ...] = (3,), **model: Any
 ) -> Subject:
     config = network_config(action_space, observation_shape, **model)
-    make = partial(PPOPolicy, config, actions_of(action_space), seed)
+    make = partial(ActorCriticPolicy, config, actions_of(action_space), seed)
     weights = partial(network_weights, partial(ActorCritic, config))
     return Subject(make, weights, action_space, observation_shape)
 

@@ -27,7 +27,7 @@ from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
 from rlexp.runs.record import RunRecord
 from rlexp.runs.rows import COLUMNS
-from tests.lab import ppo, pqn
+from tests.lab import a2c, ppo, pqn
 from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,7 @@ TRAINED: dict[str, Mapping[str, Any]] = {
     "APEX": {**TINY, "num_workers": 1, "num_envs_per_worker": 1, "optimizer": ONE_SHARD},
     "PPO": ppo.TINY,
     "PQN": pqn.TINY,
+    **dict.fromkeys(("A2C", "A3C", "PG"), a2c.TINY),
 }
 """Agents whose checkpoints are looked at, and their keys."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 import rlexp
-from tests.house.tree import IMPORTS, MODULES, TREES, at_the_top, imported, path_of, room_of
+from tests.house.source_tree import IMPORTS, MODULES, TREES, at_the_top, imported, path_of, room_of
 
 FLOORS = {
     "__init__": 14,
@@ -68,13 +68,23 @@ FLOORS_WITHIN = {
     # a client plays as an actor does and reads what a trainer writes
     "board": {"client": 4, "trainer": 3, "actor": 3, "task": 2, "demands": 1, "servers": 1, "messages": 0},
     # the algorithms are on top, and Ape-X on DQN
-    "agents": {"ppo": 4, "pqn": 4, "apex": 4, "dqn": 3, "export": 2, OTHERS: 1, "torch": 0},
+    "agents": {
+        "a2c": 4,
+        "ppo": 4,
+        "pqn": 4,
+        "apex": 4,
+        "actor_critic": 3,
+        "dqn": 3,
+        "export": 2,
+        OTHERS: 1,
+        "torch": 0,
+    },
     "replay": {"shared": 2, OTHERS: 1, "storage": 0},
     "compare": {"report": 2, OTHERS: 1, "event_files": 0},
     "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }
 """The same within a room, by the first name below it."""
-ALGORITHMS = ("apex", "dqn", "ppo", "pqn")
+ALGORITHMS = ("a2c", "apex", "dqn", "ppo", "pqn")
 KNOW_AN_ALGORITHM = {"config/keys/agents.py"}
 """Files beside an algorithm's own that import parts or keys of it. None is to be added."""
 

@@ -3,7 +3,7 @@
 import ast
 from collections import Counter
 
-from tests.house.tree import LINES, MODULES, PACKAGE, TREES, imported, path_of, room_of
+from tests.house.source_tree import LINES, MODULES, PACKAGE, TREES, imported, path_of, room_of
 
 MOST_ENTRIES = 31
 """Rooms and files at the top of rlexp."""
@@ -11,13 +11,13 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (45, 6_900),
+    "agents": (50, 7_100),
     "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (15, 3_600),
     "compare": (22, 4_700),
-    "config": (57, 11_050),
+    "config": (59, 11_150),
     "envs": (12, 2_650),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),

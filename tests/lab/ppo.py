@@ -19,9 +19,9 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from rlexp.agents.actor_critic.policy import ActorCriticPolicy
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig, surrogate_losses
-from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.cluster.pool.pool import InlineTaskPool, TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
@@ -245,7 +245,7 @@ def make_batch(
 ) -> SampleBatch:
     """Return a random train batch, acted by ``weights``: those of a new learner, unless others are given."""
     rng = np.random.default_rng(seed)
-    policy = PPOPolicy(network_config(space), actions_of(space), seed)
+    policy = ActorCriticPolicy(network_config(space), actions_of(space), seed)
     policy.set_weights(make_learner(space).get_weights() if weights is None else weights)
     obs = rng.normal(size=(count, 3)).astype(np.float32)
     actions, outputs = policy.act(obs, np.zeros(count, bool), 0)

@@ -12,7 +12,7 @@ from rlexp.cli import COMMANDS
 from rlexp.config.keys.metrics import METRICS
 from rlexp.config.reference.explain import key_references
 from rlexp.runs.rows import COLUMNS
-from tests.house.tree import PACKAGE
+from tests.house.source_tree import PACKAGE
 from tests.pages.keys_page import keys_page
 from tests.pages.page_folder import REPOSITORY
 from tests.pages.reference import CLASSES, PAGES, cli_page, main, metrics_page, python_page

@@ -6,29 +6,24 @@ from functools import partial
 
 import torch
 
+from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
-from rlexp.agents.ppo.policy import PPOPolicies, PPOPolicy
-from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
-from rlexp.agents.workers import WorkerParts
 from rlexp.cluster.pool.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.optimizers.policy_optimizer import Figures
 from rlexp.optimizers.sync_samples_optimizer import TrainBatchLearner
-from rlexp.rollout.folds import Advantages
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 TARGETS_FAR_ABOVE_CLIP = 10.0
 """Ratio of the mean value targets to ``vf_clip_param`` above which a notice is given."""
 
 
-class PPOAgent(SyncSamplesAgent[PPOConfig]):
+class PPOAgent(ActorCriticAgent[PPOConfig]):
     """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
 
-    POLICIES = PPOPolicies
-    policies: PPOPolicies
     _has_noticed_targets = False
 
     def make_learner(self) -> TrainBatchLearner:
@@ -47,14 +42,6 @@ class PPOAgent(SyncSamplesAgent[PPOConfig]):
         )
         bundle = bundles_of(config).of_first_learner
         return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus, bundle=bundle), spec)
-
-    def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        config = self.config
-        drawing_seed = derive_seed(seed, "worker", worker_index, "exploration") if config.explore else None
-        return WorkerParts(
-            make_policy=partial(PPOPolicy, self.policies.network, self.policies.actions, drawing_seed, num_threads),
-            fold=Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic),
-        )
 
     def stats(self) -> Figures:
         """Return no stats of its own. Add a notice if ``vf_clip_param`` is far below the value targets."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.torch.device import BatchStaging, use_precision
-from rlexp.agents.torch.epochs import Epochs, refuse_divergence
+from rlexp.agents.torch.epochs import Epochs, explained_variance, refuse_divergence
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.learners import ALONE, Shard
 from rlexp.agents.torch.process import keep_freed_memory
@@ -60,12 +60,6 @@ def adapted_kl_coeff(kl_coeff: float, kl: float, kl_target: float) -> float:
     if kl < 0.5 * kl_target:
         return kl_coeff * 0.5
     return kl_coeff
-
-
-def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
-    """Return the share of the variance of ``targets [B]`` that ``values [B]`` explain: 1 is all, at least -1."""
-    unexplained = (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-12)
-    return (1.0 - unexplained).clamp(min=-1.0)
 
 
 COLUMNS = (OBS, ACTIONS, LOGP, ADVANTAGES, VALUE_TARGETS, VF_PREDS, DIST_INPUTS)

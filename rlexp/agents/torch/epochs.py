@@ -103,3 +103,9 @@ def refuse_divergence(loss: float, grad_norm: float, num_updates: int, hint: str
             f"the loss is {loss:g} and its gradient {grad_norm:g} at update {num_updates:,}",
             f"training diverged: {hint}",
         )
+
+
+def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
+    """Return the share of the variance of ``targets [B]`` that ``values [B]`` explain: 1 is all, at least -1."""
+    unexplained = (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-12)
+    return (1.0 - unexplained).clamp(min=-1.0)

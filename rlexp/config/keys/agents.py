@@ -16,6 +16,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal, get_args, get_origin
 
+from rlexp.config.keys.a2c import A2CExperiment, A3CExperiment, PGExperiment
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNExperiment
@@ -75,6 +76,9 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "APEX": ApexExperiment,
         "PPO": PPOExperiment,
         "PQN": PQNExperiment,
+        "A2C": A2CExperiment,
+        "A3C": A3CExperiment,
+        "PG": PGExperiment,
     }
 )
 """Our own agents, and the models of their experiments."""

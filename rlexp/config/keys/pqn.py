@@ -23,7 +23,7 @@ from rlexp.config.keys.fields import (
     defaults_of,
 )
 from rlexp.config.keys.model import Activation, ModelConfig
-from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
+from rlexp.config.keys.sync_samples_keys import EpochKeys
 
 
 class PQNModelConfig(ModelConfig):
@@ -33,7 +33,7 @@ class PQNModelConfig(ModelConfig):
     layer_norm: Annotated[bool, RLEXP_ONLY] = True
 
 
-class PQNKeys(SyncSamplesKeys, ExplorationKeys):
+class PQNKeys(EpochKeys, ExplorationKeys):
     """The keys of PQN."""
 
     num_workers: CountOrZero = 0
@@ -70,7 +70,7 @@ class PQNConfig(PQNKeys):
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
-        *SyncSamplesKeys.DISPLAYED,
+        *EpochKeys.DISPLAYED,
         FactLine("exploring", ("ε {info/min_exploration..info/max_exploration:short}",)),
         FactLine("learning", ("loss {info/learner/loss:short}", "mean Q {info/learner/mean_q:short}")),
     )

@@ -10,7 +10,7 @@ from rlexp.config.keys.fields import Conflict, Count, CountOrZero, FragmentLengt
 
 
 class SyncSamplesKeys(CommonConfig):
-    """The keys of a train batch and of the epochs over it."""
+    """The keys of a train batch."""
 
     WORKERS_USE_GPUS: ClassVar[bool] = False
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
@@ -37,13 +37,6 @@ class SyncSamplesKeys(CommonConfig):
     """Number of env steps that workers sample, with the same weights, for each update of the policy. They send whole
     fragments, so a batch may have more."""
 
-    sgd_minibatch_size: Count
-    """Number of transitions in one step of SGD, for all learners together. An epoch divides a train batch into parts of
-    about this size."""
-
-    num_sgd_iter: Count
-    """Number of epochs: how often SGD uses each transition of a train batch, each time in a new order."""
-
     @property
     def workers_sample_ahead(self) -> bool:
         """False: workers wait for new weights after each train batch; ``sample_async`` is about whole batches."""
@@ -59,6 +52,17 @@ class SyncSamplesKeys(CommonConfig):
         yield from super().ineffective_keys()
         if self.num_workers == 0:
             yield "sample_async", "num_workers is 0, so nothing samples beside the learner"
+
+
+class EpochKeys(SyncSamplesKeys):
+    """The keys of epochs over a train batch, in minibatches."""
+
+    sgd_minibatch_size: Count
+    """Number of transitions in one step of SGD, for all learners together. An epoch divides a train batch into parts of
+    about this size."""
+
+    num_sgd_iter: Count
+    """Number of epochs: how often SGD uses each transition of a train batch, each time in a new order."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then minibatches larger than a train batch."""

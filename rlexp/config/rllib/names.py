@@ -106,6 +106,12 @@ _NAMES = {
     "DQNAGENT": "DQN",
     "PPOTRAINER": "PPO",
     "PPOAGENT": "PPO",
+    "A2CTRAINER": "A2C",
+    "A2CAGENT": "A2C",
+    "A3CTRAINER": "A3C",
+    "A3CAGENT": "A3C",
+    "PGTRAINER": "PG",
+    "PGAGENT": "PG",
 }
 
 _NOTHING = "None"

@@ -138,8 +138,8 @@ def _frames(translation: Translation) -> None:
 
 
 def _shared_layers(translation: Translation) -> None:
-    """Give PPO's own ``vf_share_layers`` precedence over the model's."""
-    node = translation.take("config.vf_share_layers") if built_in_base(translation.run) == "PPO" else None
+    """Give an agent's own ``vf_share_layers`` precedence over the model's."""
+    node = translation.take("config.vf_share_layers") if _draws_actions(translation) else None
     if node is not None and node.value is not None:
         translation.put("config.model.vf_share_layers", node, node)
         translation.notice(node, "config.vf_share_layers is config.model.vf_share_layers now")
@@ -154,11 +154,21 @@ def _kl_loss(translation: Translation) -> None:
 
 def _whole_episodes(translation: Translation) -> None:
     """Set whole episodes, which returns need: RLlib's default up to 0.5.3; later it refused anything else."""
-    node = translation.find("config.use_gae") if built_in_base(translation.run) == "PPO" else None
+    node = translation.find("config.use_gae") if _draws_actions(translation) else None
     if node is None or node.value is not False:
         return
     if translation.put_unless_given("config.batch_mode", "complete_episodes", node):
         translation.notice(node, "config.use_gae: false needs whole episodes, so batch_mode is complete_episodes")
+
+
+def _entropy_bonus(translation: Translation) -> None:
+    """Turn the sign of an entropy coefficient that RLlib up to 0.6.4 added to the loss."""
+    node = translation.find("config.entropy_coeff") if built_in_base(translation.run) in {"A2C", "A3C"} else None
+    if node is None or not isinstance(node.value, int | float) or isinstance(node.value, bool) or node.value >= 0:
+        return
+    translation.put("config.entropy_coeff", -node.value, node)
+    text = f"config.entropy_coeff: {node.value:g} has the sign of RLlib up to 0.6.4; it is {-node.value:g} now"
+    translation.notice(node, text)
 
 
 def _env(translation: Translation) -> None:
@@ -219,7 +229,7 @@ _OF_Q_LEARNERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "Random": {"exploration_initial_eps": 1.0, "exploration_final_eps": 1.0, "per_worker_exploration": False},
     }
 )
-_OF_PPO: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"StochasticSampling": {}})
+_OF_POLICIES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"StochasticSampling": {}})
 
 _CONTINUOUS: Final = "it adds noise to continuous actions, and belongs to DDPG, TD3 and SAC"
 _CURIOUS: Final = "it adds rewards that models of its own compute; an env wrapper can add rewards"
@@ -252,18 +262,24 @@ def exploration_type(translation: Translation) -> None:
     if node is None:
         return
     kind = str(node.value).rpartition(".")[2]
-    known = _OF_Q_LEARNERS if _explores_by_values(translation) else _OF_PPO
+    known = _OF_Q_LEARNERS if _explores_by_values(translation) else _OF_POLICIES
     if kind not in known:
         reason = f": {_REASONS[kind]}" if kind in _REASONS else ""
-        which = " with PPO" if kind in _OF_Q_LEARNERS else ""
+        which = f" with {translation.run}" if kind in _OF_Q_LEARNERS else ""
         message = f"{_TYPE}: rlexp does not support {kind}{which}{reason}"
         translation.problem(node, message, f"use {', '.join(known)}")
         translation.take(_GROUP)
         return
-    if known is _OF_PPO:
-        translation.notice(node, f"{_TYPE}: {kind} has no effect here: so PPO always explores", is_minor=True)
+    if known is _OF_POLICIES:
+        text = f"{_TYPE}: {kind} has no effect here: {translation.run} always explores so"
+        translation.notice(node, text, is_minor=True)
         return
     _use_flat_keys(translation, node, kind, known[kind])
+
+
+def _draws_actions(translation: Translation) -> bool:
+    """Return whether the agent draws actions from a policy, as PPO does."""
+    return ("config", "use_gae") in key_table(translation.run)
 
 
 def _explores_by_values(translation: Translation) -> bool:
@@ -328,6 +344,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _shared_layers,
     _kl_loss,
     _whole_episodes,
+    _entropy_bonus,
     _callbacks,
     _env,
 )

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
+from rlexp.agents.actor_critic.policy import ActorCriticPolicy
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError
 from rlexp.models.action_distributions import actions_of
@@ -281,7 +281,7 @@ def dqn_worker() -> tuple[WorkerSpec, Weights]:
 def ppo_worker() -> tuple[WorkerSpec, Weights]:
     actions = actions_of(Discrete(2))
     network = ActorCriticConfig((4,), actions.num_inputs, 0, torso_config_of(DQNConfig()), shares_torso=False)
-    make_policy = partial(PPOPolicy, network, actions, 0, 1)
+    make_policy = partial(ActorCriticPolicy, network, actions, 0, 1)
     weights = {name: tensor.numpy() for name, tensor in ActorCritic(network).state_dict().items()}
     fold = Advantages(0.99, 0.95, uses_gae=True, uses_critic=True)
     return spec_of("CartPole-v1", make_policy, num_envs=2, fold=fold, fragment_length=10), weights

@@ -21,10 +21,10 @@ from rlexp.agents.ppo.learner import (
     PPOLearner,
     TrainBatch,
     adapted_kl_coeff,
-    explained_variance,
     surrogate_losses,
     value_losses,
 )
+from rlexp.agents.torch.epochs import explained_variance
 from rlexp.agents.torch.flat_adam import FlatParameters
 from rlexp.errors import TrialError
 from rlexp.models.layered_actor_critic import (

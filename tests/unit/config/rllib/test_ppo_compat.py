@@ -123,7 +123,7 @@ class TestKeysWithoutEffect:
             (
                 "evaluation_config: {explore: true, exploration_final_eps: 0.1}",
                 "evaluation_config.exploration_final_eps",
-                ": PPO explores by sampling from its policy",
+                ": workers explore by sampling from the policy",
             ),
         ],
     )

@@ -118,11 +118,11 @@ class TestExploration:
 
     def test_no_option_of_ppo_is_dropped_in_silence(self, load: Load) -> None:
         ((_, message, _),) = problems(load, "exploration_config: {random_timesteps: 10}", run="PPO")
-        assert "random actions before PPO samples" in message
+        assert "random actions before the policy is sampled" in message
         ((_, message, _),) = problems(load, "exploration_config: {wrong: 10}", run="PPO")
         assert message == f"unknown key {EXPLORATION}.wrong (agent PPO)"
         (notice,) = messages(load("exploration_config: {final_epsilon: 0.1}", run="PPO"))
-        assert notice == f"{EXPLORATION}.final_epsilon has no effect here: PPO explores by sampling from its policy"
+        assert notice == f"{EXPLORATION}.final_epsilon has no effect here: workers explore by sampling from the policy"
 
     @pytest.mark.parametrize(
         ("options", "key"),

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlexp.agents.actor_critic.policy import ActorCriticPolicy
 from rlexp.agents.export.policy_graph import torch_dtype
 from rlexp.agents.policies import Exportable
-from rlexp.agents.ppo.policy import PPOPolicy
 from rlexp.agents.torch.device import as_tensor
 from rlexp.models.action_distributions import Actions, CategoricalActions
 from rlexp.models.network_config import ActorCriticConfig
@@ -67,7 +67,7 @@ class GreedyActorCritic(nn.Module):
 
 
 def exportable_actor_critic(
-    config: ActorCriticConfig, actions: Actions, policy: PPOPolicy, weights: Weights
+    config: ActorCriticConfig, actions: Actions, policy: ActorCriticPolicy, weights: Weights
 ) -> Exportable:
     """Return the exportable form of ``policy`` with ``weights``."""
     network = ActorCritic(config)

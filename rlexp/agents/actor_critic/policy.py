@@ -1,6 +1,6 @@
-"""The policy of PPO: draws actions from the distributions that an actor-critic network computes.
+"""The policy of PPO and A2C: draws actions from the distributions that an actor-critic network computes.
 
-Checkpoints are played by ``PPOPolicies``. No torch is imported here, unless a network needs it.
+Checkpoints are played by ``ActorCriticPolicies``. No torch is imported here, unless a network needs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ActingActorCritic(Protocol):
         ...
 
 
-class PPOPolicy:
+class ActorCriticPolicy:
     """Owns a copy of the network, and the random stream of its actions."""
 
     postprocess_reads_obs = False
@@ -96,7 +96,7 @@ class PPOPolicy:
 class StochasticPlayer:
     """Acts in evaluations that explore: draws each action, as workers do."""
 
-    def __init__(self, policy: PPOPolicy, seed: int) -> None:
+    def __init__(self, policy: ActorCriticPolicy, seed: int) -> None:
         self._policy = policy
         self._rng = np.random.default_rng(seed)
 
@@ -109,13 +109,13 @@ def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> A
     """Return the fastest acting network: in NumPy if possible, so that the process needs no torch."""
     if has_numpy_form(config) and num_threads in {None, 1}:
         return NumpyActorCritic(config)
-    from rlexp.agents.ppo.torch_policy import TorchActingActorCritic
+    from rlexp.agents.actor_critic.torch_policy import TorchActingActorCritic
 
     return TorchActingActorCritic(config, num_threads)
 
 
-class PPOPolicies(Policies[CommonConfig]):
-    """The policies of PPO, or of any agent with an actor-critic network."""
+class ActorCriticPolicies(Policies[CommonConfig]):
+    """The policies of an agent with an actor-critic network."""
 
     @cached_property
     def actions(self) -> Actions:
@@ -138,15 +138,15 @@ class PPOPolicies(Policies[CommonConfig]):
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
         )
 
-    def make_policy(self) -> PPOPolicy:
-        return PPOPolicy(self.network, self.actions)
+    def make_policy(self) -> ActorCriticPolicy:
+        return ActorCriticPolicy(self.network, self.actions)
 
     def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
-        assert isinstance(policy, PPOPolicy)
+        assert isinstance(policy, ActorCriticPolicy)
         return StochasticPlayer(policy, seed)
 
     def exportable(self, policy: Policy, weights: Weights) -> Exportable:
-        from rlexp.agents.ppo.torch_policy import exportable_actor_critic  # it loads torch
+        from rlexp.agents.actor_critic.torch_policy import exportable_actor_critic  # it loads torch
 
-        assert isinstance(policy, PPOPolicy)
+        assert isinstance(policy, ActorCriticPolicy)
         return exportable_actor_critic(self.network, self.actions, policy, weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlexp.agents.ppo.policy import PPOPolicy, StochasticPlayer
+from rlexp.agents.actor_critic.policy import ActorCriticPolicy, StochasticPlayer
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import actions_of
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
@@ -15,8 +15,8 @@ from tests.lab.ppo import CHOICES, NUMBERS, make_learner, network_config
 NUM_ENVS = 64
 
 
-def make_policy(seed: int | None, num_threads: int | None = None) -> PPOPolicy:
-    policy = PPOPolicy(network_config(CHOICES), actions_of(CHOICES), seed, num_threads)
+def make_policy(seed: int | None, num_threads: int | None = None) -> ActorCriticPolicy:
+    policy = ActorCriticPolicy(network_config(CHOICES), actions_of(CHOICES), seed, num_threads)
     policy.set_weights(make_learner().get_weights())
     return policy
 
@@ -25,7 +25,7 @@ def observations() -> Array:
     return np.random.default_rng(0).normal(size=(NUM_ENVS, 3)).astype(np.float32)
 
 
-def acted(policy: PPOPolicy) -> list[int]:
+def acted(policy: ActorCriticPolicy) -> list[int]:
     actions: list[int] = policy.act(observations(), np.zeros(NUM_ENVS, bool), 0)[0].tolist()
     return actions
 
@@ -46,7 +46,7 @@ def test_a_player_that_explores_draws_by_its_own_seed() -> None:
 
 def test_rows_have_the_log_probability_of_the_action_by_its_own_inputs() -> None:
     for space in (CHOICES, NUMBERS):
-        policy = PPOPolicy(network_config(space), actions_of(space), 0)
+        policy = ActorCriticPolicy(network_config(space), actions_of(space), 0)
         policy.set_weights(make_learner(space).get_weights())
         obs = observations()
         actions, outputs = policy.act(obs, np.zeros(NUM_ENVS, bool), 0)

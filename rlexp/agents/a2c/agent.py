@@ -1,0 +1,63 @@
+"""A2C, A3C and PG: workers sample a train batch with the newest weights, then the learner makes one step on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from rlexp.agents.a2c.learner import PolicyGradientConfig, PolicyGradientLearner
+from rlexp.agents.actor_critic.agent import ActorCriticAgent
+from rlexp.agents.sync_samples_agent import CALLS_PER_WORKER
+from rlexp.agents.torch.device import learner_device
+from rlexp.config.keys.a2c import A2CConfig, A3CConfig, PGConfig, PolicyGradientKeys
+from rlexp.optimizers.policy_optimizer import Figures
+from rlexp.optimizers.sync_samples_optimizer import TrainBatchConfig
+from rlexp.schedules import PiecewiseSchedule, derive_seed
+
+PolicyGradientKeysT = TypeVar("PolicyGradientKeysT", bound=PolicyGradientKeys)
+
+
+class PolicyGradientAgent(ActorCriticAgent[PolicyGradientKeysT]):
+    """An agent that follows the gradient of its policy."""
+
+    def make_learner(self) -> PolicyGradientLearner:
+        config = self.config
+        learning = PolicyGradientConfig(
+            lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
+            entropy_coeff=PiecewiseSchedule(config.entropy_coeff_schedule or ((0, config.entropy_coeff),)),
+            adam_epsilon=config.adam_epsilon,
+            grad_norm_clipping=config.grad_norm_clipping,
+            vf_loss_coeff=config.vf_loss_coeff if config.use_critic else 0.0,
+            sums_losses=config.SUMS_LOSSES,
+            device=learner_device(config.num_gpus),
+        )
+        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
+        seed = derive_seed(self.seed, "learner")
+        return PolicyGradientLearner(self.policies.network, self.policies.actions, learning, seed)
+
+    def stats(self) -> Figures:
+        return {}
+
+
+class A2CAgent(PolicyGradientAgent[A2CConfig]):
+    """A2C: advantage actor-critic with workers in step (Mnih et al. 2016, without the asynchrony)."""
+
+
+class A3CAgent(PolicyGradientAgent[A3CConfig]):
+    """A3C (Mnih et al. 2016): the learner makes a step on each fragment as it arrives, and no worker waits.
+
+    In the paper each worker computes the gradient of its own fragment, by the weights that it acted with. Here the
+    learner computes it by its newest weights. The data is as old, and no ratio corrects for that, as in the paper.
+    """
+
+    def train_batch_config(self) -> TrainBatchConfig:
+        return replace(super().train_batch_config(), size=1, by_call=True, overlaps=self.config.num_workers > 0)
+
+    def calls_per_worker(self) -> int:
+        return CALLS_PER_WORKER
+
+
+class PGAgent(PolicyGradientAgent[PGConfig]):
+    """PG: REINFORCE (Williams 1992), with the discounted return from each step to the end of its episode."""

@@ -1,0 +1,122 @@
+"""The keys of A2C, A3C (Mnih et al. 2016) and PG (Williams 1992), which make one gradient step for each train batch.
+
+Defaults are RLlib 0.6.6's unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
+from rlexp.config.keys.common import FactLine
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.fields import (
+    Count,
+    CountOrZero,
+    FragmentLength,
+    Positive,
+    PositiveOrZero,
+    defaults_of,
+)
+from rlexp.config.keys.model import ActorCriticModelConfig
+
+
+class SharedLayersModelConfig(ActorCriticModelConfig):
+    """The network of A2C and A3C, whose value function shares the layers of the policy."""
+
+    vf_share_layers: bool = True
+
+
+class PolicyGradientKeys(ActorCriticKeys):
+    """The keys of an agent that follows the gradient of the policy, a step for each train batch."""
+
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+        *("info/weight_age", "info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
+        *("info/learner/vf_explained_var", "info/learner/entropy", "info/learner/cur_entropy_coeff"),
+        *("info/learner/grad_norm", "info/learner/lr", "info/learner/cur_lr", "info/num_fragments_lost"),
+        "info/adam_step_share",
+        *("info/learner_time_share/workers", "info/learner_time_share/learner"),
+    )
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+        *ActorCriticKeys.DISPLAYED,
+        FactLine("learning", ("entropy {info/learner/entropy:short}", "gradient {info/learner/grad_norm:short}")),
+    )
+    SUMS_LOSSES: ClassVar[bool] = True
+    """Whether the loss is a sum over the rows of a train batch, or their mean."""
+
+
+class A2CConfig(PolicyGradientKeys):
+    """What is under ``config:`` for ``run: A2C``."""
+
+    num_workers: CountOrZero = 2
+    sample_batch_size: FragmentLength = 20
+    lr: Positive = 1e-4
+    grad_norm_clipping: Positive | None = 40.0
+    train_batch_size: Count = 200
+    min_iter_time_s: PositiveOrZero | None = 10.0
+    model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
+
+    vf_loss_coeff: PositiveOrZero = 0.5
+    """Weight of the value loss: half the squared error, summed over a train batch."""
+
+    entropy_coeff: PositiveOrZero = 0.01
+    """Weight of the entropy bonus, summed over a train batch."""
+
+
+class A3CConfig(A2CConfig):
+    """What is under ``config:`` for ``run: A3C``."""
+
+    sample_batch_size: FragmentLength = 10
+    min_iter_time_s: PositiveOrZero | None = 5.0
+    sample_async: bool = True
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's keys, then keys of train batches."""
+        yield from super().ineffective_keys()
+        yield "train_batch_size", "A3C makes a step for each fragment"
+        if self.num_workers:
+            yield "sample_async", "the workers of A3C never wait for each other"
+
+
+class PGConfig(PolicyGradientKeys):
+    """What is under ``config:`` for ``run: PG``."""
+
+    SUMS_LOSSES: ClassVar[bool] = False
+
+    num_workers: CountOrZero = 0
+    sample_batch_size: FragmentLength = 200
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = "complete_episodes"
+    lr: Positive = 4e-4
+    grad_norm_clipping: Positive | None = None
+    train_batch_size: Count = 200
+    vf_loss_coeff: PositiveOrZero = 0.5
+    use_gae: bool = False
+    use_critic: bool = False
+
+
+class A2CExperiment(Experiment):
+    """An experiment with A2C."""
+
+    AGENT: ClassVar[str] = "rlexp.agents.a2c.agent:A2CAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    run: Literal["A2C"]
+    config: A2CConfig = defaults_of(A2CConfig)
+
+
+class A3CExperiment(Experiment):
+    """An experiment with A3C."""
+
+    AGENT: ClassVar[str] = "rlexp.agents.a2c.agent:A3CAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    run: Literal["A3C"]
+    config: A3CConfig = defaults_of(A3CConfig)
+
+
+class PGExperiment(Experiment):
+    """An experiment with PG."""
+
+    AGENT: ClassVar[str] = "rlexp.agents.a2c.agent:PGAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    run: Literal["PG"]
+    config: PGConfig = defaults_of(PGConfig)

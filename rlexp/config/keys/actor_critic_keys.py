@@ -1,0 +1,96 @@
+"""The keys of agents that learn a policy, and mostly a value function: advantages, losses, actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from rlexp.config.keys.common import ActionScaling, CommonConfig, PlayableActions
+from rlexp.config.keys.fields import Conflict, Fraction, PositiveOrZero, Schedule, defaults_of
+from rlexp.config.keys.model import ActorCriticModelConfig
+from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
+
+
+class ActorCriticKeys(SyncSamplesKeys):
+    """The keys of a policy, of its advantages and of its actions."""
+
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
+        *("lambda_", "use_gae", "use_critic", "clip_actions", "normalize_actions")
+    }
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *CommonConfig.KEPT_BY_PBT,
+        *("use_critic", "clip_actions", "normalize_actions"),
+    )
+
+    model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
+
+    use_gae: bool = True
+    """Estimate advantages by GAE (Schulman et al. 2016). False: by the returns, minus the value if there is a critic;
+    this needs ``batch_mode: complete_episodes``."""
+
+    use_critic: bool = True
+    """Learn a value function. False: advantages are the returns, and there is no value loss; this needs
+    ``use_gae: false``."""
+
+    lambda_: Fraction = Field(default=1.0, alias="lambda")
+    """GAE's parameter. Near 0 advantages rely on the value function, at 1 on the returns."""
+
+    vf_loss_coeff: PositiveOrZero
+    """Weight of the value loss."""
+
+    entropy_coeff: PositiveOrZero = 0.0
+    """Weight of the entropy bonus."""
+
+    entropy_coeff_schedule: Schedule = None
+    """Weights of the entropy bonus over sampled steps: a list of [timestep, weight]. Linear between them, constant
+    after the last. Null: constant ``entropy_coeff``."""
+
+    clip_actions: bool = True
+    """Clip continuous actions to the bounds of the env. The learner uses the actions before clipping."""
+
+    normalize_actions: bool = False
+    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The learner uses the
+    actions before this. The env must have bounds."""
+
+    @property
+    def playable_actions(self) -> PlayableActions:
+        """The policy draws each number of an action from a distribution of its own."""
+        return PlayableActions(
+            spaces=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+            needs="PPO, A2C, A3C and PG need a Discrete, MultiDiscrete, MultiBinary or Box one",
+            hint="wrap the env so that its action is one number or one array of numbers, such as MultiDiscrete",
+        )
+
+    @property
+    def continuous_actions(self) -> ActionScaling | None:
+        """``normalize_actions`` also clips, so it has precedence."""
+        if self.normalize_actions:
+            return "normalized"
+        return "clipped" if self.clip_actions else None
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's keys, then keys of schedules, advantages and actions."""
+        yield from super().ineffective_keys()
+        for is_ineffective, keys, reason in (
+            (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
+            (not self.use_gae, ("lambda",), "use_gae is false"),
+            (not self.use_critic, ("vf_loss_coeff", "model.vf_share_layers"), "use_critic is false"),
+            (self.normalize_actions, ("clip_actions",), "normalize_actions clips as well"),
+            (True, ("evaluation_config.exploration_final_eps",), "workers explore by sampling from the policy"),
+        ):
+            if is_ineffective:
+                yield from ((key, reason) for key in keys)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield the parent's conflicts, then that GAE has no critic, or that returns would end with a fragment."""
+        yield from super().conflicts()
+        if self.use_gae and not self.use_critic:
+            message = "use_critic is false, but use_gae needs a critic"
+            yield Conflict(("use_critic", "use_gae"), message, "write use_gae: false, or leave use_critic out")
+        if not self.use_gae and self.batch_mode == "truncate_episodes":
+            message = f"use_gae is false, but {self.stated('batch_mode')}; returns need whole episodes"
+            yield Conflict(
+                ("use_gae", "batch_mode"), message, "write batch_mode: complete_episodes, or leave use_gae out"
+            )
