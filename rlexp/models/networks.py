@@ -52,7 +52,7 @@ class ActorCritic(nn.Module):
 
 
 def _initialise(network: ActorCritic) -> None:
-    """Draw the first weights: orthogonal in linear layers (Saxe et al. 2014), as in Stable-Baselines3 and CleanRL.
+    """Draw the first weights: orthogonal ones (Saxe et al. 2014), as in Stable-Baselines3 and CleanRL.
 
     RLlib drew them so that the weights of each unit had the norm 1. Of five seeds on CartPole with the values of
     rl-baselines3-zoo, three then reached 475 within 100,000 env steps; with orthogonal weights all five did.
@@ -64,11 +64,10 @@ def _initialise(network: ActorCritic) -> None:
     for module in network.modules():
         if module in users:
             continue
-        if isinstance(module, nn.Linear):
-            nn.init.orthogonal_(module.weight, gains.get(module, HIDDEN_GAIN))
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Conv2d):
-            nn.init.xavier_uniform_(module.weight)
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            # Of its own layout: a view of weights that are laid out channels last would not do.
+            weight = nn.init.orthogonal_(torch.empty(module.weight.shape), gains.get(module, HIDDEN_GAIN))
+            module.weight.data.copy_(weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 

@@ -133,15 +133,18 @@ def test_values_depend_on_the_policys_torso_only_where_it_is_shared(shares_torso
 
 
 @separate_or_shared
-def test_first_weights_are_orthogonal(shares_torso: bool) -> None:
+@pytest.mark.parametrize("sees_images", [True, False])
+def test_first_weights_are_orthogonal(shares_torso: bool, sees_images: bool) -> None:
     torch.manual_seed(0)
-    network = ActorCritic(config_of(shares_torso, fcnet_hiddens=(64, 32)))
+    config = config_of(shares_torso, fcnet_hiddens=(64, 32))
+    network = ActorCritic(replace(config, observation_shape=(42, 42, 4)) if sees_images else config)
     gains = {network.policy_head: 0.01, network.value_head: 1.0}
-    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    assert len(linear) >= 4
-    for layer in linear:
-        gain, (fan_out, fan_in) = gains.get(layer, 2**0.5), layer.weight.shape
-        rows = layer.weight if fan_out <= fan_in else layer.weight.t()
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    assert len(layers) >= 4
+    for layer in layers:
+        gain, weight = gains.get(layer, 2**0.5), layer.weight.flatten(1)
+        fan_out, fan_in = weight.shape
+        rows = weight if fan_out <= fan_in else weight.t()
         torch.testing.assert_close(rows @ rows.t(), gain**2 * torch.eye(len(rows)), rtol=1e-4, atol=1e-5)
         assert not layer.bias.any()
 
