@@ -115,7 +115,7 @@ class CommonKeys(KeyGroup):
     sample_batch_size: FragmentLength
     """Env steps that a worker samples from each of its environments per call: the length of a fragment.
 
-    ``auto`` (PPO, PQN): ``train_batch_size`` divided by the number of all environments, rounded up.
+    ``auto`` (agents without replay): ``train_batch_size`` divided by the number of all environments, rounded up.
     """
 
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
@@ -189,7 +189,7 @@ class CommonKeys(KeyGroup):
     """Env steps that all workers together must sample in an iteration. Null or 0: no minimum.
 
     An iteration ends when ``min_iter_time_s`` has passed as well. Without both, it ends after the first step of the
-    optimizer that sampled or trained something; for PPO and PQN, this is a train batch. It ends earlier if a counter
+    optimizer that sampled or trained something; without replay, this is a train batch. It ends earlier if a counter
     reaches its value in ``stop``. In a sweep, it also ends when the trial reaches the next time of a comparison with
     others, such as a rung.
 
