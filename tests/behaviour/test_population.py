@@ -351,6 +351,7 @@ OTHERS: dict[str, Any] = {
     "num_atoms": 5,
     "n_step": 3,
     "target_network_update_freq": 50,
+    "tau": 0.5,
     "adam_epsilon": 1e-4,
     "grad_norm_clipping": None,
     "evaluation_interval": 2,

@@ -314,7 +314,7 @@ def in_bash(folder: Path, *words: str, **environ: str) -> list[str]:
         (["compare", "results/grid", "res"], ["results/grid"]),
         (["export", "results"], ["results/grid"]),
         (["explain", "logu"], ["loguniform"]),
-        (["run", "--algo", "p"], ["ppo", "pqn"]),
+        (["run", "--algo", "p"], ["ppo", "pqn", "pg"]),
         (["run", "--algo", "PPO", "--env", "CartPole-v1", "-o", "clip_p"], ["clip_param=", "clip_param=0.3"]),
         (["train", "--env", "LunarL"], ["LunarLander-v3", "LunarLanderContinuous-v3"]),
         (["nonsense", "a"], []),

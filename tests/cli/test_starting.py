@@ -159,7 +159,7 @@ def preset_gamma(text: str) -> float:
 def test_init_writes_an_env_whose_test_passes(tmp_path: Path) -> None:
     printed = rlexp("init", "--env-class", "GridWalk")
     names = ["grid_walk.py", "gridwalk-ppo.yaml", "test_grid_walk.py"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == names
     assert printed.endswith(
         "next: python -m pytest test_grid_walk.py\n"
         "      rlexp check --env gridwalk-ppo.yaml\n"

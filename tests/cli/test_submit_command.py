@@ -165,12 +165,16 @@ def test_interrupt_ends_the_waiting_with_130_and_the_task_goes_on(folder: Path, 
     command = [sys.executable, "-m", "rlexp", "submit", "a.yaml", "--board", address]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = [process.stderr.readline() for _ in range(2)]
+        said = []
+        while not said or "submitted as" not in said[-1]:  # notices about the file come first
+            said.append(process.stderr.readline())
+            assert said[-1], "it ended"
+        process.stderr.readline()
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(TIMEOUT_S) == 130
-    task_id = said[0].split()[-1]
-    assert said[0].endswith(f"submitted as {task_id}\n")
+    task_id = said[-1].split()[-1]
+    assert said[-1].endswith(f"submitted as {task_id}\n")
     assert f"rlexp submit --attach {task_id} --board redis://127.0.0.1:{server.port}" in rest
     assert PASSWORD not in "".join(said) + rest
     assert list((folder / "results").iterdir()) == []
