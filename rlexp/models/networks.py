@@ -58,7 +58,7 @@ def _initialise(network: ActorCritic) -> None:
     rl-baselines3-zoo, three then reached 475 within 100,000 env steps; with orthogonal weights all five did.
     Torsos of the user's own keep the weights that they were made with.
     """
-    gains = {network.policy_head: POLICY_HEAD_GAIN, network.value_head: VALUE_HEAD_GAIN}
+    gains: dict[nn.Module, float] = {network.policy_head: POLICY_HEAD_GAIN, network.value_head: VALUE_HEAD_GAIN}
     torsos = (torso for torso in network.children() if isinstance(torso, UserTorso))
     users = {module for torso in torsos for module in torso.modules()}
     for module in network.modules():

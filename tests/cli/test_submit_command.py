@@ -165,7 +165,7 @@ def test_interrupt_ends_the_waiting_with_130_and_the_task_goes_on(folder: Path, 
     command = [sys.executable, "-m", "rlexp", "submit", "a.yaml", "--board", address]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = []
+        said: list[str] = []
         while not said or "submitted as" not in said[-1]:  # notices about the file come first
             said.append(process.stderr.readline())
             assert said[-1], "it ended"

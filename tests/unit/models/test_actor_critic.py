@@ -138,7 +138,7 @@ def test_first_weights_are_orthogonal(shares_torso: bool, sees_images: bool) -> 
     torch.manual_seed(0)
     config = config_of(shares_torso, fcnet_hiddens=(64, 32))
     network = ActorCritic(replace(config, observation_shape=(42, 42, 4)) if sees_images else config)
-    gains = {network.policy_head: 0.01, network.value_head: 1.0}
+    gains: dict[nn.Module, float] = {network.policy_head: 0.01, network.value_head: 1.0}
     layers = [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     assert len(layers) >= 4
     for layer in layers:
@@ -146,6 +146,7 @@ def test_first_weights_are_orthogonal(shares_torso: bool, sees_images: bool) -> 
         fan_out, fan_in = weight.shape
         rows = weight if fan_out <= fan_in else weight.t()
         torch.testing.assert_close(rows @ rows.t(), gain**2 * torch.eye(len(rows)), rtol=1e-4, atol=1e-5)
+        assert layer.bias is not None
         assert not layer.bias.any()
 
 
