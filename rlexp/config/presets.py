@@ -99,22 +99,28 @@ class Preset:
 def example_for(agent: str, env: str) -> Preset | None:
     """Return the settings of the example with just this agent and env; None if there is none.
 
-    Several are ranked: first those that do not stop short of the score that solves the env, then those that are named
-    after the agent, then those for this env alone.
+    Several are ranked: first those that were seen to learn, then those with a goal, then those that are named after
+    the agent, then those for this env alone. A goal below the score that solves the env is replaced by that score.
     """
     current = (current_env(env) or (env, {}))[0]
     found = [each for each in examples() if each.agents == (agent,) and current in each.envs and not each.is_sweep]
     read = [(each, each.path.read_text(encoding="utf-8")) for each in found if each.files == (each.path,)]
 
-    def rank(one: tuple[Example, str]) -> tuple[bool, bool, int]:
+    def rank(one: tuple[Example, str]) -> tuple[bool, bool, bool, int]:
         example, text = one
-        goal = _GOAL.search(text)
-        falls_short = goal is not None and float(goal[1]) < SOLVED.get(current, float("-inf"))
-        return falls_short, not example.name.endswith(f"-{agent.lower()}"), len(example.envs)
+        has_name = example.name.endswith(f"-{agent.lower()}")
+        return example.unseen is not None, _GOAL.search(text) is None, not has_name, len(example.envs)
 
     single = [(example, text) for example, text in read if len(_NAME.findall(text)) == 1]
     best = min(single, key=rank, default=None)
-    return None if best is None else Preset(f"the example {best[0].name}", _FACTS.sub("", best[1]))
+    if best is None:
+        return None
+    solved = SOLVED.get(current, float("-inf"))
+
+    def raised(goal: re.Match[str]) -> str:
+        return goal[0] if float(goal[1]) >= solved else f"{goal[0].removesuffix(goal[1])}{solved:g}"
+
+    return Preset(f"the example {best[0].name}", _FACTS.sub("", _GOAL.sub(raised, best[1], count=1)))
 
 
 def general_for(agent: str, env: str, kind: Kind) -> Preset:

@@ -120,10 +120,17 @@ def test_an_example_is_for_just_this_agent_and_env() -> None:
     assert example_for("PPO", "CartPole-v0") is None
 
 
-def test_an_example_that_stops_short_of_the_solved_score_comes_last() -> None:
+def test_an_example_that_stops_short_of_the_solved_score_goes_on_to_it() -> None:
     found = example_for("DQN", "CartPole-v1")
     assert found is not None
-    assert found.title == "the example cartpole-dqn-50k"
+    assert found.title == "the example cartpole-dqn"
+    assert "  stop: {episode_reward_mean: 475, timesteps_total: 300000}\n" in found.text
+
+
+def test_an_example_that_was_seen_to_learn_comes_first() -> None:
+    found = example_for("PPO", "PongNoFrameskip-v4")
+    assert found is not None
+    assert found.title == "the example pong-ppo-small"
 
 
 def test_an_example_for_one_env_comes_before_one_for_several() -> None:
