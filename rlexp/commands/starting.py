@@ -27,10 +27,11 @@ _KEY_LINE: Final = re.compile(r"(?P<begin>(?P<indent> +)(?P<key>\w+): .*?)(?: +#
 _COMMENT_COLUMN: Final = 36
 _LONGEST_COMMENT: Final = 80
 _COMMENTS: Final[Mapping[str, str]] = {
-    "run": "The agent: DQN, APEX, PPO or PQN",
+    "run": "The agent: DQN, APEX, PPO, PQN, A2C, A3C or PG",
     "env": "A Gymnasium id, or module:Class of a module beside this file",
     "stop": "Training ends when one of these is reached",
     "checkpoint_at_end": "Also when the training ends",
+    "config.seed": "The same numbers each time; without it, other ones",
     "config.num_envs_per_worker": "Copies of the env that are stepped together",
     "config.sample_batch_size": "Steps of each copy of the env before the learner gets them",
     "config.batch_mode": "truncate_episodes or complete_episodes",
