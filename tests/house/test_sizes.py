@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (50, 7_100),
+    "agents": (51, 7_150),
     "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),

@@ -9,16 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.torch.device import BatchStaging, use_precision
+from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.epochs import explained_variance, refuse_divergence
-from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.agents.torch.process import keep_freed_memory
+from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
-from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
@@ -31,7 +29,7 @@ FIGURES = ("total_loss", "policy_loss", "vf_loss", "entropy", "vf_explained_var"
 
 @dataclass(frozen=True)
 class PolicyGradientConfig:
-    """What a PolicyGradientLearner needs to know, apart from the network's shape and the actions."""
+    """The settings of a PolicyGradientLearner, apart from the network's shape and the actions."""
 
     lr: PiecewiseSchedule
     """Adam's learning rate over sampled steps."""
@@ -53,14 +51,10 @@ class PolicyGradientLearner:
     def __init__(self, network: ActorCriticConfig, actions: Actions, config: PolicyGradientConfig, seed: int) -> None:
         self._config, self._actions = config, actions
         device = torch.device(config.device)
-        use_precision("float32", device)
-        if device.type == "cpu":
-            keep_freed_memory()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._module = ActorCritic(network).to(device)
-        self._parameters = FlatParameters(self._module)
-        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._trained = TrainedNetwork(
+            lambda: ActorCritic(network), seed, device, config.adam_epsilon, config.grad_norm_clipping
+        )
+        self._module, self._adam = self._trained.module, self._trained.adam
         self._network = differentiable(self._module)
         self._staging = BatchStaging(COLUMNS, device, num_slots=1)
         self._num_steps_sampled = 0
@@ -87,19 +81,17 @@ class PolicyGradientLearner:
         return LearnResult(stats | {"cur_entropy_coeff": entropy_coeff, "lr": lr})
 
     def stats(self) -> Mapping[str, float | None]:
-        return {"adam_step_share": self._adam.step_share()}
+        return self._trained.stats()
 
     def get_weights(self) -> Weights:
-        return self._parameters.arrays()
+        return self._trained.weights()
 
     def state_dict(self) -> Mapping[str, Array]:
-        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
-        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
+        state = self._trained.state_dict()
         return state | {"counters": np.array([self._num_steps_sampled, self.num_updates])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        load_weights(self._module, tensors_of(state, "network."))
-        self._adam.load_state_dict(tensors_of(state, "adam."))
+        self._trained.load_state_dict(state)
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
 
     def _backward(self, columns: Mapping[str, Tensor], entropy_coeff: float) -> list[Tensor]:

@@ -9,17 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.torch.device import BatchStaging, use_precision
+from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.epochs import Epochs, explained_variance, refuse_divergence
-from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.learners import ALONE, Shard
-from rlexp.agents.torch.process import keep_freed_memory
+from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
-from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
@@ -127,14 +125,10 @@ class PPOLearner:
         self._actions = actions
         self._shard = shard
         self._device = torch.device(device)
-        use_precision("float32", self._device)
-        if self._device.type == "cpu":
-            keep_freed_memory()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._module = ActorCritic(network).to(self._device)
-        self._parameters = FlatParameters(self._module)
-        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._trained = TrainedNetwork(
+            lambda: ActorCritic(network), seed, self._device, config.adam_epsilon, config.grad_norm_clipping
+        )
+        self._module, self._adam = self._trained.module, self._trained.adam
         self._network = differentiable(self._module)
         self._staging = BatchStaging(COLUMNS, self._device, num_slots=1)
         self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._module, self._adam, seed)
@@ -169,21 +163,19 @@ class PPOLearner:
         return LearnResult(stats)
 
     def stats(self) -> Mapping[str, float | None]:
-        return {"adam_step_share": self._adam.step_share()}
+        return self._trained.stats()
 
     def get_weights(self) -> Weights:
-        return self._parameters.arrays()
+        return self._trained.weights()
 
     def state_dict(self) -> Mapping[str, Array]:
-        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
-        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
+        state = self._trained.state_dict()
         state["minibatch_rng"] = self._epochs.order_state()
         counters = np.array([self._num_steps_sampled, self.num_updates])
         return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        load_weights(self._module, tensors_of(state, "network."))
-        self._adam.load_state_dict(tensors_of(state, "adam."))
+        self._trained.load_state_dict(state)
         self._num_steps_sampled, num_updates = state["counters"].tolist()
         self._epochs.load(state["minibatch_rng"], num_updates)
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()

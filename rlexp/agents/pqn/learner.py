@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.torch.device import BatchStaging, use_precision
+from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.epochs import Epochs, refuse_divergence
-from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
-from rlexp.agents.torch.process import keep_freed_memory
+from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
-from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import VALUE_TARGETS
@@ -47,14 +45,10 @@ class PQNLearner:
     def __init__(self, network: QNetworkConfig, config: PQNLearnerConfig, seed: int) -> None:
         self._config = config
         device = torch.device(config.device)
-        use_precision("float32", device)
-        if device.type == "cpu":
-            keep_freed_memory()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._network = QNetwork(network).to(device)
-        self._parameters = FlatParameters(self._network)
-        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._trained = TrainedNetwork(
+            lambda: QNetwork(network), seed, device, config.adam_epsilon, config.grad_norm_clipping
+        )
+        self._network, self._adam = self._trained.module, self._trained.adam
         self._staging = BatchStaging(COLUMNS, device, num_slots=1)
         self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._network, self._adam, seed)
         self._num_steps_sampled = 0
@@ -88,20 +82,18 @@ class PQNLearner:
         return LearnResult(stats | {"lr": lr})
 
     def stats(self) -> Mapping[str, float | None]:
-        return {"adam_step_share": self._adam.step_share()}
+        return self._trained.stats()
 
     def get_weights(self) -> Weights:
-        return self._parameters.arrays()
+        return self._trained.weights()
 
     def state_dict(self) -> Mapping[str, Array]:
-        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
-        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
+        state = self._trained.state_dict()
         state["minibatch_rng"] = self._epochs.order_state()
         return state | {"counters": np.array([self._num_steps_sampled, self.num_updates])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        load_weights(self._network, tensors_of(state, "network."))
-        self._adam.load_state_dict(tensors_of(state, "adam."))
+        self._trained.load_state_dict(state)
         self._num_steps_sampled, num_updates = state["counters"].tolist()
         self._epochs.load(state["minibatch_rng"], num_updates)
 

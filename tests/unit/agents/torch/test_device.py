@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
-from rlexp.agents.ppo import learner as ppo_learner
+from rlexp.agents.torch import trained_network
 from rlexp.agents.torch.device import (
     BatchStaging,
     LateNumbers,
@@ -227,7 +227,7 @@ def test_noise_after_a_change_of_device_is_noted_where_there_is_noise(noisy: boo
 
 def test_ppo_computes_in_float32_after_a_trial_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, torch.device]] = []
-    monkeypatch.setattr(ppo_learner, "use_precision", lambda *precision: asked.append(precision))
+    monkeypatch.setattr(trained_network, "use_precision", lambda *precision: asked.append(precision))
     make_ppo_learner()
     assert asked == [("float32", torch.device("cpu"))]
 

@@ -1,0 +1,55 @@
+"""A network with its Adam: what learners of train batches own, and what of it a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+import torch
+from torch import nn
+
+from rlexp.agents.torch.device import use_precision
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.process import keep_freed_memory
+from rlexp.models.torsos import load_weights, tensors_of
+from rlexp.policy import Weights
+from rlexp.sample_batch import Array
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class TrainedNetwork(Generic[ModuleT]):
+    """Owns a network and its Adam; used by the thread of the learner that owns it."""
+
+    def __init__(
+        self,
+        make: Callable[[], ModuleT],
+        seed: int,
+        device: torch.device,
+        adam_epsilon: float,
+        grad_norm_clipping: float | None,
+    ) -> None:
+        """Make the network on ``device``, with first weights that are drawn from ``seed``."""
+        use_precision("float32", device)
+        if device.type == "cpu":
+            keep_freed_memory()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.module = make().to(device)
+        self._parameters = FlatParameters(self.module)
+        self.adam = FlatAdam(self._parameters, adam_epsilon, grad_norm_clipping)
+
+    def stats(self) -> Mapping[str, float | None]:
+        return {"adam_step_share": self.adam.step_share()}
+
+    def weights(self) -> Weights:
+        """Return a copy of the weights."""
+        return self._parameters.arrays()
+
+    def state_dict(self) -> dict[str, Array]:
+        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
+        return state | {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self.adam.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        load_weights(self.module, tensors_of(state, "network."))
+        self.adam.load_state_dict(tensors_of(state, "adam."))
