@@ -10,7 +10,6 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from typer._click.exceptions import NoSuchOption  # Typer has no public name for it
 from typer.core import TyperCommand
 
 from rlexp.errors import UsageError
@@ -73,8 +72,10 @@ class Command(TyperCommand):
         """Parse the command line; raises UsageError with the option that was probably meant for an unknown one."""
         try:
             return super().parse_args(ctx, self.words_to_parse(ctx, args))
-        except NoSuchOption as error:
-            option = error.option_name
+        except Exception as error:
+            option = getattr(error, "option_name", None)
+            if type(error).__name__ != "NoSuchOption" or not isinstance(option, str):  # it has no public name
+                raise
             message = f"{ctx.command_path} has no option {option}"
             raise UsageError(message, self._hint(ctx, option, _value_after(option, args))) from None
 
