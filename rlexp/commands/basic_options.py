@@ -83,7 +83,7 @@ def _shown(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
 
 
-HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
+HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
 """Settings of a context: the options that print what a command does."""
 
 AsJson = Annotated[

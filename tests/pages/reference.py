@@ -20,6 +20,7 @@ import rlexp.replay
 from rlexp.board.messages import errors as board_errors
 from rlexp.cli import app
 from rlexp.cluster.session import RayStoppedError
+from rlexp.commands.basic_options import HELP_OPTIONS
 from rlexp.config.keys.agents import AGENTS, experiment_class
 from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, Metric
 from rlexp.errors import RlexpError
@@ -64,7 +65,8 @@ def cli_page() -> str:
         "`rlexp COMMAND --help` prints the same. Options can stand before or after the files.\n",
         "| command | |\n|---|---|",
     ]
-    commands = list(_commands(root, typer.Context(root, info_name="rlexp")))
+    context = typer.Context(root, info_name="rlexp", **HELP_OPTIONS)  # Click keeps the names of the first call
+    commands = list(_commands(root, context))
     top = [each for each in commands if each[1].count(" ") == 1]
     parts.append("\n".join(f"| [`{path}`](#{path.replace(' ', '-')}) | {_summary(each)} |" for each, path, _ in top))
     parts += [_command(command, path, context) for command, path, context in commands]

@@ -25,6 +25,7 @@ from typer.main import get_command
 
 import rlexp
 from rlexp.cli import app
+from rlexp.commands.basic_options import HELP_OPTIONS
 from tests.pages.__main__ import all_pages
 from tests.pages.blocks import PARSED, RUN, SHOWN, Block, blocks_of
 from tests.pages.page_folder import REPOSITORY
@@ -73,7 +74,7 @@ def command_line() -> Any:
 def command_of(words: tuple[str, ...]) -> tuple[Any, list[str]]:
     """Return the command that ``words`` begin with, and its arguments."""
     command: Any = command_line()
-    context = typer.Context(command)
+    context = typer.Context(command, **HELP_OPTIONS)
     rest = list(words[1:])
     while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
         command, rest = command.get_command(context, rest[0]), rest[1:]
