@@ -19,7 +19,7 @@ from rlexp.agents.dqn.policy import (
 )
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
-from rlexp.policy import Weights
+from rlexp.policy import LiveWeights, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, new
 from tests.lab.dqn import NETWORK, make_batch, make_learner, read_only
 
@@ -156,6 +156,22 @@ def test_it_keeps_a_copy_of_its_weights(weights: Weights) -> None:
     for array in mine.values():
         array[:] = 0.0
     assert policy.compute_actions(obs).tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2], ids=["numpy", "torch"])
+def test_it_acts_in_place_with_live_weights_and_leaves_them_alone(weights: Weights, num_threads: int) -> None:
+    live = LiveWeights({name: array.copy() for name, array in weights.items()})
+    obs = make_batch()[OBS]
+    policy = DQNPolicy(NETWORK, num_threads=num_threads)
+    policy.set_weights(live)
+    assert policy.action_values(obs) == pytest.approx(make_policy(weights).action_values(obs), abs=1e-6)
+    for array in live.values():
+        array[:] = 0.0
+    policy.set_weights(live)
+    assert not policy.action_values(obs).any()
+    policy.set_weights(weights)
+    assert policy.action_values(obs).any()
+    assert not any(array.any() for array in live.values())
 
 
 @pytest.mark.usefixtures("warnings_each_time")
