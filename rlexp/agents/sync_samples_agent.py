@@ -29,7 +29,7 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         """Return the learner, which learns on a whole train batch at once."""
 
     def waits_for(self) -> str:
-        return f"the train batch has {self.config.train_batch_size:,} rows"
+        return f"the train batch has {self.config.whole_train_batch:,} rows"
 
     def make_source(self) -> SampleSource:
         return self.place_workers(WorkerLinks(self.calls_per_worker(), max_weight_sync_delay=0))
@@ -41,7 +41,7 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         """Return how a train batch is collected."""
         config = self.config
         return TrainBatchConfig(
-            size=config.train_batch_size,
+            size=config.whole_train_batch,
             steps_per_call=config.fragment_length * config.num_envs_per_worker,
             num_workers=config.num_workers,
             overlaps=config.sample_async and config.num_workers > 0,
@@ -53,4 +53,4 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         if not config.sample_async or config.num_workers == 0:
             return CALLS_PER_WORKER
         steps_per_round = config.fragment_length * config.num_envs_per_worker * config.num_workers
-        return max(CALLS_PER_WORKER, math.ceil(config.train_batch_size / steps_per_round))
+        return max(CALLS_PER_WORKER, math.ceil(config.whole_train_batch / steps_per_round))

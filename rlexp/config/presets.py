@@ -125,12 +125,14 @@ def example_for(agent: str, env: str) -> Preset | None:
 
 def general_for(agent: str, env: str, kind: Kind) -> Preset:
     """Return the general settings of an agent for a kind of env; the defaults of an agent of a package."""
-    texts, base = _general_texts(), built_in_base(agent)
-    kind = kind if f"{base}-{kind}".lower() in texts else "vector"
-    name, text = _run_name(env, agent), texts.get(f"{base}-{kind}".lower())
-    if text is None:
+    texts, agents = _general_texts(), (agent, built_in_base(agent))
+    kinds: tuple[Kind, ...] = (kind, "vector")
+    known = [(each, like) for each in kinds for like in agents if f"{like}-{each}".lower() in texts]
+    name = _run_name(env, agent)
+    if not known:
         return Preset(f"the defaults of {agent}", to_yaml({name: {"run": agent, "env": env}}))
-    solved = SOLVED.get((current_env(env) or (env, {}))[0])
+    kind, like = known[0]
+    text, solved = texts[f"{like}-{kind}".lower()], SOLVED.get((current_env(env) or (env, {}))[0])
     if solved is not None:
         text = text.replace("  stop: {", f"  stop: {{{_REWARD}: {solved:g}, ", 1)
     return Preset(f"{agent} for {_WORDS[kind]}", text).named(name)

@@ -141,7 +141,8 @@ def _print_agent(run: str | None) -> None:
         name, required = f"{key.dotted:{width}} ", "required" if key.required else None
         shown = required or (_defaults(key) if run is None else shown_default(key.defaults[run]))
         print("\n".join(_wrapped(shown, name, " " * len(name))))
-    print(f"\nDefaults of {', '.join(runs)}. rlexp explain KEY explains a key.")
+    end = f"Defaults of {', '.join(runs)}. rlexp explain KEY explains a key."
+    print("\n".join(["", *_wrapped(end, "", "")]))
 
 
 def _cut(line: str) -> str:

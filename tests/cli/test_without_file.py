@@ -140,7 +140,7 @@ def test_a_sweep_without_a_file() -> None:
         (
             ["--algo", "SAC", "--env", "Pendulum-v1"],
             "--algo SAC  SAC is an algorithm of RLlib that rlexp does not have",
-            "use DQN, APEX, PPO, PQN, A2C, A3C or PG",
+            "use DQN, APEX, PPO, PQN, A2C, A3C, PG, SIMPLEQ or DDPPO",
         ),
         (
             ["--algo", "PPO", "--env", "CartPole-v1", "-o", "env=Pendulum-v1"],

@@ -37,6 +37,8 @@ TRAINED: dict[str, Mapping[str, Any]] = {
     "PPO": ppo.TINY,
     "PQN": pqn.TINY,
     **dict.fromkeys(("A2C", "A3C", "PG"), a2c.TINY),
+    "SIMPLEQ": TINY,
+    "DDPPO": ppo.TINY,
 }
 """Agents whose checkpoints are looked at, and their keys."""
 

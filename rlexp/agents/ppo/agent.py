@@ -64,7 +64,7 @@ def learner_config(config: PPOConfig) -> PPOLearnerConfig:
         adam_epsilon=config.adam_epsilon,
         grad_norm_clipping=config.grad_norm_clipping,
         num_sgd_iter=config.num_sgd_iter,
-        sgd_minibatch_size=config.sgd_minibatch_size,
+        sgd_minibatch_size=config.whole_minibatch,
         clip_param=config.clip_param,
         vf_clip_param=config.vf_clip_param,
         vf_loss_coeff=config.vf_loss_coeff if config.use_critic else 0.0,

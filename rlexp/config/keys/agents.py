@@ -19,10 +19,10 @@ from typing import Final, Literal, get_args, get_origin
 from rlexp.config.keys.a2c import A2CExperiment, A3CExperiment, PGExperiment
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.dqn import DQNExperiment
+from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
 from rlexp.config.keys.env_ids import PackageEntry, entry_points
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.ppo import PPOExperiment
+from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment
 from rlexp.errors import UsageError
 
@@ -79,6 +79,8 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "A2C": A2CExperiment,
         "A3C": A3CExperiment,
         "PG": PGExperiment,
+        "SIMPLEQ": SimpleQExperiment,
+        "DDPPO": DDPPOExperiment,
     }
 )
 """Our own agents, and the models of their experiments."""

@@ -166,7 +166,12 @@ class CommonConfig(CommonKeys):
         """
         if isinstance(self.sample_batch_size, int):
             return self.sample_batch_size
-        return math.ceil(self.train_batch_size / (max(self.num_workers, 1) * self.num_envs_per_worker))
+        return math.ceil(self.whole_train_batch / (max(self.num_workers, 1) * self.num_envs_per_worker))
+
+    @property
+    def whole_train_batch(self) -> int:
+        """``train_batch_size`` of all workers together."""
+        return self.train_batch_size
 
     @property
     def workers_sample_ahead(self) -> bool:

@@ -1,4 +1,4 @@
-"""DQN: its keys, and their properties for other rooms: replay, conflicts, and keys without effect."""
+"""DQN and SimpleQ: their keys, and properties for other rooms: replay, conflicts, and keys without effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, Repla
 from rlexp.config.keys.dqn_keys import DQNKeys
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.exploration_keys import EPSILON
-from rlexp.config.keys.fields import Conflict, defaults_of
+from rlexp.config.keys.fields import Conflict, LayerSizes, defaults_of
 
 
 class DQNConfig(DQNKeys):
@@ -153,6 +153,15 @@ def _weights_between(sizes: Sequence[int]) -> int:
     return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
+class SimpleQConfig(DQNConfig):
+    """What is under ``config:`` for ``run: SIMPLEQ``: DQN as in Mnih et al. 2015, without its later parts."""
+
+    double_q: bool = False
+    dueling: bool = False
+    hiddens: LayerSizes = ()
+    prioritized_replay: bool = False
+
+
 class DQNExperiment(Experiment):
     """An experiment with DQN."""
 
@@ -160,3 +169,10 @@ class DQNExperiment(Experiment):
     POLICIES: ClassVar[str] = "rlexp.agents.dqn.players:DQNPolicies"
     run: Literal["DQN"]
     config: DQNConfig = defaults_of(DQNConfig)
+
+
+class SimpleQExperiment(DQNExperiment):
+    """An experiment with SimpleQ, which DQN's agent trains."""
+
+    run: Literal["SIMPLEQ"]  # type: ignore[assignment]  # a name of its own
+    config: SimpleQConfig = defaults_of(SimpleQConfig)

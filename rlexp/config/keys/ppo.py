@@ -1,4 +1,4 @@
-"""PPO's keys (Schulman et al. 2017), and their properties for other rooms: processes, conflicts.
+"""The keys of PPO (Schulman et al. 2017) and DDPPO (Wijmans et al. 2020), and their properties for other rooms.
 
 Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 """
@@ -118,7 +118,7 @@ class PPOConfig(PPOKeys):
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then conflicts of learners."""
         yield from super().conflicts()
-        if self.sgd_minibatch_size < self.num_learners:
+        if self.whole_minibatch < self.num_learners:
             message = f"{self.stated('sgd_minibatch_size')}, less than num_learners, which is {self.num_learners}"
             hint = "raise sgd_minibatch_size or lower num_learners; each learner needs a transition at least"
             yield Conflict(("sgd_minibatch_size", "num_learners"), message, hint)
@@ -128,6 +128,34 @@ class PPOConfig(PPOKeys):
             yield Conflict(("num_gpus", "num_learners"), message, hint)
 
 
+class DDPPOConfig(PPOConfig):
+    """What is under ``config:`` for ``run: DDPPO``: PPO with the defaults of RLlib's DDPPO, 1.8 to 2.9."""
+
+    num_envs_per_worker: Count = 5
+    sample_batch_size: FragmentLength = 100
+    num_sgd_iter: Count = 10
+    kl_coeff: PositiveOrZero = 0.0
+
+    train_batch_size: Count = 500
+    """Number of env steps that each worker samples, with the same weights, for each update of the policy.
+
+    They send whole fragments, so a batch may have more."""
+
+    sgd_minibatch_size: Count = 50
+    """Number of transitions of each worker in one step of SGD: with 4 workers, a step has four times as many.
+
+    In DD-PPO each worker computes the gradient of its own minibatch, and the gradients are averaged. Here the learners
+    take the minibatches of all workers together, which is the same gradient on average."""
+
+    @property
+    def whole_train_batch(self) -> int:
+        return self.train_batch_size * max(self.num_workers, 1)
+
+    @property
+    def whole_minibatch(self) -> int:
+        return self.sgd_minibatch_size * max(self.num_workers, 1)
+
+
 class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
@@ -135,3 +163,10 @@ class PPOExperiment(Experiment):
     POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["PPO"]
     config: PPOConfig = defaults_of(PPOConfig)
+
+
+class DDPPOExperiment(PPOExperiment):
+    """An experiment with DDPPO, which PPO's agent trains."""
+
+    run: Literal["DDPPO"]  # type: ignore[assignment]  # a name of its own
+    config: DDPPOConfig = defaults_of(DDPPOConfig)

@@ -64,6 +64,11 @@ class EpochKeys(SyncSamplesKeys):
     num_sgd_iter: Count
     """Number of epochs: how often SGD uses each transition of a train batch, each time in a new order."""
 
+    @property
+    def whole_minibatch(self) -> int:
+        """``sgd_minibatch_size`` of all workers together."""
+        return self.sgd_minibatch_size
+
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then minibatches larger than a train batch."""
         yield from super().conflicts()

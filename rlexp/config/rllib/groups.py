@@ -158,6 +158,38 @@ def _driver_as_learner(translation: Translation) -> None:
         translation.notice(node, f"{_NUMBER}: 0 is 1 here: a single learner is in the process of the driver")
 
 
+def learning_workers(translation: Translation) -> None:
+    """Read what DDPPO's workers had as they were the learners: GPUs, and a train batch as long as a fragment."""
+    if translation.run != "DDPPO":
+        return
+    table = key_table(translation.run)
+
+    def number(key: str) -> Any:
+        found = translation.value(f"config.{key}")
+        return table["config", key].default if found is None else found
+
+    gpus = translation.find("config.num_gpus_per_worker")
+    workers = number("num_workers")
+    if gpus is not None and isinstance(gpus.value, int | float) and gpus.value > 0 and isinstance(workers, int):
+        translation.take("config.num_gpus_per_worker")
+        translation.put_unless_given(_NUMBER, max(workers, 1), gpus)
+        each = f"config.num_gpus_per_worker: {written(gpus.value)} for each of {workers} workers, which learned,"
+        _use_whole(translation, gpus, each, "config.num_gpus", gpus.value * max(workers, 1))
+    size, steps = (
+        translation.find("config.train_batch_size"),
+        (number("sample_batch_size"), number("num_envs_per_worker")),
+    )
+    named = [
+        node for key in ("sample_batch_size", "num_envs_per_worker") if (node := translation.find(f"config.{key}"))
+    ]
+    is_open = size.value == -1 if size is not None else bool(named)
+    if is_open and all(isinstance(each, int) for each in steps):
+        at = size or named[0]
+        translation.put("config.train_batch_size", steps[0] * steps[1], at)
+        text = "one fragment of each env of a worker"
+        translation.notice(at, f"config.train_batch_size is {steps[0] * steps[1]} here: {text}")
+
+
 def learner_per_gpu(translation: Translation) -> None:
     """Give each GPU a learner if a file does not set their number, as RLlib split minibatches among GPUs."""
     gpus = translation.find("config.num_gpus")

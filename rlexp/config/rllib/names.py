@@ -112,6 +112,8 @@ _NAMES = {
     "A3CAGENT": "A3C",
     "PGTRAINER": "PG",
     "PGAGENT": "PG",
+    "SIMPLEQTRAINER": "SIMPLEQ",
+    "DDPPOTRAINER": "DDPPO",
 }
 
 _NOTHING = "None"

@@ -49,7 +49,7 @@ def kept(agent: str, env: str, *overrides: str, flags: tuple[Flag, ...] = ()) ->
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_general_settings_are_experiments_that_fit_a_small_machine(agent: str, kind: Kind) -> None:
-    needs_bins = kind == "continuous" and agent in {"DQN", "APEX", "PQN"}
+    needs_bins = kind == "continuous" and agent in {"DQN", "APEX", "PQN", "SIMPLEQ"}
     text, run, file = kept(agent, KINDS[kind], *(["discretize_actions=3"] if needs_bins else []))
     assert run == file
     assert f"env: {KINDS[kind]}" in text

@@ -283,7 +283,7 @@ def test_keys_of_a_class_without_source_have_no_meaning() -> None:
 
 def test_key_reference_has_defaults_by_agent() -> None:
     (key,) = find_keys("n_step")
-    assert key.defaults == {"DQN": 1, "APEX": 3}
+    assert key.defaults == {"DQN": 1, "APEX": 3, "SIMPLEQ": 1}
 
 
 def test_key_reference_has_values_and_meaning_by_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,5 +297,5 @@ def test_key_reference_has_values_and_meaning_by_agent(monkeypatch: pytest.Monke
     finally:
         explain.key_references.cache_clear()
     dqn = key_table("DQN")[path]
-    assert key.expects == "a whole number >= 1 (DQN), a number (APEX)"
-    assert key.meaning == f"DQN: {dqn.meaning} APEX: Other steps."
+    assert key.expects == "a whole number >= 1 (DQN, SIMPLEQ), a number (APEX)"
+    assert key.meaning == f"DQN, SIMPLEQ: {dqn.meaning} APEX: Other steps."
