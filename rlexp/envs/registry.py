@@ -22,6 +22,7 @@ from rlexp.config.keys.env_ids import (
     ENVPOOL,
     GROUP,
     ONE_AGENT,
+    RLLIB_ENVS,
     PackageEntry,
     brought_by,
     has_game_frames,
@@ -248,6 +249,8 @@ def _register_package(env_id: str) -> None:
         (is_minatar, _register_minatar_ids, "MinAtar", "minatar"),
         (is_minigrid, lambda: importlib.import_module("minigrid"), "MiniGrid", "minigrid"),
     )
+    if env_id in RLLIB_ENVS.values():
+        importlib.import_module("rlexp.envs.rllib_envs")
     for is_of_package, register, package, extra in known:
         if is_of_package(env_id):
             try:

@@ -18,7 +18,7 @@ BUDGETS = {
     "commands": (15, 3_600),
     "compare": (22, 4_700),
     "config": (59, 11_150),
-    "envs": (12, 2_650),
+    "envs": (13, 2_850),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),

@@ -124,6 +124,16 @@ LATER_VERSIONS = {
 }
 """Ids that Gymnasium has removed, and their replacements."""
 
+_RLLIB_ENVS = """
+CartPoleCrashing RandomEnv RandomLargeObsSpaceEnv RandomLargeObsSpaceEnvContActions RepeatAfterMeEnv StatelessCartPole
+TransformedActionPendulum
+"""
+RLLIB_ENVS = {name: f"rllib/{name}-v0" for name in _RLLIB_ENVS.split()}
+"""The ids of RLlib's example envs, which are in this package, by their classes' names there."""
+RLLIB_ENVS["transformed_action_space_env"] = RLLIB_ENVS["TransformedActionPendulum"]
+CUT_AFTER = {RLLIB_ENVS[name]: 500 for name in ("CartPoleCrashing", "StatelessCartPole")}
+"""Steps after which episodes are cut that had no limit in RLlib."""
+
 _MUJOCO_TASKS = """
 Ant HalfCheetah Hopper Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher Swimmer
 Walker2d
@@ -138,6 +148,7 @@ CONTINUOUS_IDS = frozenset(
     {
         *("Pendulum-v1", "MountainCarContinuous-v0", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"),
         *("LunarLanderContinuous-v3", "phys2d/Pendulum-v0"),
+        *(RLLIB_ENVS[name] for name in ("RandomLargeObsSpaceEnvContActions", "TransformedActionPendulum")),
     }
 )
 """Envs, beside MuJoCo's, whose actions are continuous."""
@@ -185,6 +196,7 @@ ONE_AGENT: Final = (
     "gymnasium.vector.VectorEnv (SuperSuit makes one), and name it: env: package.module:Class"
 )
 """What to do with an env of several agents."""
+_RLLIB_EXAMPLE = re.compile(r"(?:ray\.rllib\.examples\.envs?\.(?:classes\.)?\w+[.:])?(?P<name>\w+)", re.ASCII)
 _INSIDE_RLLIB = re.compile(r"ray\.(rllib|tune)\.")
 
 _VERSION = re.compile(r"-v[0-9]+$")
@@ -209,6 +221,9 @@ def current_env(env: str) -> tuple[str, Mapping[str, Any]] | None:
         return current_env(plain) or (plain, {})
     if env in LATER_VERSIONS:
         return LATER_VERSIONS[env], {}
+    example = _RLLIB_EXAMPLE.fullmatch(env)
+    if example and example["name"] in RLLIB_ENVS:
+        return RLLIB_ENVS[example["name"]], {}
     task = _TASK.fullmatch(env)
     if task and task["task"] in MUJOCO_TASKS:
         return f"{task['task']}-v{5 if task['task'] == PUSHER else 4}", {}
@@ -265,7 +280,8 @@ def brought_by(env: str) -> PackageEntry | None:
 
 
 def _needs_no_entry_point(env: str) -> bool:
-    return env in GYMNASIUM_IDS or ":" in env or is_of_ale(env) or is_minatar(env) or is_minigrid(env)
+    is_included = env in GYMNASIUM_IDS or env in RLLIB_ENVS.values()
+    return is_included or ":" in env or is_of_ale(env) or is_minatar(env) or is_minigrid(env)
 
 
 def is_of_ale(env: str) -> bool:
@@ -327,13 +343,15 @@ def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
     """Return whether a current id, made with ``env_config``, is known to have continuous actions."""
     if env in ("CarRacing-v3", "LunarLander-v3"):
         return bool(env_config.get("continuous", env in CONTINUOUS_IDS))
+    if env == RLLIB_ENVS["RepeatAfterMeEnv"]:
+        return bool((env_config.get("config") or env_config).get("continuous"))
     return env in CONTINUOUS_IDS or env.rpartition("-")[0] in MUJOCO_TASKS
 
 
 def has_discrete_actions(env: str, env_config: Mapping[str, Any]) -> bool:
     """Return whether a current id, made with ``env_config``, is known to have discrete actions."""
     is_game = is_minatar(env) or (is_of_ale(env) and not env_config.get("continuous"))
-    return is_game or (env in GYMNASIUM_IDS and not has_continuous_actions(env, env_config))
+    return is_game or (env in (*GYMNASIUM_IDS, *RLLIB_ENVS.values()) and not has_continuous_actions(env, env_config))
 
 
 def why_unknown(env: str) -> tuple[str, str]:
@@ -359,6 +377,7 @@ def _closest(env: str) -> str | None:
     ('CartPole-v1', 'ALE/Pong-v5', 'CartPole-v1')
     """
     known = {
+        **RLLIB_ENVS,
         **{game: f"ALE/{game}-v5" for game in ATARI_GAMES},
         **{f"{game}NoFrameskip-v4": f"{game}NoFrameskip-v4" for game in ATARI_GAMES - GAMES_OF_VERSION_5},
         **{f"{game}NoFrameskip-v4": f"ALE/{game}-v5" for game in GAMES_OF_VERSION_5},

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rlexp.config.keys.agents import built_in_base
-from rlexp.config.keys.env_ids import current_env
+from rlexp.config.keys.env_ids import CUT_AFTER, current_env
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metrics import current_metric
@@ -186,7 +186,9 @@ def _env(translation: Translation) -> None:
         added = node_of(missing, node)
         translation.put("config.env_config", (given or added).with_value({**added.entries(), **entries}), node)
     with_settings = f" with env_config {written_keys(missing)}" if missing else ""
-    translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now")
+    limit = CUT_AFTER.get(env_id)
+    cut = f"; its episodes, endless in RLlib, are cut after {limit} steps" if limit else ""
+    translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now{cut}")
 
 
 def _callbacks(translation: Translation) -> None:

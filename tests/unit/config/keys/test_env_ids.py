@@ -105,7 +105,7 @@ def test_old_id_keeps_env_config_of_user(load: Load) -> None:
         ("KaboomNoFrameskip-v4", "is not a Gymnasium environment", "did you mean ALE/Kaboom-v5?"),
         ("Tetris-v4", "is not a Gymnasium environment", "did you mean ALE/Tetris-v5?"),
         ("flatland_sparse", "is not a Gymnasium environment", "--import MODULE"),
-        ("ray.rllib.examples.env.random_env.RandomEnv", "is a class of RLlib", "package.module:Class"),
+        ("ray.rllib.examples.env.two_step_game.TwoStepGame", "is a class of RLlib", "package.module:Class"),
     ],
 )
 def test_unknown_id_is_refused_with_hint(load: Load, env: str, message: str, hint: str) -> None:

@@ -1,0 +1,209 @@
+"""RLlib's example envs, under ids such as ``rllib/StatelessCartPole-v0``; importing this module registers them.
+
+They take their options as RLlib's files give them: as keyword arguments, or in a mapping ``config``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import RescaleAction
+from numpy.typing import NDArray
+
+from rlexp.config.keys.env_ids import CUT_AFTER, RLLIB_ENVS
+
+Array = NDArray[Any]
+Options = Mapping[str, Any]
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+_REWARDS: Final = Box(-1.0, 1.0, (), np.float32)
+
+
+class RandomEnv(gym.Env[Any, Any]):
+    """Shows and pays random numbers, whatever the actions are; each step ends the episode with chance ``p_done``."""
+
+    def __init__(
+        self,
+        config: Options | None = None,
+        observation_space: Box | Discrete | None = None,
+        action_space: Box | Discrete | None = None,
+        **options: Any,
+    ) -> None:
+        given = _given(self, config, options, "p_done", "p_terminated", "max_episode_len", "static_samples")
+        self.observation_space = observation_space or Discrete(2)
+        self.action_space = action_space or Discrete(2)
+        self._chance_of_end: float = given.get("p_terminated", given.get("p_done", 0.1))
+        self._longest: int | None = given.get("max_episode_len")
+        self._is_static: bool = given.get("static_samples", False)
+        self._static: tuple[Any, float] | None = None
+        self._length = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._length = 0
+        return self._shown()[0], {}
+
+    def step(self, action: Any) -> Step:
+        self._length += 1
+        observation, reward = self._shown()
+        is_over = bool(self.np_random.random() < self._chance_of_end)
+        is_cut = self._longest is not None and self._length >= self._longest
+        return observation, reward, is_over, is_cut, {}
+
+    def _shown(self) -> tuple[Any, float]:
+        """Return an observation and a reward; with ``static_samples`` always the first ones."""
+        if self._static is None or not self._is_static:
+            self._static = _drawn(self.observation_space, self.np_random), float(_drawn(_REWARDS, self.np_random))
+        return self._static
+
+
+class RandomLargeObsSpaceEnv(RandomEnv):
+    """RandomEnv with 5000 numbers in an observation."""
+
+    def __init__(self, config: Options | None = None, **options: Any) -> None:
+        super().__init__(config, Box(-1.0, 1.0, (5000,), np.float32), **options)
+
+
+class RandomLargeObsSpaceEnvContActions(RandomEnv):
+    """RandomEnv with 5000 numbers in an observation, and 5 in an action."""
+
+    def __init__(self, config: Options | None = None, **options: Any) -> None:
+        super().__init__(config, Box(-1.0, 1.0, (5000,), np.float32), Box(-1.0, 1.0, (5,), np.float32), **options)
+
+
+class RepeatAfterMeEnv(gym.Env[Any, Any]):
+    """Pays for repeating the observation of ``repeat_delay`` steps before: 1 or -1, or less for a larger distance."""
+
+    def __init__(self, config: Options | None = None, **options: Any) -> None:
+        given = _given(self, config, options, "continuous", "repeat_delay", "episode_len")
+        is_continuous = bool(given.get("continuous", False))
+        space = Box(-1.0, 1.0, (2,), np.float32) if is_continuous else Discrete(2)
+        self.observation_space = self.action_space = space
+        self._delay: int = given.get("repeat_delay", 1)
+        self._length: int = given.get("episode_len", 100)
+        self._shown: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._shown = [0] * self._delay
+        return self._next(), {}
+
+    def step(self, action: Any) -> Step:
+        wanted = self._shown[-1 - self._delay]
+        if isinstance(self.action_space, Box):
+            reward = -float(np.abs(action - wanted).sum())
+        else:
+            reward = 1.0 if action == wanted else -1.0
+        is_over = len(self._shown) > self._length
+        return self._next(), reward, is_over, False, {}
+
+    def _next(self) -> Any:
+        self._shown.append(_drawn(self.observation_space, self.np_random))
+        return self._shown[-1]
+
+
+class StatelessCartPole(CartPoleEnv):
+    """CartPole that shows the place of the cart and the angle of the pole, but no velocities."""
+
+    def __init__(self, config: Options | None = None, render_mode: str | None = None, **options: Any) -> None:
+        _given(self, config, options)
+        super().__init__(render_mode=render_mode)
+        limits = np.array([self.x_threshold, self.theta_threshold_radians], np.float32) * 2
+        self.observation_space = Box(-limits, limits, dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return observation[[0, 2]], info
+
+    def step(self, action: Any) -> Step:
+        observation, *rest = super().step(action)  # type: ignore[no-untyped-call]
+        return observation[[0, 2]], *rest
+
+
+class CartPoleCrashing(CartPoleEnv):
+    """CartPole that fails in steps at random, or after ``crash_after_n_steps``, and is then started anew.
+
+    A failure cuts the episode, as with RLlib's ``restart_failed_sub_environments``. With ``raises`` it is an exception,
+    which costs a worker its process.
+    """
+
+    def __init__(self, config: Options | None = None, render_mode: str | None = None, **options: Any) -> None:
+        names = ("p_crash", "p_crash_reset", "crash_after_n_steps", "init_time_s", "re_init_time_s", "raises")
+        given = _given(self, config, options, *names, "skip_env_checking")
+        super().__init__(render_mode=render_mode)
+        self._chance: float = given.get("p_crash", 0.005)
+        self._chance_in_reset: float = given.get("p_crash_reset", self._chance)
+        self._steps_to_crash: int | None = given.get("crash_after_n_steps")
+        self._seconds_of_restart: float = given.get("re_init_time_s", given.get("init_time_s", 0))
+        self._raises: bool = given.get("raises", False)
+        self._dice = np.random.default_rng()  # with a seed, the env of a replaced worker would fail at the same step
+        self._length = 0
+        time.sleep(given.get("init_time_s", 0))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        self._length = 0
+        if self._dice.random() < self._chance_in_reset:
+            self._crash("reset")
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, info
+
+    def step(self, action: Any) -> Step:
+        self._length += 1
+        observation, reward, is_over, is_cut, info = super().step(action)  # type: ignore[no-untyped-call]
+        if self._length == self._steps_to_crash or self._dice.random() < self._chance:
+            self._crash("step")
+            is_cut = True
+        return observation, float(reward), is_over, is_cut, info
+
+    def _crash(self, method: str) -> None:
+        if self._raises:
+            raise RuntimeError(f"{method} failed, as p_crash of CartPoleCrashing asks for")
+        time.sleep(self._seconds_of_restart)
+
+
+def transformed_action_pendulum(
+    config: Options | None = None, low: float = -1.0, high: float = 1.0, render_mode: str | None = None
+) -> gym.Env[Any, Any]:
+    """Return Pendulum whose actions are numbers from ``low`` to ``high``."""
+    given = {"low": low, "high": high, **(config or {})}
+    return RescaleAction(
+        gym.make("Pendulum-v1", render_mode=render_mode), np.float32(given["low"]), np.float32(given["high"])
+    )
+
+
+def _given(env: gym.Env[Any, Any], config: Options | None, options: Options, *names: str) -> dict[str, Any]:
+    """Return all options of an env; raises TypeError for one that it does not have."""
+    given = {**(config or {}), **options}
+    unknown = sorted(given.keys() - set(names))
+    if unknown:
+        raise TypeError(
+            f"{type(env).__name__} has no option {unknown[0]}; its options are {', '.join(names) or 'none'}"
+        )
+    return given
+
+
+def _drawn(space: gym.Space[Any], rng: np.random.Generator) -> Any:
+    """Return a random element of a space of bounded numbers, or of choices."""
+    if isinstance(space, Box):
+        return np.asarray(rng.uniform(space.low, space.high), space.dtype)
+    assert isinstance(space, Discrete)
+    return int(rng.integers(space.n))
+
+
+_MAKERS: Final[Mapping[str, Callable[..., gym.Env[Any, Any]]]] = {
+    "CartPoleCrashing": CartPoleCrashing,
+    "RandomEnv": RandomEnv,
+    "RandomLargeObsSpaceEnv": RandomLargeObsSpaceEnv,
+    "RandomLargeObsSpaceEnvContActions": RandomLargeObsSpaceEnvContActions,
+    "RepeatAfterMeEnv": RepeatAfterMeEnv,
+    "StatelessCartPole": StatelessCartPole,
+    "TransformedActionPendulum": transformed_action_pendulum,
+}
+for _name, _make in _MAKERS.items():
+    gym.register(RLLIB_ENVS[_name], _make, max_episode_steps=CUT_AFTER.get(RLLIB_ENVS[_name]))
