@@ -65,9 +65,13 @@ class ImportGuard:
     def reading(self, run: Path) -> Iterator[None]:
         """Hide what is beside ``run`` and in the current folder from installed packages in the body.
 
-        They may try to import optional packages that are not installed, and would find files there.
+        They may try to import optional packages that are not installed, and would find files there. Folders inside
+        these that the user's PYTHONPATH names hold packages of the user's: their modules can be found by name.
         """
         places = [run.resolve(), run.resolve().parent, run.resolve().parent.parent, Path.cwd().resolve()]
+        named = (Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
+        beside = {each for each in named if each not in places and any(map(each.is_relative_to, places))}
+        self._allowed |= {each for each in beside if not each.is_relative_to(places[0])}
         self._beside += places
         self._install()
         try:

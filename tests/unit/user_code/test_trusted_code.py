@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -236,6 +237,26 @@ def test_installed_packages_find_no_extras_beside_a_run_that_is_read(run: Path, 
         exec(own, {})
         sys.modules.pop(EVIL)
     exec(optional, {})
+
+
+@pytest.mark.parametrize(("place", "is_found"), [("site", True), ("run/site", False), (".", False)])
+def test_a_package_in_a_folder_of_pythonpath_is_found_by_its_name(
+    place: str, is_found: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run.parent / place.replace("run", run.name)
+    folder.mkdir(exist_ok=True)
+    (folder / f"{EVIL}.py").write_text("value = 1\n", encoding="utf-8")
+    sys.path.append(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    import gymnasium.utils
+
+    by_name = compile(f"import importlib; importlib.import_module('{EVIL}')", str(gymnasium.utils.__file__), "exec")
+    by_statement = compile(f"import {EVIL}", str(gymnasium.utils.__file__), "exec")
+    with GUARD.reading(run):
+        with pytest.raises(ModuleNotFoundError):
+            exec(by_statement, {})
+        with contextlib.nullcontext() if is_found else pytest.raises(ModuleNotFoundError):
+            exec(by_name, {})
 
 
 def test_a_part_that_was_not_decided_is_not_imported(run: Path) -> None:
