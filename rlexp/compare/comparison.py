@@ -135,6 +135,18 @@ class Comparison:
         return sum(len(group.trials) for group in self.groups)
 
     @property
+    def budget(self) -> str | None:
+        """The budget for which its order is an answer, in a sentence; None for a single group."""
+        if len(self.groups) == 1:
+            return None
+        first = [float(trial.curve.along(self.axis)[-1]) for trial in self.groups[0].trials]
+        end = max(first) if self.window is None else self.window.end
+        return (
+            f"This order is for a budget of {amount(end, self.axis)} {self.axis.label}: "
+            "with more, another group may be best."
+        )
+
+    @property
     def what_curves_show(self) -> str:
         """What the curves are made of: the seeds, and an interval if any group has several."""
         sizes = sorted({len(group.trials) for group in self.groups})

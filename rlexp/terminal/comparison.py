@@ -160,7 +160,8 @@ def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
         if len(groups) < len(comparison.groups)
         else ""
     )
-    yield painted(one_line(f"{comparison.metric}: {what}{left_out}"), BOLD, sys.stdout)
+    for line in textwrap.wrap(one_line(f"{comparison.metric}: {what}{left_out}"), width):
+        yield painted(line, BOLD, sys.stdout)
     yield from plot(lines, width, height, unit.label, sys.stdout)
 
 
@@ -187,7 +188,7 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
         yield ""
         yield from _differences(comparison, names, columns)
     yield ""
-    yield from textwrap.wrap(comparison.scoring, columns - 1)
+    yield from textwrap.wrap(" ".join(filter(None, (comparison.scoring, comparison.budget))), columns - 1)
     if comparison.sweep is not None and comparison.importance is not None:
         yield ""
         yield from importance_lines(comparison.sweep, comparison.importance, columns)

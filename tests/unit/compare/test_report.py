@@ -136,6 +136,7 @@ def test_report_has_all_sections(tmp_path: Path) -> None:
         "grid on CartPole-v1",
         "2 groups, 4 trials, compared by episode_reward_mean. Written 2026-01-02 03:04 by rlexp ",
         "env steps 1,800 to 2,000",
+        "This order is for a budget of 2,000 env steps: with more, another group may be best.",
         "186.5",  # (180 + 190) / 2 and seeds 1 and 2
         "reached 100",
         "2 of 2",
@@ -356,6 +357,12 @@ def test_facts_of_summary_are_at_the_head(tmp_path: Path) -> None:
     summary = {"env_steps": 1500, "env_steps_saved": 500, "time_s": 60, "best_found_after_s": 12}
     text = parsed(sweep(tmp_path / "sweep", summary=summary)).text
     assert text.index("The best was found") < text.index("Keys: best values") < text.index("Final scores")
+
+
+def test_the_best_of_a_sweep_is_for_a_budget(tmp_path: Path) -> None:
+    text = parsed(sweep(tmp_path / "sweep")).text
+    assert text.count("This order is for a budget of") == 1
+    assert text.index("The best is configuration") < text.index("This order is for a budget of") < text.index("Keys:")
 
 
 def test_importance_says_how_early_ends_count(tmp_path: Path) -> None:
