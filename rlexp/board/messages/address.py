@@ -35,6 +35,7 @@ NONE: Final = "none"
 _QUEUE_KINDS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "mqtt": "mqtt", "mqtts": "mqtt", "pubsub": "pubsub"}
 _PUBSUB_HINT: Final = "give it as pubsub://PROJECT/TOPIC"
 _ALWAYS_ENCRYPTED: Final = {*_ENCRYPTED.values(), "pubsub"}
+_NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 """X509_V_ERR_CERT_HAS_EXPIRED; the other codes are for a wrong host name or address."""
 _WRONG_HOST: Final = (62, 64)
@@ -280,6 +281,10 @@ def _certificate_problem(address: ServerAddress, error: ssl.SSLCertVerificationE
     if error.verify_code == _EXPIRED:
         return BoardError(
             f"the certificate of {address} has expired", "renew it at the server; is the clock of this machine right?"
+        )
+    if error.verify_code == _NOT_YET_VALID:
+        return BoardError(
+            f"the certificate of {address} is not valid yet", "wait, or set the clock of this machine or of its issuer"
         )
     if error.verify_code in _WRONG_HOST:
         return BoardError(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from rlexp.board.messages.address import (
     read_address,
     read_queue_address,
     require_private,
+    tls_problem,
 )
 from rlexp.board.messages.credentials import (
     MASTER_VARIABLE,
@@ -297,3 +299,20 @@ def test_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Monke
             need()
         assert caught.value.hint == "pip install 'rlexp[redis]'"
     assert trainer_keys(None, "geheim", "t1").key_of("") is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (9, "the certificate of rediss://h:6379 is not valid yet"),
+        (10, "the certificate of rediss://h:6379 has expired"),
+        (62, "the certificate of rediss://h:6379 is for another host name"),
+        (18, "the certificate of rediss://h:6379 is from a CA that is not trusted here: reason"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_named(code: int, says: str) -> None:
+    error = SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, "reason"
+    problem = tls_problem(BoardAddress("rediss", "h", 6379), error)
+    assert problem is not None
+    assert problem.message == says
