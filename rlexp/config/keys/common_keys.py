@@ -33,7 +33,11 @@ def _as_list(value: Any) -> Any:
     return (value,) if isinstance(value, str | dict | UserClass) else value
 
 
-Classes = Annotated[UserClasses, BeforeValidator(_as_list), Expects(f"{UserClass.EXPECTED}, or a list of them")]
+Classes = Annotated[
+    UserClasses,
+    BeforeValidator(_as_list, json_schema_input_type=UserClass | UserClasses | None),
+    Expects(f"{UserClass.EXPECTED}, or a list of them"),
+]
 
 
 class EvaluationConfig(KeyGroup):

@@ -62,6 +62,10 @@ def test_schema_accepts_experiments_folder(validator: Any, path: Path) -> None:
         ("DQN", "{clip_rewards: [0, 1], lr_schedule: [[0, 1], [5, 2]], grad_norm_clipping: null}"),
         ("PPO", "{lambda: 0.9, sgd_minibatch_size: 32, model: {vf_share_layers: true}}"),
         ("APEX", "null"),
+        ("DQN", "{callbacks: 'metrics:Mine'}"),
+        ("DQN", "{callbacks: {'metrics:Mine': {goal: 1}}}"),
+        ("DQN", "{callbacks: ['metrics:Mine', {'metrics:Other': {goal: 1}}]}"),
+        ("DQN", "{callbacks: null}"),
     ],
 )
 def test_schema_accepts(validator: Any, run: str, config: str) -> None:
@@ -85,6 +89,7 @@ def test_schema_accepts(validator: Any, run: str, config: str) -> None:
         ("DQN", "{hiddens: [0]}", ""),
         ("DQN", "{custom_resources_per_worker: {tpu: many}}", ""),
         ("DQN", "{batch_mode: whole}", ""),
+        ("DQN", "{callbacks: Mine}", ""),
         ("DQN", "{}", "stop: {reward: 3},"),
         ("DQN", "{}", "stop: {timesteps_total: -1000},"),
         ("DQN", "{prioritized_replay_alpha: 1.5}", ""),
