@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -32,6 +33,9 @@ _MOST_ITEMS: Final = 5
 _MULTIPLES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _ABBREVIATED = re.compile(r"(?P<number>[-+]?[0-9]+(\.[0-9]+)?)\s*(?P<unit>[kKmMbBgG%])")
 
+_SOME_ENV: Final = "CartPole-v1"
+_MOST_ROUNDS: Final = 4
+"""Wrong values hide conflicts, and conflicts inside a group hide those with other groups."""
 _EXAMPLES = {"env": "write env: CartPole-v1, or env: package.module:Class for one of your own"}
 """Examples for a missing key."""
 
@@ -41,16 +45,84 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
     made = _validated(name, experiment, run)
     if isinstance(made, Experiment):
         return made, ()
-    found = (finding for detail in _first_of_lists(made) for finding in _findings(detail, experiment, run))
-    return None, tuple(found)
+    found = [finding for detail in _first_of_lists(made) for finding in _findings(detail, experiment, run)]
+    return None, tuple(dict.fromkeys((*found, *_right_part(name, experiment, run).conflicts)))
+
+
+def unused_beside_errors(name: str, experiment: Node, run: str) -> Iterator[Finding]:
+    """Yield what a variant would reserve, but its agent cannot use; wrong values are left out."""
+    part = _right_part(name, experiment, run)
+    if part.experiment is not None:
+        found = _apart_from(part.wrong, ("config",), part.experiment.config.unused_resources())
+        yield from conflict_findings(found, experiment, ("config",))
 
 
 def _validated(name: str, experiment: Node, run: str) -> Experiment | list[ErrorDetails]:
-    data = {**experiment.plain(), "name": name, "run": run}
+    return _read({**experiment.plain(), "name": name, "run": run}, run)
+
+
+def _read(data: Mapping[str, Any], run: str) -> Experiment | list[ErrorDetails]:
     try:
         return experiment_class(run).model_validate(data)
     except ValidationError as error:
         return error.errors(include_url=False)
+
+
+@dataclass(frozen=True)
+class _RightPart:
+    """A variant without its wrong values, as pydantic looks for no conflicts in a group that has one."""
+
+    experiment: Experiment | None
+    """The variant without the keys that are wrong or do not fit; None if something else is wrong with it."""
+    wrong: tuple[KeyPath, ...]
+    """The keys that were left out."""
+    conflicts: tuple[Finding, ...]
+    """The conflicts between the others."""
+
+
+def _right_part(name: str, experiment: Node, run: str) -> _RightPart:
+    data = {**experiment.plain(), "name": name, "run": run}
+    wrong: list[KeyPath] = [] if "env" in data else [("env",)]
+    found: list[Finding] = []
+    for _ in range(_MOST_ROUNDS):
+        made = _read({"env": _SOME_ENV, **data}, run)
+        if isinstance(made, Experiment):
+            return _RightPart(made, tuple(wrong), tuple(found))
+        left_out: list[KeyPath] = []
+        for detail in made:
+            path = detail["loc"]
+            if detail["type"] != CONFLICT:
+                left_out.append(_key_of(path))
+                continue
+            conflicts = detail["ctx"]["conflicts"]
+            found += conflict_findings(_apart_from(wrong, path, conflicts), experiment, path)
+            left_out += [(*path, *key.split(".")) for conflict in conflicts for key in conflict.keys]
+        for path in left_out:
+            _leave_out(data, path)
+        wrong += left_out
+    return _RightPart(None, tuple(wrong), tuple(found))
+
+
+def _key_of(path: KeyPath) -> KeyPath:
+    """Return the key at the beginning of a path into its value, such as one item of a list."""
+    names = [place for place, part in enumerate(path) if not isinstance(part, str) or part == _KEY_MARK]
+    return path[: names[0]] if names else path
+
+
+def _leave_out(data: Any, path: KeyPath) -> None:
+    *groups, name = path
+    for group in groups:
+        data = data.get(group) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        data.pop(name, None)
+
+
+def _apart_from(wrong: Iterable[KeyPath], group: KeyPath, conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
+    """Yield the conflicts that are about none of the ``wrong`` keys."""
+    for conflict in conflicts:
+        paths = [(*group, *key.split(".")) for key in conflict.keys]
+        if not any(path[: len(each)] == each or each[: len(path)] == path for path in paths for each in wrong):
+            yield conflict
 
 
 def _first_of_lists(details: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:

@@ -20,7 +20,7 @@ from rlexp.config.rllib.values import use_current_values
 from rlexp.config.space.grid import SEARCH, Axis, line_of, variant_indices
 from rlexp.config.space.samplers import EVAL, FREE_FORM, PYTHON_KEYS, SAMPLERS, sampler_in
 from rlexp.config.translation import Translation
-from rlexp.config.validation import conflict_findings, unknown_keys, validated
+from rlexp.config.validation import conflict_findings, unknown_keys, unused_beside_errors, validated
 from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at, dotted, shown_key, written
 
 Data = dict[str, Any]
@@ -67,8 +67,8 @@ def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOp
     _refuse_unknown_env(translation, options)
     experiment, wrong = validated(name, translation.experiment, run)
     problems = (*translation.problems, *wrong)
-    if experiment is not None and problems and options.adjust is None:  # else they would show up once these are mended
-        problems += tuple(unused_resources(experiment, translation.experiment))
+    if problems and options.adjust is None:  # else they would show up once these are mended
+        problems += tuple(unused_beside_errors(name, translation.experiment, run))
     if experiment is None or problems:
         return Variant(None, translation.experiment, problems, tuple(translation.notices))
     return Variant(experiment, translation.experiment, (), tuple(translation.notices))

@@ -313,7 +313,8 @@ class CommonConfig(CommonKeys):
             users = "the learner uses" if processes is None else f"{processes.number} learners use"
             message = f"num_gpus: {self.num_gpus:g} reserves {self.num_gpus:g} GPUs, but {users} {most}"
             more = f", or {self.LEARNERS_KEY}: {math.ceil(self.num_gpus)}" if self.LEARNERS_KEY else ""
-            yield Conflict(("num_gpus",), message, f"write num_gpus: {most}{more}; --fit lowers it for you")
+            keys = ("num_gpus", *filter(None, (self.LEARNERS_KEY,)))
+            yield Conflict(keys, message, f"write num_gpus: {most}{more}; --fit lowers it for you")
         if self.num_gpus_per_worker and not self.WORKERS_USE_GPUS:
             message = f"num_gpus_per_worker: {self.num_gpus_per_worker:g} reserves GPUs, but workers use none"
             hint = "write num_gpus_per_worker: 0; --fit lowers it for you"

@@ -208,6 +208,38 @@ def test_load_reports_text_and_key_problems_together(write: Write) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "messages"),
+    [
+        (
+            "{num_gpus: 2, lr: fast, num_gpus_per_worker: 0.1, train_batch_size: 100000}",
+            [
+                "config.num_gpus: 2 reserves 2 GPUs, but the learner uses 1",
+                "config.lr must be a number > 0, got the string 'fast'",
+                "config.num_gpus_per_worker: 0.1 reserves GPUs, but workers use none",
+                "config.train_batch_size is 100000, more than buffer_size, which is 50000",
+            ],
+        ),
+        (  # what depends on the wrong value is unknown
+            "{train_batch_size: 100000, buffer_size: many}",
+            ["config.buffer_size must be a whole number >= 1, got the string 'many'"],
+        ),
+    ],
+)
+def test_wrong_values_hide_no_conflict_between_right_ones(config: str, messages: list[str], write: Write) -> None:
+    found = problems(write(f"{MINIMAL.replace('APEX', 'DQN')}  config: {config}\n"))
+    assert [message for _, message, _ in found] == messages
+
+
+def test_a_missing_env_hides_no_conflict(write: Write) -> None:
+    text = MINIMAL.replace("APEX", "DQN").replace("  env: CartPole-v1\n", "")
+    found = problems(write(f"{text}  config: {{num_gpus: 2}}\n"))
+    assert [message for _, message, _ in found] == [
+        "env is missing",
+        "config.num_gpus: 2 reserves 2 GPUs, but the learner uses 1",
+    ]
+
+
 @pytest.mark.parametrize("name", ["../../x", ".", "'..'", '"\\e[2J"', '"\\x9b31m"', '"\\u202egnp"'])
 def test_experiment_name_must_be_a_folder_name(name: str, write: Write) -> None:
     where, message, _ = problems(write(MINIMAL.replace("a:", f"{name}:", 1)))[0]
