@@ -16,7 +16,7 @@ from rlexp.config.space.grid import GRID
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import Notice, UsageError
 from rlexp.files import to_json
-from rlexp.runs.record import RESOLVED_FILE, SEE_LS
+from rlexp.runs.record import RESOLVED_FILE, hint_to_runs
 from rlexp.text import MISSING, masked
 
 Settings = Mapping[str, str]
@@ -161,7 +161,7 @@ def _matches(pattern: Path) -> list[Path]:
     """Return the directories that match a pattern: a shell does not expand it after a name and ``=``."""
     found = [Path(path) for path in sorted(glob.glob(str(pattern))) if Path(path).is_dir()]
     if not found:
-        raise UsageError(f"path {pattern} does not exist", SEE_LS)
+        raise UsageError(f"path {pattern} does not exist", hint_to_runs(pattern))
     return found
 
 

@@ -19,10 +19,10 @@ from rlexp.processes.locks import LOCK_FILE, RUN_FILE, is_in_use
 from rlexp.runs.record import (
     PARAMETERS_FILE,
     RESOLVED_FILE,
-    SEE_LS,
     RunRecord,
     Status,
     TrialRecord,
+    hint_to_runs,
     is_in_run,
     read_run_record,
 )
@@ -98,7 +98,7 @@ class TrialFolder:
 def trials_at(path: Path) -> list[TrialFolder]:
     """Return the trials of the run at ``path``, or the one trial there; raises UsageError for anything else."""
     if not os.path.exists(path):  # unlike Path.exists, it raises no error for a name that is too long
-        raise UsageError(f"path {path} does not exist", SEE_LS)
+        raise UsageError(f"path {path} does not exist", hint_to_runs(path))
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
     problem = why_closed(path)
@@ -116,7 +116,8 @@ def trials_at(path: Path) -> list[TrialFolder]:
     if os.path.isfile(path / RUN_FILE):
         raise UsageError(f"{path} has no trials yet")
     holds_runs = any(os.path.isfile(below / RUN_FILE) for below in path.iterdir())
-    raise UsageError(f"{path} is neither a run nor a trial", f"its runs are: {path}/*" if holds_runs else SEE_LS)
+    hint = f"its runs are: {path}/*" if holds_runs else hint_to_runs(path)
+    raise UsageError(f"{path} is neither a run nor a trial", hint)
 
 
 def why_closed(directory: Path) -> str | None:
@@ -253,7 +254,8 @@ def _run(path: Path) -> Found:
     except ResumeError as error:
         if in_use and not os.path.exists(path / RUN_FILE):  # it has just begun
             return Found(path, Status.RUNNING, started=_changed(path))
-        return Found(path, DAMAGED, error.message, started=_changed(path))
+        problem = "; ".join(filter(None, (error.message, error.hint)))
+        return Found(path, DAMAGED, problem, started=_changed(path))
     folders = [path / name for name, _ in directories_of(record)]
     return _found(path, _status(record.status, in_use), folders, record.trials, record)
 

@@ -18,7 +18,7 @@ from typing import Final
 from rlexp.errors import UsageError
 from rlexp.files import open_regular
 from rlexp.processes.signals import SignalHandlers
-from rlexp.runs.record import SEE_LS
+from rlexp.runs.record import hint_to_runs
 
 _EVENT_FILES: Final = "*tfevents*"
 _USUAL_PORTS: Final = range(6006, 6106)
@@ -68,7 +68,7 @@ def _serve(path: Path, host: str, port: int) -> str:
 
 def _check(path: Path) -> None:
     if not os.path.exists(path):
-        raise UsageError(f"path {path} does not exist", SEE_LS)
+        raise UsageError(f"path {path} does not exist", hint_to_runs(path))
     if not path.is_dir():
         raise UsageError(f"{path} is a file", f"name the directory of a run, for example {path.parent}")
     if next(path.rglob(_EVENT_FILES), None) is None:

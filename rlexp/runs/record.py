@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -40,7 +41,11 @@ PARAMETERS_FILE: Final = "params.json"
 """A trial's agent, environment and keys."""
 FORMAT: Final = 1
 EVALUATED_REWARD: Final = "evaluation/episode_reward_mean"
-SEE_LS: Final = "rlexp ls DIR lists runs"
+_SEE_LS: Final = "rlexp ls DIR lists runs"
+_IF_DAMAGED: Final = (
+    "put back a copy of it; without one, rlexp logs and rlexp compare still read its trials, "
+    "and rlexp evaluate a checkpoint in them"
+)
 _PACKAGES: Final = ("ray", "torch", "gymnasium", "numpy")
 _NOTHING_ELSE: Final = ConfigDict(extra="forbid")
 
@@ -193,15 +198,15 @@ def read_run_record(run_directory: Path) -> RunRecord:
             return _reader().validate_python(content)
     except FileNotFoundError:
         if not run_directory.exists():
-            raise ResumeError(f"path {run_directory} does not exist", SEE_LS) from None
+            raise ResumeError(f"path {run_directory} does not exist", hint_to_runs(run_directory)) from None
         message = f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}"
         raise ResumeError(message, hint_to_runs(run_directory)) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ResumeError(f"{path} is damaged ({where}: {first['msg']})") from None
+        raise ResumeError(f"{path} is damaged ({where}: {first['msg']})", _IF_DAMAGED) from None
     except (OSError, ValueError) as error:
-        raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})") from error
+        raise ResumeError(f"{path} is damaged ({type(error).__name__}: {error})", _IF_DAMAGED) from error
     raise ResumeError(f"{path} was written by another version of rlexp", "use the version that it names")
 
 
@@ -213,15 +218,23 @@ def _reader() -> TypeAdapter[RunRecord]:
 def _refuse_other_form(path: Path, content: Any) -> None:
     """Raise ResumeError for a file of another program with the same name."""
     if not isinstance(content, dict):
-        raise ResumeError(f"{path} does not belong to a run of rlexp: it has no mapping", SEE_LS)
+        raise ResumeError(f"{path} does not belong to a run of rlexp: it has no mapping", _SEE_LS)
     if not isinstance(content.get("format"), int):
-        raise ResumeError(f"{path} does not belong to a run of rlexp: its format is not a number", SEE_LS)
+        raise ResumeError(f"{path} does not belong to a run of rlexp: its format is not a number", _SEE_LS)
 
 
 def hint_to_runs(path: Path) -> str:
-    """Return the hint for a directory that is not a run: a run in it, or else how to list runs."""
-    inside = min((found.parent for found in path.glob(f"*/{RUN_FILE}")), default=None)
-    return SEE_LS if inside is None else f"name a run in it, for example {inside}; rlexp ls {path} lists them"
+    """Return the hint for a path that is not a run: a run in it, or one of nearly that name, or how to list runs."""
+    try:
+        inside = min((found.parent for found in path.glob(f"*/{RUN_FILE}")), default=None)
+        near = [found.parent for form in ("*", "*/*") for found in path.parent.glob(f"{form}/{RUN_FILE}")]
+    except (OSError, ValueError):
+        return _SEE_LS
+    if inside is not None:
+        return f"name a run in it, for example {inside}; rlexp ls {path} lists them"
+    close = get_close_matches(path.stem, [run.name for run in near], n=1)
+    meant = next((run for run in near if run.name in close), None)
+    return _SEE_LS if meant is None else f"did you mean {meant}? {_SEE_LS}"
 
 
 def is_in_run(directory: str) -> bool:

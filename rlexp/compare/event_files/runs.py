@@ -33,6 +33,7 @@ from rlexp.compare.event_files.framing import HEADER_BYTES, begins_with_frame
 from rlexp.compare.event_files.gathering import LogGatherer
 from rlexp.errors import UsageError
 from rlexp.files import open_regular
+from rlexp.runs.record import hint_to_runs
 from rlexp.sample_batch import Array
 
 _NEVER = np.iinfo(np.int64).max
@@ -120,7 +121,9 @@ def find_runs(paths: Sequence[Path], leave_out: Callable[[OSError], None] = lamb
             _refuse_other_file(path)
         found = _runs_at(path, leave_out)
         if not found:
-            what = f"{path} contains no event files" if os.path.exists(path) else f"path {path} does not exist"
+            if not os.path.exists(path):
+                raise UsageError(f"path {path} does not exist", hint_to_runs(path))
+            what = f"{path} contains no event files"
             raise UsageError(what, "name event files (*tfevents*), or directories that contain some")
         runs |= {run.name: run for run in found if run.name not in runs}
     return list(runs.values())
@@ -291,4 +294,7 @@ def _hint(pattern: str, tags: Sequence[str]) -> str:
     near = get_close_matches(pattern, [*tags, *endings], n=1)
     if near:
         return f"did you mean {near[0]}?"
+    having = [ending for ending in endings if pattern.lower() in ending.lower()]
+    if having:
+        return f"--tag '*{pattern.lower()}*' matches {having[0]} and {len(having) - 1} more"
     return f"the tags are {', '.join(tags[:5])}{' …' if len(tags) > 5 else ''}" if tags else "there are no tags"

@@ -29,7 +29,6 @@ from rlexp.runs.checkpoints.trial import (
 from rlexp.runs.directories import refuse_foreign
 from rlexp.runs.record import (
     EVALUATED_REWARD,
-    SEE_LS,
     RunRecord,
     TrialRecord,
     hint_to_runs,
@@ -69,7 +68,7 @@ def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
         if trials:
             return _best(path.parent, record, trials, trusted)
     if not path.exists():
-        raise ResumeError(f"path {path} does not exist", SEE_LS)
+        raise ResumeError(f"path {path} does not exist", hint_to_runs(path))
     raise ResumeError(f"{path} is neither a run, nor a trial, nor a checkpoint", hint_to_runs(path))
 
 

@@ -105,7 +105,9 @@ def test_run_that_has_just_begun_is_not_damaged(tmp_path: Path) -> None:
     assert [found.status for found in found_at(tmp_path)] == [DAMAGED]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', "[" * 10**5, "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 1, "trials": "none"}', '{"format": 1}', '{"format": 99}', "[" * 10**5, "\0"]
+)
 def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
     path = run(tmp_path / "pong")
     (path / "run.json").write_text(text)
@@ -114,6 +116,8 @@ def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
     assert by_name["good"].status == Status.TERMINATED
     assert by_name["pong"].status == DAMAGED
     assert "run.json" in str(by_name["pong"].problem)
+    remedies = ("rlexp logs and rlexp compare still read its trials", "use the version that it names", "rlexp ls DIR")
+    assert any(remedy in str(by_name["pong"].problem) for remedy in remedies)
     assert [found.status for found in found_at(path)] == [DAMAGED]
 
 

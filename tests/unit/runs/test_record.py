@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.errors import ResumeError
 from rlexp.runs.directories import refuse_foreign, run_of
-from rlexp.runs.record import git_commit
+from rlexp.runs.record import git_commit, hint_to_runs
 
 OWN = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 NAMED = {
@@ -165,3 +165,23 @@ def test_run_of_a_checkpoint_is_the_checkpoint_itself_once_it_was_copied(tmp_pat
     assert run_of(checkpoint) == checkpoint
     (tmp_path / "run.json").touch()
     assert run_of(checkpoint) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("results/cartpole", "did you mean results/cartpole-dqn? rlexp ls DIR lists runs"),
+        ("cartpole-dqn", "did you mean results/cartpole-dqn? rlexp ls DIR lists runs"),
+        ("cartpole-dqn.yaml", "did you mean results/cartpole-dqn? rlexp ls DIR lists runs"),
+        ("results", "name a run in it, for example results/cartpole-dqn; rlexp ls results lists them"),
+        ("nothing", "rlexp ls DIR lists runs"),
+        ("x" * 5000, "rlexp ls DIR lists runs"),
+    ],
+)
+def test_a_path_that_is_no_run_is_compared_with_runs(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results/cartpole-dqn").mkdir(parents=True)
+    (tmp_path / "results/cartpole-dqn/run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert hint_to_runs(Path(typed)) == meant

@@ -279,6 +279,9 @@ def test_glob_without_match() -> None:
     with pytest.raises(UsageError, match="no tag matches los") as error:
         globs.refuse_unmatched(["train/loss", "reward"])
     assert error.value.hint == "did you mean loss?"
+    with pytest.raises(UsageError) as error:
+        globs.refuse_unmatched(["ray/tune/los", "info/episode_reward_max", "info/episode_reward_mean"])
+    assert error.value.hint == "--tag '*reward*' matches episode_reward_max and 1 more"
     TagGlobs([]).refuse_unmatched([])
     TagGlobs(["reward"]).refuse_unmatched(["train/reward"])
 
