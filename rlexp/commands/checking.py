@@ -19,6 +19,7 @@ from rlexp.cluster.shortcuts import SHORTCUTS
 from rlexp.commands.basic_options import AsJson, Debug
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, Overrides, Seed, load_options, room_of
+from rlexp.commands.without_file import refuse_names
 from rlexp.config.load import Plan, converted_file, load_plan
 from rlexp.errors import ConfigError, Problem, RlexpError, UsageError
 from rlexp.processes.family import find_leftovers
@@ -56,6 +57,7 @@ def check(
 
     Nothing is trained or created.
     """
+    refuse_names(files, "init --algo {agent} --env {env}")
     joining = choose(address, os.environ)
     options = load_options(imports, allow_unknown, fit, joining)
     load = partial(load_plan, files, overrides or (), seed, options)
@@ -143,6 +145,7 @@ def convert(
 
     Each change has a comment.
     """
+    refuse_names([path], "init --algo {agent} --env {env}")
     print(converted_file(path, load_options(imports, allow_unknown)), end="")
 
 

@@ -60,7 +60,7 @@ _HEAD: Final = """\
 # {agent} on {env}. rlexp explain KEY says more about a line, rlexp explain {agent} lists all keys.
 #   rlexp check --env {file}    finds mistakes in this file and in the env
 #   rlexp run {file}            trains; Ctrl-C stops with a checkpoint, and rlexp resume goes on
-#   rlexp run {file} --seed 1   the same with another seed; num_samples: 5 trains five
+#   rlexp run {file} --seed 1   the same with another seed; --seeds 5 trains with five
 """
 _ENV: Final = '''\
 """An env to begin with: replace what it does, and keep what test_MODULE.py asks of it."""

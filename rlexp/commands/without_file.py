@@ -21,6 +21,7 @@ from rlexp.config.examples import examples
 from rlexp.config.keys.agents import find_agent
 from rlexp.config.keys.env_ids import current_env, is_known
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.user_code import env_classes_in
 from rlexp.config.load import load_experiments, load_plan
 from rlexp.config.plan import Plan
 from rlexp.config.reference.hints import metric_meant
@@ -72,6 +73,7 @@ _NAMED_BY: Final = {"run": "--algo", "algo": "--algo", "env": "--env"}
 _REPLAY: Final = "buffer_size"
 _REPLAY_OF_PROBE: Final = 5000
 _ENV_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
+_ENV_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _BESIDE_A_FILE: Final = {
     "--algo": "rlexp run FILE -o run=APEX overrides a value in the file",
     "--env": "rlexp run FILE -o env=CartPole-v1 overrides a value in the file",
@@ -87,7 +89,7 @@ def source_of(
         if files and value is not None:
             raise UsageError(f"{option} cannot be combined with a file", _BESIDE_A_FILE[option])
     if files:
-        _refuse_names(files, command)
+        refuse_names(files, f"{command} --algo {{agent}} --env {{env}}")
         return Source(tuple(files))
     if algo is None or env is None:
         wanted = f"rlexp {command} --algo {algo or _USUAL[0]} --env {shlex.quote(env or _USUAL[1])}"
@@ -95,17 +97,26 @@ def source_of(
     return Source(agent=algo, env=env, name=name)
 
 
-def _refuse_names(files: Sequence[Path], command: str) -> None:
-    """Raise UsageError for the name of an agent, env or example in place of a file: it says which command is meant."""
+def refuse_names(files: Sequence[Path], without: str) -> None:
+    """Raise UsageError for the name of an agent, env or example, or a Python file, in place of an experiment file.
+
+    ``without`` is the command without a file that the error names: ``run --algo {agent} --env {env}``.
+    """
     missing = [str(file) for file in files if not os.path.exists(file)]
     named = next((each.name for each in (examples() if missing else ()) if each.name in missing), None)
     if named is not None:
         raise UsageError(f"{named} is an example, not a file here", f"rlexp examples {named} copies it to this folder")
     agents, envs = list(filter(None, map(_agent, missing))), list(filter(_is_env, missing))
-    if agents or envs:
-        what = f"{envs[0]} is an environment" if envs else f"{agents[0]} is an agent"
-        names = (agents[0] if agents else _USUAL[0], shlex.quote(envs[0] if envs else _USUAL[1]))
-        raise UsageError(f"{what}, not an experiment file", f"rlexp {command} --algo {names[0]} --env {names[1]}")
+    programs = [file for file in files if file.suffix == ".py" and os.path.isfile(file)]
+    if not (agents or envs or programs):
+        return
+    what = f"{agents[0]} is an agent" if agents else ""
+    what = f"{envs[0]} is an environment" if envs else what
+    if programs and not envs:
+        envs = [next(iter(env_classes_in(programs[0])), f"{programs[0].stem}:Class")]
+        what = f"{programs[0]} is a Python file"
+    agent, env = agents[0] if agents else _USUAL[0], shlex.quote(envs[0] if envs else _USUAL[1])
+    raise UsageError(f"{what}, not an experiment file", f"rlexp {without.format(agent=agent, env=env)}")
 
 
 def _agent(word: str) -> str | None:
@@ -113,7 +124,8 @@ def _agent(word: str) -> str | None:
 
 
 def _is_env(word: str) -> bool:
-    return is_known(word) or current_env(word) is not None or _ENV_VERSION.fullmatch(word) is not None
+    names = (_ENV_VERSION, _ENV_CLASS)
+    return is_known(word) or current_env(word) is not None or any(name.fullmatch(word) for name in names)
 
 
 def experiment_flags(stop: Sequence[str] | None, lr: str | None = None, config: str | None = None) -> tuple[Flag, ...]:

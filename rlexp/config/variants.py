@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rlexp.config.command_line import LoadOptions
 from rlexp.config.keys import env_ids
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName, key_table
+from rlexp.config.keys.user_code import env_classes_in
 from rlexp.config.rllib.ages import Age, leave_out_ignored
 from rlexp.config.rllib.groups import TRIAL_RESOURCES
 from rlexp.config.rllib.names import arranged, old_groups, read_literal, use_current_names
@@ -26,6 +28,8 @@ from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at, dotted,
 Data = dict[str, Any]
 
 _SAMPLERS = (*PYTHON_KEYS, *SAMPLERS)
+_MOST_MODULES = 50
+"""Most modules of a folder that are searched for a class."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,20 @@ def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:
         return
     if env_ids.ENV_ID.fullmatch(env.value):
         message, hint = env_ids.why_unknown(env.value)
+        meant = _class_meant(env.value)
+        hint = f"did you mean {meant}?" if meant else hint
         translation.problems.append(Finding(env.place, f"env {shown_key(env.value)} {message}", hint))
+
+
+def _class_meant(name: str) -> str | None:
+    """Return the env class, ``maze:Maze``, of which ``name`` is the module or the class; the module is in this folder.
+
+    None if there is none, or several.
+    """
+    module = Path(f"{name}.py")
+    files = [module] if module.is_file() else sorted(Path().glob("*.py"))[:_MOST_MODULES]
+    found = [each for file in files for each in env_classes_in(file) if name in each.split(":")]
+    return found[0] if len(found) == 1 else None
 
 
 def _without(

@@ -160,6 +160,64 @@ def test_what_is_wrong_is_named_with_what_works(words: list[str], error: str, hi
     assert done.stderr.splitlines() == [f"error: {error}", *([f"hint:  {hint}"] if hint else [])]
 
 
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (
+            ["run", "maze.py"],
+            "maze.py is a Python file, not an experiment file",
+            "rlexp run --algo PPO --env maze:Maze",
+        ),
+        (
+            ["check", "maze.py"],
+            "maze.py is a Python file, not an experiment file",
+            "rlexp init --algo PPO --env maze:Maze",
+        ),
+        (
+            ["convert", "maze.py"],
+            "maze.py is a Python file, not an experiment file",
+            "rlexp init --algo PPO --env maze:Maze",
+        ),
+        (
+            ["run", "broken.py"],
+            "broken.py is a Python file, not an experiment file",
+            "rlexp run --algo PPO --env broken:Class",
+        ),
+        (
+            ["run", "maze:Maze"],
+            "maze:Maze is an environment, not an experiment file",
+            "rlexp run --algo PPO --env maze:Maze",
+        ),
+        (["check", "dqn"], "DQN is an agent, not an experiment file", "rlexp init --algo DQN --env CartPole-v1"),
+        (
+            ["run", "--algo", "DQN", "--env", "maze"],
+            "--env maze  env maze is not a Gymnasium environment",
+            "did you mean maze:Maze?",
+        ),
+        (
+            ["run", "--algo", "DQN", "--env", "Maze"],
+            "--env Maze  env Maze is not a Gymnasium environment",
+            "did you mean maze:Maze?",
+        ),
+        (
+            ["run", "--algo", "DQN", "--env", "maze:Maze", "--env-config", "size=3"],
+            "rlexp run has no option --env-config",
+            "-o env_config.size=3 sets this key",
+        ),
+        (
+            ["train", "--run", "DQN", "--env", "maze:Maze", "--gamma", "0.9"],
+            "rlexp train has no option --gamma",
+            "-o gamma=0.9 sets this key",
+        ),
+    ],
+)
+def test_an_env_of_ones_own_is_found_by_its_file(words: list[str], error: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "maze.py").write_text(OWN_ENV)
+    (tmp_path / "broken.py").write_text("class Half(gymnasium.Env):\n  def\n")
+    done = rlexp(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()) == (2, [f"error: {error}", f"hint:  {hint}"])
+
+
 def test_an_unknown_env_is_compared_with_known_ones() -> None:
     done = rlexp("run", "--algo", "PPO", "--env", "Cartpole-v1")
     error, hint = done.stderr.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,21 @@ def modules_of(env: str) -> tuple[str, ...]:
     """Return the modules that an env's name makes a run import: that in ``package.module:Class``, or none."""
     module, colon, _ = env.partition(":")
     return (module,) if colon else ()
+
+
+def env_classes_in(file: Path) -> tuple[str, ...]:
+    """Return the classes of a module that derive from ``Env``, as ``module:Class``; the module is read, not run."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError, MemoryError, RecursionError):
+        return ()
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return tuple(f"{file.stem}:{each.name}" for each in classes if any(map(_is_env_class, each.bases)))
+
+
+def _is_env_class(base: ast.expr) -> bool:
+    name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+    return name.endswith("Env")
 
 
 def folders_for(files: Iterable[Path]) -> tuple[str, ...]:

@@ -143,7 +143,8 @@ def override_meant(name: str, value: str | None = None) -> str | None:
     if key is None:
         stop = metric_meant(name)
         return f"stop.{stop}={value or _EXAMPLE}" if stop else None
-    return f"{key.dotted.removeprefix(_CONFIG)}={_example_value(key) if value is None else value}"
+    part = "." if value is not None and re.match(r"\w+=", value) else "="  # --env-config length=5
+    return f"{key.dotted.removeprefix(_CONFIG)}{part}{_example_value(key) if value is None else value}"
 
 
 def _key_meant(name: str) -> KeyReference | None:
