@@ -18,12 +18,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlexp.config.keys.common import ActionScaling, CommonConfig, PlayableActions
+from rlexp.config.keys.entry_points import PackageEntry
 from rlexp.config.keys.env_ids import (
+    BULLET_IDS,
     ENVPOOL,
     GROUP,
     ONE_AGENT,
     RLLIB_ENVS,
-    PackageEntry,
     brought_by,
     has_game_frames,
     is_atari,
@@ -248,6 +249,7 @@ def _register_package(env_id: str) -> None:
         (is_of_ale, _register_ale_ids, "the Arcade Learning Environment", "atari"),
         (is_minatar, _register_minatar_ids, "MinAtar", "minatar"),
         (is_minigrid, lambda: importlib.import_module("minigrid"), "MiniGrid", "minigrid"),
+        (BULLET_IDS.__contains__, _register_bullet_ids, "PyBullet", "pybullet"),
     )
     if env_id in RLLIB_ENVS.values():
         importlib.import_module("rlexp.envs.rllib_envs")
@@ -273,3 +275,7 @@ def _register_minatar_ids() -> None:
         importlib.import_module("minatar.gym").register_envs()
     finally:
         root.setLevel(level)
+
+
+def _register_bullet_ids() -> None:
+    importlib.import_module("pybullet_envs_gymnasium")

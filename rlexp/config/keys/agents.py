@@ -20,7 +20,7 @@ from rlexp.config.keys.a2c import A2CExperiment, A3CExperiment, PGExperiment
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
-from rlexp.config.keys.env_ids import PackageEntry, entry_points
+from rlexp.config.keys.entry_points import PackageEntry, entry_points
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment

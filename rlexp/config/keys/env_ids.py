@@ -11,68 +11,12 @@ namespace before the slash of several ids::
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
-INSTALLED_IN: tuple[str, ...] = tuple(path for path in sys.path if path not in ("", str(Path.cwd())))
-"""Where packages are searched: without the folders of experiments and runs, which come to ``sys.path`` later."""
-
-
-@dataclass(frozen=True)
-class PackageEntry:
-    """An entry point, and its packages."""
-
-    name: str
-    """The name in its package's spelling."""
-    value: str
-    """``package.module:attribute``."""
-    packages: tuple[str, ...]
-    """The packages with an entry point of this name, as pip shows them. The first one in the path is first; this is its
-    entry point."""
-
-    @property
-    def package(self) -> str:
-        """The package of the entry point."""
-        return self.packages[0]
-
-    @property
-    def module(self) -> str:
-        """The module that has it."""
-        return self.value.partition(":")[0]
-
-
-def entry_points(group: str, key_of: Callable[[str], str] = str) -> Mapping[str, PackageEntry]:
-    """Return the entry points of installed packages in a group, by ``key_of`` their names."""
-    return _entry_points(INSTALLED_IN, group, key_of)
-
-
-@cache
-def _entry_points(path: tuple[str, ...], group: str, key_of: Callable[[str], str]) -> Mapping[str, PackageEntry]:
-    from importlib.metadata import distributions  # its import takes longer than all keys
-
-    found: dict[str, PackageEntry] = {}
-    seen: set[str] = set()
-    for distribution in distributions(path=list(path)):
-        package = distribution.metadata["Name"]
-        if package is None or _as_pip_compares(package) in seen:  # the first in the path is the one that is imported
-            continue
-        seen.add(_as_pip_compares(package))
-        for entry in distribution.entry_points.select(group=group):
-            first = found.get(key_of(entry.name), PackageEntry(entry.name, entry.value, ()))
-            found[key_of(entry.name)] = PackageEntry(first.name, first.value, (*first.packages, package))
-    return MappingProxyType(found)
-
-
-def _as_pip_compares(package: str) -> str:
-    """Return the same name for all spellings of a package: ``my-cql`` for My_CQL and my.cql."""
-    return re.sub(r"[-_.]+", "-", package).lower()
-
+from rlexp.config.keys.entry_points import PackageEntry, entry_points
 
 GROUP: Final = "rlexp.envs"
 
@@ -142,6 +86,13 @@ MUJOCO_TASKS = frozenset(_MUJOCO_TASKS.split())
 """MuJoCo's tasks: versions 1 to 3 need the library mujoco-py; version 4 is the first without it."""
 PUSHER = "Pusher"
 """Its version 4 needs mujoco before 3, which NumPy 2 cannot load."""
+
+_BULLET_TASKS = """
+Ant HalfCheetah Hopper Humanoid HumanoidFlagrun HumanoidFlagrunHarder InvertedDoublePendulum InvertedPendulum
+InvertedPendulumSwingup Pusher Reacher Thrower Walker2D
+"""
+BULLET_IDS = frozenset(f"{task}BulletEnv-v0" for task in _BULLET_TASKS.split())
+"""PyBullet's envs, all with continuous actions."""
 
 BOX2D_TASKS = frozenset({"BipedalWalker", "BipedalWalkerHardcore", "CarRacing", "LunarLander", "LunarLanderContinuous"})
 CONTINUOUS_IDS = frozenset(
@@ -280,7 +231,7 @@ def brought_by(env: str) -> PackageEntry | None:
 
 
 def _needs_no_entry_point(env: str) -> bool:
-    is_included = env in GYMNASIUM_IDS or env in RLLIB_ENVS.values()
+    is_included = env in GYMNASIUM_IDS or env in RLLIB_ENVS.values() or env in BULLET_IDS
     return is_included or ":" in env or is_of_ale(env) or is_minatar(env) or is_minigrid(env)
 
 
@@ -327,6 +278,8 @@ def package_of(env: str) -> Package | None:
         return Package("Box2D", "rlexp[box2d]")
     if task in MUJOCO_TASKS:
         return Package("mujoco", "rlexp[mujoco]")
+    if env in BULLET_IDS:
+        return Package("pybullet_envs_gymnasium", "rlexp[pybullet]")
     if env.startswith(ENVPOOL):
         return Package("envpool", "rlexp[envpool]")
     if is_minatar(env):
@@ -345,7 +298,7 @@ def has_continuous_actions(env: str, env_config: Mapping[str, Any]) -> bool:
         return bool(env_config.get("continuous", env in CONTINUOUS_IDS))
     if env == RLLIB_ENVS["RepeatAfterMeEnv"]:
         return bool((env_config.get("config") or env_config).get("continuous"))
-    return env in CONTINUOUS_IDS or env.rpartition("-")[0] in MUJOCO_TASKS
+    return env in CONTINUOUS_IDS | BULLET_IDS or env.rpartition("-")[0] in MUJOCO_TASKS
 
 
 def has_discrete_actions(env: str, env_config: Mapping[str, Any]) -> bool:

@@ -142,10 +142,15 @@ def _or(*words: str | None, at_least: int = 1) -> Callable[[Any], int | str | No
 
 
 def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
-    return tuple(_read_conv_filter(*layer) for layer in value) if value else None
+    if not value:
+        return None
+    last = len(value) - 1
+    return tuple(_read_conv_filter(number == last, *layer) for number, layer in enumerate(value))
 
 
-def _read_conv_filter(channels: Any, kernel: Any, stride: Any) -> ConvFilter:
+def _read_conv_filter(is_last: bool, channels: Any, kernel: Any, stride: Any, padding: Any = None) -> ConvFilter:
+    if padding not in (None, "valid" if is_last else "same"):
+        raise ValueError(padding)
     height, width = kernel if isinstance(kernel, list | tuple) else (kernel, kernel)
     down, right = stride if isinstance(stride, list | tuple) else (stride, stride)
     if _count(down) != _count(right):

@@ -42,8 +42,8 @@ class ModelConfig(KeyGroup):
     conv_filters: ConvFilters = None
     """Convolutions for images: a list of [channels, kernel, stride]. A kernel is a number or [height, width].
 
-    All except the last pad with zeros. Null: [16, 8, 4] ([16, 4, 2] up to 42 pixels), then [32, 4, 2], then 256
-    channels whose kernel covers the remaining image.
+    All except the last pad with zeros. A fourth item may say so: ``same``, and ``valid`` in the last. Null: [16, 8, 4]
+    ([16, 4, 2] up to 42 pixels), then [32, 4, 2], then 256 channels whose kernel covers the remaining image.
     """
 
     conv_activation: Activation = "relu"

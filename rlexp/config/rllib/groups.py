@@ -110,6 +110,7 @@ def _share_out(translation: Translation, node: Node, name: str, unit: str, asked
 
 _NUMBER = "config.num_learners"
 _KEEP_ONE = "keep one of them"
+_GPUS = "config.num_gpus"
 
 _FOR_EACH = {
     "train_batch_size_per_learner": "train_batch_size",
@@ -140,6 +141,9 @@ def sizes_for_each(translation: Translation) -> None:
 def _use_whole(translation: Translation, node: Node, each: str, key: str, whole: float) -> None:
     """Set a key to the amount of all learners, unless the command line sets it; refuse a second, other value."""
     given, message = translation.find(key), f"{each} is {key}: {written(whole)}"
+    if given is not None and key == _GPUS and given.place.line and given.value != whole:
+        translation.notice(given, f"{key} has no effect beside the GPUs of each learner, as in RLlib")
+        given = None
     if given is None or given.value is None or not node.place.line:
         translation.put(key, whole, node)
     elif not given.place.line:

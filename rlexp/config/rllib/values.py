@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rlexp.config.keys.agents import built_in_base
-from rlexp.config.keys.env_ids import CUT_AFTER, current_env
+from rlexp.config.keys.env_ids import CUT_AFTER, RLLIB_ENVS, current_env
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metrics import current_metric
@@ -191,6 +191,26 @@ def _env(translation: Translation) -> None:
     translation.notice(node, f"env: {node.value} is {env_id}{with_settings} now{cut}")
 
 
+_ENDS_AFTER: Final[Mapping[str, int]] = MappingProxyType(
+    {"Pendulum-v1": 200, RLLIB_ENVS["TransformedActionPendulum"]: 200, "CartPole-v0": 200, "CartPole-v1": 500}
+)
+"""Steps after which envs end their episodes themselves."""
+
+
+def _soft_horizon(translation: Translation) -> None:
+    """Accept episodes that continue after their horizon if the env ends them sooner, as the env is reset then."""
+    node = translation.take("config.soft_horizon")
+    if node is None or not node.value:
+        return
+    horizon, limit = translation.value("config.horizon"), _ENDS_AFTER.get(str(translation.value("env")))
+    if horizon is None or (limit is not None and isinstance(horizon, int) and horizon >= limit):
+        ends = "there is no horizon" if horizon is None else f"the env itself ends its episodes after {limit} steps"
+        translation.notice(node, f"config.soft_horizon has no effect here: {ends}")
+        return
+    message = "config.soft_horizon: rlexp does not support episodes that continue after their horizon"
+    translation.problem(node, message, "leave soft_horizon out: the env is reset then; or leave horizon out")
+
+
 def _callbacks(translation: Translation) -> None:
     """Drop RLlib's default, which does nothing; refuse functions by hooks' names, which are methods here."""
     node = translation.find("config.callbacks")
@@ -351,4 +371,5 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _entropy_bonus,
     _callbacks,
     _env,
+    _soft_horizon,
 )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from rlexp.config.keys import env_ids as entry_points
+from rlexp.config.keys import entry_points
 from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import registry

@@ -9,10 +9,40 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from rlexp.config.keys.env_ids import BOX2D_TASKS, GYMNASIUM_IDS, MUJOCO_TASKS, current_env
+from rlexp.config.keys.env_ids import (
+    BOX2D_TASKS,
+    GYMNASIUM_IDS,
+    MUJOCO_TASKS,
+    Package,
+    current_env,
+    has_continuous_actions,
+    is_known,
+    package_of,
+)
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import UsageError
+
+BULLET = EnvConfig("HopperBulletEnv-v0")
+
+
+def test_bullet_ids_are_continuous_and_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_continuous_actions(BULLET.env, {})
+    assert is_known(BULLET.env)
+    assert package_of(BULLET.env) == Package("pybullet_envs_gymnasium", "rlexp[pybullet]")
+    assert package_of("CartPoleContinuousBulletEnv-v0") is None
+    monkeypatch.setitem(sys.modules, "pybullet_envs_gymnasium", None)
+    with pytest.raises(UsageError, match="needs PyBullet") as refused:
+        make_env(BULLET)
+    assert refused.value.hint == "pip install 'rlexp[pybullet]'"
+
+
+def test_bullet_envs_play() -> None:
+    pytest.importorskip("pybullet_envs_gymnasium")
+    env = make_env(BULLET)
+    assert env.observation_space.contains(env.reset(seed=0)[0])
+    env.close()
+
 
 pytest.importorskip("Box2D")
 pytest.importorskip("mujoco")

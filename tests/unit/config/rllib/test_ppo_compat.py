@@ -118,6 +118,13 @@ class TestKeysWithoutEffect:
                 "shuffle_sequences",
                 " here: each epoch of SGD has the transitions of a train batch in a new order",
             ),
+            ("remote_worker_envs: true", "remote_worker_envs", " here: a worker steps its envs in its own process"),
+            ("soft_horizon: true", "soft_horizon", " here: there is no horizon"),
+            (
+                "soft_horizon: true, horizon: 500",
+                "soft_horizon",
+                " here: the env itself ends its episodes after 500 steps",
+            ),
             ("simple_optimizer: true", "simple_optimizer", " here: rlexp has one implementation of each agent"),
             ("straggler_mitigation: true", "straggler_mitigation", " here: rlexp has one implementation of each agent"),
             (
@@ -129,6 +136,17 @@ class TestKeysWithoutEffect:
     )
     def test_they_have_a_notice(self, load_ppo: Load, text: str, key: str, reason: str) -> None:
         assert f"config.{key} has no effect{reason}" in messages(load_ppo(text))
+
+    def test_frameworks_beside_config_have_a_notice(self, load_ppo: Load) -> None:
+        plan = load_ppo(beside="  frameworks: [tf, torch]\n")
+        assert "frameworks has no effect here: rlexp computes with PyTorch" in messages(plan)
+
+    def test_episodes_cannot_continue_after_their_horizon(self, load_ppo: Load) -> None:
+        ((where, message, hint),) = problems(load_ppo, "soft_horizon: true, horizon: 100")
+        assert where == "f.yaml:5:12"
+        assert message == "config.soft_horizon: rlexp does not support episodes that continue after their horizon"
+        assert hint == "leave soft_horizon out: the env is reset then; or leave horizon out"
+        assert messages(load_ppo("soft_horizon: false, horizon: 100")) == []
 
 
 class TestLearners:
@@ -146,6 +164,8 @@ class TestLearners:
             ("num_learners: 0, num_gpus_per_learner: 1", 1, 1),
             ("num_learner_workers: 3, num_gpus_per_learner_worker: 1", 3, 3),
             ("num_learners: 2, num_cpus_per_learner: auto", 2, 0),
+            ("num_learner_workers: 3, num_gpus_per_learner_worker: 1, num_gpus: 0", 3, 3),
+            ("num_learners: 2, num_gpus_per_learner: 1, num_gpus: 1", 2, 2),
         ],
     )
     def test_number_and_gpus(self, load_ppo: Load, text: str, learners: int, gpus: float) -> None:

@@ -233,6 +233,12 @@ class TestValues:
             ("fcnet_activation: silu", "fcnet_activation", "swish"),
             ("conv_filters: [[16, [4, 4], 2], [32, 8, [1, 1]]]", "conv_filters", ((16, (4, 4), 2), (32, (8, 8), 1))),
             ("conv_filters: []", "conv_filters", None),
+            (
+                "conv_filters: [[16, 4, 2, same], [32, 8, 1, valid]]",
+                "conv_filters",
+                ((16, (4, 4), 2), (32, (8, 8), 1)),
+            ),
+            ("conv_filters: [[16, 4, 2], [32, 8, 1, valid]]", "conv_filters", ((16, (4, 4), 2), (32, (8, 8), 1))),
         ],
     )
     def test_of_the_model(self, load: Load, text: str, key: str, value: Any) -> None:
@@ -244,6 +250,8 @@ class TestValues:
             "conv_filters: [[16, 2]]",
             "conv_filters: [[16, [4, 4, 4], 2]]",
             "conv_filters: [[16, 8, [1, 2]]]",
+            "conv_filters: [[16, 8, 1, same]]",
+            "conv_filters: [[16, 8, 1, valid], [16, 8, 1, valid]]",
             "conv_filters: 3",
         ],
     )
