@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (23, 4_250),
     "commands": (15, 3_600),
     "compare": (22, 4_700),
-    "config": (59, 11_200),
+    "config": (59, 11_250),
     "envs": (13, 2_850),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),

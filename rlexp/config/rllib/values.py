@@ -155,11 +155,24 @@ def _kl_loss(translation: Translation) -> None:
 
 def _whole_episodes(translation: Translation) -> None:
     """Set whole episodes, which returns need: RLlib's default up to 0.5.3; later it refused anything else."""
+    if built_in_base(translation.run) == "PG":
+        _episodes_of_pg(translation)
     node = translation.find("config.use_gae") if _draws_actions(translation) else None
     if node is None or node.value is not False:
         return
     if translation.put_unless_given("config.batch_mode", "complete_episodes", node):
         translation.notice(node, "config.use_gae: false needs whole episodes, so batch_mode is complete_episodes")
+
+
+def _episodes_of_pg(translation: Translation) -> None:
+    """Read fragments of RLlib's PG, whose returns ended with them, as whole episodes."""
+    node = translation.find("config.batch_mode")
+    if node is not None and node.value == "truncate_episodes" and not translation.value("config.use_gae"):
+        translation.put("config.batch_mode", "complete_episodes", node)
+        text = (
+            "config.batch_mode: PG needs the returns of whole episodes, so truncate_episodes is complete_episodes here"
+        )
+        translation.notice(node, text)
 
 
 def _entropy_bonus(translation: Translation) -> None:
@@ -170,6 +183,12 @@ def _entropy_bonus(translation: Translation) -> None:
     translation.put("config.entropy_coeff", -node.value, node)
     text = f"config.entropy_coeff: {node.value:g} has the sign of RLlib up to 0.6.4; it is {-node.value:g} now"
     translation.notice(node, text)
+
+
+def _fragments_of_a3c(translation: Translation) -> None:
+    """Read the ``batch_size`` of A3C up to RLlib 0.4, which was the length of a fragment."""
+    if built_in_base(translation.run) == "A3C":
+        translation.compute("config.batch_size", "config.sample_batch_size", Node.plain)
 
 
 def _env(translation: Translation) -> None:
@@ -369,6 +388,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _kl_loss,
     _whole_episodes,
     _entropy_bonus,
+    _fragments_of_a3c,
     _callbacks,
     _env,
     _soft_horizon,

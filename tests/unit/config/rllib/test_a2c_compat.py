@@ -1,0 +1,76 @@
+"""Files of RLlib for A2C, A3C and PG: their old keys, and the defaults of their ages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.experiment_files import config_of, messages, planned, problems
+
+pytestmark = pytest.mark.usefixtures("in_own_folder")
+
+
+@pytest.fixture
+def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def experiment(run: str, keys: str, env: str = "CartPole-v0") -> str:
+    return f"a:\n  run: {run}\n  env: {env}\n  stop: {{training_iteration: 1}}\n  config: {{{keys}}}\n"
+
+
+def test_flat_keys_of_the_first_a3c() -> None:
+    keys = "batch_size: 20, use_lstm: false, reward_filter: NoFilter, optimizer: {grads_per_step: 100}"
+    plan = planned(experiment("A3C", f"{keys}, preprocessing: {{grayscale: true, dim: 80, zero_mean: false}}"))
+    config = config_of(plan)
+    assert config.sample_batch_size == 20
+    assert (config.model.grayscale, config.model.dim, config.model.zero_mean) == (True, 80, False)
+    assert "config.batch_size is config.sample_batch_size: 20 now" in messages(plan)
+
+
+@pytest.mark.parametrize(
+    ("keys", "feature"), [("use_lstm: true", "LSTM models"), ("reward_filter: MeanStdFilter", "filters of rewards")]
+)
+def test_flat_keys_that_ask_for_what_is_not_here(keys: str, feature: str) -> None:
+    ((_, message, _),) = problems(planned, experiment("A3C", keys))
+    assert message == f"config.{keys.partition(':')[0]}: rlexp does not support {feature}"
+
+
+def test_batch_size_of_other_agents_is_unknown() -> None:
+    ((_, message, hint),) = problems(planned, experiment("A2C", "batch_size: 20"))
+    assert message == "unknown key config.batch_size (agent A2C)"
+    assert hint == "did you mean train_batch_size?"
+
+
+def test_fragments_of_pg_are_whole_episodes() -> None:
+    plan = planned(experiment("PG", "batch_mode: truncate_episodes"))
+    assert config_of(plan).batch_mode == "complete_episodes"
+    (message,) = messages(plan)
+    assert message.startswith("config.batch_mode: PG needs the returns of whole episodes")
+    with_critic = planned(experiment("PG", "batch_mode: truncate_episodes, use_gae: true, use_critic: true"))
+    assert config_of(with_critic).batch_mode == "truncate_episodes"
+
+
+@pytest.mark.parametrize(
+    ("run", "keys", "default"),
+    [
+        ("A2C", "use_pytorch: true", {"train_batch_size": 200, "sample_batch_size": 20}),
+        ("A2C", "num_rollout_workers: 2, enable_connectors: false", {"train_batch_size": 32}),
+        ("A2C", "num_env_runners: 2", {"train_batch_size": 32, "sample_batch_size": "auto"}),
+        ("PG", "num_env_runners: 2", {"train_batch_size": 200, "sample_batch_size": "auto"}),
+        ("SimpleQ", "num_env_runners: 2", {"min_iter_time_s": None, "sample_batch_size": 4}),
+    ],
+)
+def test_defaults_of_an_age(run: str, keys: str, default: dict[str, Any]) -> None:
+    config = config_of(planned(experiment(run, keys)))
+    assert {key: getattr(config, key) for key in default} == default
+
+
+@pytest.mark.parametrize("run", ["A2C", "A3C", "PG", "DDPPO"])
+def test_actions_are_scaled_from_release_1_6_on(run: str) -> None:
+    new = config_of(planned(experiment(run, "num_env_runners: 2", "Pendulum-v1")))
+    assert (new.normalize_actions, new.continuous_actions) == (True, "normalized")
+    old = config_of(planned(experiment(run, "use_pytorch: true", "Pendulum-v0")))
+    assert (old.normalize_actions, old.continuous_actions) == (False, "clipped")
