@@ -34,6 +34,7 @@ _OTHER_OPTIONS: Final = {
 """What other programs call options."""
 _ENV_WITH_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\.?\d")
+_PYTHON_TYPE: Final = re.compile(r" <(list\[\w+\]|path|str)>$")
 
 
 class Panel(StrEnum):
@@ -61,7 +62,7 @@ class Command(TyperCommand):
             sections[Panel.OTHERS] = options
         else:
             sections |= {panel: [each for each in options if _panel_of(each) == panel] for panel in Panel}
-        records = {title: list(_records(params, ctx)) for title, params in sections.items()}
+        records = {title: list(help_records(params, ctx)) for title, params in sections.items()}
         width = max((len(name) for name, _ in chain(*records.values())), default=0)
         for title, rows in records.items():
             if rows:
@@ -120,8 +121,10 @@ def _panel_of(option: Any) -> Panel:
 _PANELS_OF_ALL: Final = {"help": Panel.OUTPUT, "debug": Panel.OUTPUT}
 
 
-def _records(params: Iterable[Any], ctx: Any) -> Iterator[tuple[str, str]]:
-    yield from (record for record in (param.get_help_record(ctx) for param in params) if record is not None)
+def help_records(params: Iterable[Any], ctx: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and the help of each argument and option that help shows; names without Python's types."""
+    for name, text in filter(None, (param.get_help_record(ctx) for param in params)):
+        yield _PYTHON_TYPE.sub("", name), text
 
 
 def _value_after(option: str, args: Sequence[str]) -> str | None:

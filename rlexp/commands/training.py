@@ -123,7 +123,7 @@ def run(
 ) -> None:
     """Train the experiments in files, or without a file an agent on an env.
 
-    A run is named after its experiment, or after the first file where there are several experiments. Without a file,
+    A run is named after its experiment, or after the first file if there are several experiments. Without a file,
     --algo and --env choose settings that fit the env and this machine; the run keeps them as experiment.yaml.
     """
     source = source_of(files, algo, env, "run")
@@ -244,14 +244,14 @@ def train(
         list[str] | None,
         typer.Argument(metavar="FILE", help="Experiment files; the word file may come first.", show_default=False),
     ] = None,
-    files: Annotated[list[Path] | None, typer.Option("-f", "--config-file", help="An experiment file.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("-f", "--config-file", metavar="FILE", help="An experiment file.")
+    ] = None,
     algo: Algo = None,
     env: Env = None,
     config: Annotated[str | None, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = None,
     stop: Stop = None,
-    experiment_name: Annotated[
-        str, typer.Option("--experiment-name", help="Name of the experiment without a file.")
-    ] = "default",
+    experiment_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the run without a file.")] = "default",
     seeds: Seeds = None,
     num_samples: Annotated[int | None, whole("--num-samples", "N", "As --seeds.", 1)] = None,
     lr: LearningRate = None,

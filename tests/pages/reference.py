@@ -21,6 +21,7 @@ from rlexp.board.messages import errors as board_errors
 from rlexp.cli import app
 from rlexp.cluster.session import RayStoppedError
 from rlexp.commands.basic_options import HELP_OPTIONS
+from rlexp.commands.command import help_records
 from rlexp.config.keys.agents import AGENTS, experiment_class
 from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, Metric
 from rlexp.errors import RlexpError
@@ -101,11 +102,11 @@ def _command(command: Any, path: str, context: Any) -> str:
 
 def _parameter(parameter: Any, context: Any) -> str:
     """Return the row of an option or argument; empty for one that help does not show, and for help itself."""
-    record = parameter.get_help_record(context)
+    record = next(help_records([parameter], context), None)
     if record is None or parameter.name == "help" or "--help" in parameter.opts:
         return ""
-    name, text = (" ".join(part.replace("|", "\\|").split()) for part in record)
-    return f"| `{name}` | {text} |"
+    name, text = (" ".join(part.split()) for part in record)
+    return f"| `{name}` | {text.replace('|', '&#124;')} |"  # in code a | ends no cell
 
 
 def _exit_codes() -> str:

@@ -29,6 +29,9 @@ def test_every_command_has_a_part_with_its_options() -> None:
     assert "rlexp board serve" in parts
     assert "| `--out DIR` |" in parts["rlexp run"]
     assert "| `--searcher" in parts["rlexp sweep"]
+    assert "| `FILE` |" in parts["rlexp run"]
+    assert "| `--track wandb|mlflow|none` |" in parts["rlexp run"]
+    assert not re.search(r"<(list\[|path|str)", page)
     assert all(f"{name} [OPTIONS]" in part for name, part in parts.items() if name.startswith("rlexp "))
 
 
