@@ -19,7 +19,7 @@ _HEADER: Final = re.compile(
 )
 _PROGRAMS: Final = {"`rlexp run": "rlexp run", "Stable-Baselines3": "Stable-Baselines3"}
 """How the rows that are drawn begin, and what their bars are called."""
-_COLOURS: Final = {"rlexp run": "#3f51b5", "Stable-Baselines3": "#9aa0a6"}
+_CLASSES: Final = {"rlexp run": "ours", "Stable-Baselines3": "theirs"}
 _WIDTH, _LEFT, _BAR, _GAP = 720, 160, 24, 10
 
 
@@ -42,14 +42,14 @@ def groups_of(page: str) -> list[Group]:
             if (match := re.search(rf"^\| {re.escape(start)}[^|]*\| ([\d.]+) \|", rows, re.MULTILINE))
         }
         title = f"{header['task']}, mean return {header['goal']}, medians of {header['seeds']} seeds"
-        if seconds.keys() != _COLOURS.keys():
+        if seconds.keys() != _CLASSES.keys():
             raise ValueError(f"{title}: the table has {', '.join(seconds) or 'no program'}")
         groups.append(Group(title, seconds))
     return groups
 
 
 def chart(groups: list[Group]) -> str:
-    """Return the SVG: a bar for each program of each group, on a light card that is readable on dark pages too."""
+    """Return the SVG: a bar for each program of each group, on a card that is dark on dark pages."""
     longest = max(seconds for group in groups for seconds in group.seconds.values())
     scale = (_WIDTH - _LEFT - 90) / longest
     parts, y = [], 30
@@ -59,7 +59,8 @@ def chart(groups: list[Group]) -> str:
         for name, seconds in group.seconds.items():
             width = round(seconds * scale, 1)
             parts.append(_text(_LEFT - 10, y + 17, name, "name"))
-            parts.append(f'<rect x="{_LEFT}" y="{y}" width="{width}" height="{_BAR}" rx="3" fill="{_COLOURS[name]}"/>')
+            bar = f'<rect class="{_CLASSES[name]}" x="{_LEFT}" y="{y}" width="{width}" height="{_BAR}" rx="3"/>'
+            parts.append(bar)
             parts.append(_text(_LEFT + width + 8, y + 17, f"{seconds:g} s", "value"))
             y += _BAR + _GAP
         y += 26
@@ -75,9 +76,13 @@ def _card(content: str, height: int) -> str:
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="seconds to a reward">
 <style>
 text {{ font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif; font-size: 15px; fill: #24292f }}
-.title {{ font-weight: 600 }} .name {{ text-anchor: end }} .value {{ fill: #57606a }}
+.ours {{ fill: #3f51b5 }} .theirs {{ fill: #9aa0a6 }}
+.title {{ font-weight: 600 }} .name {{ text-anchor: end }} .value {{ fill: #57606a }} .card {{ fill: #ffffff }}
+@media (prefers-color-scheme: dark) {{
+text {{ fill: #e6ebf0 }} .value {{ fill: #aab6c2 }} .card {{ fill: #161b22 }} .ours {{ fill: #7986cb }}
+}}
 </style>
-<rect width="{_WIDTH}" height="{height}" rx="8" fill="#ffffff"/>
+<rect class="card" width="{_WIDTH}" height="{height}" rx="8"/>
 {content}
 </svg>
 """
