@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
 from rlexp.config.keys.user_code import UserClass
@@ -34,6 +34,11 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 def is_image(space: gym.Space[Any]) -> bool:
     """Return whether observations are images: bytes ``[H, W, C]``."""
     return isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
+
+
+def images_in(space: gym.Space[Any]) -> list[str]:
+    """Return the names of the images in a ``Dict``."""
+    return [name for name, part in space.items() if is_image(part)] if isinstance(space, Dict) else []
 
 
 class ScaledFrames(gym.ObservationWrapper[Any, Any, Any]):

@@ -29,7 +29,7 @@ from rlexp.envs.env_check import EPISODES, EnvCheck, check_first_steps
 from rlexp.envs.make import Env, make_env, make_filmed_env, spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.envs.spaces import check_spaces, observation_bytes, observation_shape
-from rlexp.envs.wrappers import is_image
+from rlexp.envs.wrappers import images_in, is_image
 from rlexp.errors import Problem, ResourceError, RlexpError
 from rlexp.processes.child import Message, Send, answer
 from rlexp.terminal.checking import EnvReport
@@ -151,6 +151,8 @@ def _on_one_line(space: object) -> str:
 def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
     """Yield notices about images that are not Atari frames."""
     given, seen = given_env(env).observation_space, env.observation_space
+    for name in images_in(given) if experiment.config.model.custom_preprocessor is None else ():
+        yield f"the image {name!r} becomes part of a vector: only an observation that is one image has convolutions"
     if not (is_image(given) and is_image(seen)) or given.shape is None or seen.shape is None:
         return
     model = experiment.config.model

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.load import Plan, load_plan
@@ -166,6 +166,15 @@ class LargeImageEnv(CountingEnv):
         return np.zeros((240, 320, 3), np.uint8)
 
 
+class ImageWithSpeedEnv(LargeImageEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Dict(picture=self.observation_space, speed=Box(0, 1, (1,), np.float32))
+
+    def _observation(self) -> Any:
+        return {"picture": super()._observation(), "speed": np.zeros(1, np.float32)}
+
+
 @pytest.mark.parametrize(
     ("config", "copies_trials", "is_noticed"),
     [
@@ -285,6 +294,11 @@ def test_equal_envs_are_tried_once(tmp_path: Path) -> None:
             "tests.unit.tuning.test_preflight:LargeImageEnv",
             {},
             ["images of 240x320 pixels make a large network: set config.model.dim or conv_filters"],
+        ),
+        (
+            "tests.unit.tuning.test_preflight:ImageWithSpeedEnv",
+            {},
+            ["the image 'picture' becomes part of a vector: only an observation that is one image has convolutions"],
         ),
     ],
 )
