@@ -205,6 +205,11 @@ def test_what_is_wrong_is_named_with_what_works(words: list[str], error: str, hi
             "-o env_config.size=3 sets this key",
         ),
         (
+            ["run", "--algo", "DQN", "--env", "maze:Maze", "--batch-size", "64"],
+            "rlexp run has no option --batch-size",
+            "-o train_batch_size=64 sets this key",
+        ),
+        (
             ["train", "--run", "DQN", "--env", "maze:Maze", "--gamma", "0.9"],
             "rlexp train has no option --gamma",
             "-o gamma=0.9 sets this key",

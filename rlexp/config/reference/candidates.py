@@ -148,11 +148,11 @@ def override_meant(name: str, value: str | None = None) -> str | None:
 
 
 def _key_meant(name: str) -> KeyReference | None:
-    for word in (name, *words_meant(name)):
-        found = [key for key in find_keys(word) if not key.is_group]
-        if found:
-            return found[0]
-    return None
+    own, *meant = ([key for key in find_keys(word) if not key.is_group] for word in (name, *words_meant(name)))
+    if own:
+        return own[0]
+    found = [keys[0] for keys in meant if keys]
+    return max(found, key=lambda key: len(key.keys), default=None)  # the agent is not known here
 
 
 def _example_value(key: KeyReference) -> str:

@@ -274,6 +274,9 @@ class TestHints:
             ("learning_rate: 1", "learning_rate", "did you mean lr?"),
             ("total_timesteps: 9", "total_timesteps", "did you mean stop.timesteps_total?"),
             ("net_arch: [64]", "net_arch", "did you mean config.model.fcnet_hiddens?"),
+            ("policy_kwargs: {}", "policy_kwargs", "did you mean model?"),
+            ("batch_size: 64", "batch_size", "did you mean train_batch_size?"),
+            ("n_timesteps: 9", "n_timesteps", "did you mean stop.timesteps_total?"),
             ("model: {gridsearch: [1]}", "model.gridsearch", "did you mean grid_search?"),
             ("lr:1e-3", "lr:1e-3", "write a space after the colon: lr: 1e-3"),
             (
@@ -287,6 +290,10 @@ class TestHints:
     def test_unknown_key_of_probable_meaning(self, write: Write, config: str, key: str, hint: str) -> None:
         ((_, *said),) = problems(write(f"{MINIMAL}  config: {{{config}}}\n"))
         assert said == [f"unknown key config.{key} (agent APEX)", hint]
+
+    def test_the_same_word_means_another_key_of_another_agent(self, write: Write) -> None:
+        ((_, *said),) = problems(write(f"{MINIMAL.replace('APEX', 'PPO')}  config: {{batch_size: 64}}\n"))
+        assert said == ["unknown key config.batch_size (agent PPO)", "did you mean sgd_minibatch_size?"]
 
     @pytest.mark.parametrize(
         ("config", "demand", "got", "hint"),
