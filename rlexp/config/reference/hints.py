@@ -141,7 +141,7 @@ def for_unknown_key(path: KeyName, run: str) -> str | None:
         return f"{name} belongs {_below(elsewhere[0])}"
     others = [other for other in AGENTS if any(key.name == name for key in key_table(other).values())]
     if others:
-        return f"{name} is a key of {' and '.join(others)}"
+        return f"{name} is a key of {_listed(others, 'and')}"
     return _nearest_key(path, run)
 
 
@@ -187,8 +187,12 @@ def for_unknown_agent(run: str) -> str:
 
 def agents() -> str:
     """Return the existing agents, for a sentence."""
-    *others, last = (*AGENTS, *agents_of_packages())
-    return f"{', '.join(others)} or {last}"
+    return _listed((*AGENTS, *agents_of_packages()), "or")
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    *others, last = names
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def _nested(path: KeyName, run: str) -> str:

@@ -88,6 +88,19 @@ def test_load_reports_every_problem_in_file_order(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("num_replay_buffer_shards: 2", "num_replay_buffer_shards is a key of APEX"),
+        ("n_step: 3", "n_step is a key of DQN, APEX and SIMPLEQ"),
+    ],
+)
+def test_a_key_of_other_agents_names_them(write: Write, key: str, hint: str) -> None:
+    path = write(f"a: {{run: PPO, env: CartPole-v1, stop: {{training_iteration: 1}}, config: {{{key}}}}}\n")
+    ((_, _, found),) = problems(path)
+    assert found == hint
+
+
+@pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
         ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
