@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
@@ -21,7 +21,9 @@ from rlexp.config.yaml.nodes import Finding, Node
 from rlexp.config.yaml.python_values import NotAFile
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
+from rlexp.schedules import PiecewiseSchedule
 
+_RATES: Final = "lr_schedule"
 _SWEEP_HINT = "use rlexp sweep FILE; it writes a best.yaml for rlexp run"
 
 
@@ -134,6 +136,8 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(parsed.place, f"{parsed.name} has no stop, so it runs until it is interrupted")
     for experiment, written in zip(parsed.variants, parsed.written, strict=True):
         yield from _cautions(experiment.config, written)
+        node, message = written.find(("config", _RATES)), rate_caution(experiment)
+        yield from (Finding(node.key_place, message),) if node is not None and message is not None else ()
     if parsed.variants[0].is_sweep:
         repetition = parsed.space.repetition(parsed.variants[0].search)
         yield from (repetition,) if repetition is not None else ()
@@ -144,6 +148,20 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield Finding(
             parsed.place, f"{parsed.name}: {variants} differ from others only in keys without effect and are left out"
         )
+
+
+def rate_caution(experiment: Experiment) -> str | None:
+    """Return what it means that a schedule of the learning rate ends before or after ``stop``; None if it fits."""
+    points, end = experiment.config.lr_schedule, experiment.stop.get("timesteps_total")
+    if not points or end is None:
+        return None
+    last, rate = points[-1]
+    if last > end and (there := PiecewiseSchedule(tuple(points)).value(end)) != rate:
+        name = f"config.{_RATES} goes on to {last:,} env steps, but stop.timesteps_total is {end:,.0f}"
+        return f"{name}: the learning rate ends at {there:.2g}, not at {rate:g}"
+    if last < end and rate == 0:
+        return f"config.{_RATES} is 0 from {last:,} env steps on: nothing more is learned until {end:,.0f}"
+    return None
 
 
 def _unused_options(parsed: ParsedExperiment) -> Iterable[Finding]:

@@ -18,6 +18,7 @@ from rlexp.board.trainer.trial import (
 from rlexp.config.command_line import shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
+from rlexp.config.plan import rate_caution
 from rlexp.config.sweep import Sweep
 from rlexp.errors import ResumeError
 from rlexp.files import plain
@@ -77,6 +78,8 @@ def resume_run(request: TrainingRequest, display: Display, trusted: TrustedCode 
         raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
+    for caution in dict.fromkeys(filter(None, (rate_caution(trial.experiment) for trial in trials))):
+        display.on_note(None, caution)
     request = replace(request, out=path.absolute().parent)
     board = checked_board(trials, request.board, display)
     cluster = cluster_for(plan, trials, display, request)

@@ -260,6 +260,26 @@ def test_experiment_name_must_be_a_folder_name(name: str, write: Write) -> None:
     assert message.startswith("name must be the name of a folder")
 
 
+@pytest.mark.parametrize(
+    ("end", "notices"),
+    [
+        (1000, []),
+        (
+            500,
+            [
+                "config.lr_schedule goes on to 1,000 env steps, but stop.timesteps_total is 500: "
+                "the learning rate ends at 0.0005, not at 0"
+            ],
+        ),
+        (2000, ["config.lr_schedule is 0 from 1,000 env steps on: nothing more is learned until 2,000"]),
+    ],
+)
+def test_a_rate_that_does_not_fit_the_stop_has_a_notice(end: int, notices: list[str], write: Write) -> None:
+    text = MINIMAL.replace("100", str(end))
+    plan = load_plan([write(f"{text}  config: {{lr_schedule: [[0, 1e-3], [1000, 0]]}}\n")])
+    assert [notice.message for notice in plan.notices if "lr_schedule" in notice.message] == notices
+
+
 def test_missing_stop_has_a_notice(write: Write) -> None:
     plan = load_plan([write("a: {run: DQN, env: CartPole-v1, stop: , config: }\n")])
     assert [vars(notice) for notice in plan.notices] == [
