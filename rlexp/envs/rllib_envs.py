@@ -35,11 +35,13 @@ class RandomEnv(gym.Env[Any, Any]):
         action_space: Box | Discrete | None = None,
         **options: Any,
     ) -> None:
-        given = _given(self, config, options, "p_done", "p_terminated", "max_episode_len", "static_samples")
+        names = ("p_done", "p_terminated", "max_episode_len", "static_samples", "check_action_bounds")
+        given = _given(self, config, options, *names)
         self.observation_space = observation_space or Discrete(2)
         self.action_space = action_space or Discrete(2)
         self._chance_of_end: float = given.get("p_terminated", given.get("p_done", 0.1))
         self._longest: int | None = given.get("max_episode_len")
+        self._checks_actions: bool = given.get("check_action_bounds", False)
         self._is_static: bool = given.get("static_samples", False)
         self._static: tuple[Any, float] | None = None
         self._length = 0
@@ -50,6 +52,8 @@ class RandomEnv(gym.Env[Any, Any]):
         return self._shown()[0], {}
 
     def step(self, action: Any) -> Step:
+        if self._checks_actions and not self.action_space.contains(action):
+            raise ValueError(f"the action {action} is not in {self.action_space}")
         self._length += 1
         observation, reward = self._shown()
         is_over = bool(self.np_random.random() < self._chance_of_end)

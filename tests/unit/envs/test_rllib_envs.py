@@ -126,6 +126,11 @@ class TestRandomEnv:
             assert len(set(episode(made(name, config={"static_samples": True, "p_done": 0.0}), most=9)[0])) == 1
             assert len(set(episode(made(name, p_done=0.0), most=9)[0])) == 9
 
+    def test_it_may_check_actions(self) -> None:
+        made("RandomEnv").step(7)
+        with pytest.raises(EnvError, match="the action 7 is not in Discrete"):
+            made("RandomEnv", check_action_bounds=True).step(7)
+
     def test_an_unknown_option_is_named(self) -> None:
         with pytest.raises(UsageError, match="RandomEnv has no option p_don; its options are p_done, "):
             made("RandomEnv", p_don=0.5)
