@@ -166,32 +166,32 @@ def learning_workers(translation: Translation) -> None:
     """Read what DDPPO's workers had as they were the learners: GPUs, and a train batch as long as a fragment."""
     if translation.run != "DDPPO":
         return
-    table = key_table(translation.run)
-
-    def number(key: str) -> Any:
-        found = translation.value(f"config.{key}")
-        return table["config", key].default if found is None else found
-
-    gpus = translation.find("config.num_gpus_per_worker")
-    workers = number("num_workers")
+    gpus, workers = translation.find("config.num_gpus_per_worker"), _given_or_default(translation, "num_workers")
     if gpus is not None and isinstance(gpus.value, int | float) and gpus.value > 0 and isinstance(workers, int):
         translation.take("config.num_gpus_per_worker")
         translation.put_unless_given(_NUMBER, max(workers, 1), gpus)
         each = f"config.num_gpus_per_worker: {written(gpus.value)} for each of {workers} workers, which learned,"
-        _use_whole(translation, gpus, each, "config.num_gpus", gpus.value * max(workers, 1))
-    size, steps = (
-        translation.find("config.train_batch_size"),
-        (number("sample_batch_size"), number("num_envs_per_worker")),
-    )
-    named = [
-        node for key in ("sample_batch_size", "num_envs_per_worker") if (node := translation.find(f"config.{key}"))
-    ]
-    is_open = size.value == -1 if size is not None else bool(named)
-    if is_open and all(isinstance(each, int) for each in steps):
-        at = size or named[0]
-        translation.put("config.train_batch_size", steps[0] * steps[1], at)
-        text = "one fragment of each env of a worker"
-        translation.notice(at, f"config.train_batch_size is {steps[0] * steps[1]} here: {text}")
+        _use_whole(translation, gpus, each, _GPUS, gpus.value * max(workers, 1))
+    _train_batch_of_a_fragment(translation)
+
+
+def _train_batch_of_a_fragment(translation: Translation) -> None:
+    """Read a ``train_batch_size`` of -1, or none beside the size of a fragment, as one fragment of each env."""
+    keys = ("sample_batch_size", "num_envs_per_worker")
+    size, named = translation.find("config.train_batch_size"), [translation.find(f"config.{key}") for key in keys]
+    at = next((node for node in named if node is not None), None) if size is None else size
+    sizes = [_given_or_default(translation, key) for key in keys]
+    if at is None or (size is not None and size.value != -1) or not all(isinstance(each, int) for each in sizes):
+        return
+    steps = sizes[0] * sizes[1]
+    translation.put("config.train_batch_size", steps, at)
+    text = "one fragment of each env of a worker"
+    translation.notice(at, f"config.train_batch_size is {steps} here: {text}")
+
+
+def _given_or_default(translation: Translation, key: str) -> Any:
+    found = translation.value(f"config.{key}")
+    return key_table(translation.run)["config", key].default if found is None else found
 
 
 def learner_per_gpu(translation: Translation) -> None:
