@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Literal
 
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.common_keys import CommonKeys
-from rlexp.config.keys.fields import Conflict
+from rlexp.config.keys.fields import Conflict, Count
 from rlexp.config.keys.model import CUSTOM_MODEL, LAYER_KEYS
 from rlexp.config.keys.user_code import UserPart
 
@@ -319,3 +319,11 @@ class CommonConfig(CommonKeys):
             message = f"num_gpus_per_worker: {self.num_gpus_per_worker:g} reserves GPUs, but workers use none"
             hint = "write num_gpus_per_worker: 0; --fit lowers it for you"
             yield Conflict(("num_gpus_per_worker",), message, hint)
+
+
+class ScheduledKeys(CommonConfig):
+    """The key of agents whose schedules, of exploration or of replay, may be given as fractions of the training."""
+
+    schedule_max_timesteps: Count = 100_000
+    """Steps of which ``exploration_fraction`` (sampled) and, with replay, ``beta_annealing_fraction`` (trained) are
+    fractions."""

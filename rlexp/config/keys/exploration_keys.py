@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.common import CommonConfig, PlayableActions
+from rlexp.config.keys.common import PlayableActions, ScheduledKeys
 from rlexp.config.keys.env_ids import has_continuous_actions
-from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, Count, CountOrZero, Fraction, Positive, Whole
+from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, CountOrZero, Fraction, Positive, Whole
 
 EpsilonLadder = Literal["worker", "env"]
 
@@ -26,7 +26,7 @@ EPSILON: Final = (
 """The keys of epsilon's schedule."""
 
 
-class ExplorationKeys(CommonConfig):
+class ExplorationKeys(ScheduledKeys):
     """The exploration keys of an agent with a finite number of actions and a value for each."""
 
     per_worker_exploration: bool = False
@@ -52,9 +52,6 @@ class ExplorationKeys(CommonConfig):
 
     exploration_warmup_timesteps: Annotated[CountOrZero, RLEXP_ONLY] = 0
     """Sampled steps before epsilon starts to change."""
-
-    schedule_max_timesteps: Count = 100_000
-    """Sampled steps of which ``exploration_fraction`` is a part."""
 
     soft_q: bool = False
     """Draw actions with probabilities softmax(Q / ``softmax_temp``) instead of epsilon-greedy actions."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from rlexp.config.keys.common import Caution, CommonConfig, ReplayNeeds
+from rlexp.config.keys.common import Caution, ReplayNeeds, ScheduledKeys
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     Conflict,
@@ -34,11 +34,8 @@ _LEAST_EPS: Final = 1e-3
 _MOST_ADAM_EPSILON: Final = 1e-5
 
 
-class ReplayKeys(CommonConfig):
+class ReplayKeys(ScheduledKeys):
     """The keys of replay, and the meaning of null for them."""
-
-    schedule_max_timesteps: Count = 100_000
-    """Steps of which ``exploration_fraction`` (sampled) and ``beta_annealing_fraction`` (trained) are fractions."""
 
     learning_starts: CountOrZero = 1000
     """Transitions that must be added to replay before the learner starts, split evenly over the shards. May be more
