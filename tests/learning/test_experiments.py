@@ -57,7 +57,7 @@ GOALS = {
     "minatar-dqn": 3,
     "minatar-ppo": 6,
     "minatar-pqn": 6,
-    "minatar-rainbow": 2,
+    "minatar-rainbow": 4,
     "minigrid-ppo": 0.9,
     "mountaincar-apex": -125,
     "mountaincar-dqn": -125,
