@@ -12,7 +12,7 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.wrappers import RescaleAction
 from numpy.typing import NDArray
 
@@ -171,6 +171,65 @@ class CartPoleCrashing(CartPoleEnv):
         time.sleep(self._seconds_of_restart)
 
 
+class RecommSys001(gym.Env[Any, Any]):
+    """Recommends ``slate_size`` of some documents to a user, who may read one and pays as far as it is of interest.
+
+    Users and documents are vectors of interest in ``num_categories``, from fixed sets of ``num_users_in_db`` and
+    ``num_docs_in_db``, or new ones. A user leaves after reading ``user_time_budget`` documents.
+    """
+
+    def __init__(self, config: Options | None = None, **options: Any) -> None:
+        names = ("num_categories", "num_docs_to_select_from", "slate_size", "num_docs_in_db", "num_users_in_db")
+        given = _given(self, config, options, *names, "user_time_budget")
+        self._num_categories, self._num_shown, self._size = (
+            given.get(name, default) for name, default in zip(names[:3], (2, 10, 1), strict=True)
+        )
+        self._limits = given.get("num_docs_in_db"), given.get("num_users_in_db")
+        self._stored: dict[int, Array] = {}
+        self._budget: float = given.get("user_time_budget", 60.0)
+        interests = Box(0.0, 1.0, (self._num_categories,), np.float32)
+        answer = {"click": Discrete(2), "engagement": Box(0.0, 100.0, (), np.float32)}
+        parts = {
+            "doc": Dict({str(index): interests for index in range(self._num_shown)}),
+            "user": interests,
+            "response": Tuple([Dict(answer) for _ in range(self._size)]),
+        }
+        self.observation_space = Dict(parts)
+        self.action_space = MultiDiscrete([self._num_shown] * self._size)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = self._budget
+        self._user = self._interests(1, 1)[0]
+        return self._shown(None, 0.0), {}
+
+    def step(self, action: Array) -> Step:
+        overlaps = np.append(self._docs[action] @ self._user, 1 / self._num_categories)  # the last: reads none
+        chances = np.exp(10 * (overlaps - overlaps.max()))
+        read = int(self.np_random.choice(self._size + 1, p=chances / chances.sum()))
+        reward = float(overlaps[read]) if read < self._size else 0.0
+        self._left -= read < self._size
+        return self._shown(read, reward), reward, self._left <= 0, False, {}
+
+    def _interests(self, kind: int, number: int) -> Array:
+        """Return vectors ``[number, C]`` of documents (0) or users (1), different ones of a fixed set."""
+        limit = self._limits[kind]
+        if kind not in self._stored or limit is None:
+            drawn = np.exp(self.np_random.normal(scale=2.0, size=(limit or number, self._num_categories)))
+            self._stored[kind] = (drawn / drawn.sum(axis=1, keepdims=True)).astype(np.float32)
+        stored = self._stored[kind]
+        return stored if limit is None else stored[self.np_random.choice(limit, number, replace=False)]
+
+    def _shown(self, read: int | None, reward: float) -> dict[str, Any]:
+        self._docs = self._interests(0, self._num_shown)
+        answers = [(int(index == read), np.float32(reward if index == read else 0)) for index in range(self._size)]
+        return {
+            "doc": {str(index): doc for index, doc in enumerate(self._docs)},
+            "user": self._user,
+            "response": tuple({"click": click, "engagement": np.asarray(time)} for click, time in answers),
+        }
+
+
 def transformed_action_pendulum(
     config: Options | None = None, low: float = -1.0, high: float = 1.0, render_mode: str | None = None
 ) -> gym.Env[Any, Any]:
@@ -203,6 +262,7 @@ def _drawn(space: gym.Space[Any], rng: np.random.Generator) -> Any:
 _MAKERS: Final[Mapping[str, Callable[..., gym.Env[Any, Any]]]] = {
     "CartPoleCrashing": CartPoleCrashing,
     "RandomEnv": RandomEnv,
+    "RecommSys001": RecommSys001,
     "RandomLargeObsSpaceEnv": RandomLargeObsSpaceEnv,
     "RandomLargeObsSpaceEnvContActions": RandomLargeObsSpaceEnvContActions,
     "RepeatAfterMeEnv": RepeatAfterMeEnv,

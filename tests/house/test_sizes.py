@@ -18,7 +18,7 @@ BUDGETS = {
     "commands": (15, 3_600),
     "compare": (22, 4_700),
     "config": (59, 11_250),
-    "envs": (13, 2_850),
+    "envs": (13, 2_950),
     "models": (10, 1_850),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),

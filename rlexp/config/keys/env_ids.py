@@ -69,8 +69,8 @@ LATER_VERSIONS = {
 """Ids that Gymnasium has removed, and their replacements."""
 
 _RLLIB_ENVS = """
-CartPoleCrashing RandomEnv RandomLargeObsSpaceEnv RandomLargeObsSpaceEnvContActions RepeatAfterMeEnv StatelessCartPole
-TransformedActionPendulum
+CartPoleCrashing RandomEnv RandomLargeObsSpaceEnv RandomLargeObsSpaceEnvContActions RecommSys001 RepeatAfterMeEnv
+StatelessCartPole TransformedActionPendulum
 """
 RLLIB_ENVS = {name: f"rllib/{name}-v0" for name in _RLLIB_ENVS.split()}
 """The ids of RLlib's example envs, which are in this package, by their classes' names there."""

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from rlexp.config.keys.env_ids import (
     CUT_AFTER,
@@ -199,6 +199,40 @@ class TestCartPoles:
         env = made("CartPoleCrashing", init_time_s=2.0, p_crash=0.0, crash_after_n_steps=1)
         env.step(0)
         assert slept == [2.0, 2.0]
+
+
+SIZES: dict[str, Any] = {"num_categories": 3, "num_docs_to_select_from": 5, "slate_size": 2}
+
+
+class TestRecommSys:
+    def test_a_user_reads_what_is_of_interest_and_pays_for_it(self) -> None:
+        env = made("RecommSys001", **SIZES, num_docs_in_db=8, num_users_in_db=4, user_time_budget=20.0)
+        shown, _ = env.reset(seed=1)
+        reads, steps, over = 0, 0, False
+        while not over:
+            overlaps = [float(doc @ shown["user"]) for doc in shown["doc"].values()]
+            best, worst = int(np.argmax(overlaps)), int(np.argmin(overlaps))
+            shown, reward, over, cut, _ = env.step(np.array([best, worst]))
+            assert env.observation_space.contains(shown)
+            assert not cut
+            clicks = [answer["click"] for answer in shown["response"]]
+            paid = [overlaps[index] for index, click in zip((best, worst), clicks, strict=True) if click]
+            assert sum(clicks) <= 1
+            assert reward == pytest.approx(sum(paid))
+            assert sum(answer["engagement"] for answer in shown["response"]) == pytest.approx(reward)
+            reads, steps = reads + sum(clicks), steps + 1
+        assert reads == 20 <= steps
+
+    def test_documents_are_of_a_fixed_set_or_new(self) -> None:
+        fixed, new = made("RecommSys001", **SIZES, num_docs_in_db=5), made("RecommSys001", **SIZES)
+        for env, number in ((fixed, 5), (new, 15)):
+            seen = {tuple(doc) for _ in range(3) for doc in env.step(np.array([0, 1]))[0]["doc"].values()}
+            assert len(seen) == number
+
+    def test_agents_see_vectors(self) -> None:
+        shown, actions = spaces_of(EnvConfig(RLLIB_ENVS["RecommSys001"], SIZES))
+        assert shown.shape == (5 * 3 + 2 * (2 + 1) + 3,)
+        assert actions == MultiDiscrete([5, 5])
 
 
 def test_pendulum_gets_rescaled_actions() -> None:
