@@ -202,12 +202,6 @@ def load_arrays(network: nn.Module, weights: Mapping[str, Array]) -> None:
     load_weights(network, tensors_of(weights))
 
 
-def share_arrays(network: nn.Module, weights: Mapping[str, Array]) -> None:
-    """Let the parameters of ``network`` read ``weights``, which have all their names, in place from now on."""
-    for name, parameter in network.named_parameters():
-        parameter.data = torch.from_numpy(weights[name])
-
-
 def tensors_of(arrays: Mapping[str, Array], prefix: str = "") -> dict[str, Tensor]:
     """Return copies of the arrays whose names begin with ``prefix``, by the rest of their names."""
     return {name.removeprefix(prefix): torch.tensor(a) for name, a in arrays.items() if name.startswith(prefix)}

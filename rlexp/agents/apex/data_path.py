@@ -1,15 +1,16 @@
 """Ape-X around any agent with replay: the places of workers, shards and learner, and the optimizer between them.
 
-An agent that learns from replay in turn becomes one of Ape-X (Horgan et al. 2018) by giving its methods to an
-``ApexDataPath``, as ``ApexAgent`` does with DQN's.
+An agent that learns from replay in turn becomes one of Ape-X (Horgan et al. 2018) if it also derives from
+``ApexReplayAgent``, as ``ApexAgent`` does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -18,18 +19,17 @@ from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.torch.process import LearnerThreads, trial_load
-from rlexp.agents.workers import WorkerLinks
+from rlexp.agents.workers import MakeSpec, WorkerLinks, WorkerParts, worker_spec
 from rlexp.cluster.pool.pool import Actor, Resources
 from rlexp.cluster.pool.ray_calls import trial_group
 from rlexp.cluster.room.machine import available_cpus
 from rlexp.cluster.room.shortfalls import frames_per_transition
-from rlexp.config.keys.apex import AsyncReplayOptimizerConfig
-from rlexp.config.keys.replay_keys import ReplayKeys
+from rlexp.config.keys.apex import ApexKeys
 from rlexp.config.keys.trial import bundles_of
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.pacing import DataPathConfig, Pacing
-from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
+from rlexp.optimizers.policy_optimizer import Figures, InlineLearnerRunner
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
@@ -50,15 +50,6 @@ fragments at once: a worker that shares its core takes 20 ms for 400 steps of Ca
 """
 
 
-class ApexKeys(Protocol):
-    """The keys of an Ape-X agent, beside the keys of every agent with replay."""
-
-    @property
-    def replay_storage(self) -> str: ...
-    @property
-    def optimizer(self) -> AsyncReplayOptimizerConfig: ...
-
-
 class ThreadedLearner(Learner, Protocol):
     """A Learner whose threads can change while it runs."""
 
@@ -72,10 +63,10 @@ class ApexDataPath:
     ``Agent`` calls the agent's methods in this order: learner, source, optimizer.
     """
 
-    def __init__(self, agent: OffPolicyAgent[Any], keys: ApexKeys, learner: ThreadedLearner) -> None:
-        """Initialise with the agent's own ``keys``. ResourceError if replay does not fit into the GPU's memory."""
-        self._agent, self._keys, self._learner = agent, keys, learner
-        self._config: ReplayKeys = agent.config
+    def __init__(self, agent: OffPolicyAgent[Any], config: ApexKeys) -> None:
+        """Initialise with the agent's ``config``. ResourceError if replay does not fit into the GPU's memory."""
+        self._agent, self._config = agent, config
+        self._learner: ThreadedLearner  # not before ``make_optimizer``
         self._gathered: GatheredWorkers | None = None
         if self._config.replay.on_device:
             self._check_device_memory()
@@ -83,7 +74,7 @@ class ApexDataPath:
 
     def make_source(self) -> SampleSource:
         """Place the workers, with gatherers if the trial has them."""
-        settings, agent = self._keys.optimizer, self._agent
+        settings, agent = self._config.optimizer, self._agent
         self._gathered = self._place_gatherers()
         if self._gathered is not None:
             return agent.with_board(self._gathered)
@@ -99,9 +90,10 @@ class ApexDataPath:
         routing_seed = derive_seed(self._agent.stream_seed, "worker", worker_index, "routing")
         return self._shared.writer(worker_index, routing_seed)
 
-    def make_optimizer(self, source: SampleSource) -> AsyncReplayOptimizer:
+    def make_optimizer(self, learner: ThreadedLearner, source: SampleSource) -> AsyncReplayOptimizer:
         """Place the shards; return the optimizer that lets workers, shards and learner run side by side."""
-        settings, agent = self._keys.optimizer, self._agent
+        self._learner = learner
+        settings, agent = self._config.optimizer, self._agent
         config = DataPathConfig(
             replay_depth=settings.replay_queue_depth,
             store_depth=settings.sample_queue_depth * agent.num_players,
@@ -136,7 +128,7 @@ class ApexDataPath:
         """Return the learner's runner: a thread; without other players the optimizer's, for repeatable runs."""
         if self._config.num_workers == 0 and self._agent.board is None:
             return InlineLearnerRunner(self._learner)
-        return LearnerThread(self._learner, self._keys.optimizer.learner_queue_depth)
+        return LearnerThread(self._learner, self._config.optimizer.learner_queue_depth)
 
     def _make_learner_threads(self) -> LearnerThreads | None:
         """Return the threads of a learner that takes its workers' idle cores; None if the workers are elsewhere.
@@ -165,7 +157,7 @@ class ApexDataPath:
         """Return gatherers with their workers; None if the shards are in this process, which alone can add rows."""
         if self._replays_here():
             return None
-        settings, agent = self._keys.optimizer, self._agent
+        settings, agent = self._config.optimizer, self._agent
         groups = groups_of(settings.gatherers, *worker_nodes(self._config, trial_group()))
         if not groups:
             return None
@@ -188,8 +180,8 @@ class ApexDataPath:
     @cached_property
     def _shared(self) -> SharedReplay | None:
         """The memory into which workers in other processes write, with ``replay_storage: shared_memory``."""
-        config, settings = self._config, self._keys.optimizer
-        if self._keys.replay_storage != "shared_memory" or config.num_workers == 0:
+        config, settings = self._config, self._config.optimizer
+        if self._config.replay_storage != "shared_memory" or config.num_workers == 0:
             return None
         sizes = RingSizes(
             capacity=self._agent.replay_config(settings.num_replay_buffer_shards).capacity,
@@ -207,7 +199,7 @@ class ApexDataPath:
             f"replay-{index}",
             None if self._replays_here() else self._shard_resources(),
             ReplayShard,
-            agent.replay_config(self._keys.optimizer.num_replay_buffer_shards),
+            agent.replay_config(self._config.optimizer.num_replay_buffer_shards),
             derive_seed(seed, "attempt", attempt) if attempt else seed,
             self._rows_of(index),
         )
@@ -224,9 +216,9 @@ class ApexDataPath:
 
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` does so on a small machine to save messages."""
-        settings = self._keys.optimizer
-        if self._keys.replay_storage != "auto":
-            return self._keys.replay_storage != "actors"
+        settings = self._config.optimizer
+        if self._config.replay_storage != "auto":
+            return self._config.replay_storage != "actors"
         if self._config.num_workers == 0:
             return True
         if settings.gatherers not in ("auto", 0) or self._config.cpus_of_shards:
@@ -255,3 +247,35 @@ class ApexDataPath:
         space = self._agent.observation_space
         assert space.shape is not None
         return frames_per_transition(self._config.replay, self._config.fragment_length, num_frames(space.shape))
+
+
+ApexKeysT = TypeVar("ApexKeysT", bound=ApexKeys)
+
+
+class ApexReplayAgent(OffPolicyAgent[ApexKeysT]):
+    """The methods of an agent of Ape-X; a subclass has the others from the agent whose network it has."""
+
+    target_counts_trained = True
+
+    def make_source(self) -> SampleSource:
+        return self._data_path.make_source()
+
+    def spec_maker(self) -> MakeSpec:
+        return partial(worker_spec, self.config, self.env_config, self.filters, self._writing_parts)
+
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> AsyncReplayOptimizer:
+        return self._data_path.make_optimizer(cast(ThreadedLearner, learner), source)
+
+    def observe(self, row: Mapping[str, Any], infos: Sequence[SampleInfo]) -> None:
+        self._data_path.observe(row, infos)
+
+    def stats(self) -> Figures:
+        return {**super().stats(), **self._data_path.stats()}
+
+    @cached_property
+    def _data_path(self) -> ApexDataPath:
+        return ApexDataPath(self, self.config)
+
+    def _writing_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        parts = self.worker_parts(worker_index, seed, num_threads)
+        return replace(parts, row_writer=self._data_path.row_writer(worker_index))

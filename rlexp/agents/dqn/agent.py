@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from rlexp.agents.dqn.exploration import EpsilonSchedule
@@ -13,19 +12,10 @@ from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import emulation, learner_device
-from rlexp.agents.workers import WorkerLinks, WorkerParts
+from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer, RowsOfShard
-from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
-from rlexp.optimizers.pacing import DataPathConfig, Pacing
-from rlexp.optimizers.policy_optimizer import Figures, InlineLearnerRunner, ReplayOptimizer
-from rlexp.optimizers.replay_shards import ReplayShards
-from rlexp.policy import Learner
-from rlexp.rollout.source import SampleSource
+from rlexp.optimizers.policy_optimizer import Figures
 from rlexp.schedules import PiecewiseSchedule, derive_seed
-
-BOARD_LEARNER_QUEUE = 4
-"""Batches that wait for the learner, if actors join over a board."""
 
 DQNConfigT = TypeVar("DQNConfigT", bound=DQNConfig)
 
@@ -35,8 +25,6 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     POLICIES = DQNPolicies
     policies: DQNPolicies
-    target_counts_trained = False
-    """Whether trained steps decide when the target network is copied; otherwise sampled steps do."""
 
     def make_learner(self) -> DQNLearner:
         config = self.config
@@ -57,17 +45,8 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
         return DQNLearner(self.policies.network, learner_config, derive_seed(self.seed, "learner"), self.add_event)
 
-    def make_source(self) -> SampleSource:
-        # Workers sample during the update, and get its weights with their next call.
-        return self.place_workers(WorkerLinks(queue_depth=1, max_weight_sync_delay=1))
-
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         return self._players.parts(worker_index, seed, num_threads)
-
-    def make_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
-        if self.board is not None:
-            return self._make_board_optimizer(learner, source)
-        return super().make_optimizer(learner, source)
 
     def epsilon_schedule(self, worker_index: int) -> EpsilonSchedule:
         """Return the ε of the envs of worker ``worker_index``."""
@@ -88,31 +67,3 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     def _players(self) -> DQNWorkerParts:
         num_seats = None if self.board is None else self.config.board.actors
         return DQNWorkerParts(self.config, self.policies.network, num_seats)
-
-    def _make_board_optimizer(self, learner: Learner, source: SampleSource) -> ReplayOptimizer:
-        """Return the optimizer of Ape-X with one shard in this process: rounds would wait for the network."""
-        config = self.config
-        # As without a board, a batch for each round; here each fragment is a round.
-        intensity = config.training_intensity or config.train_batch_size / self._steps_per_fragment
-        self.add_event(
-            f"DQN with a board samples and learns side by side; training_intensity {intensity:g} holds them together"
-        )
-        return AsyncReplayOptimizer(
-            self.pool,
-            source,
-            ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self.make_shard), 1),
-            self._make_board_runner(learner),
-            DataPathConfig(replay_depth=BOARD_LEARNER_QUEUE, store_depth=self.num_players, beta=self.beta_schedule()),
-            Pacing(intensity, config.train_batch_size),
-            np.random.default_rng(derive_seed(self.stream_seed, "routing")),
-        )
-
-    @property
-    def _steps_per_fragment(self) -> int:
-        return self.config.fragment_length * self.config.num_envs_per_worker
-
-    def _make_board_runner(self, learner: Learner) -> LearnerRunner[RowsOfShard]:
-        """Return the learner's runner: a thread, unless it and the optimizer's would only take turns in Python."""
-        if isinstance(learner, DQNLearner) and learner.has_short_updates(self.config.train_batch_size):
-            return InlineLearnerRunner(learner, BOARD_LEARNER_QUEUE)
-        return LearnerThread(learner, BOARD_LEARNER_QUEUE)

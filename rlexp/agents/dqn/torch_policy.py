@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.policies import Exportable
+from rlexp.agents.torch.acting import ActingWeights
 from rlexp.agents.torch.device import as_tensor
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
-from rlexp.models.torsos import load_arrays, share_arrays
-from rlexp.policy import LiveWeights, Weights
+from rlexp.models.torsos import load_arrays
+from rlexp.policy import Weights
 from rlexp.sample_batch import Array
 
 
@@ -36,18 +37,10 @@ class TorchActingNetwork:
         self._layer_noise = _layer_noise(config, exploration)
         self._parameter_noise = _parameter_noise(self._network, exploration)
         self.is_perturbed = self._parameter_noise is not None
-        self._live: LiveWeights | None = None
+        self._weights = ActingWeights(self._network)
 
     def load(self, weights: Weights) -> None:
-        """Act with a copy of ``weights``, or in place with the weights of a learner in this thread."""
-        if not isinstance(weights, LiveWeights):
-            if self._live is not None:  # a copy into the learner's memory would change the learner
-                share_arrays(self._network, {name: array.copy() for name, array in self._live.items()})
-                self._live = None
-            load_arrays(self._network, weights)
-        elif weights is not self._live:
-            share_arrays(self._network, weights)
-            self._live = weights
+        self._weights.load(weights)
         if self._parameter_noise is not None:
             self._parameter_noise.perturb()
 

@@ -1,4 +1,7 @@
-"""Ape-X (Horgan et al. 2018): DQN with many workers, sharded replay and an asynchronous learner; RLlib's defaults."""
+"""Ape-X (Horgan et al. 2018): many workers, sharded replay and an asynchronous learner, around DQN or DDPG.
+
+Defaults are RLlib's.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Annotated, ClassVar, Literal
 
 from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.config.keys.dqn_keys import OptimizerConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     AUTO,
@@ -17,10 +19,12 @@ from rlexp.config.keys.fields import (
     Count,
     CountOrAuto,
     CountOrZero,
+    Positive,
     PositiveFraction,
     PositiveOrZero,
     defaults_of,
 )
+from rlexp.config.keys.replay_keys import OptimizerConfig, ReplayKeys
 
 
 class AsyncReplayOptimizerConfig(OptimizerConfig):
@@ -74,8 +78,8 @@ class AsyncReplayOptimizerConfig(OptimizerConfig):
     them, the time of sending: the bytes of the weights for each gatherer at 250 MB/s."""
 
 
-class ApexConfig(DQNConfig):
-    """What is under ``config:`` for ``run: APEX``."""
+class ApexKeys(ReplayKeys):
+    """The keys of Ape-X's data path, beside the keys of the agent whose network it trains."""
 
     num_workers: CountOrZero = 32
     sample_batch_size: Count = 50
@@ -85,7 +89,6 @@ class ApexConfig(DQNConfig):
     per_worker_exploration: bool = True
     learning_starts: CountOrZero = 50_000
     buffer_size: Count = 2_000_000
-    worker_side_prioritization: bool = True
     final_prioritized_replay_beta: PositiveFraction | None = None  # constant, as in the paper
     n_step: Count = 3
     target_network_update_freq: CountOrZero = 500_000
@@ -202,6 +205,16 @@ class ApexConfig(DQNConfig):
                 f"but {self.stated('batch_mode')}",
                 "use batch_mode: truncate_episodes, or another replay_storage",
             )
+
+
+class ApexConfig(ApexKeys, DQNConfig):
+    """What is under ``config:`` for ``run: APEX``."""
+
+    worker_side_prioritization: bool = True
+
+    # These are DQN's: a key that ApexKeys inherits would win over it.
+    lr: Positive = 5e-4
+    grad_norm_clipping: Positive | None = 40.0
 
 
 class ApexExperiment(Experiment):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Final, Literal
 
 from rlexp.config.keys.board import BoardConfig
@@ -71,6 +72,11 @@ class NetworkNeeds:
     least_weights: int
     layer_outputs: int
     """Outputs of all layers together, for each row of a batch."""
+
+
+def weights_between(sizes: Sequence[int]) -> int:
+    """Return the weights of fully connected layers of these sizes, the input's first."""
+    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 @dataclass(frozen=True)

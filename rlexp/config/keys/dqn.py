@@ -1,26 +1,35 @@
-"""DQN and SimpleQ: their keys, and properties for other rooms: replay, conflicts, and keys without effect."""
+"""The keys of DQN and SimpleQ, and their properties for other rooms: conflicts, and keys without effect.
+
+Defaults are RLlib 0.5.3's unless a docstring says otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, ReplayNeeds
-from rlexp.config.keys.dqn_keys import DQNKeys
+from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, weights_between
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.exploration_keys import EPSILON
-from rlexp.config.keys.fields import Conflict, LayerSizes, defaults_of
+from rlexp.config.keys.exploration_keys import EPSILON, ExplorationKeys
+from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
+    Conflict,
+    Count,
+    CountOrZero,
+    LayerSizes,
+    Positive,
+    PositiveOrZero,
+    defaults_of,
+)
+from rlexp.config.keys.replay_keys import BOARD_LINE, DATA_LINE, ReplayKeys
 
 
-class DQNConfig(DQNKeys):
+class DQNConfig(ReplayKeys, ExplorationKeys):
     """What is under ``config:`` for ``run: DQN``."""
 
-    WORKERS_USE_GPUS: ClassVar[bool] = False
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
-        *("n_step", "noisy", "soft_q", "parameter_noise", "epsilon_with_noisy", "worker_side_prioritization")
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = ReplayKeys.ROLLOUT_KEYS | {
+        *("noisy", "soft_q", "parameter_noise", "epsilon_with_noisy")
     }
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
         *("info/num_target_updates", "info/num_fragments_lost", "info/mean_importance_weight", "info/adam_step_share"),
@@ -31,55 +40,66 @@ class DQNConfig(DQNKeys):
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
         *CommonConfig.DISPLAYED,
-        FactLine(
-            "data",
-            (
-                "replay {info/replay_fill:percent} full {info/replay_fill_per_shard:levels}",
-                "learner queue {info/learner_queue_size:count}/{info/learner_queue_capacity:count}",
-                "weight age {info/weight_age:count}",
-            ),
-        ),
+        DATA_LINE,
         FactLine("exploring", ("ε {info/min_exploration..info/max_exploration:short}",)),
-        FactLine(
-            "board",
-            (
-                "{info/board/actors:count}/{info/board/seats:count} actors",
-                "{info/board/fragments_per_s:count} fragments/s {info/board/bytes_per_s:size}/s",
-                "weights {info/board/weights_bytes:size}",
-                "again {info/board/num_repeated:count}",
-                "refused {info/board/num_refused:count}",
-                "leases lost {info/board/num_lost_leases:count}",
-            ),
-            needs="info/board/actors",
-        ),
-    )
-
-    SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = (
-        "buffer_size",
-        "learning_starts",
-        "prioritized_replay",
-        "prioritized_replay_alpha",
-        "prioritized_replay_beta",
-        "prioritized_replay_eps",
-        "final_prioritized_replay_beta",
-        "beta_annealing_fraction",
-        "schedule_max_timesteps",
-        "sample_batch_size",
-        "train_batch_size",
-        "clip_rewards",
+        BOARD_LINE,
     )
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *CommonConfig.KEPT_BY_PBT,
+        *ReplayKeys.KEPT_BY_PBT,
         *("hiddens", "dueling", "noisy", "num_atoms", "v_min", "v_max", "discretize_actions"),
-        *("buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay", "replay_storage"),
-        "board",
     )
-    """The parent's keys, and keys of replay: a trial with another replay would continue with an empty one."""
 
-    @property
-    def replay(self) -> ReplayNeeds:
-        """One shard of transitions over ``n_step`` steps."""
-        return replace(super().replay, n_step=self.n_step)
+    num_workers: CountOrZero = 0
+    sample_batch_size: Count = 4
+    lr: Positive = 5e-4
+    train_batch_size: Count = 32
+    grad_norm_clipping: Positive | None = 40.0
+    timesteps_per_iteration: CountOrZero | None = 1000
+    min_iter_time_s: PositiveOrZero | None = 1.0
+
+    learner_precision: Annotated[Literal["float32", "tf32", "bfloat16"], RLEXP_ONLY] = "float32"
+    """Precision of the learner's matrix products and convolutions. Weights, losses, Adam and the workers stay in
+    float32. ``tf32``: on a GPU, factors rounded to 10 bits. ``bfloat16``: factors and outputs rounded to 7 bits; on a
+    CPU without instructions for it (x86: avx512_bf16 or amx_bf16) slower than ``float32``."""
+
+    double_q: bool = True
+    """Double Q-learning: the online network chooses the next action, the target network gives its value (van Hasselt et
+    al. 2016)."""
+
+    dueling: bool = True
+    """Dueling network: separate heads for the state value and the advantages (Wang et al. 2016)."""
+
+    hiddens: LayerSizes = (256,)
+    """Sizes of the layers in each head, after the model. ``[]``: none."""
+
+    noisy: bool = False
+    """Explore by noise in the layers of the heads (Fortunato et al. 2018). Every epsilon is then 0, unless
+    ``epsilon_with_noisy`` is true."""
+
+    epsilon_with_noisy: Annotated[bool, RLEXP_ONLY] = False
+    """Explore by epsilon as well as by ``noisy``, as RLlib does for ``exploration_config`` beside ``noisy``."""
+
+    sigma0: Positive = 0.5
+    """Initial standard deviation of the noise of ``noisy`` layers, before division by the root of their width."""
+
+    parameter_noise: bool = False
+    """Explore by noise on all weights of the network, in addition to epsilon (Plappert et al. 2018).
+
+    The standard deviation of the noise is adapted until the noise changes about as many actions as epsilon does. New
+    noise is drawn at each episode of a worker's first environment, for all of its environments.
+    """
+
+    parameter_noise_initial_stddev: Annotated[Positive, RLEXP_ONLY] = 1.0
+    """Initial standard deviation of ``parameter_noise``."""
+
+    num_atoms: Count = 1
+    """Number of atoms of the distribution of returns (Bellemare et al. 2017). 1: learn only its mean."""
+
+    v_min: float = -10.0
+    """Lowest atom of the distribution of returns."""
+
+    v_max: float = 10.0
+    """Highest atom of the distribution of returns."""
 
     @property
     def network_needs(self) -> NetworkNeeds:
@@ -93,21 +113,12 @@ class DQNConfig(DQNKeys):
             before * after * kernel[0] * kernel[1]
             for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
         )
-        of_heads = _weights_between((*torso[-1:], *heads)) * (1 + self.dueling) * (1 + self.noisy)
+        of_heads = weights_between((*torso[-1:], *heads)) * (1 + self.dueling) * (1 + self.noisy)
         return NetworkNeeds(
             keys="config.model, config.hiddens, config.num_atoms",
-            least_weights=_weights_between(torso) + convolutions + of_heads,
+            least_weights=weights_between(torso) + convolutions + of_heads,
             layer_outputs=sum((*torso, *heads)),
         )
-
-    @property
-    def board_keys(self) -> BoardConfig:
-        return self.board
-
-    @property
-    def board_obstacle(self) -> str | None:
-        """Callbacks, as messages do not carry their metrics. Replay accepts transitions of any weights."""
-        return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     @property
     def explores_by_epsilon(self) -> bool:
@@ -147,10 +158,6 @@ def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
     ):
         if is_ineffective:
             yield from ((key, reason) for key in keys)
-
-
-def _weights_between(sizes: Sequence[int]) -> int:
-    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 class SimpleQConfig(DQNConfig):

@@ -1,4 +1,4 @@
-"""The replay keys of every agent that learns from it: its size, and how transitions are drawn.
+"""The keys of every agent that learns from replay: its size, how transitions are drawn, targets and boards.
 
 Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 """
@@ -6,17 +6,20 @@ Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from rlexp.config.keys.common import Caution, ReplayNeeds, ScheduledKeys
+from rlexp.config.keys.board import BoardConfig
+from rlexp.config.keys.common import Caution, CommonConfig, FactLine, ReplayNeeds, ScheduledKeys
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     Conflict,
     Count,
     CountOrZero,
     Fraction,
+    KeyGroup,
     Positive,
     PositiveFraction,
+    defaults_of,
 )
 
 _BETA: Final = (
@@ -34,8 +37,67 @@ _LEAST_EPS: Final = 1e-3
 _MOST_ADAM_EPSILON: Final = 1e-5
 
 
+DATA_LINE: Final = FactLine(
+    "data",
+    (
+        "replay {info/replay_fill:percent} full {info/replay_fill_per_shard:levels}",
+        "learner queue {info/learner_queue_size:count}/{info/learner_queue_capacity:count}",
+        "weight age {info/weight_age:count}",
+    ),
+)
+BOARD_LINE: Final = FactLine(
+    "board",
+    (
+        "{info/board/actors:count}/{info/board/seats:count} actors",
+        "{info/board/fragments_per_s:count} fragments/s {info/board/bytes_per_s:size}/s",
+        "weights {info/board/weights_bytes:size}",
+        "again {info/board/num_repeated:count}",
+        "refused {info/board/num_refused:count}",
+        "leases lost {info/board/num_lost_leases:count}",
+    ),
+    needs="info/board/actors",
+)
+
+
+class OptimizerConfig(KeyGroup):
+    """How experience moves. Most agents sample, store and learn in turn, and have no keys here."""
+
+
 class ReplayKeys(ScheduledKeys):
     """The keys of replay, and the meaning of null for them."""
+
+    WORKERS_USE_GPUS: ClassVar[bool] = False
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {"n_step", "worker_side_prioritization"}
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+        *("info/num_target_updates", "info/num_fragments_lost", "info/mean_importance_weight", "info/adam_step_share"),
+        *("info/replay_fill", "info/replay_fill_per_shard"),
+        *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
+        *("info/learner/lr", "info/learner/cur_lr", "info/learner/mean_q", "info/learner/mean_td_error"),
+    )
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (*CommonConfig.DISPLAYED, DATA_LINE, BOARD_LINE)
+    SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = (
+        "buffer_size",
+        "learning_starts",
+        "prioritized_replay",
+        "prioritized_replay_alpha",
+        "prioritized_replay_beta",
+        "prioritized_replay_eps",
+        "final_prioritized_replay_beta",
+        "beta_annealing_fraction",
+        "schedule_max_timesteps",
+        "sample_batch_size",
+        "train_batch_size",
+        "clip_rewards",
+    )
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *CommonConfig.KEPT_BY_PBT,
+        *("buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay", "replay_storage"),
+        "board",
+    )
+    """The parent's keys, and keys of replay: a trial with another replay would continue with an empty one."""
+
+    schedule_max_timesteps: Count = 100_000
+    """Steps of which ``exploration_fraction`` (sampled) and ``beta_annealing_fraction`` (trained) are fractions."""
 
     learning_starts: CountOrZero = 1000
     """Transitions that must be added to replay before the learner starts, split evenly over the shards. May be more
@@ -87,6 +149,25 @@ class ReplayKeys(ScheduledKeys):
     """Trained steps per sampled step; the side that is ahead waits. Null: APEX samples and trains as fast as it can,
     DQN trains one batch after each round of fragments, or over a board for each fragment."""
 
+    n_step: Count = 1
+    """Number of rewards added up in one transition before bootstrapping; never across the end of an episode."""
+
+    target_network_update_freq: CountOrZero = 500
+    """Steps between two updates of the target network: trained steps for APEX and APEX_DDPG, else sampled steps. 0: it
+    is updated after each update of the online network."""
+
+    tau: PositiveFraction = 1.0
+    """Share of the way to the online network's weights that an update moves the target network's. 1: a copy.
+
+    With less, it follows slowly: ``target_network_update_freq: 0`` goes with it (Lillicrap et al. 2016).
+    """
+
+    optimizer: OptimizerConfig = defaults_of(OptimizerConfig)
+    """How experience moves."""
+
+    board: Annotated[BoardConfig, RLEXP_ONLY] = defaults_of(BoardConfig)
+    """How actors join the trial over a board, with ``rlexp run --board URL``."""
+
     @property
     def resolved_beta_annealing_timesteps(self) -> int:
         """``prioritized_replay_beta_annealing_timesteps``; null is decided by ``beta_annealing_fraction``."""
@@ -101,18 +182,27 @@ class ReplayKeys(ScheduledKeys):
 
     @property
     def replay(self) -> ReplayNeeds:
-        """One shard of transitions over one step."""
+        """One shard of transitions over ``n_step`` steps."""
         return ReplayNeeds(
             capacity=self.buffer_size,
             capacity_key="buffer_size",
             least_capacity=self.train_batch_size,
             num_shards=1,
-            n_step=1,
+            n_step=self.n_step,
             storage="compressed_frames" if self.compress_observations else "frames",
             keeps_whole_observations=False,
             in_checkpoints=self.checkpoint_replay,
             workers_send_td_errors=self.worker_side_prioritization,
         )
+
+    @property
+    def board_keys(self) -> BoardConfig:
+        return self.board
+
+    @property
+    def board_obstacle(self) -> str | None:
+        """Callbacks, as messages do not carry their metrics. Replay accepts transitions of any weights."""
+        return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of priorities."""
