@@ -183,6 +183,6 @@ def rlexp(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train reinforcement-learning agents (Ape-X, DQN, PPO, PQN, A2C) from YAML experiment files."""
+    """Train reinforcement-learning agents (Ape-X, DQN, PPO, PQN, SAC, TD3, A2C and more) from YAML experiment files."""
     if context.invoked_subcommand not in _ANSWER_SIGNALS:
         let_ctrl_c_raise()

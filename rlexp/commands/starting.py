@@ -27,7 +27,7 @@ _KEY_LINE: Final = re.compile(r"(?P<begin>(?P<indent> +)(?P<key>\w+): .*?)(?: +#
 _COMMENT_COLUMN: Final = 36
 _LONGEST_COMMENT: Final = 80
 _COMMENTS: Final[Mapping[str, str]] = {
-    "run": "The agent: DQN, SIMPLEQ, APEX, PPO, DDPPO, PQN, A2C, A3C or PG",
+    "run": "The agent: DQN, APEX, PPO, PQN, SAC, TD3 or another one; rlexp explain run names all",
     "env": "A Gymnasium id, or module:Class of a module beside this file",
     "stop": "Training ends when one of these is reached",
     "checkpoint_at_end": "Also when the training ends",

@@ -126,7 +126,7 @@ def example_for(agent: str, env: str) -> Preset | None:
 def general_for(agent: str, env: str, kind: Kind) -> Preset:
     """Return the general settings of an agent for a kind of env; the defaults of an agent of a package."""
     texts, agents = _general_texts(), (agent, built_in_base(agent))
-    kinds: tuple[Kind, ...] = (kind, "vector")
+    kinds: tuple[Kind, ...] = (kind, "vector", "continuous")
     known = [(each, like) for each in kinds for like in agents if f"{like}-{each}".lower() in texts]
     name = _run_name(env, agent)
     if not known:

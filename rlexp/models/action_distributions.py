@@ -17,6 +17,8 @@ from rlexp.sample_batch import Array
 
 LARGEST_LOG_STD = 20.0
 """Logarithms of deviations are clamped to plus and minus this; beyond it, they soon become NaN."""
+SQUASHED_LOG_STD = (-20.0, 2.0)
+"""Bounds of these logarithms if the numbers are squashed (Haarnoja et al. 2018's code)."""
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -82,6 +84,10 @@ class CategoricalActions:
             total += taken - np.log(np.exp(shifted).sum(axis=1))
         return total
 
+    def uniform(self, num_actions: int, rng: np.random.Generator) -> Array:
+        """Return so many actions, each choice uniformly random."""
+        return self._actions([rng.integers(size, size=num_actions) for size in self.sizes])
+
     def _split(self, inputs: Array) -> list[Array]:
         if len(self.sizes) == 1:
             return [inputs]
@@ -127,6 +133,55 @@ class GaussianActions:
 
     def _actions(self, actions: Array) -> Array:
         return actions.reshape(len(actions), *self.shape).astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class SquashedActions:
+    """Numbers between -1 and 1: the tanh of the inputs, as DDPG's policy chooses them."""
+
+    shape: tuple[int, ...]
+    """Shape of an action."""
+    dtype: str
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers of an action."""
+        return math.prod(self.shape)
+
+    @property
+    def num_inputs(self) -> int:
+        return self.num_numbers
+
+    def most_likely(self, inputs: Array) -> Array:
+        return self.shaped(np.tanh(inputs))
+
+    def shaped(self, numbers: Array) -> Array:
+        """Return the actions ``[B, *shape]`` of ``numbers [B, D]``."""
+        return numbers.reshape(len(numbers), *self.shape).astype(self.dtype, copy=False)
+
+    def uniform(self, num_actions: int, rng: np.random.Generator) -> Array:
+        """Return so many actions, each number uniformly random."""
+        return self.shaped(rng.uniform(-1.0, 1.0, (num_actions, self.num_numbers)).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class SquashedGaussianActions(SquashedActions):
+    """Numbers between -1 and 1: the tanh of normally distributed ones (Haarnoja et al. 2018, appendix C).
+
+    The inputs are the means, then the natural logarithms of the standard deviations.
+    """
+
+    @property
+    def num_inputs(self) -> int:
+        return 2 * self.num_numbers
+
+    def most_likely(self, inputs: Array) -> Array:
+        return self.shaped(np.tanh(inputs[:, : self.num_numbers]))
+
+    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = np.split(inputs, 2, axis=1)
+        deviation = np.exp(log_std.clip(*SQUASHED_LOG_STD))
+        return self.shaped(np.tanh(mean + deviation * rng.standard_normal(mean.shape, np.float32)))
 
 
 Actions = CategoricalActions | GaussianActions

@@ -148,3 +148,36 @@ class ActorCriticConfig:
     """Whether policy and value function share the layers before their heads."""
     sees_byte_vectors: bool = False
     """The same as in QNetworkConfig."""
+
+
+@dataclass(frozen=True)
+class LayersConfig:
+    """Layers after a torso: of a policy, or of a critic."""
+
+    hiddens: tuple[int, ...]
+    activation: str
+    """After each of them, in the words of the keys; the last layer has none."""
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """The activation after each layer, with the last one."""
+        return (self.activation,) * len(self.hiddens) + ("linear",)
+
+
+@dataclass(frozen=True)
+class PolicyAndCriticsConfig:
+    """The shapes of a policy and of its critics, which share no layers: the networks of DDPG, TD3 and SAC."""
+
+    observation_shape: tuple[int, ...]
+    """The same as in QNetworkConfig."""
+    num_inputs: int
+    """Inputs K of the distribution of an action: outputs of the policy."""
+    torso: TorsoConfig
+    """The layers before the policy's and before each critic's own."""
+    policy: LayersConfig
+    critic: LayersConfig
+    num_critics: int
+    num_numbers: int
+    """Numbers D of a continuous action, which critics see; 0: they have a value for each of K actions."""
+    sees_byte_vectors: bool = False
+    """The same as in QNetworkConfig."""

@@ -17,7 +17,7 @@ from rlexp.optimizers.learner_thread import IDLE_WAIT_S, LearnerOutput, LearnerR
 from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import Learner, LearnResult
 from rlexp.sample_batch import Array, SampleBatch
-from tests.lab import a2c, ppo, pqn
+from tests.lab import a2c, critics, ppo, pqn
 from tests.lab.doubles import TIMEOUT_S, ScriptedLearner, keyed_rows, rows
 from tests.lab.dqn import make_batch, make_learner
 
@@ -42,6 +42,12 @@ SUBJECTS = {
     "PQN": Subject(pqn.make_learner, pqn.make_batch, updates=4),
     "A2C": Subject(a2c.make_learner, ppo.make_batch),
     "PG": Subject(lambda: a2c.make_learner(vf_loss_coeff=0.0, sums_losses=False), ppo.make_batch),
+    "DDPG": Subject(critics.make_learner, critics.make_batch),
+    "TD3": Subject(lambda: critics.make_learner("TD3"), critics.make_batch),
+    "SAC": Subject(lambda: critics.make_learner("SAC"), critics.make_batch),
+    "SAC, choices": Subject(
+        lambda: critics.make_learner("SAC", critics.DISCRETE_ENV), lambda number: critics.make_batch(number, True)
+    ),
     "scripted": Subject(ScriptedLearner, lambda number: rows(float(number), count=4)),
 }
 

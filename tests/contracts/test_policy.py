@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from torch import nn
 
 from rlexp.agents.actor_critic.policy import ActorCriticPolicy
+from rlexp.agents.ddpg.policy import Players
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.pqn.players import PQNPolicy
@@ -23,9 +24,10 @@ from rlexp.config.keys.pqn import PQNConfig, PQNModelConfig
 from rlexp.models.action_distributions import actions_of
 from rlexp.models.network_config import QNetworkConfig, torso_config_of
 from rlexp.models.networks import ActorCritic, QNetwork
+from rlexp.models.policy_and_critics import PolicyNetwork
 from rlexp.policy import Policy, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
-from tests.lab import pqn
+from tests.lab import critics, pqn
 from tests.lab.doubles import NUM_ACTIONS, CountingPolicy, ScriptedPolicy, StepPolicy
 from tests.lab.dqn import NETWORK, make_batch
 from tests.lab.ppo import CHOICES, NUMBERS, network_config
@@ -78,6 +80,15 @@ def pqn_policy(
     return Subject(partial(PQNPolicy, config, exploration), weights, Discrete(4), observation_shape)
 
 
+def critic_policy(
+    run: str, action_space: Space[Any] = NUMBERS, observation_shape: tuple[int, ...] = (3,), **keys: Any
+) -> Subject:
+    policies = critics.policies_of(run, action_space, observation_shape, num_envs_per_worker=NUM_ENVS, **keys)
+    make = Players(policies).parts(0, 0, None).make_policy
+    weights = partial(network_weights, partial(PolicyNetwork, policies.network))
+    return Subject(make, weights, action_space, observation_shape)
+
+
 def version(number: int) -> Weights:
     return {"version": np.array(float(number))}
 
@@ -86,6 +97,13 @@ SUBJECTS = {
     "numpy": dqn(NETWORK, EXPLORATION),
     "numpy, greedy": dqn(NETWORK, None),
     "numpy, priorities not of workers": dqn(NETWORK, EXPLORATION, prioritizes=False),
+    "noise": critic_policy("DDPG"),
+    "gaussian noise": critic_policy("TD3"),
+    "noise, uniform at first": critic_policy("DDPG", pure_exploration_steps=10**6),
+    "noise, greedy": critic_policy("DDPG", explore=False),
+    "noise, torch": critic_policy("DDPG", observation_shape=(12, 12, 3)),
+    "squashed": critic_policy("SAC"),
+    "choices of SAC": critic_policy("SAC", Discrete(4)),
     "torch": dqn(DISTRIBUTION, EXPLORATION),
     "softmax": dqn(NETWORK, replace(EXPLORATION, softmax_temp=0.5)),
     "noisy": dqn(NOISY, EXPLORATION),

@@ -27,7 +27,7 @@ from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
 from rlexp.runs.record import RunRecord
 from rlexp.runs.rows import COLUMNS
-from tests.lab import a2c, ppo, pqn
+from tests.lab import a2c, critics, ppo, pqn
 from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +39,11 @@ TRAINED: dict[str, Mapping[str, Any]] = {
     **dict.fromkeys(("A2C", "A3C", "PG"), a2c.TINY),
     "SIMPLEQ": TINY,
     "DDPPO": ppo.TINY,
+    **{run: {**critics.TINY, **own} for run, (_, _, own) in critics.AGENTS.items()},
 }
 """Agents whose checkpoints are looked at, and their keys."""
+ENVS = dict.fromkeys(critics.AGENTS, "Pendulum-v1")
+"""Their envs, if they cannot play CartPole-v1."""
 
 
 def surface() -> str:
@@ -124,7 +127,7 @@ def checks() -> Iterator[str]:
 def checkpoints() -> Iterator[str]:
     """Yield files, arrays, and state keys of a checkpoint of each agent."""
     for run, config in TRAINED.items():
-        described = {"name": "small", "run": run, "env": "CartPole-v1", "config": dict(config)}
+        described = {"name": "small", "run": run, "env": ENVS.get(run, "CartPole-v1"), "config": dict(config)}
         experiment = AGENTS[run].model_validate(described)
         agent: Agent[Any] = agent_class(experiment)(experiment.env, experiment.config, CountingPool(), 0)
         with tempfile.TemporaryDirectory() as folder:

@@ -11,15 +11,15 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (51, 7_150),
+    "agents": (63, 8_450),
     "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (15, 3_600),
     "compare": (22, 4_700),
-    "config": (59, 11_250),
+    "config": (61, 11_900),
     "envs": (13, 2_950),
-    "models": (10, 1_850),
+    "models": (11, 2_000),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),
     "replay": (14, 2_850),
@@ -62,6 +62,8 @@ def test_few_things_are_at_the_top() -> None:
 
 def test_files_are_chapters() -> None:
     importers: dict[str, set[str]] = {module: set() for module in MODULES}
+    texts = {node.value for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    named = {text.partition(":")[0] for text in texts if isinstance(text, str)}  # agents, as package.module:Class
     for module, tree in TREES.items():
         for name in imported(ast.walk(tree)):
             importers[name].add(module)
@@ -69,7 +71,10 @@ def test_files_are_chapters() -> None:
     assert not [
         module
         for module, number in LINES.items()
-        if number < SHORTEST_FILE and len(importers[module]) == 1 and MODULES[module].name != "__init__.py"
+        if number < SHORTEST_FILE
+        and len(importers[module]) == 1
+        and MODULES[module].name != "__init__.py"
+        and module not in named
     ]
 
 

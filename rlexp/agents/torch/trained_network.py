@@ -1,8 +1,9 @@
-"""A network with its Adam: what learners of train batches own, and what of it a checkpoint keeps."""
+"""A network with its Adam, and one that a target network follows: what learners own and checkpoints keep of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Generic, TypeVar
 
 import torch
@@ -36,20 +37,48 @@ class TrainedNetwork(Generic[ModuleT]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.module = make().to(device)
-        self._parameters = FlatParameters(self.module)
-        self.adam = FlatAdam(self._parameters, adam_epsilon, grad_norm_clipping)
+        self.parameters = FlatParameters(self.module)
+        self.adam = FlatAdam(self.parameters, adam_epsilon, grad_norm_clipping)
 
     def stats(self) -> Mapping[str, float | None]:
         return {"adam_step_share": self.adam.step_share()}
 
     def weights(self) -> Weights:
         """Return a copy of the weights."""
-        return self._parameters.arrays()
+        return self.parameters.arrays()
 
     def state_dict(self) -> dict[str, Array]:
-        state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
+        state = {f"network.{name}": array for name, array in self.parameters.arrays().items()}
         return state | {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self.adam.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         load_weights(self.module, tensors_of(state, "network."))
         self.adam.load_state_dict(tensors_of(state, "adam."))
+
+
+class FollowedNetwork(TrainedNetwork[ModuleT]):
+    """Owns a network, its Adam, and the target network that follows it."""
+
+    def __init__(
+        self,
+        make: Callable[[], ModuleT],
+        seed: int,
+        device: torch.device,
+        adam_epsilon: float,
+        grad_norm_clipping: float | None,
+    ) -> None:
+        super().__init__(make, seed, device, adam_epsilon, grad_norm_clipping)
+        self.target = deepcopy(self.module).requires_grad_(False).eval()
+        self._target_parameters = FlatParameters(self.target)
+
+    def move_target(self, tau: float) -> None:
+        """Move the target network the share ``tau`` of the way to the network."""
+        self._target_parameters.move_towards(self.parameters, tau)
+
+    def state_dict(self) -> dict[str, Array]:
+        target = {f"target.{name}": array for name, array in self._target_parameters.arrays().items()}
+        return super().state_dict() | target
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        super().load_state_dict(state)
+        load_weights(self.target, tensors_of(state, "target."))

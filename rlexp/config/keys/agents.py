@@ -19,11 +19,13 @@ from typing import Final, Literal, get_args, get_origin
 from rlexp.config.keys.a2c import A2CExperiment, A3CExperiment, PGExperiment
 from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.ddpg import ApexDDPGExperiment, DDPGExperiment, TD3Experiment
 from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
 from rlexp.config.keys.entry_points import PackageEntry, entry_points
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment
+from rlexp.config.keys.sac import SACExperiment
 from rlexp.errors import UsageError
 
 GROUP: Final = "rlexp.agents"
@@ -81,6 +83,10 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "PG": PGExperiment,
         "SIMPLEQ": SimpleQExperiment,
         "DDPPO": DDPPOExperiment,
+        "DDPG": DDPGExperiment,
+        "TD3": TD3Experiment,
+        "APEX_DDPG": ApexDDPGExperiment,
+        "SAC": SACExperiment,
     }
 )
 """Our own agents, and the models of their experiments."""

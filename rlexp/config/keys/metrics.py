@@ -182,6 +182,13 @@ _OTHERS: Final = (
         "Mean size of the value targets of the newest train batch, regardless of their signs; "
         "vf_clip_param should not be far below it.",
     ),
+    Metric("info/learner/critic_loss", "Loss of the critics in the newest update, added up."),
+    Metric("info/learner/actor_loss", "Loss of the policy in its newest update."),
+    Metric("info/learner/critic_grad_norm", "Norm of the gradient of the critics, before it is clipped."),
+    Metric("info/learner/actor_grad_norm", "Norm of the gradient of the policy, before it is clipped."),
+    Metric("info/learner/alpha", "The price of entropy in the newest update; see initial_alpha."),
+    Metric("info/learner/alpha_loss", "Loss of the price of entropy in the newest update."),
+    Metric("info/noise_scale", "Factor of the noise on actions; the largest of all workers."),
     Metric("info/learner/kl", "KL divergence between the policies before and after the newest train batch."),
     Metric("info/learner/cur_kl_coeff", "Coefficient of the KL penalty; see kl_coeff."),
     Metric("info/learner/entropy", "Mean entropy of the policy in the newest train batch."),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rlexp.config.keys.agents import built_in_base
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, shown, shown_key, written
@@ -38,6 +37,7 @@ _OPTIMIZERS = {
     "SyncReplayOptimizer": "DQN",
     "LocalSyncReplayOptimizer": "DQN",
 }
+"""The agent whose optimizer was of that class; other agents with replay had the same ones."""
 
 
 def replay_buffer_type(translation: Translation) -> None:
@@ -66,11 +66,19 @@ def optimizer_class(translation: Translation) -> None:
     agent = _OPTIMIZERS.get(str(node.value))
     if agent is None:
         translation.problem(node, f"config.optimizer_class: rlexp does not support {written(node.plain())}")
-    elif agent != built_in_base(translation.run):
+    elif agent != _like(translation.run):
         message = f"config.optimizer_class: {node.value} is the optimizer of {agent}, but run is {translation.run}"
         translation.problem(node, message, f"write run: {agent}, or leave optimizer_class out")
     else:
-        translation.notice(node, f"config.optimizer_class has no effect here: {agent} has only this one")
+        translation.notice(node, f"config.optimizer_class has no effect here: {translation.run} has only this one")
+
+
+def _like(run: str) -> str | None:
+    """Return APEX or DQN if the agent has the same optimizer; None without replay."""
+    table = key_table(run)
+    if ("config", "optimizer", "num_replay_buffer_shards") in table:
+        return "APEX"
+    return "DQN" if ("config", "buffer_size") in table else None
 
 
 def worker_resources(translation: Translation) -> None:

@@ -53,10 +53,14 @@ class Absent:
 
 @cache
 def renamed_keys(run: str) -> Mapping[KeyName, KeyName]:
-    """Return old paths and the agent's current ones; names whose current one it lacks are left out."""
+    """Return old paths and the agent's current ones; left out are names that it has, or whose current ones it lacks."""
     table = key_table(run)
-    pairs = ((key_path(old), key_path(new)) for old, new in _table()["renamed"].items())
-    return MappingProxyType({old: new for old, new in pairs if new in table})
+    pairs = (
+        (key_path(old), key_path(new))
+        for old, names in _table()["renamed"].items()
+        for new in ([names] if isinstance(names, str) else names)
+    )
+    return MappingProxyType({old: new for old, new in pairs if new in table and old not in table})
 
 
 @cache
@@ -110,6 +114,13 @@ _NAMES = {
     "A2CAGENT": "A2C",
     "A3CTRAINER": "A3C",
     "A3CAGENT": "A3C",
+    "APEXDDPG": "APEX_DDPG",
+    "APEXDDPGTRAINER": "APEX_DDPG",
+    "DDPGTRAINER": "DDPG",
+    "DDPGAGENT": "DDPG",
+    "TD3TRAINER": "TD3",
+    "SACTRAINER": "SAC",
+    "SACAGENT": "SAC",
     "PGTRAINER": "PG",
     "PGAGENT": "PG",
     "SIMPLEQTRAINER": "SIMPLEQ",

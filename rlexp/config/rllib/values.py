@@ -271,9 +271,16 @@ _OF_Q_LEARNERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "Random": {"exploration_initial_eps": 1.0, "exploration_final_eps": 1.0, "per_worker_exploration": False},
     }
 )
+_OF_NOISE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        f"{prefix}{kind}Noise": {"exploration_noise_type": word, "per_worker_exploration": bool(prefix)}
+        for prefix in ("", "PerWorker")
+        for kind, word in (("OrnsteinUhlenbeck", "ou"), ("Gaussian", "gaussian"))
+    }
+)
 _OF_POLICIES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"StochasticSampling": {}})
 
-_CONTINUOUS: Final = "it adds noise to continuous actions, and belongs to DDPG, TD3 and SAC"
+_CONTINUOUS: Final = "it adds noise to continuous actions, and belongs to DDPG and TD3"
 _CURIOUS: Final = "it adds rewards that models of its own compute; an env wrapper can add rewards"
 _SLATES: Final = "it chooses slates, lists of items, and belongs to SlateQ"
 _BANDITS: Final = "it belongs to RLlib's bandits"
@@ -304,7 +311,11 @@ def exploration_type(translation: Translation) -> None:
     if node is None:
         return
     kind = str(node.value).rpartition(".")[2]
-    known = _OF_Q_LEARNERS if _explores_by_values(translation) else _OF_POLICIES
+    known = _OF_POLICIES
+    if _explores_by_values(translation):
+        known = _OF_Q_LEARNERS
+    elif _adds_noise(translation):
+        known = _OF_NOISE
     if kind not in known:
         reason = f": {_REASONS[kind]}" if kind in _REASONS else ""
         which = f" with {translation.run}" if kind in _OF_Q_LEARNERS else ""
@@ -327,6 +338,33 @@ def _draws_actions(translation: Translation) -> bool:
 def _explores_by_values(translation: Translation) -> bool:
     """Return whether the agent explores by action values, as the DQN family does."""
     return ("config", "soft_q") in key_table(translation.run)
+
+
+def _adds_noise(translation: Translation) -> bool:
+    """Return whether the agent adds noise to its actions, as DDPG does."""
+    return ("config", "exploration_noise_type") in key_table(translation.run)
+
+
+def noise_schedule(translation: Translation) -> None:
+    """Read the schedule of noise up to RLlib 0.8.2: a fraction of a number of steps, and whether it changes at all."""
+    if not _adds_noise(translation):
+        return
+    sigma = translation.find("config.exploration_gaussian_sigma")
+    is_td3 = bool(translation.value("config.smooth_target_policy"))  # as RLlib 0.6 spelled it
+    noise_key = "config.exploration_noise_type"
+    if sigma is not None and is_td3 and translation.put_unless_given(noise_key, "gaussian", sigma):
+        translation.notice(sigma, "beside smooth_target_policy the noise is exploration_noise_type: gaussian")
+    fraction, anneals = (translation.take(f"config.exploration_{key}") for key in ("fraction", "should_anneal"))
+    if anneals is not None and anneals.value is False:
+        translation.take("config.exploration_final_scale")
+        translation.put("config.exploration_final_scale", 1.0, anneals)
+        translation.notice(anneals, "config.exploration_should_anneal: false is exploration_final_scale: 1.0 now")
+    elif fraction is not None and isinstance(fraction.value, int | float):
+        total = translation.value("config.schedule_max_timesteps") or 100_000
+        steps = int(fraction.value * total)
+        translation.put_unless_given("config.exploration_scale_timesteps", steps, fraction)
+        text = f"config.exploration_fraction is exploration_scale_timesteps: {steps} now"
+        translation.notice(fraction, text)
 
 
 def _use_flat_keys(translation: Translation, node: Node, kind: str, keys: Mapping[str, Any]) -> None:
@@ -375,6 +413,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     learning_workers,
     learner_per_gpu,
     exploration_type,
+    noise_schedule,
     epsilon,
     _schedules,
     replay_buffer_type,

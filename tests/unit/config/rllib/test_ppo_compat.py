@@ -202,7 +202,7 @@ class TestLearners:
 
     def test_q_learners_have_one(self, load_ppo: Load) -> None:
         ((_, message, _),) = problems(load_ppo, "num_learners: 2", run="DQN")
-        assert message == "config.num_learners: rlexp does not support several learners of DQN and APEX"
+        assert message == "config.num_learners: rlexp does not support several learners of an agent with replay"
         assert load_ppo("num_learners: 1, num_workers: 0", run="DQN").trials
         assert load_ppo("num_gpus_per_learner: 1, num_workers: 0", run="DQN").trials[0].experiment.config.num_gpus == 1
 

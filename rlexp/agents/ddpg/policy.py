@@ -1,0 +1,259 @@
+"""The policies of DDPG, TD3 and SAC: a network computes the inputs of an action, and an explorer chooses by them.
+
+Checkpoints are played by ``PolicyNetworkPolicies``. No torch is imported here, unless a network needs it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from rlexp.agents.ddpg.exploration import ActionExplorer, Exploration, PolicyActions
+from rlexp.agents.policies import Exportable, Policies
+from rlexp.agents.workers import WorkerParts
+from rlexp.config.keys.replay_keys import ReplayKeys
+from rlexp.envs.spaces import is_byte_vector
+from rlexp.errors import NotFiniteError
+from rlexp.models.dense import Linear, centered_bytes, forward, layers_of
+from rlexp.models.network_config import LayersConfig, PolicyAndCriticsConfig, torso_config_of
+from rlexp.policy import LiveWeights, Outputs, Policy, Weights
+from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.folds import NStep
+from rlexp.sample_batch import Array, SampleBatch
+from rlexp.schedules import derive_seed
+
+LATE = 2**62
+"""More env steps than are ever sampled: schedules have reached their end."""
+
+
+class ActingPolicyNetwork(Protocol):
+    """A copy of the policy network that acts on the CPU; owned by a policy."""
+
+    def load(self, weights: Weights) -> None:
+        """Act with a copy of ``weights``, or in place with the weights of a learner in this thread."""
+        ...
+
+    def inputs(self, obs: Array) -> Array:
+        """Return the inputs of the distribution of an action ``[B, K]`` for ``obs [B, ...]``."""
+        ...
+
+
+class NumpyPolicyNetwork:
+    """An ActingPolicyNetwork of fully connected layers, without torch."""
+
+    def __init__(self, config: PolicyAndCriticsConfig) -> None:
+        self._config = config
+        self._layers: tuple[Linear, ...]  # not before ``load``
+        self._live: LiveWeights | None = None
+
+    def load(self, weights: Weights) -> None:
+        live = weights if isinstance(weights, LiveWeights) else None
+        if live is not None and live is self._live:
+            return
+        self._live, is_live = live, live is not None
+        torso = layers_of(weights, "torso", self._config.torso.activations, in_place=is_live)
+        self._layers = (*torso, *layers_of(weights, "head", self._config.policy.activations, in_place=is_live))
+
+    def inputs(self, obs: Array) -> Array:
+        return forward(self._layers, centered_bytes(obs) if self._config.sees_byte_vectors else obs)
+
+
+class NetworkPolicy:
+    """Owns a copy of the policy network, and how it explores."""
+
+    postprocess_reads_obs = False
+
+    def __init__(
+        self,
+        network: PolicyAndCriticsConfig,
+        actions: PolicyActions,
+        exploration: Exploration | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Take the most likely actions if there is no ``exploration``.
+
+        ``num_threads`` is for the forward passes of a worker in its own process; None leaves the process unchanged.
+        """
+        self._network = make_acting_network(network, num_threads)
+        self._actions = actions
+        self._explorer = None if exploration is None else exploration.explorer(actions)
+
+    def compute_actions(self, obs: Array) -> Array:
+        return self._actions.most_likely(self.finite_inputs(obs))
+
+    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
+        inputs = self._network.inputs(obs)
+        if self._explorer is None:
+            return self._actions.most_likely(inputs), {}
+        return self._explorer.choose(inputs, resetting, num_steps_sampled), {}
+
+    def finite_inputs(self, obs: Array) -> Array:
+        """Return the inputs of the actions ``[B, K]``; raises NotFiniteError, as a NaN would become an action."""
+        inputs = self._network.inputs(obs)
+        if not np.isfinite(inputs).all():
+            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+        return inputs
+
+    def outputs(self, obs: Array) -> Outputs:
+        return {}
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return batch
+
+    def set_weights(self, weights: Weights) -> None:
+        self._network.load(weights)
+
+    def state(self) -> dict[str, Any]:
+        return {"explorer": None if self._explorer is None else self._explorer.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if self._explorer is not None:
+            self._explorer.load(state["explorer"])
+
+
+class ExploringPlayer:
+    """Acts in evaluations that explore, as a worker does late in its schedules."""
+
+    def __init__(self, policy: NetworkPolicy, explorer: ActionExplorer, num_envs: int) -> None:
+        self._policy, self._explorer = policy, explorer
+        self._resetting = np.zeros(num_envs, np.bool_)
+
+    def compute_actions(self, obs: Array) -> Array:
+        """Return the actions ``[B, ...]`` for observations ``[B, ...]``."""
+        return self._explorer.choose(self._policy.finite_inputs(obs), self._resetting[: len(obs)], LATE)
+
+
+def make_acting_network(config: PolicyAndCriticsConfig, num_threads: int | None) -> ActingPolicyNetwork:
+    """Return the fastest acting network: in NumPy if possible, so that the process needs no torch."""
+    if _has_numpy_form(config) and num_threads in {None, 1}:
+        return NumpyPolicyNetwork(config)
+    from rlexp.agents.ddpg.torch_policy import TorchPolicyNetwork
+
+    return TorchPolicyNetwork(config, num_threads)
+
+
+def _has_numpy_form(config: PolicyAndCriticsConfig) -> bool:
+    return config.torso.custom is None and len(config.observation_shape) == 1
+
+
+KeysT = TypeVar("KeysT", bound=ReplayKeys)
+
+
+@dataclass(frozen=True)
+class Players:
+    """All players of a trial: its own workers first, then the seats of joined actors."""
+
+    policies: PolicyNetworkPolicies[Any]
+    num_seats: int = 0
+
+    @property
+    def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the policy network's parameters, by name."""
+        return dict(_shapes(self.policies.network))
+
+    @property
+    def number(self) -> int:
+        """Number of players; with no seats at least one."""
+        num_workers: int = self.policies.config.num_workers
+        return max(num_workers + self.num_seats, 1)
+
+    def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
+        policies, config = self.policies, self.policies.config
+        own_seed = derive_seed(seed, "worker", index, "exploration")
+        exploration = policies.exploration(index, self.number, own_seed) if config.explore else None
+        return WorkerParts(
+            make_policy=partial(NetworkPolicy, policies.network, policies.actions, exploration, num_threads),
+            fold=NStep(config.n_step, config.gamma),
+            reported_envs=policies.reported_envs(index, self.number),
+        )
+
+    def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
+        """Return None: no action is replaced by a random one with a probability."""
+        return None
+
+
+class PolicyNetworkPolicies(Policies[KeysT]):
+    """The policies of an agent with a policy network and critics."""
+
+    @property
+    @abstractmethod
+    def actions(self) -> PolicyActions:
+        """The actions for the (checked) space."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[LayersConfig, LayersConfig]:
+        """The layers of the policy and of a critic."""
+
+    @property
+    @abstractmethod
+    def num_critics(self) -> int:
+        """1 or 2."""
+
+    @abstractmethod
+    def exploration(self, index: int, num_players: int, seed: int) -> Exploration:
+        """Return how player ``index`` of ``num_players`` explores."""
+
+    def reported_envs(self, index: int, num_players: int) -> tuple[bool, ...] | None:
+        """Return which envs of a player report their episodes; None: all."""
+        return None
+
+    @cached_property
+    def network(self) -> PolicyAndCriticsConfig:
+        """The shapes of the networks for the (checked) spaces."""
+        config, observations, actions = self.config, self.observation_space, self.actions
+        assert observations.shape is not None
+        policy, critic = self.layers
+        return PolicyAndCriticsConfig(
+            observation_shape=observations.shape,
+            num_inputs=actions.num_inputs,
+            torso=torso_config_of(config, observations, self.modules),
+            policy=policy,
+            critic=critic,
+            num_critics=self.num_critics,
+            num_numbers=getattr(actions, "num_numbers", 0),
+            sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+        )
+
+    def make_policy(self) -> NetworkPolicy:
+        return NetworkPolicy(self.network, self.actions)
+
+    def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
+        assert isinstance(policy, NetworkPolicy)
+        exploration = replace(self.exploration(0, 1, seed), num_envs=num_envs)
+        return ExploringPlayer(policy, exploration.explorer(self.actions), num_envs)
+
+    def seat_players(self) -> Players:
+        return Players(self, self.config.board.actors)
+
+    def exportable(self, policy: Policy, weights: Weights) -> Exportable:
+        from rlexp.agents.ddpg.torch_policy import exportable_policy_network  # it loads torch
+
+        assert isinstance(policy, NetworkPolicy)
+        return exportable_policy_network(self.network, self.actions, policy, weights)
+
+
+def _shapes(config: PolicyAndCriticsConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each parameter of a policy network."""
+    if not _has_numpy_form(config):
+        from rlexp.agents.ddpg.torch_policy import torch_shapes
+
+        yield from torch_shapes(config).items()
+        return
+    torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
+    head = (torso[-1], *config.policy.hiddens, config.num_inputs)
+    for part, sizes in (("torso", torso), ("head", head)):
+        is_normalised = config.torso.layer_norm and part == "torso"
+        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            place = (2 + is_normalised) * index
+            yield f"{part}.{place}.weight", (fan_out, fan_in)
+            yield f"{part}.{place}.bias", (fan_out,)
+            if is_normalised:
+                yield from ((f"{part}.{place + 1}.{name}", (fan_out,)) for name in ("weight", "bias"))

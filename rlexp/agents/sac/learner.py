@@ -1,0 +1,136 @@
+"""SAC learns: a step of the entropy's price, one of the critics, and one of the policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlexp.agents.ddpg.learner import CriticLearner, CriticLearnerConfig, CriticStep, Rows, taken_numbers
+from rlexp.agents.torch.trained_network import TrainedNetwork
+from rlexp.models.action_distributions import LOG_SQRT_2_PI, SQUASHED_LOG_STD
+from rlexp.models.network_config import PolicyAndCriticsConfig
+from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
+from rlexp.schedules import PiecewiseSchedule
+
+SQUASH_EPSILON = 1e-6
+"""Added to ``1 - tanh(u)^2``, whose logarithm would be infinite for large u (Haarnoja et al. 2018's code)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACLearnerConfig(CriticLearnerConfig):
+    """The settings of SAC."""
+
+    target_entropy: float
+    """The entropy that alpha is adapted to."""
+    initial_alpha: float
+    alpha_lr: PiecewiseSchedule
+    """Adam's learning rate for the logarithm of alpha as a function of sampled steps."""
+
+
+class Temperature(nn.Module):
+    """Alpha, the price of entropy; its logarithm is learned, so that it stays positive."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A policy's actions for observations."""
+
+    actions: Tensor | None
+    """Drawn numbers ``[B, D]``; None for discrete actions, which are all regarded."""
+    probabilities: Tensor | None
+    """Probabilities of discrete actions ``[B, K]``; None for continuous ones."""
+    log_probs: Tensor
+    """Their logarithms: ``[B]`` of the drawn numbers, or ``[B, K]``."""
+
+    def expected(self, values: Tensor) -> Tensor:
+        """Return ``values`` themselves, or their means ``[B]`` over the discrete actions."""
+        return values if self.probabilities is None else (self.probabilities * values).sum(dim=1)
+
+
+class SACLearner(CriticLearner):
+    """The learner of SAC (Haarnoja et al. 2018), and of SAC with discrete actions (Christodoulou 2019)."""
+
+    settings: SACLearnerConfig
+
+    def __init__(
+        self, network: PolicyAndCriticsConfig, config: SACLearnerConfig, seed: int, note: Callable[[str], None]
+    ) -> None:
+        """Initialise; ``note`` gets notices for the user."""
+        super().__init__(network, config, seed, note)
+        self._is_discrete = network.num_numbers == 0
+        self._temperature = TrainedNetwork(
+            lambda: Temperature(config.initial_alpha), seed, self.device, config.adam_epsilon, None
+        )
+
+    def update(self, rows: Rows) -> tuple[dict[str, Tensor], CriticStep]:
+        log_alpha = self._temperature.module.log_alpha
+        drawn = self._drawn(rows[OBS])
+        alpha = log_alpha.detach().exp()
+        with torch.no_grad():
+            missing = drawn.expected(drawn.log_probs + self.settings.target_entropy).mean()
+        alpha_loss = self._step_alpha(missing)
+        actions = None if self._is_discrete else taken_numbers(rows)
+        critics = self.step_critics(rows, actions, self._targets(rows, alpha))
+        values = self._lowest(self.critics.module, rows[OBS], drawn.actions)
+        loss = drawn.expected(alpha * drawn.log_probs - values).mean()
+        norm = self.step_policy(loss)
+        self.move_targets_when_due()
+        entropy = self.settings.target_entropy - missing
+        figures = {"actor_loss": loss.detach(), "actor_grad_norm": norm, "entropy": entropy}
+        return figures | {"alpha": alpha, "alpha_loss": alpha_loss}, critics
+
+    def state_dict(self) -> Mapping[str, Array]:
+        temperature = {f"temperature.{name}": array for name, array in self._temperature.state_dict().items()}
+        return {**super().state_dict(), **temperature}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        super().load_state_dict(state)
+        own = {name.removeprefix("temperature."): each for name, each in state.items() if name.startswith("temp")}
+        self._temperature.load_state_dict(own)
+
+    @torch.no_grad()
+    def _targets(self, rows: Rows, alpha: Tensor) -> Tensor:
+        """Return ``R + d (min_c Q'_c(s', a') - alpha log pi(a'|s'))`` ``[B]`` (equations 2 and 3).
+
+        Discrete actions have the expectation over a' (Christodoulou 2019, equation 10).
+        """
+        drawn = self._drawn(rows[NEW_OBS])
+        values = self._lowest(self.critics.target, rows[NEW_OBS], drawn.actions)
+        return rows[REWARDS] + rows[DISCOUNTS] * drawn.expected(values - alpha * drawn.log_probs)
+
+    def _step_alpha(self, missing: Tensor) -> Tensor:
+        """Step down ``-log alpha missing``, the entropy that the policy lacks; return this loss.
+
+        Haarnoja et al. 2018 (equation 18) have alpha in place of its logarithm, but not in their code.
+        """
+        adam, log_alpha = self._temperature.adam, self._temperature.module.log_alpha
+        adam.gradient.copy_(-missing)
+        loss = -(log_alpha.detach() * missing)
+        adam.step(self._lr(self.settings.alpha_lr))
+        return loss
+
+    def _drawn(self, obs: Tensor) -> Drawn:
+        """Return actions for ``obs [B, ...]`` that carry the gradient of the policy (equation 11 and appendix C)."""
+        inputs = self.policy.module(obs)
+        if self._is_discrete:
+            log_probs = inputs.log_softmax(dim=1)
+            return Drawn(None, log_probs.exp(), log_probs)
+        mean, log_std = inputs.chunk(2, dim=1)
+        log_std = log_std.clamp(*SQUASHED_LOG_STD)
+        noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
+        actions = torch.tanh(mean + log_std.exp() * noise)
+        log_probs = -0.5 * noise.square() - log_std - LOG_SQRT_2_PI - torch.log(1.0 - actions.square() + SQUASH_EPSILON)
+        return Drawn(actions, None, log_probs.sum(dim=1))
+
+    @staticmethod
+    def _lowest(critics: nn.Module, obs: Tensor, actions: Tensor | None) -> Tensor:
+        lowest: Tensor = critics(obs, actions).amin(dim=0)
+        return lowest

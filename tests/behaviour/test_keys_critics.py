@@ -1,0 +1,207 @@
+"""The keys of DDPG, TD3, APEX_DDPG and SAC beside losses; each test fails where its key is ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlexp.agents.ddpg.agent import CriticAgent, DDPGAgent
+from rlexp.agents.ddpg.exploration import NoiseExploration, NoisyActions
+from rlexp.agents.ddpg.policy import Players
+from rlexp.models.action_distributions import SquashedActions
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.sample_batch import ACTIONS, Array
+from rlexp.schedules import LinearSchedule
+from tests.lab.agents import updates_of
+from tests.lab.critics import AGENTS, DISCRETE_ENV, make_agent, policies_of
+from tests.lab.envs import CONTINUOUS_ENV
+from tests.lab.ppo import NUMBERS
+from tests.unit.agents.test_agent import assert_same_bits
+
+each_agent = pytest.mark.parametrize("run", sorted(AGENTS))
+ACTIONS_OF_TWO = SquashedActions((2,), "float32")
+NUM_STEPS = 20_000
+
+
+def noise(sigma: float = 0.2, base: float | None = 0.1, num_steps: int = NUM_STEPS, **keys: Any) -> Array:
+    """Return what is added to actions of 0 in one env ``[T, 2]``."""
+    settings: dict[str, Any] = {"scale": LinearSchedule(1.0, 1.0, 0), "theta": 0.15, "random_timesteps": 0} | keys
+    explorer = NoisyActions(NoiseExploration(num_envs=1, seed=0, sigma=sigma, base=base, **settings), ACTIONS_OF_TWO)
+    zeros, never = np.zeros((1, 2), np.float32), np.zeros(1, np.bool_)
+    return np.concatenate([explorer.choose(zeros, never, step) for step in range(num_steps)])
+
+
+@pytest.mark.key("exploration_noise_type", "exploration_ou_theta", "exploration_ou_sigma", "exploration_ou_noise_scale")
+@pytest.mark.parametrize(("theta", "sigma"), [(0.15, 0.2), (0.5, 0.1)])
+def test_the_process_forgets_and_spreads_as_its_equation_says(theta: float, sigma: float) -> None:
+    levels = noise(sigma, 0.1, theta=theta)[1000:]
+    wanted = 0.2 * sigma / np.sqrt(1 - (1 - theta) ** 2)
+    assert levels.std() == pytest.approx(wanted, rel=0.1)
+    lagged = np.corrcoef(levels[1:, 0], levels[:-1, 0])[0, 1]
+    assert lagged == pytest.approx(1 - theta, abs=0.05)
+
+
+@pytest.mark.key("exploration_noise_type", "exploration_gaussian_sigma")
+def test_gaussian_noise_is_independent() -> None:
+    levels = noise(0.3, None)
+    assert levels.std() == pytest.approx(0.3, rel=0.05)
+    assert abs(np.corrcoef(levels[1:, 0], levels[:-1, 0])[0, 1]) < 0.05
+
+
+def test_the_process_is_at_0_when_an_episode_begins() -> None:
+    exploration = NoiseExploration(2, 0, 0, LinearSchedule(1.0, 1.0, 0), 0.2, 0.1)
+    explorer, zeros = NoisyActions(exploration, ACTIONS_OF_TWO), np.zeros((2, 2), np.float32)
+    for _ in range(100):
+        explorer.choose(zeros, np.zeros(2, np.bool_), 0)
+    levels = explorer.state()["levels"]
+    explorer.choose(zeros, np.array([True, False]), 0)
+    fresh, old = explorer.state()["levels"]
+    assert abs(fresh).max() < 5 * 0.2
+    assert np.abs(old - 0.85 * levels[1]).max() < 5 * 0.2
+    assert np.abs(fresh - 0.85 * levels[0]).max() > 1e-3
+
+
+@pytest.mark.key(
+    "pure_exploration_steps", "exploration_initial_scale", "exploration_final_scale", "exploration_scale_timesteps"
+)
+def test_the_scale_goes_from_first_to_last_after_uniform_actions() -> None:
+    keys: dict[str, Any] = {
+        "exploration_initial_scale": 2.0,
+        "exploration_final_scale": 0.5,
+        "exploration_scale_timesteps": 100,
+    }
+    exploration = policies_of("DDPG", NUMBERS, pure_exploration_steps=50, **keys).exploration(0, 1, 0)
+    assert isinstance(exploration, NoiseExploration)
+    assert [exploration.scale_at(step) for step in (0, 50, 100, 150, 999)] == [2.0, 2.0, 1.25, 0.5, 0.5]
+    drawn = noise(0.0, 0.1, 200, random_timesteps=50)
+    assert abs(drawn[:50]).max() > 0.9
+    assert abs(drawn[50:]).max() == 0
+
+
+@pytest.mark.key("per_worker_exploration", "num_workers")
+def test_each_worker_has_a_constant_scale_of_the_ladder() -> None:
+    policies = policies_of("APEX_DDPG", NUMBERS, num_workers=4)
+    assert isinstance(policies.exploration(0, 4, 0), NoiseExploration)
+    scales = [policies.exploration(index, 4, 0).scale.value(10**6) for index in range(4)]  # type: ignore[attr-defined]
+    assert sorted(scales) == pytest.approx([0.4 ** (1 + 7 * index / 3) for index in (3, 2, 1, 0)])
+    reported = [index for index in range(4) if policies.reported_envs(index, 4) == (True, True)]
+    assert sorted(reported, key=scales.__getitem__) == sorted(range(4), key=scales.__getitem__)[:2]
+    assert policies_of("DDPG", NUMBERS).reported_envs(0, 1) is None
+
+
+@pytest.mark.key("pure_exploration_steps")
+@pytest.mark.parametrize(("run", "env"), [("SAC", CONTINUOUS_ENV), ("SAC", DISCRETE_ENV), ("TD3", CONTINUOUS_ENV)])
+def test_first_actions_are_uniform(run: str, env: str) -> None:
+    agent = make_agent(run, env, pure_exploration_steps=10**6, train_batch_size=256, learning_starts=256)
+    (update,) = updates_of(agent, 1)
+    actions = update.batch[ACTIONS]
+    half = np.abs(actions) > 0.5 if env == CONTINUOUS_ENV else actions >= 500
+    assert half.mean() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.key("twin_q", "actor_hiddens", "critic_hiddens", "actor_hidden_activation", "critic_hidden_activation")
+def test_the_networks_have_the_layers_that_were_asked_for() -> None:
+    keys: dict[str, Any] = {
+        "actor_hiddens": [5, 6],
+        "critic_hiddens": [7],
+        "actor_hidden_activation": "tanh",
+        "twin_q": True,
+    }
+    network = policies_of("DDPG", NUMBERS, critic_hidden_activation="elu", **keys).network
+    assert (network.policy.hiddens, network.policy.activation) == ((5, 6), "tanh")
+    assert (network.critic.hiddens, network.critic.activation) == ((7,), "elu")
+    assert network.num_critics == 2
+    shapes = Players(policies_of("DDPG", NUMBERS, **keys)).weights_shapes
+    weights = make_agent("DDPG", **keys).make_learner().get_weights()
+    assert {name: array.shape for name, array in weights.items()} == shapes
+
+
+@pytest.mark.key(
+    "policy_model_config.fcnet_hiddens",
+    "policy_model_config.fcnet_activation",
+    "q_model_config.fcnet_hiddens",
+    "q_model_config.fcnet_activation",
+    "twin_q",
+)
+def test_the_networks_of_sac_have_the_layers_that_were_asked_for() -> None:
+    policy = {"fcnet_hiddens": [5, 6], "fcnet_activation": "tanh"}
+    critic = {"fcnet_hiddens": [7], "fcnet_activation": "elu"}
+    network = policies_of("SAC", NUMBERS, policy_model_config=policy, q_model_config=critic, twin_q=False).network
+    assert (network.policy.hiddens, network.policy.activation) == ((5, 6), "tanh")
+    assert (network.critic.hiddens, network.critic.activation) == ((7,), "elu")
+    assert network.num_critics == 1
+
+
+@each_agent
+def test_updates_follow_the_sampled_steps_and_targets_follow_the_updates(run: str) -> None:
+    """By default there is one update for each round, and the targets of all but Ape-X move at each of the policy."""
+    agent = make_agent(run, num_envs_per_worker=1, sample_batch_size=1, target_network_update_freq=0, tau=0.5)
+    updates = updates_of(agent, 4)
+    steps = [update.num_steps_sampled for update in updates]
+    assert set(np.diff(steps)) <= ({0, 1} if run != "APEX_DDPG" else {0, 1, 2})  # a reset is a round too
+    for number, update in enumerate(updates, start=1):
+        for name, online in update.after.items():
+            if name.startswith("critics.network."):
+                target = name.replace(".network.", ".target.")
+                expected = 0.5 * update.before[target] + 0.5 * online
+                is_moved = run != "TD3" or number % 2 == 0
+                assert update.after[target] == pytest.approx(expected if is_moved else update.before[target], abs=1e-6)
+
+
+@pytest.mark.key("target_network_update_freq", "tau")
+def test_targets_of_apex_ddpg_move_by_trained_steps() -> None:
+    updates = updates_of(make_agent("APEX_DDPG", target_network_update_freq=3 * 16), 9)
+    moved = [
+        any(
+            not np.array_equal(update.before[name], update.after[name])
+            for name in update.before
+            if name.startswith("critics.target.")
+        )
+        for update in updates
+    ]
+    assert moved == [False, False, True] * 3
+
+
+@each_agent
+def test_a_resumed_trial_learns_what_one_without_a_stop_learns(run: str, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"checkpoint_replay": True, "pure_exploration_steps": 20}
+    whole, first = make_agent(run, **keys), make_agent(run, **keys)
+    for agent in (whole, first):
+        agent.train()
+    path = first.save(tmp_path / "checkpoint_000001", {})
+    resumed = make_agent(run, checkpoint=read_checkpoint(path), **keys)
+    for agent in (whole, resumed):
+        agent.train()
+    assert_same_bits(state_of(whole), state_of(resumed))
+
+
+def state_of(agent: CriticAgent[Any]) -> dict[str, Array]:
+    with agent.optimizer.paused() as learner:
+        return dict(learner.state_dict())
+
+
+def test_results_say_how_much_noise_there_is() -> None:
+    agent = make_agent("DDPG", pure_exploration_steps=0, exploration_final_scale=0.0, exploration_scale_timesteps=120)
+    row = agent.train()
+    assert isinstance(agent, DDPGAgent)
+    share = row["timesteps_total"] / 120
+    assert row["info"]["noise_scale"] == pytest.approx(1 - share)
+    figures = row["info"]["learner"]
+    assert {"critic_loss", "actor_loss", "mean_q", "mean_td_error", "critic_grad_norm"} <= figures.keys()
+
+
+def test_results_of_sac_have_entropy_and_its_price() -> None:
+    figures = make_agent("SAC").train()["info"]["learner"]
+    assert figures["alpha"] > 0
+    assert {"entropy", "alpha_loss"} <= figures.keys()
+
+
+@pytest.mark.key("worker_side_prioritization")
+@each_agent
+def test_first_priorities_of_workers_have_no_effect(run: str) -> None:
+    config = make_agent(run, worker_side_prioritization=True, prioritized_replay=True).config
+    assert dict(config.ineffective_keys())["worker_side_prioritization"].startswith("workers have no critics")
+    assert not config.replay.workers_send_td_errors

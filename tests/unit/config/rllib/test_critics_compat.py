@@ -1,0 +1,116 @@
+"""Keys of RLlib's DDPG, TD3, APEX_DDPG and SAC, in the spellings of several years."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlexp.config.load import Plan, resolved_yaml
+from tests.lab.experiment_files import config_of, messages, planned, problems
+
+EARLY = """
+    noise_scale: 0.75
+    exploration_theta: 0.3
+    exploration_sigma: 0.4
+    exploration_fraction: 0.4
+    exploration_final_eps: 0.02
+    schedule_max_timesteps: 50000
+    actor_loss_coeff: 0.1
+    optimizer_class: SyncReplayOptimizer
+    tau: 0.001
+    clip_rewards: false
+"""
+LATE = """
+    exploration_config:
+      type: OrnsteinUhlenbeckNoise
+      random_timesteps: 700
+      ou_base_scale: 0.75
+      ou_theta: 0.3
+      ou_sigma: 0.4
+      initial_scale: 0.9
+      final_scale: 0.02
+      scale_timesteps: 20000
+    use_state_preprocessor: false
+    replay_buffer_config: {type: MultiAgentReplayBuffer, capacity: 5000, learning_starts: 600}
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def plan_of(run: str, keys: str, env: str = "Pendulum-v1") -> Plan:
+    return planned(f"p:\n  run: {run}\n  env: {env}\n  config:\n{keys}")
+
+
+def test_the_noise_of_early_ddpg_is_the_same_by_its_new_names() -> None:
+    config = config_of(plan_of("DDPG", EARLY))
+    assert (config.exploration_ou_noise_scale, config.exploration_ou_theta) == (0.75, 0.3)
+    assert (config.exploration_noise_type, config.exploration_ou_sigma) == ("ou", 0.4)
+    assert (config.exploration_final_scale, config.exploration_scale_timesteps) == (0.02, 20_000)
+
+
+def test_td3_was_spelled_as_ddpg() -> None:
+    keys = "    smooth_target_policy: true\n    act_noise: 0.3\n    noise_clip: 0.4\n    twin_q: true\n"
+    config = config_of(plan_of("DDPG", keys))
+    assert (config.exploration_noise_type, config.exploration_gaussian_sigma) == ("gaussian", 0.3)
+    assert config.target_noise_clip == 0.4
+
+
+def test_exploration_config_of_late_ddpg_is_flat_keys() -> None:
+    plan = plan_of("DDPG", LATE)
+    config = config_of(plan)
+    assert (config.exploration_noise_type, config.pure_exploration_steps) == ("ou", 700)
+    assert (config.exploration_initial_scale, config.exploration_scale_timesteps) == (0.9, 20_000)
+    assert (config.buffer_size, config.learning_starts, config.prioritized_replay) == (5000, 600, False)
+    assert any("OrnsteinUhlenbeckNoise is exploration_noise_type: ou" in message for message in messages(plan))
+    assert config_of(planned(resolved_yaml(plan))) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise", "per_worker"),
+    [("GaussianNoise", "gaussian", False), ("PerWorkerOrnsteinUhlenbeckNoise", "ou", True)],
+)
+def test_types_of_noise(kind: str, noise: str, per_worker: bool) -> None:
+    config = config_of(plan_of("APEX_DDPG", f"    exploration_config: {{type: {kind}}}\n    num_workers: 2\n"))
+    assert (config.exploration_noise_type, config.per_worker_exploration) == (noise, per_worker)
+
+
+def test_noise_that_was_not_to_decrease_stays() -> None:
+    keys = "    exploration_should_anneal: false\n    exploration_final_scale: 0.02\n    exploration_fraction: 0.1\n"
+    assert config_of(plan_of("DDPG", keys)).exploration_final_scale == 1.0
+
+
+@pytest.mark.parametrize("age", ["Q_model: {hidden_layer_sizes: [7]}", "q_model_config: {fcnet_hiddens: [7]}"])
+def test_the_layers_of_sac_have_one_name(age: str) -> None:
+    policy = "policy_model: {hidden_activation: tanh, hidden_layer_sizes: [8, 9]}"
+    config = config_of(plan_of("SAC", f"    {age}\n    {policy}\n    exploration_enabled: true\n"))
+    assert config.q_model_config.fcnet_hiddens == (7,)
+    assert config.policy_model_config.fcnet_hiddens == (8, 9)
+    assert config.policy_model_config.fcnet_activation == "tanh"
+
+
+def test_the_learning_rates_of_the_newest_sac() -> None:
+    config = config_of(plan_of("SAC", "    actor_lr: 1e-4\n    critic_lr: 2e-4\n    alpha_lr: 3e-4\n    n_step: 3\n"))
+    rates = config.optimization
+    assert (rates.actor_learning_rate, rates.critic_learning_rate, rates.entropy_learning_rate) == (1e-4, 2e-4, 3e-4)
+
+
+def test_keys_that_are_about_other_networks_are_left_out_or_refused() -> None:
+    keys = "    normalize_actions: true\n    clip_actions: false\n    policy: GaussianLatentSpacePolicy\n"
+    said = messages(plan_of("SAC", f"{keys}    q_model_config: {{post_fcnet_hiddens: [], custom_model: null}}\n"))
+    assert any("actions are always scaled to the bounds" in message for message in said)
+    found = problems(plan_of, "SAC", "    q_model_config: {custom_model: own.Net}\n")
+    assert "rlexp does not support other layers" in found[0][1]
+
+
+@pytest.mark.parametrize(("name", "run"), [("ddpgtrainer", "DDPG"), ("ApexDDPG", "APEX_DDPG"), ("td3", "TD3")])
+def test_names_of_classes_are_names_of_agents(name: str, run: str) -> None:
+    assert plan_of(name, "    num_workers: 0\n").trials[0].experiment.run == run
+
+
+def test_noise_is_not_of_agents_with_a_choice() -> None:
+    found = problems(plan_of, "DQN", "    exploration_config: {type: OrnsteinUhlenbeckNoise}\n", "CartPole-v1")
+    assert "it adds noise to continuous actions, and belongs to DDPG and TD3" in found[0][1]
