@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (23, 4_250),
     "commands": (15, 3_600),
     "compare": (22, 4_700),
-    "config": (61, 11_900),
+    "config": (62, 11_900),
     "envs": (13, 2_950),
     "models": (11, 2_000),
     "optimizers": (8, 1_700),
