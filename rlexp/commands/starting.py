@@ -50,6 +50,10 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "config.vf_loss_coeff": "Weight of the loss of the value function",
     "config.vf_clip_param": "How far a value can move in one train batch",
     "config.hiddens": "Sizes of the layers of each head, after the layers of model",
+    "config.metrics_smoothing_episodes": "Newest episodes that episode_reward_mean is taken over",
+    "config.tau": "Share of the way that the target networks move",
+    "config.actor_hiddens": "Sizes of the layers of the policy",
+    "config.critic_hiddens": "Sizes of the layers of a critic",
     "config.model": "The network: its layers and activations",
     "config.optimizer": "How experience moves",
 }

@@ -133,13 +133,14 @@ def test_names_are_completed_with_their_tasks() -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_init_writes_an_experiment_that_check_takes(agent: str, tmp_path: Path) -> None:
-    printed = rlexp("init", "new", "--algo", agent.lower(), "--env", "CartPole-v1")
-    file = f"new/cartpole-{agent.lower()}.yaml"
+    env = "Pendulum-v1" if agent in {"DDPG", "TD3", "APEX_DDPG"} else "CartPole-v1"
+    printed = rlexp("init", "new", "--algo", agent.lower(), "--env", env)
+    file = f"new/{env.partition('-')[0].lower()}-{agent.lower()}.yaml"
     assert printed == f"wrote {file}\n\nnext: rlexp check --env {file}\n      rlexp run {file}\n"
     lines = (tmp_path / file).read_text().splitlines()
     assert all("#" in line for line in lines if line.startswith("    ")), "a key has no comment"
     plan = load_plan([tmp_path / file])
-    assert [(trial.experiment.run, trial.experiment.env) for trial in plan.trials] == [(agent, "CartPole-v1")]
+    assert [(trial.experiment.run, trial.experiment.env) for trial in plan.trials] == [(agent, env)]
     assert not plan.notices
     assert rlexp("check", file)
 

@@ -11,9 +11,11 @@ from typing import Annotated, ClassVar, Literal
 from rlexp.config.keys.apex import ApexKeys
 from rlexp.config.keys.common import FactLine, PlayableActions
 from rlexp.config.keys.critic_keys import CriticKeys, CriticModelConfig, displayed
+from rlexp.config.keys.env_ids import has_discrete_actions
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
+    Conflict,
     Count,
     CountOrZero,
     Fraction,
@@ -143,6 +145,13 @@ class DDPGConfig(CriticKeys):
         ):
             if is_ineffective:
                 yield from ((key, reason) for key in keys)
+
+    def env_conflicts(self, env: str) -> Iterator[Conflict]:
+        """Yield discrete actions, which no noise can be added to."""
+        yield from super().env_conflicts(env)
+        if has_discrete_actions(env, self.env_config):
+            message = f"env {env} has discrete actions; DDPG, TD3 and APEX_DDPG need continuous ones"
+            yield Conflict(("env",), message, "use DQN, PPO or SAC")
 
 
 class TD3Config(DDPGConfig):

@@ -149,9 +149,11 @@ def override_meant(name: str, value: str | None = None) -> str | None:
 
 def _key_meant(name: str) -> KeyReference | None:
     own, *meant = ([key for key in find_keys(word) if not key.is_group] for word in (name, *words_meant(name)))
-    if own:
-        return own[0]
     found = [keys[0] for keys in meant if keys]
+    if own and (
+        not found or any(key.dotted.endswith(f".{name}") for key in own)
+    ):  # an old spelling of one agent is rarely meant
+        return own[0]
     return max(found, key=lambda key: len(key.keys), default=None)  # the agent is not known here
 
 

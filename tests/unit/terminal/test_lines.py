@@ -16,10 +16,12 @@ from typing import get_args
 
 import pytest
 
+from rlexp.config.keys.ddpg import DDPGConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.metrics import KNOWN_METRICS
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.pqn import PQNConfig
+from rlexp.config.keys.sac import SACConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
 from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
@@ -40,7 +42,8 @@ from tests.unit.conftest import MakeRow, MakeTrial
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
 SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))
-METRICS = [*COLUMNS, *DQNConfig.AGENT_COLUMNS, *PPOConfig.AGENT_COLUMNS, *PQNConfig.AGENT_COLUMNS, *KNOWN_METRICS]
+AGENTS = (DQNConfig, PPOConfig, PQNConfig, DDPGConfig, SACConfig)
+METRICS = [*COLUMNS, *(name for agent in AGENTS for name in agent.AGENT_COLUMNS), *KNOWN_METRICS]
 VALUES = [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS]
 
 
@@ -78,7 +81,7 @@ def test_explained_names_exist() -> None:
         ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
         ("asha", "  keys:    time_attr, grace_period, reduction_factor, brackets"),
         ("search.pbt.quantile_fraction", "  default: 0.25"),
-        ("clip_param", "  default: 0.3 (PPO)"),
+        ("clip_param", "  default: 0.3 (PPO, DDPPO)"),
     ],
 )
 def test_explanation_has_other_spellings_and_keys_of_groups(

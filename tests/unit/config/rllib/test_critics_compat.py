@@ -111,6 +111,12 @@ def test_names_of_classes_are_names_of_agents(name: str, run: str) -> None:
     assert plan_of(name, "    num_workers: 0\n").trials[0].experiment.run == run
 
 
+def test_discrete_actions_are_refused_before_a_run() -> None:
+    ((_, message, hint),) = problems(plan_of, "TD3", "    num_workers: 0\n", "CartPole-v1")
+    assert message == "env CartPole-v1 has discrete actions; DDPG, TD3 and APEX_DDPG need continuous ones"
+    assert hint == "use DQN, PPO or SAC"
+
+
 def test_noise_is_not_of_agents_with_a_choice() -> None:
     found = problems(plan_of, "DQN", "    exploration_config: {type: OrnsteinUhlenbeckNoise}\n", "CartPole-v1")
     assert "it adds noise to continuous actions, and belongs to DDPG and TD3" in found[0][1]
