@@ -11,6 +11,10 @@ import pytest
 from rlexp.agents.ddpg.agent import CriticAgent, DDPGAgent
 from rlexp.agents.ddpg.exploration import NoiseExploration, NoisyActions
 from rlexp.agents.ddpg.policy import Players
+from rlexp.config.keys.apex import ApexConfig, ApexKeys
+from rlexp.config.keys.ddpg import ApexDDPGConfig, DDPGConfig
+from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.models.action_distributions import SquashedActions
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, Array
@@ -205,3 +209,10 @@ def test_first_priorities_of_workers_have_no_effect(run: str) -> None:
     config = make_agent(run, worker_side_prioritization=True, prioritized_replay=True).config
     assert dict(config.ineffective_keys())["worker_side_prioritization"].startswith("workers have no critics")
     assert not config.replay.workers_send_td_errors
+
+
+@pytest.mark.parametrize(("apex", "agent"), [(ApexConfig, DQNConfig), (ApexDDPGConfig, DDPGConfig)])
+def test_keys_that_ape_x_does_not_set_are_those_of_its_agent(apex: type[ApexKeys], agent: type[ReplayKeys]) -> None:
+    own = {*ApexKeys.__annotations__, *apex.__annotations__}
+    inherited = [name for name in agent.model_fields if name not in own]
+    assert not [name for name in inherited if apex.model_fields[name].default != agent.model_fields[name].default]

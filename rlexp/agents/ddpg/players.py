@@ -35,10 +35,6 @@ class DDPGPolicies(PolicyNetworkPolicies[DDPGConfig]):
             LayersConfig(config.critic_hiddens, config.critic_hidden_activation),
         )
 
-    @property
-    def num_critics(self) -> int:
-        return 2 if self.config.twin_q else 1
-
     def exploration(self, index: int, num_players: int, seed: int) -> NoiseExploration:
         config = self.config
         is_ou = config.exploration_noise_type == "ou"

@@ -17,7 +17,7 @@ import numpy as np
 from rlexp.agents.ddpg.exploration import ActionExplorer, Exploration, PolicyActions
 from rlexp.agents.policies import Exportable, Policies
 from rlexp.agents.workers import WorkerParts
-from rlexp.config.keys.replay_keys import ReplayKeys
+from rlexp.config.keys.critic_keys import CriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.dense import Linear, centered_bytes, forward, layers_of
@@ -142,7 +142,7 @@ def _has_numpy_form(config: PolicyAndCriticsConfig) -> bool:
     return config.torso.custom is None and len(config.observation_shape) == 1
 
 
-KeysT = TypeVar("KeysT", bound=ReplayKeys)
+KeysT = TypeVar("KeysT", bound=CriticKeys)
 
 
 @dataclass(frozen=True)
@@ -192,11 +192,6 @@ class PolicyNetworkPolicies(Policies[KeysT]):
     def layers(self) -> tuple[LayersConfig, LayersConfig]:
         """The layers of the policy and of a critic."""
 
-    @property
-    @abstractmethod
-    def num_critics(self) -> int:
-        """1 or 2."""
-
     @abstractmethod
     def exploration(self, index: int, num_players: int, seed: int) -> Exploration:
         """Return how player ``index`` of ``num_players`` explores."""
@@ -217,7 +212,7 @@ class PolicyNetworkPolicies(Policies[KeysT]):
             torso=torso_config_of(config, observations, self.modules),
             policy=policy,
             critic=critic,
-            num_critics=self.num_critics,
+            num_critics=2 if config.twin_q else 1,
             num_numbers=getattr(actions, "num_numbers", 0),
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
         )

@@ -36,10 +36,6 @@ class SACPolicies(PolicyNetworkPolicies[SACConfig]):
         return _layers(self.config.policy_model_config), _layers(self.config.q_model_config)
 
     @property
-    def num_critics(self) -> int:
-        return 2 if self.config.twin_q else 1
-
-    @property
     def target_entropy(self) -> float:
         """The entropy that the policy is adapted to; ``auto`` is decided by the actions."""
         given, actions = self.config.resolved_target_entropy, self.actions

@@ -60,6 +60,10 @@ class CriticKeys(ReplayKeys):
     target_network_update_freq: CountOrZero = 0
     model: CriticModelConfig = defaults_of(CriticModelConfig)
 
+    twin_q: bool = False
+    """Learn two critics; targets, and SAC's policy, have the lower value of both (Fujimoto et al. 2018, section 4.2).
+    """
+
     pure_exploration_steps: CountOrZero = 0
     """Sampled steps at the start in which actions are uniformly random."""
 

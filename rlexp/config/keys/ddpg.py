@@ -64,9 +64,6 @@ class DDPGConfig(CriticKeys):
     critic_hidden_activation: Activation = "relu"
     """Activation after each of the ``critic_hiddens`` layers."""
 
-    twin_q: bool = False
-    """Learn two critics; targets have the lower value of both (Fujimoto et al. 2018, section 4.2)."""
-
     policy_delay: Count = 1
     """Updates of the critics for each update of the policy and of the target networks."""
 

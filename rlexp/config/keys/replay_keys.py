@@ -96,9 +96,6 @@ class ReplayKeys(ScheduledKeys):
     )
     """The parent's keys, and keys of replay: a trial with another replay would continue with an empty one."""
 
-    schedule_max_timesteps: Count = 100_000
-    """Steps of which ``exploration_fraction`` (sampled) and ``beta_annealing_fraction`` (trained) are fractions."""
-
     learning_starts: CountOrZero = 1000
     """Transitions that must be added to replay before the learner starts, split evenly over the shards. May be more
     than ``buffer_size``."""

@@ -66,6 +66,7 @@ class SACConfig(CriticKeys):
     tau: PositiveFraction = 0.005
     buffer_size: Count = 1_000_000
     prioritized_replay: bool = False
+    twin_q: bool = True
     timesteps_per_iteration: CountOrZero | None = 1000
 
     optimization: OptimizationConfig = defaults_of(OptimizationConfig)
@@ -76,9 +77,6 @@ class SACConfig(CriticKeys):
 
     q_model_config: LayersKeys = defaults_of(LayersKeys)
     """The layers of a critic, after the model."""
-
-    twin_q: bool = True
-    """Learn two critics; targets and the policy have the lower value of both."""
 
     initial_alpha: Positive = 1.0
     """The price of entropy at the start; it is learned."""
