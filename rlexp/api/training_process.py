@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from rlexp.api.client import described
 from rlexp.cluster.session import choose
-from rlexp.commands.training import answer
+from rlexp.commands.answers import answer
 from rlexp.errors import RlexpError
 from rlexp.processes import child
 from rlexp.tuning.request import TrainingRequest

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -27,6 +28,8 @@ if TYPE_CHECKING:  # commands that only read results load none of these
 MOST: Final = 10**15
 """Far above any count or time that will be reached; exact in a float and in JSON."""
 _LONGEST_SHOWN: Final = 60
+DEFAULT_OUT: Final = Path("results")
+"""The directory in which runs are created if nothing names another."""
 
 
 def whole(

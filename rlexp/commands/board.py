@@ -36,12 +36,12 @@ from rlexp.board.servers.serving import (
     default_folder,
     write_role_files,
 )
-from rlexp.cluster.room.machine import this_machine
 from rlexp.commands import board_keys
 from rlexp.commands.basic_options import HELP_OPTIONS, AsJson, Debug, whole
-from rlexp.commands.board_keys import Insecure, required_board
+from rlexp.commands.board_keys import required_board
 from rlexp.commands.command import command_class
 from rlexp.commands.join import Url, join
+from rlexp.commands.options import Insecure
 from rlexp.commands.submit import cancel, submit, tasks
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
@@ -163,6 +163,7 @@ def serve(
     Actors, trainers and clients have passwords of their own, which are kept in DIR, and may do no more than they need.
     Without --bind only this machine reaches it. Ctrl-C ends it, and what is on it is gone.
     """
+    from rlexp.cluster.room.machine import this_machine
     from rlexp.terminal.board import ServedBoard, print_served  # with NumPy and rich
 
     tls = _tls_files(tls_cert, tls_key, tls_ca)

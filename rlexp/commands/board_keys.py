@@ -35,35 +35,13 @@ from rlexp.board.messages.credentials import (
     read_token,
 )
 from rlexp.board.servers import queue_opener
-from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.basic_options import AsJson, Debug, whole
-from rlexp.commands.command import Panel
 from rlexp.errors import UsageError
 from rlexp.files import refuse_other_than_file, to_json
 from rlexp.text import has_secrets
 
 MASTER_FILE: Final = "master.key"
 _MOST_ACTORS: Final = 10_000
-
-MasterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--keys",
-        metavar="@FILE",
-        help="Accept actors with a join token only: the master key of rlexp board keys. "
-        f"Default: what {MASTER_VARIABLE} names.",
-        rich_help_panel=Panel.BOARD,
-    ),
-]
-TokenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        metavar="@FILE",
-        help=f"Your join token: tasks of its trainer are played, and no others. Default: what {TOKEN_VARIABLE} names.",
-        rich_help_panel=Panel.BOARD,
-    ),
-]
 
 
 def keys(
@@ -173,46 +151,17 @@ def _write_secret(path: Path, text: str) -> Path:
 
 
 _ADD_BOARD: Final = "add --board redis://HOST"
-BoardUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--board",
-        metavar="URL",
-        help="Let actors join the trial over a board: redis://HOST, rediss://HOST, or @FILE with the URL. "
-        f"Default: {BOARD_VARIABLE}; none: without. The password may be in {PASSWORD_VARIABLE}.",
-        rich_help_panel=Panel.BOARD,
-    ),
-]
-QueueUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--queue",
-        metavar="URL",
-        help="Send fragments over RabbitMQ or MQTT: amqps://USER@HOST, mqtts://USER@HOST, or @FILE. "
-        f"Default: {QUEUE_VARIABLE}; none: without. The password may be in {QUEUE_PASSWORD_VARIABLE}.",
-        rich_help_panel=Panel.BOARD,
-    ),
-]
-NoBoard = Annotated[str | None, typer.Option("--board", metavar="URL", hidden=True, help="Refused, with the reason.")]
-"""The option of a command that cannot use a board; see :func:`refuse_board`."""
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        help="Allow a board or queue without TLS at a public address, where others may read along.",
-        rich_help_panel=Panel.BOARD,
-    ),
-]
 
 
 def chosen_board(
-    option: str | None, insecure: bool, queue: str | None = None, joining: Joining = OWN
+    option: str | None, insecure: bool, queue: str | None = None, in_cluster: bool = False
 ) -> BoardAddress | None:
     """Return the board of the option, else of RLEXP_BOARD, with its queue; None without a board.
 
     Passwords are in the environment from now on, for the processes that are started. Raises UsageError.
     """
-    refuse_typed_passwords(joining, option, queue)
+    if in_cluster:
+        refuse_typed_passwords(option, queue)
     text = (os.environ.get(BOARD_VARIABLE, "") if option is None else option).strip()
     if text in ("", NONE):
         if insecure:
@@ -241,9 +190,9 @@ def _chosen_queue(option: str | None, insecure: bool) -> QueueAddress | None:
     return address
 
 
-def refuse_typed_passwords(joining: Joining, *addresses: str | None) -> None:
-    """Raise UsageError if a typed address has a password that a cluster's head would keep."""
-    if joining.address is not None and any(has_secrets(address) for address in addresses):
+def refuse_typed_passwords(*addresses: str | None) -> None:
+    """Raise UsageError if a typed address has a password, which the head of a cluster would keep."""
+    if any(has_secrets(address) for address in addresses):
         raise UsageError(
             "the cluster's head keeps the command line, on which there is a password",
             f"set {PASSWORD_VARIABLE} (of a queue: {QUEUE_PASSWORD_VARIABLE}), or write the address to a file: @FILE",

@@ -1,8 +1,12 @@
-"""What all commands are made of: help in panels, and hints for options that do not exist."""
+"""What all commands are made of: help in panels, hints for options that do not exist, and overrides without ``-o``.
+
+Overrides may be bare words: ``rlexp run FILE config.lr=1e-4``, as W&B's sweeps and Hydra's users write them.
+"""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -34,6 +38,10 @@ _OTHER_OPTIONS: Final = {
 """What other programs call options."""
 _ENV_WITH_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\.?\d")
+_DOTTED_KEY: Final = re.compile(r"[A-Za-z_]\w*(\.[\w/-]+)*=")
+"""The start of an override; parts after the first can be metrics, with slashes: ``stop.info/num_steps_trained=1``."""
+_END_OF_OPTIONS: Final = "--"
+OVERRIDE_OPTION: Final = "-o"
 _PYTHON_TYPE: Final = re.compile(r" <(list\[\w+\]|path|str)>$")
 
 
@@ -105,13 +113,70 @@ class Command(TyperCommand):
         return f"did you mean {nearest[0]}?" if nearest else None
 
 
+class CommandWithOverrides(Command):
+    """A command with the option ``-o``, which takes overrides without it as well."""
+
+    def words_to_parse(self, ctx: Any, args: Sequence[str]) -> list[str]:
+        """Return the command line with ``-o`` before each bare override: so later ones win, however they are given."""
+        options = {name for param in self.params if _takes_value(param) for name in param.opts}
+        if ctx.resilient_parsing and args and args[-1] in options:
+            args = args[:-1]  # a shell completes its value; without one, the files before it would not be parsed
+        return list(_with_option(args, options))
+
+    def hint_of_key(self, name: str, value: str | None) -> str | None:
+        """Return the override that sets the key of that name, or a key that other libraries call so."""
+        from rlexp.config.reference.candidates import override_meant
+
+        override = override_meant(name, value)
+        if override is None:
+            return None
+        is_searched = any("--sweep" in param.opts for param in self.params) and "," in (value or "")
+        return f"--sweep {override} tries each" if is_searched else f"{OVERRIDE_OPTION} {override} sets this key"
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the completions of a word that no argument takes: options and overrides."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        (option,) = (param for param in self.params if OVERRIDE_OPTION in param.opts)
+        return option.shell_complete(ctx, incomplete)
+
+
+def as_given(text: str) -> str:
+    """Return the value of ``-o`` itself: typer would turn a BareOverride into plain text."""
+    return text
+
+
+def _takes_value(param: Any) -> bool:
+    return param.param_type_name == "option" and not param.is_flag
+
+
+def _with_option(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """Yield ``words`` with ``-o`` before overrides; a word after one of ``options`` or after ``--`` is none."""
+    remaining = iter(words)
+    for word in remaining:
+        if is_override(word):
+            from rlexp.config.command_line import BareOverride  # with YAML and the keys, which only its value needs
+
+            yield from (OVERRIDE_OPTION, BareOverride(word))
+            continue
+        yield word
+        if word == _END_OF_OPTIONS:
+            yield from remaining
+        elif word in options:
+            yield from (value for value in (next(remaining, None),) if value is not None)
+
+
+def is_override(word: str) -> bool:
+    """Return whether a word is an override: a dotted key, ``=`` and a value, and not the name of a file.
+
+    A value may be longer than any file name can be: ``Path.exists`` raises OSError for it.
+    """
+    return _DOTTED_KEY.match(word) is not None and not os.path.exists(word)
+
+
 def command_class(command: Callable[..., None]) -> type[Command]:
     """Return the class of a command by its parameters."""
-    if "overrides" not in inspect.signature(command).parameters:
-        return Command
-    from rlexp.commands.options import CommandWithOverrides  # it reads YAML
-
-    return CommandWithOverrides
+    return CommandWithOverrides if "overrides" in inspect.signature(command).parameters else Command
 
 
 def _panel_of(option: Any) -> Panel:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from rlexp.commands.basic_options import DEFAULT_OUT
 from rlexp.errors import UsageError
 from rlexp.files import open_regular
 
@@ -26,7 +27,6 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _MOST_BYTES: Final = 1 << 20
 """Bytes of an experiment file that are read at most to find the names of its agents."""
 _FILE_PARAMETERS: Final = ("files", "file")
-_OUT: Final = "results"
 
 Completions = Sequence[str | tuple[str, str]]
 """Words, or words and what each means."""
@@ -59,7 +59,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> Completions:
     """Complete the directory of a run, and those in one: its trials and their checkpoints."""
     from rlexp.compare.run_listing import run_directories
 
-    out = Path(ctx.params.get("out") or os.environ.get("RLEXP_OUT") or _OUT)
+    out = Path(ctx.params.get("out") or os.environ.get("RLEXP_OUT") or DEFAULT_OUT)
     runs = [str(run) for run in run_directories(out)]
     if any(incomplete.startswith(f"{run}/") for run in runs):
         return _paths(incomplete, suffixes=())

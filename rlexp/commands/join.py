@@ -21,20 +21,11 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
 from rlexp.board.messages.credentials import JoinToken
-from rlexp.cluster.environment import LOCAL
-from rlexp.cluster.session import choose
-from rlexp.commands.basic_options import MOST, AsJsonLines, Debug, whole
-from rlexp.commands.board_keys import (
-    Insecure,
-    MasterOption,
-    QueueUrl,
-    TokenOption,
-    required_board,
-    take_master,
-    take_token,
-)
+from rlexp.commands.basic_options import DEFAULT_OUT, MOST, AsJsonLines, Debug, whole
+from rlexp.commands.board_keys import required_board, take_master, take_token
 from rlexp.commands.command import Panel
 from rlexp.commands.joined_processes import JoinedProcesses, join_command, join_in_processes
+from rlexp.commands.options import Insecure, MasterOption, QueueUrl, TokenOption
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.child import PARENT_VARIABLE
 from rlexp.processes.signals import DrainRequest
@@ -45,7 +36,6 @@ _OF_SIGNALS: Final = 128
 """Exit codes above this one are exit codes of signals."""
 _INTERRUPTED: Final = _OF_SIGNALS + signal.SIGINT
 _UNITS: Final = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
-DEFAULT_OUT: Final = Path("results")
 
 
 class JoinRole(StrEnum):
@@ -173,6 +163,9 @@ def join(
     one ends at once. A board that is away is tried again, for ever. With --as trainer, tasks that were submitted are
     trained here, one after another; then Ctrl-C leaves a checkpoint on the board, from which another trainer goes on.
     """
+    from rlexp.cluster.environment import LOCAL
+    from rlexp.cluster.session import choose
+
     board, own_token = required_board(url, insecure, queue=queue), take_token(token)
     of_trainers = {"--out": out, "--cpus": cpus, "--max-memory": max_memory, "--keys": keys, "--address": address}
     if role is JoinRole.ACTOR:

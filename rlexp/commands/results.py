@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from rlexp.commands.basic_options import (
+    DEFAULT_OUT,
     MOST,
     AllowClass,
     AllowEnv,
@@ -284,7 +285,7 @@ def ls(
         typer.Argument(
             metavar="PATH", envvar="RLEXP_OUT", help="A directory of runs, or one run.", autocompletion=complete_run
         ),
-    ] = Path("results"),
+    ] = DEFAULT_OUT,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -325,8 +325,8 @@ def _experiment_text(folder: Path, agent: str, env: str, name: str, overrides: S
     """Return a file with the settings of ``rlexp run --algo --env``, and a comment at each line."""
     from rlexp.cluster.room.machine import check_requirements
     from rlexp.cluster.session import OWN
-    from rlexp.commands.options import load_options
-    from rlexp.commands.without_file import preset_plan
+    from rlexp.commands.answers import preset_plan
+    from rlexp.commands.requests import load_options
     from rlexp.config.keys.user_code import folders_for
     from rlexp.config.yaml.python_values import ExperimentText
     from rlexp.tuning.request import Source, TrainingRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -12,31 +13,29 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.credentials import client_token
-from rlexp.board.servers.board import TaskStatus
-from rlexp.cluster.room.machine import check_requirements
-from rlexp.commands.basic_options import AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole
-from rlexp.commands.board_keys import Insecure, TokenOption, required_board, take_token
+from rlexp.commands.basic_options import DEFAULT_OUT, AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole
+from rlexp.commands.board_keys import required_board, take_token
 from rlexp.commands.command import Panel
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import (
     AllowUnknown,
     Imports,
+    Insecure,
     Name,
     Out,
     Overrides,
     Overwrite,
     Seed,
+    TokenOption,
     Track,
-    track_flags,
 )
-from rlexp.config.load import LoadOptions, Plan, load_plan
 from rlexp.errors import UsageError
 from rlexp.processes.signals import DrainRequest
-from rlexp.terminal.checking import print_notices
 from rlexp.terminal.lines import outlive_readers
 
 if TYPE_CHECKING:
     from rlexp.board.client.submit import Submitted, Submitter
+    from rlexp.config.load import LoadOptions, Plan
 
 _CANCELLED: Final = "cancelled with rlexp cancel"
 
@@ -112,7 +111,7 @@ def submit(
     overrides: Overrides = None,
     board: Board = None,
     insecure: Insecure = False,
-    out: Out = Path("results"),
+    out: Out = DEFAULT_OUT,
     name: Name = None,
     overwrite: Overwrite = False,
     seed: Seed = None,
@@ -133,11 +132,14 @@ def submit(
 
     The results are kept in OUT/NAME, as rlexp run keeps its own. Ctrl-C ends the waiting only: the task goes on.
     """
+    from rlexp.board.servers.board import TaskStatus
+    from rlexp.commands.requests import load_options, track_flags
+
     address = required_board(board, insecure, "rlexp submit FILE --board redis://HOST:6379")
     own_token = client_token(take_token(token))
     check_options(file, attach, no_wait, evaluate)
     outlive_readers()
-    reading = LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, flags=track_flags(track))
+    reading = replace(load_options(imports, allow_unknown), flags=track_flags(track))
     plan = None if file is None else checked_plan(file, overrides or (), seed, reading)
     from rlexp.board.client.run import RunPlace
     from rlexp.board.client.submit import SubmitOptions, Submitter
@@ -165,6 +167,10 @@ def check_options(file: str | Path | None, attach: str | None, no_wait: bool, ev
 
 def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
     """Return the plan of a file; print its notices, and raise its errors."""
+    from rlexp.cluster.room.machine import check_requirements
+    from rlexp.config.load import load_plan
+    from rlexp.terminal.checking import print_notices
+
     plan = load_plan([file], overrides, seed, options)
     print_notices(plan)
     check_requirements(plan)

@@ -1,25 +1,18 @@
 """Commands that train: ``run``, ``sweep``, ``resume``, and ``train``, which is ``run`` with RLlib's options too.
 
-Each makes a request of its parameters; :func:`answer` trains for it, and for a program in a process of its own.
+Each declares its options, which is all that help and completion load, and makes a request of them that
+``commands/answers.py`` answers.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from rlexp.cluster.quick_start.fork_server import prepared
-from rlexp.cluster.room.fit import check_fits
-from rlexp.cluster.room.machine import Cluster, check_requirements, this_machine
-from rlexp.cluster.session import choose
 from rlexp.commands.basic_options import (
+    DEFAULT_OUT,
     AllowClass,
     AllowEnv,
     AllowStorage,
@@ -27,70 +20,42 @@ from rlexp.commands.basic_options import (
     Debug,
     ImportsOfRun,
     Quiet,
-    remember_ones_own,
-    trusted_code,
     whole,
 )
-from rlexp.commands.board_keys import (
-    BoardUrl,
-    Insecure,
-    MasterOption,
-    NoBoard,
-    QueueUrl,
-    chosen_board,
-    refuse_board,
-    take_master,
-)
-from rlexp.commands.checking import check_plan
 from rlexp.commands.command import Panel
 from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.options import (
     Address,
+    Algo,
     AllowUnknown,
+    BoardUrl,
     DryRun,
+    Env,
     FilesOrNone,
     Fit,
     Imports,
+    Insecure,
+    LearningRate,
+    MasterOption,
     Mode,
     Name,
+    NoBoard,
     Out,
     Overrides,
     Overwrite,
+    QueueUrl,
     SchedulerName,
     Searched,
     SearcherName,
     Seed,
     Seeds,
     SeedsOfConfigurations,
+    Stop,
     TimeBudget,
     Track,
     Wait,
     WorkingDir,
-    load_options,
-    search_flags,
-    seed_flags,
-    track_flags,
 )
-from rlexp.commands.without_file import (
-    Algo,
-    Env,
-    LearningRate,
-    Stop,
-    checkpoint_flags,
-    experiment_flags,
-    preset_plan,
-    source_of,
-)
-from rlexp.config.command_line import LoadOptions
-from rlexp.config.load import Plan, load_plan
-from rlexp.config.plan import only_sweep, refuse_sweeps
-from rlexp.terminal.checking import print_how_to_change, print_notices, print_settings
-from rlexp.terminal.lines import outlive_readers
-from rlexp.tuning.request import Source, TrainingRequest
-
-if TYPE_CHECKING:
-    from rlexp.config.yaml.python_values import ExperimentDict
-    from rlexp.terminal.displays import QuietDisplay
 
 
 def run(
@@ -101,7 +66,7 @@ def run(
     seeds: Seeds = None,
     lr: LearningRate = None,
     overrides: Overrides = None,
-    out: Out = TrainingRequest.out,
+    out: Out = DEFAULT_OUT,
     name: Name = None,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
@@ -126,13 +91,12 @@ def run(
     A run is named after its experiment, or after the first file if there are several experiments. Without a file,
     --algo and --env choose settings that fit the env and this machine; the run keeps them as experiment.yaml.
     """
-    source = source_of(files, algo, env, "run")
-    flags = (*experiment_flags(stop, lr), *seed_flags(seeds), *track_flags(track))
-    request = TrainingRequest.of("run", locals(), source=source, flags=flags)
-    joining = choose(address, os.environ, wait, working_dir)
-    place = chosen_board(board, insecure, queue=queue, joining=joining)
-    take_master(keys, place is not None)
-    _train_files(replace(request, joining=joining, board=place), dry_run)
+    options = locals()
+    from rlexp.commands import answers, requests
+
+    source = requests.source_of(files, algo, env, "run")
+    flags = (*requests.experiment_flags(stop, lr), *requests.seed_flags(seeds))
+    answers.train(requests.training_request("run", options, source, flags), dry_run)
 
 
 def sweep(
@@ -170,7 +134,7 @@ def sweep(
         int, whole("--allow-failures", "N", "Exit with 0 if at most N trials fail.", 0, panel=Panel.LIMITS)
     ] = 0,
     overrides: Overrides = None,
-    out: Out = TrainingRequest.out,
+    out: Out = DEFAULT_OUT,
     name: Name = None,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
@@ -194,14 +158,14 @@ def sweep(
     and best.yaml for rlexp run.
     """
     options = locals()
+    from rlexp.commands import answers, requests
+
     section: dict[str, Any] = {"searcher": searcher, "scheduler": scheduler, "metric": metric, "mode": mode}
     section |= {"num_samples": num_samples, "num_seeds": num_seeds}
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
-    refuse_board(board, "a sweep has many trials, and a board's task is one")
-    source = source_of([] if file is None else [file], algo, env, "sweep")
-    flags = (*experiment_flags(stop), *search_flags(section, searched or ()), *track_flags(track))
-    request = TrainingRequest.of("sweep", options, source=source, flags=flags)
-    _train_files(replace(request, joining=choose(address, os.environ, wait, working_dir)), dry_run)
+    source = requests.source_of([] if file is None else [file], algo, env, "sweep")
+    flags = (*requests.experiment_flags(stop), *requests.search_flags(section, searched or ()))
+    answers.train(requests.training_request("sweep", options, source, flags), dry_run)
 
 
 def resume(
@@ -231,12 +195,10 @@ def resume(
     -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not. Modules,
     classes and storages that you have not trained with have to be allowed.
     """
-    request = TrainingRequest.of("resume", locals(), flags=track_flags(track))
-    outlive_readers()
-    joining = choose(address, os.environ, wait, working_dir)
-    place = chosen_board(board, insecure, queue=queue, joining=joining)
-    take_master(keys, place is not None)
-    _end(answer(replace(request, joining=joining, board=place)))
+    options = locals()
+    from rlexp.commands import answers, requests
+
+    answers.train(requests.training_request("resume", options))
 
 
 def train(
@@ -267,7 +229,7 @@ def train(
         typer.Option(
             "--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created."
         ),
-    ] = TrainingRequest.out,
+    ] = DEFAULT_OUT,
     name: Name = None,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
@@ -291,110 +253,11 @@ def train(
 
     `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`.
     """
+    options = locals()
+    from rlexp.commands import answers, requests
+
     given = (*(files or ()), *(Path(word) for word in (words or ()) if word != "file"))
-    source = source_of(given, algo, env, "train", experiment_name)
-    checkpoints = checkpoint_flags(checkpoint_freq, checkpoint_at_end)
-    flags = (*experiment_flags(stop, lr, config), *seed_flags(seeds or num_samples), *checkpoints, *track_flags(track))
-    request = TrainingRequest.of("run", locals(), source=source, flags=flags)
-    joining = choose(address, os.environ, wait, working_dir)
-    place = chosen_board(board, insecure, queue=queue, joining=joining)
-    take_master(keys, place is not None)
-    _train_files(replace(request, joining=joining, board=place), dry_run)
-
-
-def _train_files(request: TrainingRequest, dry_run: bool) -> None:
-    if dry_run:
-        check_plan(partial(plan_of, request), request.joining, as_json=request.as_json)
-        return
-    outlive_readers()
-    _end(answer(replace(request, command=tuple(sys.argv))))
-
-
-@dataclass(frozen=True)
-class Trained:
-    """How a run or sweep ended, and where it is."""
-
-    exit_code: int
-    directory: Path | None
-    """The directory of the run; None if it was interrupted before it had one."""
-
-
-def _end(trained: Trained) -> NoReturn:
-    raise typer.Exit(trained.exit_code)
-
-
-def answer(request: TrainingRequest) -> Trained:
-    """Train as a command or a program asks; raises the errors that the command shows."""
-    with prepared(request.joining, request.debug) as joining:
-        request = replace(request, joining=joining)
-        if request.kind == "resume":
-            return _resume(request)
-        return train_plan(plan_of(request), request)
-
-
-def plan_of(request: TrainingRequest) -> Plan:
-    """Return the plan of a request for a run or sweep; raises ConfigError as ``load_plan`` does."""
-    reading = reading_of(request)
-    if request.source.env is not None:
-        return preset_plan(request, reading)
-    return load_plan(_sources(request.source), request.overrides, request.seed, reading)
-
-
-def _sources(source: Source) -> Sequence[Path | ExperimentDict]:
-    if source.data is None:
-        return source.files
-    from rlexp.config.yaml.python_values import ExperimentDict  # with NumPy, whose numbers a dict may have
-
-    return [ExperimentDict(source.data)]
-
-
-def reading_of(request: TrainingRequest) -> LoadOptions:
-    """Return how the experiments of a request are read."""
-    is_fitted = request.fit or request.source.env is not None
-    options = load_options(request.imports, request.allow_unknown, is_fitted, request.joining)
-    source = request.source
-    folders = source.folders if source.data is not None or source.folders else None
-    return replace(options, is_sweep=request.kind == "sweep", flags=request.flags, module_folders=folders)
-
-
-def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
-    """Run a plan; it is a sweep if the request is one."""
-    is_sweep = request.kind == "sweep"
-    if is_sweep:
-        only_sweep(plan)
-    else:
-        refuse_sweeps(plan)
-    if not request.quiet:
-        print_settings(plan)
-    print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
-    check_requirements(plan)
-    remember_ones_own(plan)
-    if request.joining.address is None:
-        # Again in rlexp.tuning, but only after what is slow to import.
-        check_fits(plan.everything, Cluster.of(this_machine()))
-    from rlexp.tuning.run import run_plan, run_sweep
-
-    with _display(request) as display:
-        code = (run_sweep if is_sweep else run_plan)(plan, request, display)
-    if not (request.as_json or request.quiet):
-        print_how_to_change(display.run_directory, plan)
-    return Trained(code, display.run_directory)
-
-
-def _resume(request: TrainingRequest) -> Trained:
-    from rlexp.tuning.resume import resume_run
-
-    trusted = trusted_code(request.imports, request.allow_env, request.allow_class, request.allow_storage)
-    changes = (*(f"{flag.key}={flag.text}" for flag in request.flags), *request.overrides)
-    with _display(request) as display:
-        return Trained(resume_run(replace(request, overrides=changes), display, trusted), request.path)
-
-
-def _display(request: TrainingRequest) -> QuietDisplay:
-    if request.draw is not None:
-        from rlexp.terminal.live import notebook_display
-
-        return notebook_display(sys.stdout, request.draw)
-    from rlexp.terminal.displays import choose_display
-
-    return choose_display(sys.stdout, sys.stderr, os.environ, json=request.as_json, quiet=request.quiet)
+    source = requests.source_of(given, algo, env, "train", experiment_name)
+    checkpoints = requests.checkpoint_flags(checkpoint_freq, checkpoint_at_end)
+    flags = (*requests.experiment_flags(stop, lr, config), *requests.seed_flags(seeds or num_samples), *checkpoints)
+    answers.train(requests.training_request("run", options, source, flags), dry_run)

@@ -112,6 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["ls", "."], NO_EXPERIMENTS),
         (["ls", "run"], NO_EXPERIMENTS),
         (["evaluate", "-h"], NO_EXPERIMENTS),
+        (["run", "-h"], NO_EXPERIMENTS),
         (["prune", "-h"], NO_EXPERIMENTS),
         (["board", "-h"], {"numpy", "rich", "optuna"}),
         (["check", "--lr", "0.001"], {"numpy", "rich"}),

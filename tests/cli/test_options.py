@@ -353,6 +353,9 @@ def test_names_of_commands_are_completed_with_their_lines_and_import_none(folder
     assert found == {"rlexp.commands.basic_options", "rlexp.commands.command"}
 
 
-def test_completion_loads_neither_torch_nor_ray(folder: Path) -> None:
-    asked = {"COMP_WORDS": "rlexp resume r", "COMP_CWORD": "2", "_RLEXP_COMPLETE": "complete_bash"}
-    assert not loaded_by(cwd=folder, **asked) & {"torch", "ray", "gymnasium"}
+@pytest.mark.parametrize(
+    ("words", "unused"), [("rlexp resume r", {"rlexp.cluster"}), ("rlexp run --al", {"yaml", "rlexp.config"})]
+)
+def test_completion_loads_only_what_it_shows(folder: Path, words: str, unused: set[str]) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": "2", "_RLEXP_COMPLETE": "complete_bash"}
+    assert not loaded_by(cwd=folder, **asked) & {"torch", "ray", "gymnasium", *unused}

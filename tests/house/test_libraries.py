@@ -90,6 +90,27 @@ def test_nothing_is_evaluated() -> None:
                 assert node.func.id not in {"eval", "exec", "compile"}, f"{module}:{node.lineno}"
 
 
+def test_commands_are_declared_without_what_answers_them() -> None:
+    answering = (
+        "yaml",
+        "numpy",
+        "rich",
+        "rlexp.config.keys.common",
+        "rlexp.cluster",
+        "rlexp.tuning",
+        "rlexp.user_code",
+    )
+    code = f"""if True:
+        import sys
+        from rlexp.cli import COMMANDS, command_of
+        for name in COMMANDS:
+            command_of(name)
+            print(*(f"{{name}}: {{module}}" for module in {answering!r} if module in sys.modules), sep="\\n")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == []
+
+
 def test_a_run_begins_without_libraries_that_it_needs_later() -> None:
     later = {"torch", "ray", "tensorboard", "google.protobuf", "asyncio", "rich"}
     code = f"import sys, rlexp.tuning.run; print(*sorted({later!r} & sys.modules.keys()))"

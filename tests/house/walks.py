@@ -116,7 +116,7 @@ WALKS: Mapping[str, Sequence[Station]] = {
         Station("runs/run_directory.py", "RunDirectory.trial_status"),
         Station("cluster/own.py"),
         Station("tuning/run.py"),
-        Station("commands/training.py"),
+        Station("commands/answers.py"),
     ),
     "submit to result": (
         Station("commands/submit.py", "checked_plan"),

@@ -153,7 +153,12 @@ def _own_meaning(group: type[KeyGroup], name: str) -> str | None:
     if field is not None and field.description:
         return field.description
     # Reading source takes longer than all else, so only classes that give the key are read.
-    return _docstrings(group).get(name) if name in inspect.get_annotations(group) else None
+    return _docstrings(group).get(name) if name in _own_fields(group) else None
+
+
+@cache
+def _own_fields(group: type[KeyGroup]) -> frozenset[str]:
+    return frozenset(inspect.get_annotations(group))
 
 
 @cache

@@ -11,7 +11,14 @@ from typing import Final
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metrics import METRICS, STOP_METRICS
-from rlexp.config.reference.explain import KeyReference, find_keys, first_sentence, key_references, named_values
+from rlexp.config.reference.explain import (
+    KeyReference,
+    NamedValue,
+    find_keys,
+    first_sentence,
+    key_references,
+    named_values,
+)
 from rlexp.config.reference.hints import REPEATS, metric_meant, words_meant
 
 _CHOICES: Final = re.compile(r"one of (.+)")
@@ -21,6 +28,7 @@ _STOP: Final = "stop."
 _LONGEST_MEANING: Final = 60
 """Most characters: typer breaks lines of 80."""
 _EXAMPLE: Final = "100000"
+_AN_AGENT: Final = "An agent: all its keys."
 
 
 @dataclass(frozen=True)
@@ -54,13 +62,14 @@ def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
 
 def explained_from(typed: str) -> list[Candidate]:
     """Return words of ``rlexp explain`` that begin with ``typed``: agents, keys by name or path, metrics, values."""
-    names = dict.fromkeys(AGENTS, "An agent: all its keys.")
+    named: dict[str, KeyReference | NamedValue | None] = dict.fromkeys(AGENTS)
     for key in key_references():
-        meaning = _sentence(key.meaning)
-        names.setdefault(key.path[-1], meaning)
-        names.setdefault(key.dotted, meaning)
-    names |= {value.name: _sentence(value.meaning) for value in named_values() if value.name not in names}
-    return [Candidate(name, meaning) for name, meaning in names.items() if name.startswith(typed)]
+        named.setdefault(key.path[-1], key)
+        named.setdefault(key.dotted, key)
+    for value in named_values():
+        named.setdefault(value.name, value)
+    begun = {name: each for name, each in named.items() if name.startswith(typed)}
+    return [Candidate(name, _sentence(each.meaning) if each else _AN_AGENT) for name, each in begun.items()]
 
 
 def _keys(agents: Iterable[str]) -> dict[str, Key | None]:

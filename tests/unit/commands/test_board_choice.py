@@ -10,7 +10,6 @@ import pytest
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE, QUEUE_VARIABLE
 from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey
-from rlexp.cluster.session import OWN, Joining
 from rlexp.commands.board_keys import chosen_board, refuse_board, refuse_typed_passwords, take_master, take_token
 from rlexp.errors import UsageError
 
@@ -76,13 +75,12 @@ def test_keys_on_the_command_line_are_refused(take: Callable[[str], object]) -> 
 )
 def test_password_that_a_cluster_would_keep_is_refused(typed: tuple[str | None, str | None]) -> None:
     with pytest.raises(UsageError, match="keeps the command line") as caught:
-        refuse_typed_passwords(Joining("10.0.0.1:6379"), *typed)
+        chosen_board(typed[0], False, typed[1], in_cluster=True)
     assert "geheim" not in f"{caught.value.message} {caught.value.hint}"
-    refuse_typed_passwords(OWN, *typed)
 
 
 def test_addresses_without_a_password_may_be_typed_in_a_cluster() -> None:
-    refuse_typed_passwords(Joining("10.0.0.1:6379"), "rediss://10.0.0.7?ssl_ca_certs=/a:b@c", "@/a/file", "none", None)
+    refuse_typed_passwords("rediss://10.0.0.7?ssl_ca_certs=/a:b@c", "@/a/file", "none", None)
 
 
 def test_public_address_without_tls_needs_insecure() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -23,10 +23,12 @@ from pydantic import ValidationError
 
 from rlexp.cluster.room import machine
 from rlexp.cluster.room.machine import check_requirements
-from rlexp.commands.options import Tracking, track_flags
+from rlexp.commands.options import SchedulerName, SearcherName, Tracking
+from rlexp.commands.requests import track_flags
 from rlexp.config.keys.fields import ConvFilter, KeyGroup
 from rlexp.config.keys.key_table import expectation
 from rlexp.config.keys.model import misfit, sides_before_last
+from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.user_code import UserClass, UserClasses
 from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
@@ -184,6 +186,13 @@ def test_track_none_beside_a_tracker_is_refused() -> None:
 def test_wrong_values_of_track_are_refused_at_their_place(written: str, message: str, tmp_path: Path) -> None:
     ((where, found, _),) = problems(load_plan, [file_with(tmp_path, written)])
     assert re.search(message, f"{where} {found}")
+
+
+def test_options_name_the_values_that_keys_take() -> None:
+    searchers = get_args(get_args(SearchConfig.model_fields["searcher"].annotation)[0])
+    assert (*SearcherName,) == searchers
+    assert (*SchedulerName,) == (*SCHEDULERS,)
+    assert (*Tracking,) == (*TRACKERS, "none")
 
 
 @pytest.mark.parametrize("options", [LoadOptions(), LoadOptions(flags=track_flags([Tracking("mlflow")]))])
