@@ -6,7 +6,7 @@ import dis
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -39,6 +39,7 @@ class ImportGuard:
     def __init__(self) -> None:
         self._runs: set[Path] = set()
         self._beside: list[Path] = []
+        self._named: list[Path] = []
         self._allowed: set[Path] = set()
 
     def refuse(self, run: Path) -> None:
@@ -66,19 +67,24 @@ class ImportGuard:
         """Hide what is beside ``run`` and in the current folder from installed packages in the body.
 
         They may try to import optional packages that are not installed, and would find files there. Folders inside
-        these that the user's PYTHONPATH names hold packages of the user's: their modules can be found by name.
+        these that the user's PYTHONPATH names hold packages of the user's: their modules can be found by name. A
+        relative path in it names another folder wherever the user stands, also one of a stranger, and does not count.
         """
-        places = [run.resolve(), run.resolve().parent, run.resolve().parent.parent, Path.cwd().resolve()]
-        named = (Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
-        beside = {each for each in named if each not in places and any(map(each.is_relative_to, places))}
-        self._allowed |= {each for each in beside if not each.is_relative_to(places[0])}
+        run = run.resolve()
+        places = [run, run.parent, run.parent.parent, Path.cwd().resolve()]
+        paths = map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        folders = (path.resolve() for path in paths if path.is_absolute())
+        named = [folder for folder in folders if not folder.is_relative_to(run)]
         self._beside += places
+        self._named += named
         self._install()
         try:
             yield
-        finally:
-            for place in places:  # not the last ones: another thread may read another run
+        finally:  # not the last ones: another thread may read another run
+            for place in places:
                 self._beside.remove(place)
+            for folder in named:
+                self._named.remove(folder)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -102,7 +108,8 @@ class ImportGuard:
             return False
         if self._is_allowed(place):
             return _importer_is_installed(by_statement=True)
-        return any(path.is_relative_to(folder) for folder in self._beside) and _importer_is_installed()
+        beside = _depth(path, self._beside)
+        return beside > 0 and _importer_is_installed(by_statement=_depth(path, self._named) > beside)
 
     def _is_allowed(self, place: str) -> bool:
         path = Path(os.path.realpath(place))
@@ -122,6 +129,11 @@ def hides_what_is_beside(read: Callable[P, Result]) -> Callable[P, Result]:
             return read(*args, **kwargs)
 
     return guarded
+
+
+def _depth(path: Path, folders: Iterable[Path]) -> int:
+    """Return the number of parts of the innermost folder that contains ``path``; 0 if none does."""
+    return max((len(folder.parts) for folder in folders if path.is_relative_to(folder)), default=0)
 
 
 def _places(spec: ModuleSpec) -> Iterator[str]:

@@ -12,7 +12,8 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -239,24 +240,106 @@ def test_installed_packages_find_no_extras_beside_a_run_that_is_read(run: Path, 
     exec(optional, {})
 
 
-@pytest.mark.parametrize(("place", "is_found"), [("site", True), ("run/site", False), (".", False)])
-def test_a_package_in_a_folder_of_pythonpath_is_found_by_its_name(
-    place: str, is_found: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("named", "place", "is_found"),
+    [
+        ("{beside}/site", "site", True),
+        ("/nowhere:{beside}/site", "site", True),
+        ("{beside}/../{folder}/site/", "site", True),
+        ("{beside}/link", "site", True),
+        ("{beside}/modules.zip", "modules.zip", True),
+        ("", "site", False),
+        ("site", "site", False),
+        ("./site:~/site:$HOME/site", "site", False),
+        (":/nowhere", ".", False),
+        (".", ".", False),
+        ("{beside}", ".", False),
+        ("{beside}/..", ".", False),
+        ("{beside}/sit", "site", False),
+        ("{run}/site", "run/site", False),
+        ("{run}/modules.zip", "run/modules.zip", False),
+        ("{beside}/link_to_run", "run", False),
+        ("{beside}/site", "link_in_site", False),
+    ],
+)
+def test_installed_packages_find_by_name_what_is_in_absolute_folders_of_pythonpath(
+    named: str, place: str, is_found: bool, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = run.parent / place.replace("run", run.name)
-    folder.mkdir(exist_ok=True)
-    (folder / f"{EVIL}.py").write_text("value = 1\n", encoding="utf-8")
+    folder = run if place == "run" else run.parent / place.replace("run", run.name)
+    (run.parent / "link").symlink_to(run.parent / "site")
+    (run.parent / "link_to_run").symlink_to(run)
+    monkeypatch.chdir(run.parent)
+    if place == "link_in_site":  # a module of the folder that is a file of the run
+        folder = run.parent / "site"
+        folder.mkdir()
+        (run / "stranger.py").touch()
+        (folder / f"{EVIL}.py").symlink_to(run / "stranger.py")
+    elif folder.suffix == ".zip":
+        with zipfile.ZipFile(folder, "w") as archive:
+            archive.writestr(f"{EVIL}.py", "value = 1\n")
+    else:
+        folder.mkdir(exist_ok=True)
+        (folder / f"{EVIL}.py").touch()
     sys.path.append(str(folder))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    import gymnasium.utils
-
-    by_name = compile(f"import importlib; importlib.import_module('{EVIL}')", str(gymnasium.utils.__file__), "exec")
-    by_statement = compile(f"import {EVIL}", str(gymnasium.utils.__file__), "exec")
+    monkeypatch.setenv("PYTHONPATH", named.format(beside=run.parent, folder=run.parent.name, run=run))
+    by_statement, by_name = _by_an_installed_package()
     with GUARD.reading(run):
         with pytest.raises(ModuleNotFoundError):
-            exec(by_statement, {})
+            by_statement()
         with contextlib.nullcontext() if is_found else pytest.raises(ModuleNotFoundError):
-            exec(by_name, {})
+            by_name()
+    sys.modules.pop(EVIL, None)
+    by_statement()  # also an optional package of the user's, once the run is read
+
+
+def test_what_is_beside_a_run_within_a_folder_of_pythonpath_stays_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "site" / "of" / "a" / "stranger" / "run"
+    run.mkdir(parents=True)
+    (run.parent / f"{EVIL}.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(run.parent)])
+    _, by_name = _by_an_installed_package()
+    with GUARD.reading(run), pytest.raises(ModuleNotFoundError):
+        by_name()
+
+
+def test_an_agent_in_a_relative_folder_of_pythonpath_may_be_a_strangers(run: Path) -> None:
+    site = run.parent / "site"
+    information = site / "evil-1.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Name: evil\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(f"[rlexp.agents]\nEVIL = {EVIL}:Experiment\n")
+    (site / f"{EVIL}.py").write_text("print('it ran')\n")
+    code = f"""if True:
+        from pathlib import Path
+        from rlexp.config.keys.agents import experiment_class, find_agent
+        from rlexp.errors import UsageError
+        from rlexp.user_code.import_guard import GUARD
+        assert find_agent("evil") == "EVIL"
+        try:
+            with GUARD.reading(Path({str(run)!r})):
+                experiment_class("EVIL")
+        except UsageError as error:
+            print(error.message)
+    """
+    for path, ran in {"site": False, str(site): True}.items():
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path, os.environ.get("PYTHONPATH", "")])}
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, cwd=run.parent, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("it ran" if ran else "agent EVIL of the package evil cannot be imported")
+
+
+def _by_an_installed_package() -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return imports of a module by code of gymnasium's: a statement with its name, and a call that got the name."""
+    import gymnasium.utils
+
+    def importing(text: str) -> Callable[[], None]:
+        return partial(exec, compile(text, str(gymnasium.utils.__file__), "exec"), {})
+
+    return importing(f"import {EVIL}"), importing(f"import importlib; importlib.import_module('{EVIL}')")
 
 
 def test_a_part_that_was_not_decided_is_not_imported(run: Path) -> None:
