@@ -9,7 +9,6 @@ import os
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.errors import UsageError
 from rlexp.files import plain
 from rlexp.processes.child import ChildProcess, Message
-from rlexp.processes.family import SESSION, family_of, kill
+from rlexp.processes.family import SESSION, TemporaryFolder, family_of, kill
 from rlexp.runs.record import RunRecord, Status
 from rlexp.runs.recorders import TrialTracker
 from rlexp.runs.rows import scalars
@@ -51,15 +50,19 @@ is away for many minutes before it says so."""
 
 
 class TrackerProcess:
-    """Owns the process and two threads, one for each direction, from construction to ``close``."""
+    """Owns the process, its temporary folder and two threads, one for each direction, from construction to ``close``.
+
+    The libraries leave temporary files behind, as their processes are killed at the end.
+    """
 
     def __init__(self, name: TrackerName, options: Sequence[Mapping[str, Any]], out: Path) -> None:
         """Start it; ``options``: the tracker options of the run's experiments; ``out``: the run's directory."""
         self.name = name
-        self._mark = Path(f"tracker-{uuid.uuid4().hex}")
+        self._folder = TemporaryFolder("tracker-")
         request = {"tracker": name, "options": [dict(each) for each in options], "out": str(out.absolute())}
         quiet = {key: value for key, value in _VARIABLES[name].items() if key not in os.environ}
-        self._child = ChildProcess(_MODULE, request, {**quiet, SESSION: str(self._mark)})
+        place = str(self._folder.path)
+        self._child = ChildProcess(_MODULE, request, {**quiet, SESSION: place, "TMPDIR": place})
         self._waiting: queue.Queue[Message | None] = queue.Queue(MAX_WAITING)
         self._lock = threading.Lock()
         self._notes: list[str] = []
@@ -134,13 +137,14 @@ class TrackerProcess:
     def close(self) -> None:
         """End the process and all processes that it has started; idempotent."""
         self._has_ended.set()
-        kill(family_of(self._mark))
+        kill(family_of(self._folder.path))
         for thread in self._threads:
             if thread is not threading.current_thread():
                 self._offer_end()
                 thread.join(_JOIN_S)
         self._threads.clear()
         self._child.close()
+        self._folder.remove()
 
     def _offer_end(self) -> None:
         try:

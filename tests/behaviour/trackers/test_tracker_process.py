@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.processes.family import SESSION
+from rlexp.processes.family import PREFIX, SESSION
 from rlexp.runs.record import Status
 from rlexp.trackers import Trackers, trackers
 from rlexp.trackers import trackers as tracker_process
@@ -49,7 +49,7 @@ def processes_of_trackers() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(SESSION, "").startswith("tracker-"):
+            if Path(process.environ().get(SESSION, "")).name.startswith(f"{PREFIX}tracker-"):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
