@@ -12,7 +12,15 @@ from rich.text import Text
 from rlexp.config.keys.common import FactLine
 from rlexp.runs.record import Status
 from rlexp.terminal.summary import fitted, status_counts
-from rlexp.terminal.trial_view import Overall, TrialView, open_ends, progress_words, reward_goal, time_left
+from rlexp.terminal.trial_view import (
+    Overall,
+    TrialView,
+    open_ends,
+    progress_words,
+    reward_goal,
+    reward_share,
+    time_left,
+)
 from rlexp.text import (
     MISSING,
     bar,
@@ -45,6 +53,7 @@ _GAP: Final = "  "
 _WIDEST_BAR: Final = 20
 _NARROWEST_BAR: Final = 5
 _SPARKLINE_WIDTH: Final = 24
+_SPARKLINE_WIDTH_BESIDE_A_BAR: Final = 16
 _SHARES_SHOWN: Final = 8
 _METRIC: Final = re.compile(r"{([\w/]+)(?:\.\.([\w/]+))?:(\w+)}")
 """A metric in a ``FactLine``, or the first and the last one of a range, and the format of both."""
@@ -123,7 +132,7 @@ def trial_block(view: TrialView, width: int, now_s: float) -> list[Text]:
     room = width - _INDENT
     facts: list[tuple[str, Text]] = [
         ("progress", _progress(view, room, now_s)),
-        ("reward", _reward(view)),
+        ("reward", _reward(view, room)),
         *((line.label, Text(_fitting(_facts(line, view.row), room))) for line in _lines(view)),
         ("bottleneck", _bottleneck(view, room)),
     ]
@@ -148,21 +157,27 @@ def _progress(view: TrialView, room: int, now_s: float) -> Text:
     if progress is None:
         return Text(f"{steps}, {open_ends(view)}")
     beside = [] if progress.metric == "timesteps_total" else [steps]
-    text = _GAP.join([*beside, *progress_words(progress, bool(view.undecided))])
+    text = Text(_GAP.join([*beside, *progress_words(progress, bool(view.undecided))]))
+    return _behind_a_bar(progress.share, text, room)
+
+
+def _behind_a_bar(share: float, text: Text, room: int) -> Text:
+    """Return ``text`` behind a bar that is as wide as the room allows; alone if it does not allow one."""
     bar_width = min(room - len(text) - len(_GAP), _WIDEST_BAR)
     if bar_width < _NARROWEST_BAR:
-        return Text(text)
-    return Text.assemble((bar(progress.share, bar_width), "green"), _GAP, text)
+        return text
+    return Text.assemble((bar(share, bar_width), "green"), _GAP, text)
 
 
-def _reward(view: TrialView) -> Text:
+def _reward(view: TrialView, room: int) -> Text:
     reward = view.row.get("episode_reward_mean")
     if not is_known(reward):
         return Text("no episode has ended yet")
-    line = sparkline(view.rewards, _SPARKLINE_WIDTH)
-    return Text.assemble(
-        (score(reward), "bold"), f"{reward_goal(view)}  best {score(view.best_reward)}{_GAP}", (line, "green")
-    )
+    best = f"{reward_goal(view)}  best {score(view.best_reward)}{_GAP}"
+    share = reward_share(view)
+    width = _SPARKLINE_WIDTH if share is None else _SPARKLINE_WIDTH_BESIDE_A_BAR
+    text = Text.assemble((score(reward), "bold"), best, (sparkline(view.rewards, width), "green"))
+    return text if share is None else _behind_a_bar(share, text, room)
 
 
 def _lines(view: TrialView) -> tuple[FactLine, ...]:

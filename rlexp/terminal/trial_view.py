@@ -138,6 +138,15 @@ def reward_goal(view: TrialView) -> str:
     return "" if goal is None else f" of {exact(goal)}"
 
 
+def reward_share(view: TrialView) -> float | None:
+    """Return the share of the way from the lowest mean reward to the one that ends the trial; None if none ends it."""
+    goal = view.trial.experiment.stop.get("episode_reward_mean")
+    if goal is None or not view.rewards:
+        return None
+    way = goal - min(view.rewards)
+    return (view.rewards[-1] - min(view.rewards)) / way if way > 0 else 1.0
+
+
 def goal_text(progress: GoalProgress) -> str:
     """Return a goal with its unit: ``500,000 env steps``, ``0:10:00 training time``."""
     number = duration(progress.goal) if progress.metric.startswith("time_") else exact(progress.goal)

@@ -137,7 +137,7 @@ def test_one_trial_is_shown_in_full(make_trial: MakeTrial, make_row: MakeRow) ->
         "iteration 29",
         "5 % of 500,000 env steps",
         "at most 0:15:42 left",
-        "290.0 of 475",
+        "reward     ███████████░░░░░░░░░  290.0 of 475",
         "best 290.0",
         "▁▁▂",
         "sampled 512/s",
@@ -263,7 +263,7 @@ def test_where_only_a_reward_ends_a_trial_it_is_said_and_no_time_is(make_trial: 
     assert view.progress(NOW_S) is None
     shown = "\n".join(lines([view]))
     assert "2,000 env steps, ends when episode_reward_mean reaches 475.5" in shown
-    assert "20.0 of 475.5" in shown
+    assert "reward     ░░░░░░░░░░░░░░░░░░░░  20.0 of 475.5" in shown
     assert " left" not in shown
 
 
