@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlexp.models.dense_gradients import DenseLayers
 from rlexp.models.networks import ActorCritic
+from rlexp.models.tensor_layers import TensorLayers, can_be_layered
 from rlexp.models.torsos import VectorTorso
 
 
@@ -51,14 +50,14 @@ class LayeredNetwork:
     """
 
     def __init__(self, network: ActorCritic) -> None:
-        """Initialise from a network that ``can_be_layered``, whose parameters have a gradient already."""
+        """Initialise from a network whose torsos ``can_be_layered``, and whose parameters have a gradient already."""
         torso, value_torso = network.policy_torso, network.value_torso
         assert isinstance(torso, VectorTorso)
         self._see = torso.seen
         self._shares_torso = value_torso is None
-        self._torso = _layers([*torso] if self._shares_torso else [])
-        self._policy = _layers([*([] if self._shares_torso else torso), network.policy_head])
-        self._value = _layers([*(value_torso.children() if value_torso is not None else ()), network.value_head])
+        self._torso = TensorLayers([*torso] if self._shares_torso else [])
+        self._policy = TensorLayers([*([] if self._shares_torso else torso), network.policy_head])
+        self._value = TensorLayers([*(value_torso.children() if value_torso is not None else ()), network.value_head])
         self._log_std = network.log_std
         self._passed: tuple[list[Tensor], list[Tensor], list[Tensor]] | None = None
         """Input and outputs of each of the three parts in the last forward pass."""
@@ -88,61 +87,11 @@ class LayeredNetwork:
             self._torso.backward(torso, from_policy + from_value, False)
 
 
-def can_be_layered(network: ActorCritic) -> bool:
-    """Return whether a network has only layers that LayeredNetwork knows."""
-    torso = network.policy_torso
-    return isinstance(torso, VectorTorso) and all(type(layer) in {nn.Linear, *_BACKWARD} for layer in torso)
-
-
 def differentiable(network: ActorCritic) -> DifferentiableNetwork:
     """Return the fastest form of ``network``, whose parameters have a gradient already."""
-    return LayeredNetwork(network) if can_be_layered(network) else AutogradNetwork(network)
-
-
-class _TensorLayer:
-    """A DifferentiableLayer in torch, on any device, which adds to the gradients of its parameters."""
-
-    def __init__(self, linear: nn.Linear, activation: type[nn.Module]) -> None:
-        # As tensors, as a module would look each of them up among its attributes at every update.
-        self._weight, self._bias = linear.weight.data, linear.bias.data
-        self._transposed = self._weight.t()
-        self._of_weight, self._of_bias = _gradient(linear.weight), _gradient(linear.bias)
-        self._activation, self._slope = _FORWARD[activation], _BACKWARD[activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._activation(torch.addmm(self._bias, x, self._transposed))
-
-    def backward(self, x: Tensor, output: Tensor, gradient: Tensor, with_input: bool) -> Tensor:
-        gradient = self._slope(gradient, output)
-        self._of_weight.addmm_(gradient.t(), x)
-        self._of_bias.add_(gradient.sum(dim=0))
-        return gradient @ self._weight if with_input else gradient
-
-
-def _layers(modules: Iterable[nn.Module]) -> DenseLayers[Tensor]:
-    """Return linear layers, each followed by an activation or by the next one."""
-    found: list[tuple[nn.Linear, type[nn.Module]]] = []
-    for module in modules:
-        if isinstance(module, nn.Linear):
-            found.append((module, nn.Identity))
-        else:
-            found[-1] = found[-1][0], type(module)
-    return DenseLayers([_TensorLayer(*each) for each in found])
+    return LayeredNetwork(network) if can_be_layered(network.policy_torso) else AutogradNetwork(network)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
-
-
-_FORWARD: Mapping[type[nn.Module], Callable[[Tensor], Tensor]] = {
-    nn.Tanh: torch.tanh_,
-    nn.ReLU: torch.relu_,
-    nn.Identity: lambda x: x,
-}
-_BACKWARD: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    nn.Tanh: torch.ops.aten.tanh_backward,
-    nn.ReLU: lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0),
-    nn.Identity: lambda gradient, output: gradient,
-}
-"""Functions for the gradient before an activation, from the gradient after it and its output."""

@@ -52,6 +52,10 @@ class CriticNetworks(nn.Module):
         super().__init__()
         self.critics = nn.ModuleList(CriticNetwork(config) for _ in range(config.num_critics))
 
+    def each(self) -> list[CriticNetwork]:
+        """Return the C critics."""
+        return [critic for critic in self.critics if isinstance(critic, CriticNetwork)]
+
     def forward(self, obs: Tensor, actions: Tensor | None) -> Tensor:
         """Return the values of each of C critics, ``[C, B]`` or ``[C, B, K]``."""
         return torch.stack([critic(obs, actions) for critic in self.critics])

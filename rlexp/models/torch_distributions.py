@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from rlexp.models.action_distributions import LARGEST_LOG_STD, LOG_SQRT_2_PI, Actions, CategoricalActions
+from rlexp.models.action_distributions import (
+    LARGEST_LOG_STD,
+    LOG_SQRT_2_PI,
+    SQUASHED_LOG_STD,
+    Actions,
+    CategoricalActions,
+)
+
+SQUASH_EPSILON: Final = 1e-6
+"""Added to ``1 - tanh(u)^2``, whose logarithm would be infinite for large u (Haarnoja et al. 2018's code)."""
 
 
 class Distribution(Protocol):
@@ -128,6 +137,39 @@ def numbered_actions(actions: Actions, taken: Tensor) -> Tensor:
     if isinstance(actions, CategoricalActions):
         return flat.to(torch.int64) - torch.tensor(actions.first, device=flat.device)
     return flat.to(torch.float32)
+
+
+def draw_squashed(inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions ``[B, D]`` of SquashedGaussianActions, and the logarithms of their densities ``[B]``.
+
+    They are the tanh of normally distributed numbers, made from standard normal ``noise [B, D]`` (Haarnoja et al. 2018,
+    equation 11 and appendix C). Both results can be differentiated by ``inputs [B, 2 D]``.
+    """
+    drawn: tuple[Tensor, Tensor] = _SquashedDraw.apply(inputs, noise)  # type: ignore[no-untyped-call]
+    return drawn
+
+
+class _SquashedDraw(torch.autograd.Function):
+    """One operation for autograd, as recording each of them takes longer than computing them."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = inputs.chunk(2, dim=1)
+        bounded = log_std.clamp(*SQUASHED_LOG_STD)
+        moved = bounded.exp() * noise
+        actions = torch.tanh(mean + moved)
+        slope = 1.0 - actions.square()
+        ctx.save_for_backward(actions, slope, moved, log_std == bounded)
+        log_probs = -0.5 * noise.square() - bounded - LOG_SQRT_2_PI - torch.log(slope + SQUASH_EPSILON)
+        return actions, log_probs.sum(dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, of_actions: Tensor, of_log_probs: Tensor) -> tuple[Tensor, None]:
+        actions, slope, moved, is_within = ctx.saved_tensors
+        of_log_probs = of_log_probs.unsqueeze(1)
+        of_numbers = slope * (of_actions + of_log_probs * (2.0 * actions / (slope + SQUASH_EPSILON)))
+        of_log_std = (of_numbers * moved - of_log_probs) * is_within
+        return torch.cat([of_numbers, of_log_std], dim=1), None
 
 
 def _beside(parts: list[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ BUDGETS = {
     "compare": (22, 4_700),
     "config": (62, 11_900),
     "envs": (13, 2_950),
-    "models": (11, 2_000),
+    "models": (13, 2_240),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),
     "replay": (14, 2_850),

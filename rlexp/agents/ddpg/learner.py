@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rlexp.agents.torch.device import BatchStaging, LateNumbers, continue_generator
 from rlexp.agents.torch.trained_network import FollowedNetwork, TrainedNetwork
 from rlexp.errors import TrialError
+from rlexp.models.layered_policy_and_critics import fastest_critics, fastest_policy
 from rlexp.models.network_config import PolicyAndCriticsConfig
 from rlexp.models.policy_and_critics import CriticNetworks, PolicyNetwork
 from rlexp.policy import LearnResult, LiveWeights, Weights
@@ -86,7 +86,9 @@ class CriticLearner(ABC):
         adam = self.device, config.adam_epsilon, config.grad_norm_clipping
         self.policy = self.make_policy(lambda: PolicyNetwork(network), derive_seed(seed, "policy"), *adam)
         self.critics = FollowedNetwork(lambda: CriticNetworks(network), derive_seed(seed, "critics"), *adam)
-        self._policy_parameters = list(self.policy.module.parameters())
+        self.policy_network, self._policy_leaves = fastest_policy(self.policy.module)
+        self.critic_networks = fastest_critics(self.critics.module)
+        self.target_critics = fastest_critics(self.critics.target)
         self.generator = torch.Generator(self.device).manual_seed(derive_seed(seed, "noise"))
         self.max_pending_updates = 0 if self.device.type == "cpu" else NUM_PENDING_ON_GPU
         self._live_weights = self.policy.parameters.live_arrays()
@@ -158,23 +160,25 @@ class CriticLearner(ABC):
         A row's loss is half its squared error, or Huber's. ``actions`` are as for ``CriticNetworks``; if it is
         None, each critic's value of the action taken counts.
         """
-        values = self.critics.module(rows[OBS], actions)
+        values = self.critic_networks(rows[OBS], actions)
         if actions is None:
             taken = rows[ACTIONS].long().expand(values.shape[0], -1).unsqueeze(2)
             values = values.gather(2, taken).squeeze(2)
-        losses = self._row_losses(values, targets.expand_as(values))
-        loss = (rows[IMPORTANCE_WEIGHTS] * losses).mean(dim=1).sum()
+        errors, threshold = values.detach() - targets, self.settings.huber_threshold
+        slopes = errors if threshold is None else errors.clamp(-threshold, threshold)
+        weighted = slopes * (rows[IMPORTANCE_WEIGHTS] / len(targets))
         self.critics.adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        values.backward(weighted)  # type: ignore[no-untyped-call]
         self._add_decay(self.critics)
         norm = self.critics.adam.step(self._lr(self.settings.critic_lr))
-        values = values.detach()
-        return CriticStep(loss.detach(), values.mean(), (values - targets).abs().mean(dim=0), norm)
+        # Half the squared error, or Huber's: both have these slopes.
+        loss = (weighted * (errors - 0.5 * slopes)).sum()
+        return CriticStep(loss, values.detach().mean(), errors.abs().mean(dim=0), norm)
 
     def step_policy(self, loss: Tensor) -> Tensor:
         """Step down ``loss``; return the norm of the policy's gradient. The critics' gradient is not computed."""
         self.policy.adam.zero_grad()
-        torch.autograd.backward(loss, inputs=self._policy_parameters)
+        torch.autograd.backward(loss, inputs=self._policy_leaves)
         self._add_decay(self.policy)
         return self.policy.adam.step(self._lr(self.settings.policy_lr))
 
@@ -202,12 +206,6 @@ class CriticLearner(ABC):
 
     def _lr(self, schedule: PiecewiseSchedule) -> float:
         return schedule.value(self._num_steps_sampled)
-
-    def _row_losses(self, values: Tensor, targets: Tensor) -> Tensor:
-        threshold = self.settings.huber_threshold
-        if threshold is None:
-            return 0.5 * functional.mse_loss(values, targets, reduction="none")
-        return functional.huber_loss(values, targets, reduction="none", delta=threshold)
 
 
 def taken_numbers(rows: Rows) -> Tensor:
@@ -255,6 +253,7 @@ class DDPGLearner(CriticLearner):
     ) -> None:
         """Initialise; ``note`` gets notices for the user."""
         super().__init__(network, config, seed, note)
+        self._target_policy, _ = fastest_policy(self.policy.target)
         self._policy_figures = {name: torch.zeros((), device=self.device) for name in ("actor_loss", "actor_grad_norm")}
 
     def make_policy(self, make: Callable[[], PolicyNetwork], *settings: Any) -> FollowedNetwork[PolicyNetwork]:
@@ -263,7 +262,7 @@ class DDPGLearner(CriticLearner):
     def update(self, rows: Rows) -> tuple[dict[str, Tensor], CriticStep]:
         critics = self.step_critics(rows, taken_numbers(rows), self._targets(rows))
         if (self.num_updates + 1) % self.settings.policy_delay == 0:
-            loss = -self.critics.module.first(rows[OBS], self.policy.module(rows[OBS]).tanh()).mean()
+            loss = -self.critic_networks.first(rows[OBS], self.policy_network(rows[OBS]).tanh()).mean()
             norm = self.step_policy(loss)
             self._policy_figures = {"actor_loss": loss.detach(), "actor_grad_norm": norm}
             self.move_targets_when_due()
@@ -281,12 +280,12 @@ class DDPGLearner(CriticLearner):
     @torch.no_grad()
     def _targets(self, rows: Rows) -> Tensor:
         """Return ``R + d min_c Q'_c(s', a')`` ``[B]``, with noise on ``a' = mu'(s')`` for TD3 (section 5.3)."""
-        actions = self.policy.target(rows[NEW_OBS]).tanh()
+        actions = self._target_policy(rows[NEW_OBS]).tanh()
         if self.settings.target_noise is not None:
             noise = torch.randn(actions.shape, generator=self.generator, device=self.device)
             most = self.settings.target_noise_clip
             actions = (actions + (noise * self.settings.target_noise).clamp(-most, most)).clamp(-1.0, 1.0)
-        lowest: Tensor = self.critics.target(rows[NEW_OBS], actions).amin(dim=0)
+        lowest = self.target_critics(rows[NEW_OBS], actions).amin(dim=0)
         return rows[REWARDS] + rows[DISCOUNTS] * lowest
 
 

@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from rlexp.agents.ddpg.learner import CriticLearner, CriticLearnerConfig, CriticStep, Rows, taken_numbers
 from rlexp.agents.torch.trained_network import TrainedNetwork
-from rlexp.models.action_distributions import LOG_SQRT_2_PI, SQUASHED_LOG_STD
 from rlexp.models.network_config import PolicyAndCriticsConfig
+from rlexp.models.torch_distributions import draw_squashed
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.schedules import PiecewiseSchedule
-
-SQUASH_EPSILON = 1e-6
-"""Added to ``1 - tanh(u)^2``, whose logarithm would be infinite for large u (Haarnoja et al. 2018's code)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +42,10 @@ class Drawn:
 
     actions: Tensor | None
     """Drawn numbers ``[B, D]``; None for discrete actions, which are all regarded."""
-    probabilities: Tensor | None
-    """Probabilities of discrete actions ``[B, K]``; None for continuous ones."""
     log_probs: Tensor
-    """Their logarithms: ``[B]`` of the drawn numbers, or ``[B, K]``."""
+    """Logarithms of the probabilities: ``[B]`` of the drawn numbers, or ``[B, K]`` of all discrete actions."""
+    probabilities: Tensor | None = None
+    """Probabilities of discrete actions ``[B, K]``; None for continuous ones."""
 
     def expected(self, values: Tensor) -> Tensor:
         """Return ``values`` themselves, or their means ``[B]`` over the discrete actions."""
@@ -79,7 +76,7 @@ class SACLearner(CriticLearner):
         alpha_loss = self._step_alpha(missing)
         actions = None if self._is_discrete else taken_numbers(rows)
         critics = self.step_critics(rows, actions, self._targets(rows, alpha))
-        values = self._lowest(self.critics.module, rows[OBS], drawn.actions)
+        values = self.critic_networks(rows[OBS], drawn.actions).amin(dim=0)
         loss = drawn.expected(alpha * drawn.log_probs - values).mean()
         norm = self.step_policy(loss)
         self.move_targets_when_due()
@@ -103,7 +100,7 @@ class SACLearner(CriticLearner):
         Discrete actions have the expectation over a' (Christodoulou 2019, equation 10).
         """
         drawn = self._drawn(rows[NEW_OBS])
-        values = self._lowest(self.critics.target, rows[NEW_OBS], drawn.actions)
+        values = self.target_critics(rows[NEW_OBS], drawn.actions).amin(dim=0)
         return rows[REWARDS] + rows[DISCOUNTS] * drawn.expected(values - alpha * drawn.log_probs)
 
     def _step_alpha(self, missing: Tensor) -> Tensor:
@@ -119,18 +116,9 @@ class SACLearner(CriticLearner):
 
     def _drawn(self, obs: Tensor) -> Drawn:
         """Return actions for ``obs [B, ...]`` that carry the gradient of the policy (equation 11 and appendix C)."""
-        inputs = self.policy.module(obs)
+        inputs = self.policy_network(obs)
         if self._is_discrete:
             log_probs = inputs.log_softmax(dim=1)
-            return Drawn(None, log_probs.exp(), log_probs)
-        mean, log_std = inputs.chunk(2, dim=1)
-        log_std = log_std.clamp(*SQUASHED_LOG_STD)
-        noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
-        actions = torch.tanh(mean + log_std.exp() * noise)
-        log_probs = -0.5 * noise.square() - log_std - LOG_SQRT_2_PI - torch.log(1.0 - actions.square() + SQUASH_EPSILON)
-        return Drawn(actions, None, log_probs.sum(dim=1))
-
-    @staticmethod
-    def _lowest(critics: nn.Module, obs: Tensor, actions: Tensor | None) -> Tensor:
-        lowest: Tensor = critics(obs, actions).amin(dim=0)
-        return lowest
+            return Drawn(None, log_probs, log_probs.exp())
+        noise = torch.randn(len(inputs), inputs.shape[1] // 2, generator=self.generator, device=self.device)
+        return Drawn(*draw_squashed(inputs, noise))

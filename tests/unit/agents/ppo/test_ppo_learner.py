@@ -31,11 +31,11 @@ from rlexp.models.layered_actor_critic import (
     AutogradNetwork,
     DifferentiableNetwork,
     LayeredNetwork,
-    can_be_layered,
     differentiable,
 )
 from rlexp.models.network_config import ActorCriticConfig, TorsoConfig
 from rlexp.models.networks import ActorCritic
+from rlexp.models.tensor_layers import can_be_layered
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
 from rlexp.sample_batch import OBS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
@@ -88,8 +88,8 @@ def test_layer_by_layer_equals_autograd(config: ActorCriticConfig) -> None:
 def test_activations_that_need_their_input_and_images_are_left_to_autograd() -> None:
     swish = ActorCritic(replace(NETWORK, torso=replace(TORSO, fcnet_activation="swish")))
     image = ActorCritic(replace(NETWORK, observation_shape=(42, 42, 1)))
-    assert not can_be_layered(swish)
-    assert not can_be_layered(image)
+    assert not can_be_layered(swish.policy_torso)
+    assert not can_be_layered(image.policy_torso)
     assert isinstance(differentiable(swish), AutogradNetwork)
 
 
