@@ -14,6 +14,7 @@ from rlexp.agents.policies import Policies
 from rlexp.agents.workers import (
     JoinedActors,
     MakeSpec,
+    MakeWorker,
     ObservationFilters,
     PlayedTrial,
     WorkerLinks,
@@ -36,6 +37,7 @@ from rlexp.rollout.evaluation import PlayedEpisodes, ReportProgress, ShouldStop,
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.user_callbacks import end_iteration, trial_callbacks
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.runs.checkpoints.contents import Checkpoint
 from rlexp.runs.checkpoints.trial import write_checkpoint
 from rlexp.sample_batch import Array
@@ -143,7 +145,11 @@ class Agent(ABC, Generic[ConfigT]):
         if self.board is not None and self.config.num_workers == 0:
             return self.with_board(None)
         workers = self.pool, self.config, self.spec_maker(), self.stream_seed
-        return self.with_board(place_workers(*workers, links))
+        return self.with_board(place_workers(*workers, links, self.make_worker()))
+
+    def make_worker(self) -> MakeWorker:
+        """Return what makes a worker of a spec."""
+        return RolloutWorker
 
     def with_board(self, own: SampleSource | None) -> SampleSource:
         """Return ``own`` workers, together with the actors that join if there is a board."""

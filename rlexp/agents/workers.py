@@ -38,7 +38,7 @@ from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.user_callbacks import callback_classes
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import RolloutWorker, SamplingWorker
 from rlexp.rollout.worker_spec import (
     EACH_ALONE,
     MakePolicy,
@@ -59,7 +59,7 @@ class WorkerParts:
     """An algorithm's part of one of its workers."""
 
     make_policy: MakePolicy
-    fold: Fold
+    fold: Fold | None = None
     reported_envs: tuple[bool, ...] | None = None
     """The worker's envs whose episodes count for ``episode_reward_mean``; None: all."""
     row_writer: RowWriter | None = None
@@ -71,6 +71,10 @@ MakeParts = Callable[[int, int, int | None], WorkerParts]
 
 MakeSpec = Callable[[int, int, int | None], WorkerSpec]
 """Functions of a worker's index, its seed, and the threads of its forward passes (None: the process's own)."""
+
+
+MakeWorker = Callable[[WorkerSpec], SamplingWorker]
+"""Makes a worker, in the process in which it plays."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +93,26 @@ class WorkerLinks:
 
 
 def place_workers(
-    pool: TaskPool, config: CommonConfig, make_spec: MakeSpec, seed: int, links: WorkerLinks
+    pool: TaskPool,
+    config: CommonConfig,
+    make_spec: MakeSpec,
+    seed: int,
+    links: WorkerLinks,
+    make_worker: MakeWorker = RolloutWorker,
 ) -> SampleSource:
     """Return the workers of ``config``; with ``num_workers: 0``, one works in this thread."""
     if config.num_workers == 0:
-        return LocalWorkers(pool, [RolloutWorker(make_spec(0, seed, None))])
+        return LocalWorkers(pool, [make_worker(make_spec(0, seed, None))])
     bundles = bundles_of(config)
     shared_weights = _shared_weights(config.num_workers, links)
 
-    def place(index: int, attempt: int) -> Actor[RolloutWorker]:
+    def place(index: int, attempt: int) -> Actor[SamplingWorker]:
         # A worker's replacement does not repeat its predecessor's episodes.
         own_seed = derive_seed(seed, "attempt", attempt) if attempt else seed
         spec = make_spec(index, own_seed, config.num_threads_per_worker or 1)
         if shared_weights is not None:
             spec = replace(spec, weights=shared_weights.reader(index), message=links.message)
-        return pool.place(f"worker-{index}", worker_resources(config, bundles, index), RolloutWorker, spec)
+        return pool.place(f"worker-{index}", worker_resources(config, bundles, index), make_worker, spec)
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
     fleet = Fleet(pool, place, config.num_workers, limits, RunningClock())

@@ -22,11 +22,11 @@ from rlexp.rollout.fleet_member import (
     WorkerSlot,
     last_line,
 )
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import SamplingWorker
 
 __all__ = ["Fleet", "FleetLimits", "FleetWords", "Worker"]
 
-Worker = Actor[RolloutWorker]
+Worker = Actor[SamplingWorker]
 RECHECK_S = 1.0
 """Seconds between two checks of a worker that may take longer for its first fragment."""
 

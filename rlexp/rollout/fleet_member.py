@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from rlexp.cluster.pool.pool import Actor
 from rlexp.errors import RlexpError
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import SamplingWorker
 
-PlaceWorker = Callable[[int, int], Actor[RolloutWorker]]
+PlaceWorker = Callable[[int, int], Actor[SamplingWorker]]
 """A function that places the worker of an index anew. Its attempt (0 at first) selects other random streams."""
 
 FAILURES_IN_A_ROW = 3
@@ -55,7 +55,7 @@ class WorkerSlot:
     """One worker's place in the fleet."""
 
     index: int
-    actor: Actor[RolloutWorker] | None = None
+    actor: Actor[SamplingWorker] | None = None
     """None while it waits for its replacement, and after it was removed."""
     answered_s: float = 0.0
     """When it last delivered, was first asked, or was given room."""

@@ -14,7 +14,7 @@ from rlexp.rollout.fleet import Fleet, Worker
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import SamplingWorker
 
 
 class Turns:
@@ -222,7 +222,7 @@ class RemoteWorkers:
     def set_filter(self, moments: Moments) -> None:
         self._filter = self._pool.put(moments)
         for worker in self._fleet:
-            self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
+            self._updates.submit(worker, SamplingWorker.set_filter, self._filter)
 
     def state(self) -> dict[str, Any]:
         """Return the counters only, as workers in other processes begin new episodes."""
@@ -242,7 +242,7 @@ class RemoteWorkers:
         if self._shared_weights is not None:
             self._shared_weights.close()
 
-    def _sample_of(self, call: Completed[RolloutWorker, SampleInfo]) -> Sample | None:
+    def _sample_of(self, call: Completed[SamplingWorker, SampleInfo]) -> Sample | None:
         """Return the sample of a completed call; None if its worker was lost during the call, or before."""
         if call.actor not in self._syncs:
             return None
@@ -292,7 +292,7 @@ class RemoteWorkers:
 
     def _send_filter(self, worker: Worker) -> None:
         if self._filter is not None:
-            self._updates.submit(worker, RolloutWorker.set_filter, self._filter)
+            self._updates.submit(worker, SamplingWorker.set_filter, self._filter)
 
     def _forget(self, worker: Worker) -> None:
         self._lane.forget(worker)
@@ -307,7 +307,7 @@ class RemoteWorkers:
         version, weights = self._published
         for worker in self._syncs.take(version):
             self._sent = self._sent or self._pool.put(weights)
-            self._updates.submit(worker, RolloutWorker.set_weights, version, self._sent)
+            self._updates.submit(worker, SamplingWorker.set_weights, version, self._sent)
             self.num_weight_syncs += 1
 
     def _ask(self, num_steps_sampled: int, wanted: float) -> None:
@@ -318,4 +318,4 @@ class RemoteWorkers:
                 return
             if self._turns.in_flight(worker) == 1:
                 self._fleet.asked(worker)
-            self._lane.submit(worker, RolloutWorker.sample, num_steps_sampled)
+            self._lane.submit(worker, SamplingWorker.sample, num_steps_sampled)

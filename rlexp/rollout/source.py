@@ -10,7 +10,7 @@ from rlexp.cluster.pool.pool import Ref, TaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import SamplingWorker
 from rlexp.sample_batch import SentRows
 
 
@@ -100,7 +100,7 @@ class LocalWorkers:
     num_in_flight = 0
     has_waiting = False
 
-    def __init__(self, pool: TaskPool, workers: Sequence[RolloutWorker]) -> None:
+    def __init__(self, pool: TaskPool, workers: Sequence[SamplingWorker]) -> None:
         self.num_weight_syncs = 0
         self._pool = pool
         self._workers = tuple(workers)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -21,6 +21,34 @@ from rlexp.rollout.recorder import ENV, FragmentRecorder, Recording, RecordingAh
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames
 from rlexp.schedules import derive_seed
+
+
+class SamplingWorker(Protocol):
+    """A worker as sources, fleets and gatherers call it, in their own process or in another one."""
+
+    def set_weights(self, version: int, weights: Weights) -> None:
+        """Act with ``weights`` from the next sample on; ``version`` counts the learner updates that they include."""
+        ...
+
+    def set_filter(self, moments: Moments) -> None:
+        """Standardise observations by ``moments`` of all workers from the next sample on."""
+        ...
+
+    def sample(self, num_steps_sampled: int) -> tuple[SentRows, SampleInfo]:
+        """Play, and return rows and a report. ``num_steps_sampled``, of all workers, is the clock of schedules."""
+        ...
+
+    def state(self) -> dict[str, Any] | None:
+        """Return everything except weights on which the next ``sample`` depends; None if it cannot be read."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from the ``state`` of a worker like this one. Call it before the first ``sample``."""
+        ...
+
+    def stop(self) -> None:
+        """Close the envs; idempotent."""
+        ...
 
 
 class RolloutWorker:
@@ -41,7 +69,7 @@ class RolloutWorker:
         self._policy_acts = not spec.rollout.sample_async
         acting_policy = self._policy if self._policy_acts else spec.make_policy()
         env_seed = derive_seed(spec.seed, "worker", spec.index, "env")
-        recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed, _make_hooks(spec, env))
+        recorder = FragmentRecorder(env, acting_policy, spec.rollout, env_seed, make_hooks(spec, env))
         self._recorder: StepRecorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
@@ -186,7 +214,8 @@ def _make_packer(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> FramePacker
     return FramePacker(env.num_envs, refuse_unended_episodes if whole_episodes else refuse_large_fragment)
 
 
-def _make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks | None:
+def make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks | None:
+    """Return what calls the user's hooks for the episodes of a worker; None without callbacks."""
     if spec.callbacks is None:
         return None
     reported = spec.rollout.reported_envs
@@ -195,6 +224,7 @@ def _make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks
 
 
 def _make_accumulator(spec: WorkerSpec, num_envs: int) -> Accumulator:
+    assert spec.fold is not None
     if spec.rollout.batch_mode == "complete_episodes":
         return EpisodeAccumulator(spec.fold, spec.rollout.fragment_length * num_envs)
     return FragmentAccumulator(spec.fold)

@@ -81,7 +81,8 @@ class WorkerSpec:
     make_env: MakeVectorEnv
     make_policy: MakePolicy
     """Called once, or twice with ``sample_async``, as each policy is used by one thread."""
-    fold: Fold
+    fold: Fold | None
+    """Makes rows of its steps; None if rows are something else."""
     rollout: RolloutConfig
     row_writer: RowWriter | None = None
     """Writes its transitions into replay; None: they are sent."""

@@ -13,12 +13,13 @@ GET_TIMEOUT_S = 60.0
 """Most seconds to wait for a result whose call has already completed."""
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
 @dataclass(frozen=True, eq=False)
-class Actor(Generic[A]):
+class Actor(Generic[A_co]):
     """A placed object; opaque except for the pool that placed it."""
 
     name: str

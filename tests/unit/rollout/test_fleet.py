@@ -32,7 +32,7 @@ from rlexp.rollout.fleet_member import (
 )
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.remote_workers import RemoteWorkers
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import SamplingWorker
 from tests.lab.doubles import RaisingPool
 
 TIMEOUT_S = 30.0
@@ -63,7 +63,7 @@ class FragilePool(RaisingPool):
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         worker = actor.handle
-        if method is not RolloutWorker.sample:
+        if method is not SamplingWorker.sample:
             worker.updates.append((method.__name__, args[0].handle if isinstance(args[0], Ref) else args[0]))
             lane.deliver(Completed(actor, (Ref(None),)))
             return

@@ -15,7 +15,7 @@ from rlexp.policy import Weights
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights, WeightsHandle
 from rlexp.rollout.source import LocalWorkers, SampleSource
-from rlexp.rollout.worker import RolloutWorker
+from rlexp.rollout.worker import RolloutWorker, SamplingWorker
 from tests.lab.doubles import HeldPool, RaisingPool, StepPolicy
 from tests.lab.envs import ENDLESS_ENV
 from tests.lab.rollout import fleet_of, spec_of, whole
@@ -53,7 +53,7 @@ class FailingUpdatesPool(RaisingPool):
     """An inline pool whose workers fail to take weights, which shows where the result is asked for."""
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
-        if method is RolloutWorker.set_weights:
+        if method is SamplingWorker.set_weights:
             lane.deliver(Completed(actor, (Ref(MemoryError("no room for weights")),)))
         else:
             super().start(lane, actor, method, args)
