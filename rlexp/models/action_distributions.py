@@ -136,8 +136,8 @@ class GaussianActions:
 
 
 @dataclass(frozen=True)
-class SquashedActions:
-    """Numbers between -1 and 1: the tanh of the inputs, as DDPG's policy chooses them."""
+class PlainActions:
+    """Numbers that are the inputs themselves, as the policies of ES and ARS choose them."""
 
     shape: tuple[int, ...]
     """Shape of an action."""
@@ -153,11 +153,19 @@ class SquashedActions:
         return self.num_numbers
 
     def most_likely(self, inputs: Array) -> Array:
-        return self.shaped(np.tanh(inputs))
+        return self.shaped(inputs)
 
     def shaped(self, numbers: Array) -> Array:
         """Return the actions ``[B, *shape]`` of ``numbers [B, D]``."""
         return numbers.reshape(len(numbers), *self.shape).astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class SquashedActions(PlainActions):
+    """Numbers between -1 and 1: the tanh of the inputs, as DDPG's policy chooses them."""
+
+    def most_likely(self, inputs: Array) -> Array:
+        return self.shaped(np.tanh(inputs))
 
     def uniform(self, num_actions: int, rng: np.random.Generator) -> Array:
         """Return so many actions, each number uniformly random."""

@@ -37,6 +37,10 @@ class TrainBatchConfig:
     """Whether the next batch is sampled while this one is learned, with the previous weights (``sample_async``)."""
     by_call: bool = False
     """Whether each call of a worker is a train batch, and all workers are kept busy (A3C)."""
+    least_env_steps: int = 0
+    """Least env steps beside ``size``, which counts rows then (ES)."""
+    calls_for_more: int = 0
+    """Calls of workers that are asked for at a time while these env steps are missing."""
 
 
 class TrainBatchLearner(Learner, Protocol):
@@ -56,6 +60,8 @@ class Collected:
     """Number of calls of workers."""
     num_steps: int = 0
     """Env steps that the calls count as."""
+    num_env_steps: int = 0
+    """Env steps that workers took in them."""
 
     def join(self) -> SampleBatch | None:
         """Return the rows as one batch, which replaces its parts; None if there are none."""
@@ -68,7 +74,10 @@ class Collected:
     def followed_by(self, later: Collected) -> Collected:
         """Return both as one."""
         return Collected(
-            self.batches + later.batches, self.num_calls + later.num_calls, self.num_steps + later.num_steps
+            self.batches + later.batches,
+            self.num_calls + later.num_calls,
+            self.num_steps + later.num_steps,
+            self.num_env_steps + later.num_env_steps,
         )
 
 
@@ -152,12 +161,14 @@ class SyncSamplesOptimizer:
             "batches": [_columns(batch) for batch in self._collected.batches],
             "num_calls": self._collected.num_calls,
             "collected": self._collected.num_steps,
+            "env_steps": self._collected.num_env_steps,
             "learner_stats": dict(self.learner_stats),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         batches: list[SentRows] = [SampleBatch(columns) for columns in state["batches"]]
-        self._collected = Collected(batches, state["num_calls"], state["collected"])
+        env_steps = state.get("env_steps", 0)  # checkpoints of older versions lack it
+        self._collected = Collected(batches, state["num_calls"], state["collected"], env_steps)
         self.learner_stats = state["learner_stats"]
 
     def stats(self) -> dict[str, Any]:
@@ -190,6 +201,8 @@ class SyncSamplesOptimizer:
         """Return the number of worker calls that the train batch still needs, with those in flight."""
         config = self._config
         missing = -(-(config.size - self._collected.num_steps) // config.steps_per_call)
+        if missing <= 0 and self._collected.num_env_steps < config.least_env_steps:
+            missing = config.calls_for_more
         return max(missing, max(config.num_workers, 1) - self._collected.num_calls, 0)
 
     def _is_incomplete(self) -> bool:
@@ -215,6 +228,7 @@ class SyncSamplesOptimizer:
         self.counters.num_steps_sampled += info.num_env_steps
         self._collected.num_calls += 1
         self._collected.num_steps += max(info.num_rows, self._config.steps_per_call)
+        self._collected.num_env_steps += info.num_env_steps
         if batch is not None:
             self._collected.batches.append(batch)
 

@@ -140,7 +140,7 @@ def test_a_sweep_without_a_file() -> None:
         (
             ["--algo", "IMPALA", "--env", "Pendulum-v1"],
             "--algo IMPALA  IMPALA is an algorithm of RLlib that rlexp does not have",
-            "use DQN, APEX, PPO, PQN, A2C, A3C, PG, SIMPLEQ, DDPPO, DDPG, TD3, APEX_DDPG or SAC",
+            "use DQN, APEX, PPO, PQN, A2C, A3C, PG, SIMPLEQ, DDPPO, DDPG, TD3, APEX_DDPG, SAC, ES or ARS",
         ),
         (
             ["--algo", "PPO", "--env", "CartPole-v1", "-o", "env=Pendulum-v1"],

@@ -17,7 +17,7 @@ from rlexp.optimizers.learner_thread import IDLE_WAIT_S, LearnerOutput, LearnerR
 from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import Learner, LearnResult
 from rlexp.sample_batch import Array, SampleBatch
-from tests.lab import a2c, critics, ppo, pqn
+from tests.lab import a2c, critics, evolution, ppo, pqn
 from tests.lab.doubles import TIMEOUT_S, ScriptedLearner, keyed_rows, rows
 from tests.lab.dqn import make_batch, make_learner
 
@@ -48,6 +48,8 @@ SUBJECTS = {
     "SAC, choices": Subject(
         lambda: critics.make_learner("SAC", critics.DISCRETE_ENV), lambda number: critics.make_batch(number, True)
     ),
+    "ES": Subject(lambda: evolution.make_agent("ES").make_learner(), evolution.make_batch),
+    "ARS": Subject(lambda: evolution.make_agent("ARS").make_learner(), evolution.make_batch),
     "scripted": Subject(ScriptedLearner, lambda number: rows(float(number), count=4)),
 }
 

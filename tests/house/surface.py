@@ -27,7 +27,7 @@ from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
 from rlexp.runs.record import RunRecord
 from rlexp.runs.rows import COLUMNS
-from tests.lab import a2c, critics, ppo, pqn
+from tests.lab import a2c, critics, evolution, ppo, pqn
 from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +40,7 @@ TRAINED: dict[str, Mapping[str, Any]] = {
     "SIMPLEQ": TINY,
     "DDPPO": ppo.TINY,
     **{run: {**critics.TINY, **own} for run, (_, _, own) in critics.AGENTS.items()},
+    **{run: {**evolution.TINY, **own} for run, own in evolution.OWN.items()},
 }
 """Agents whose checkpoints are looked at, and their keys."""
 ENVS = dict.fromkeys(critics.AGENTS, "Pendulum-v1")

@@ -11,19 +11,19 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (63, 8_450),
+    "agents": (69, 9_050),
     "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (16, 3_600),
     "compare": (22, 4_700),
-    "config": (62, 11_900),
+    "config": (63, 12_000),
     "envs": (13, 2_950),
     "models": (13, 2_240),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),
     "replay": (14, 2_850),
-    "rollout": (17, 3_700),
+    "rollout": (17, 3_750),
     "runs": (15, 3_550),
     "search": (16, 3_600),
     "terminal": (18, 4_350),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -39,6 +37,12 @@ class TorchActingActorCritic:
         return inputs.numpy(), values.numpy()
 
 
+def best_choices(actions: CategoricalActions, inputs: Tensor) -> Tensor:
+    """Return the most likely value of each of D choices ``[B, D]``."""
+    parts = torch.split(inputs, list(actions.sizes), dim=1)
+    return torch.stack([part.argmax(dim=1) for part in parts], dim=1) + torch.tensor(actions.first)
+
+
 class GreedyActorCritic(nn.Module):
     """Maps what the policy sees ``[B, ...]`` to actions ``[B, *shape]``, inputs ``[B, K]`` and values ``[B]``.
 
@@ -61,9 +65,7 @@ class GreedyActorCritic(nn.Module):
         """Return the numbers of the actions ``[B, D]``."""
         if not isinstance(self._actions, CategoricalActions):
             return inputs[:, : self._actions.num_inputs // 2]
-        bounds = pairwise(accumulate(self._actions.sizes, initial=0))
-        best = [inputs[:, start:stop].argmax(dim=1) for start, stop in bounds]
-        return torch.stack(best, dim=1) + torch.tensor(self._actions.first)
+        return best_choices(self._actions, inputs)
 
 
 def exportable_actor_critic(

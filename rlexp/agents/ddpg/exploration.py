@@ -8,11 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.models.action_distributions import CategoricalActions, SquashedActions, SquashedGaussianActions
+from rlexp.models.action_distributions import (
+    CategoricalActions,
+    PlainActions,
+    SquashedActions,
+    SquashedGaussianActions,
+)
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
 
-PolicyActions = SquashedActions | SquashedGaussianActions | CategoricalActions
+PolicyActions = PlainActions | CategoricalActions
 """The actions that a policy network's inputs describe."""
 RANGE = 2.0
 """From -1 to 1, the numbers that a policy network's actions have."""
@@ -49,7 +54,7 @@ class Exploration:
 
     def explorer(self, actions: PolicyActions) -> ActionExplorer:
         """Return what explores in this way."""
-        assert not isinstance(actions, SquashedActions) or isinstance(actions, SquashedGaussianActions)
+        assert isinstance(actions, SquashedGaussianActions | CategoricalActions)
         return DrawnActions(self, actions)
 
 

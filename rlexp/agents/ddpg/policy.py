@@ -138,6 +138,15 @@ def make_acting_network(config: PolicyAndCriticsConfig, num_threads: int | None)
     return TorchPolicyNetwork(config, num_threads)
 
 
+def trained_names(config: PolicyAndCriticsConfig) -> frozenset[str] | None:
+    """Return the names of the parameters of a policy network; None if all of its weights are parameters."""
+    if _has_numpy_form(config):
+        return None
+    from rlexp.agents.ddpg.torch_policy import parameter_names
+
+    return parameter_names(config)
+
+
 def _has_numpy_form(config: PolicyAndCriticsConfig) -> bool:
     return config.torso.custom is None and len(config.observation_shape) == 1
 

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlexp.agents.actor_critic.torch_policy import best_choices
 from rlexp.agents.ddpg.exploration import PolicyActions
 from rlexp.agents.ddpg.policy import NetworkPolicy
 from rlexp.agents.export.policy_graph import torch_dtype
 from rlexp.agents.policies import Exportable
 from rlexp.agents.torch.acting import ActingWeights
 from rlexp.agents.torch.device import as_tensor
-from rlexp.models.action_distributions import CategoricalActions
+from rlexp.models.action_distributions import CategoricalActions, SquashedActions
 from rlexp.models.network_config import PolicyAndCriticsConfig
 from rlexp.models.policy_and_critics import PolicyNetwork
 from rlexp.models.torsos import load_arrays, named_weights
@@ -58,9 +59,10 @@ class GreedyPolicyNetwork(nn.Module):
         inputs = self.network(seen)
         actions = self._actions
         if isinstance(actions, CategoricalActions):
-            chosen = inputs.argmax(dim=1) + actions.first[0]
+            chosen = best_choices(actions, inputs)
         else:
-            chosen = inputs[:, : actions.num_numbers].tanh()
+            chosen = inputs[:, : actions.num_numbers]
+            chosen = chosen.tanh() if isinstance(actions, SquashedActions) else chosen
         return chosen.reshape(inputs.shape[0], *actions.shape).to(self._dtype), inputs
 
 
@@ -72,6 +74,11 @@ def exportable_policy_network(
     load_arrays(network, weights)
     greedy = GreedyPolicyNetwork(network, actions).eval()
     return Exportable(greedy, ("inputs",), lambda seen: (policy.finite_inputs(seen),), actions.most_likely)
+
+
+def parameter_names(config: PolicyAndCriticsConfig) -> frozenset[str]:
+    """Return the names of the parameters of a policy network, of any kind."""
+    return frozenset(name for name, _ in PolicyNetwork(config).named_parameters())
 
 
 def torch_shapes(config: PolicyAndCriticsConfig) -> dict[str, tuple[int, ...]]:

@@ -22,6 +22,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.ddpg import ApexDDPGExperiment, DDPGExperiment, TD3Experiment
 from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
 from rlexp.config.keys.entry_points import PackageEntry, entry_points
+from rlexp.config.keys.evolution import ARSExperiment, ESExperiment
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment
@@ -87,6 +88,8 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "TD3": TD3Experiment,
         "APEX_DDPG": ApexDDPGExperiment,
         "SAC": SACExperiment,
+        "ES": ESExperiment,
+        "ARS": ARSExperiment,
     }
 )
 """Our own agents, and the models of their experiments."""

@@ -172,7 +172,7 @@ class CommonKeys(KeyGroup):
     """Discount factor of rewards, per step."""
 
     lr: Positive
-    """Learning rate of Adam."""
+    """Learning rate of Adam; in ARS, size of a step."""
 
     lr_schedule: Schedule = None
     """Learning rates over sampled steps: a list of [timestep, rate]. Linear between them, constant after the last.

@@ -101,31 +101,7 @@ def _table() -> dict[str, Any]:
     return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
 
 
-_NAMES = {
-    "APEX_DQN": "APEX",
-    "APEXDQN": "APEX",
-    "APEXTRAINER": "APEX",
-    "APEXAGENT": "APEX",
-    "DQNTRAINER": "DQN",
-    "DQNAGENT": "DQN",
-    "PPOTRAINER": "PPO",
-    "PPOAGENT": "PPO",
-    "A2CTRAINER": "A2C",
-    "A2CAGENT": "A2C",
-    "A3CTRAINER": "A3C",
-    "A3CAGENT": "A3C",
-    "APEXDDPG": "APEX_DDPG",
-    "APEXDDPGTRAINER": "APEX_DDPG",
-    "DDPGTRAINER": "DDPG",
-    "DDPGAGENT": "DDPG",
-    "TD3TRAINER": "TD3",
-    "SACTRAINER": "SAC",
-    "SACAGENT": "SAC",
-    "PGTRAINER": "PG",
-    "PGAGENT": "PG",
-    "SIMPLEQTRAINER": "SIMPLEQ",
-    "DDPPOTRAINER": "DDPPO",
-}
+_NAMES = {"APEX_DQN": "APEX", "APEXDQN": "APEX", "APEXDDPG": "APEX_DDPG"}
 
 _NOTHING = "None"
 """Null in Python's spelling."""
@@ -137,7 +113,10 @@ _VIDEOS = ("record_env", "monitor")
 
 def agent_name(name: str) -> str:
     """Return the current name of an agent, in capital letters."""
-    return _NAMES.get(name.upper(), name.upper())
+    given = name.upper()
+    bare = given.removesuffix("TRAINER").removesuffix("AGENT")  # RLlib's names of the classes
+    found = _NAMES.get(bare, bare)
+    return found if found in AGENTS else given
 
 
 def current_path(path: KeyName, run: str) -> KeyName:

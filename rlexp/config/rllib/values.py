@@ -247,6 +247,14 @@ def _callbacks(translation: Translation) -> None:
         translation.problem(node, message, _CALLBACKS_HINT)
 
 
+def _kind_of_policy(translation: Translation) -> None:
+    """Read whether the policy of ARS was linear, as RLlib up to 0.5.3 spelled it."""
+    node = translation.find("config.policy_type") if built_in_base(translation.run) == "ARS" else None
+    if node is not None and node.value == "LinearPolicy":
+        translation.take("config.policy_type")
+        translation.put_instead(node, "config.policy_type", "config.model.fcnet_hiddens", [])
+
+
 def _draws_actions(translation: Translation) -> bool:
     """Return whether the agent draws actions from a policy, as PPO does."""
     return ("config", "use_gae") in key_table(translation.run)
@@ -276,6 +284,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _whole_episodes,
     _entropy_bonus,
     _fragments_of_a3c,
+    _kind_of_policy,
     _callbacks,
     _env,
     _soft_horizon,

@@ -1,0 +1,148 @@
+"""The policies of ES and ARS: deterministic ones, and the changed ones that a worker plays, one for each env.
+
+Checkpoints are played by ``EvolutionPolicies``. No torch is imported here, unless a network needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlexp.agents.ddpg.policy import NetworkPolicy, make_acting_network, trained_names
+from rlexp.agents.evolution.directions import noise
+from rlexp.agents.policies import Exportable, Policies
+from rlexp.config.keys.evolution import EvolutionKeys
+from rlexp.envs.spaces import is_byte_vector
+from rlexp.models.action_distributions import CategoricalActions, GaussianActions, PlainActions, actions_of
+from rlexp.models.network_config import LayersConfig, PolicyAndCriticsConfig, torso_config_of
+from rlexp.policy import Outputs, Policy, Weights
+from rlexp.sample_batch import Array, SampleBatch
+
+_NO_LAYERS = LayersConfig((), "linear")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The weights of one episode: the learner's, changed by the noise of a seed."""
+
+    seed: int
+    sign: int
+    """1: the noise is added, -1: it is taken away, 0: there is none."""
+
+
+@dataclass(frozen=True)
+class PolicyNoise:
+    """How much noise there is."""
+
+    weights: float
+    """Standard deviation of the noise on the weights."""
+    actions: float
+    """Standard deviation of the noise on continuous actions."""
+
+
+class ChangedPolicies:
+    """A Policy for each of M envs, with weights that change for each episode; owned by a worker."""
+
+    postprocess_reads_obs = False
+
+    def __init__(
+        self,
+        network: PolicyAndCriticsConfig,
+        actions: CategoricalActions | PlainActions,
+        scale: PolicyNoise,
+        num_envs: int,
+        seed: int,
+        num_threads: int | None = None,
+    ) -> None:
+        """Draw noise on actions from ``seed``; ``num_threads`` are for the forward passes of a process of its own."""
+        self._networks = [make_acting_network(network, num_threads) for _ in range(num_envs)]
+        self._trained = trained_names(network)
+        self._actions, self._scale = actions, scale
+        self._noisy = np.zeros(num_envs, bool)
+        self._rng = np.random.default_rng(seed)
+        self._weights: Weights = {}
+
+    def begin(self, env: int, rollout: Rollout) -> None:
+        """Let ``env`` play an episode with the newest weights, changed as ``rollout`` says."""
+        self._networks[env].load(self._changed(rollout) if rollout.sign else self._weights)
+        self._noisy[env] = bool(rollout.sign)
+
+    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
+        return self.compute_actions(obs), {}
+
+    def compute_actions(self, obs: Array) -> Array:
+        parts = [network.inputs(obs[env : env + 1]) for env, network in enumerate(self._networks)]
+        inputs = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if self._scale.actions and isinstance(self._actions, PlainActions):
+            drawn = self._rng.standard_normal(inputs.shape, np.float32)
+            inputs = inputs + np.float32(self._scale.actions) * self._noisy[:, None] * drawn
+        return self._actions.most_likely(inputs)
+
+    def outputs(self, obs: Array) -> Outputs:
+        return {}
+
+    def postprocess(self, batch: SampleBatch) -> SampleBatch:
+        return batch
+
+    def set_weights(self, weights: Weights) -> None:
+        """Take the weights from which the next episodes are changed."""
+        self._weights = weights
+        for network in self._networks:
+            network.load(weights)
+
+    def state(self) -> dict[str, Any]:
+        return {"rng": self._rng.bit_generator.state}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+
+    def _changed(self, rollout: Rollout) -> Weights:
+        """Return the newest weights with the noise of a rollout, parameter after parameter."""
+        names = [name for name in self._weights if self._trained is None or name in self._trained]
+        numbers = noise(rollout.seed, sum(self._weights[name].size for name in names))
+        numbers *= np.float32(rollout.sign * self._scale.weights)
+        changed, start = dict(self._weights), 0
+        for name in names:
+            weight = self._weights[name]
+            changed[name] = weight + numbers[start : start + weight.size].reshape(weight.shape)
+            start += weight.size
+        return changed
+
+
+class EvolutionPolicies(Policies[EvolutionKeys]):
+    """The policies of ES and ARS."""
+
+    @cached_property
+    def actions(self) -> CategoricalActions | PlainActions:
+        """What the outputs of the network mean: the best of each finite set is taken, numbers as they are."""
+        actions = actions_of(self.action_space)
+        return PlainActions(actions.shape, actions.dtype) if isinstance(actions, GaussianActions) else actions
+
+    @cached_property
+    def network(self) -> PolicyAndCriticsConfig:
+        """The shape of the network for the (checked) spaces; there are no critics."""
+        config, observations = self.config, self.observation_space
+        assert observations.shape is not None
+        return PolicyAndCriticsConfig(
+            observation_shape=observations.shape,
+            num_inputs=self.actions.num_inputs,
+            torso=torso_config_of(config, observations, self.modules),
+            policy=_NO_LAYERS,
+            critic=_NO_LAYERS,
+            num_critics=0,
+            num_numbers=0,
+            sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+        )
+
+    def make_policy(self) -> NetworkPolicy:
+        return NetworkPolicy(self.network, self.actions)
+
+    def exportable(self, policy: Policy, weights: Weights) -> Exportable:
+        from rlexp.agents.ddpg.torch_policy import exportable_policy_network  # it loads torch
+
+        assert isinstance(policy, NetworkPolicy)
+        return exportable_policy_network(self.network, self.actions, policy, weights)

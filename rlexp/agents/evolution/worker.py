@@ -1,0 +1,199 @@
+"""Stage 1 of the data path in ES and ARS: plays whole episodes with changed weights and sends their returns."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlexp.agents.evolution.directions import RETURNS, SEEDS
+from rlexp.agents.evolution.policy import ChangedPolicies, Rollout
+from rlexp.errors import TrialError
+from rlexp.policy import Weights
+from rlexp.rollout.episodes import EpisodeCounter, Episodes, Finished, VectorStep
+from rlexp.rollout.filters import MeanStdFilter, Moments
+from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.rollout.recorder import clip_rewards
+from rlexp.rollout.worker import make_hooks
+from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.sample_batch import Array, SampleBatch
+from rlexp.schedules import derive_seed
+
+LARGEST_SEED = 2**63
+IDLE = -1
+"""The rollout of an env that has played its part of a call, and steps on until the others have."""
+
+
+class EvolutionWorker:
+    """A SamplingWorker: owns envs, a policy for each, and the random stream of the directions that it plays.
+
+    A call begins with a reset of all envs and plays the same episodes to their ends, whatever they last. So no episode
+    begins with other weights than it ends with, and long ones count as often as short ones.
+    """
+
+    def __init__(self, spec: WorkerSpec, num_directions: int, eval_prob: float, offset: float) -> None:
+        """Play ``num_directions`` in each call, and ``eval_prob`` episodes without noise for each of them.
+
+        ``offset`` is taken from each reward.
+        """
+        self._spec = spec
+        self._num_directions, self._eval_prob, self._offset = num_directions, eval_prob, offset
+        self._env = spec.make_env()
+        policy = spec.make_policy()
+        assert isinstance(policy, ChangedPolicies)
+        self._policy = policy
+        moments = spec.rollout.observation_filter
+        self._filter = None if moments is None else MeanStdFilter(moments)
+        self._hooks = make_hooks(spec, self._env)
+        self._rng = np.random.default_rng(derive_seed(spec.seed, "worker", spec.index, "directions"))
+        self._weights_version = 0
+        self._evaluated_version = -1
+        """The weights with which it has played an episode without noise."""
+
+    def set_weights(self, version: int, weights: Weights) -> None:
+        self._policy.set_weights(weights)
+        self._weights_version = version
+
+    def set_filter(self, moments: Moments) -> None:
+        assert self._filter is not None
+        self._filter.share(moments)
+
+    def sample(self, num_steps_sampled: int) -> tuple[SampleBatch, SampleInfo]:
+        """Play both episodes of each of the next directions; return a row for each direction."""
+        started = time.perf_counter()
+        seeds = self._rng.integers(LARGEST_SEED, size=self._num_directions)
+        rollouts = [Rollout(seed, sign) for seed in seeds.tolist() for sign in (1, -1)]
+        num_evaluations = self._num_evaluations()
+        playing = _Playing(self._env.num_envs, rollouts + [Rollout(0, 0)] * num_evaluations, self._policy)
+        acting_s, stepping_s = self._play(playing)
+        episodes = Episodes(playing.returns, playing.lengths, np.arange(len(playing.returns)) >= len(rollouts))
+        if self._hooks is not None:
+            episodes = Episodes(*_parts(episodes), self._hooks.drain_metrics())
+        info = SampleInfo(
+            worker_index=self._spec.index,
+            num_rows=self._num_directions,
+            num_env_steps=playing.num_env_steps,
+            episodes=episodes,
+            weights_version=self._weights_version,
+            time=SampleTime(time.perf_counter() - started, acting_s, stepping_s),
+            observed=None if self._filter is None else self._filter.drain(),
+        )
+        return SampleBatch({SEEDS: seeds, RETURNS: playing.learned[: len(rollouts)].reshape(-1, 2)}), info
+
+    def state(self) -> dict[str, Any]:
+        """Return everything except weights; no episode is under way between two calls."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "policy": self._policy.state(),
+            "filter": None if self._filter is None else self._filter.state(),
+            "evaluated_version": self._evaluated_version,
+            "callbacks": None if self._hooks is None else self._hooks.callbacks_state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self._policy.load(state["policy"])
+        self._evaluated_version = state["evaluated_version"]
+        if self._filter is not None:
+            self._filter.load(state["filter"])
+        if self._hooks is not None:
+            self._hooks.load_callbacks(state["callbacks"])
+
+    def stop(self) -> None:
+        self._env.close()
+
+    def _num_evaluations(self) -> int:
+        """Return the number of episodes without noise in this call: at least one with each weights."""
+        drawn = int(self._rng.binomial(self._num_directions, self._eval_prob))
+        is_first = self._evaluated_version != self._weights_version
+        self._evaluated_version = self._weights_version
+        return max(drawn, int(is_first))
+
+    def _play(self, playing: _Playing) -> tuple[float, float]:
+        """Play all rollouts to their ends; return the seconds in which the policies acted and the envs stepped."""
+        acting_s = stepping_s = 0.0
+        counter = EpisodeCounter(self._env.num_envs)
+        obs, infos = self._env.reset(seed=int(self._rng.integers(2**31)))
+        if self._hooks is not None:
+            self._hooks.playing = playing.rollout_of != IDLE
+            self._hooks.note_first_reset(obs, infos)
+            self._hooks.begin()
+        while playing.is_running:
+            acting_from = time.perf_counter()
+            resetting = counter.resetting
+            actions = self._policy.compute_actions(self._seen(obs))
+            stepping_from = time.perf_counter()
+            obs, rewards, terminated, truncated, infos = self._env.step(actions)
+            stepping_s += time.perf_counter() - stepping_from
+            acting_s += stepping_from - acting_from
+            finished = counter.add(rewards, terminated | truncated, infos)
+            learned = clip_rewards(rewards, self._spec.rollout.clip_rewards) - self._offset
+            playing.add(np.where(resetting, 0.0, learned), ~resetting, finished)
+            if self._hooks is not None:
+                self._hooks.playing = playing.rollout_of != IDLE
+                step = VectorStep(resetting, obs, actions, rewards, terminated, truncated, infos)
+                self._hooks.after_step(step, finished)
+        return acting_s, stepping_s
+
+    def _seen(self, obs: Array) -> Array:
+        if np.issubdtype(obs.dtype, np.floating) and not np.isfinite(obs).all():
+            raise _not_finite("an observation")
+        return obs if self._filter is None else self._filter(obs)
+
+
+class _Playing:
+    """Which env plays which rollout of a call, and the returns of those that have ended."""
+
+    def __init__(self, num_envs: int, rollouts: list[Rollout], policy: ChangedPolicies) -> None:
+        self._rollouts, self._policy = rollouts, policy
+        self._waiting = deque(range(len(rollouts)))
+        self.returns, self.learned = np.zeros(len(rollouts)), np.zeros(len(rollouts))
+        """Returns as they are reported, and as they are learned from."""
+        self.lengths = np.zeros(len(rollouts), np.int64)
+        self.num_env_steps = 0
+        self._so_far = np.zeros(num_envs)
+        self.rollout_of = np.full(num_envs, IDLE)
+        """The rollout of each env ``[M]``."""
+        for env in range(num_envs):
+            self._next(env)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an env plays a rollout."""
+        return bool(np.count_nonzero(self.rollout_of != IDLE))
+
+    def add(self, rewards: Array, valid: Array, finished: Finished | None) -> None:
+        """Add a step: ``rewards [M]`` as they are learned from, and the episodes that it ended.
+
+        ``valid [M]`` says which envs stepped.
+        """
+        self._so_far += rewards
+        self.num_env_steps += int(np.count_nonzero(valid))
+        if finished is None:
+            return
+        for env, episode_return, length in zip(finished.envs, finished.returns, finished.lengths, strict=True):
+            rollout = self.rollout_of[env]
+            if rollout != IDLE:
+                self.returns[rollout], self.learned[rollout] = episode_return, self._so_far[env]
+                self.lengths[rollout] = length
+                if not np.isfinite(self.learned[rollout]):
+                    raise _not_finite("a reward")
+                self._next(env)
+
+    def _next(self, env: int) -> None:
+        self._so_far[env] = 0.0
+        self.rollout_of[env] = self._waiting.popleft() if self._waiting else IDLE
+        if self.rollout_of[env] != IDLE:
+            self._policy.begin(env, self._rollouts[self.rollout_of[env]])
+
+
+def _parts(episodes: Episodes) -> tuple[Array, Array, Array]:
+    return episodes.returns, episodes.lengths, episodes.reported
+
+
+def _not_finite(what: str) -> TrialError:
+    message = f"the env returned {what} that is NaN or infinite"
+    return TrialError(message, "the steps sampled with it are not used for training: correct the env")
