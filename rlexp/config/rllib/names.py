@@ -66,9 +66,9 @@ def renamed_keys(run: str) -> Mapping[KeyName, KeyName]:
 @cache
 def absent_keys(run: str) -> tuple[Absent, ...]:
     """Return the keys that RLlib or Tune had and the agent does not have, keys in a mapping before the mapping."""
-    found, agent = [], built_in_base(run)
+    found, agent, families = [], built_in_base(run), _table()["families"]
     for group in (*_table()["no_effect"], *_table()["unsupported"]):
-        if "agents" not in group or agent in group["agents"]:
+        if any(agent in families.get(name, [name]) for name in group.get("agents", [agent])):
             is_feature = "feature" in group
             reason = group["feature"] if is_feature else group["reason"]
             welcome = tuple(group.get("off" if is_feature else "silent", ()))
