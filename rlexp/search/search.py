@@ -74,6 +74,7 @@ class Search:
 
     def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
         self._state.searcher.keep_alive()
+        row = flatten(row)
         problem = _divergence(row)
         if problem is not None or row["done"]:
             self._report(trial, row, True, None)
@@ -251,9 +252,8 @@ class Search:
 
     def _report(self, trial: Trial, row: Mapping[str, Any], is_last: bool, milestone: str | None) -> Judgement:
         """Record a row before ``result.json`` has it, so that a decision is on the disk before its effects."""
-        flat = flatten(row)
         columns = (*JOURNALED, self._sweep.search.metric)
-        kept = {column: flat.get(column) for column in dict.fromkeys(columns)}
+        kept = {column: row.get(column) for column in dict.fromkeys(columns)}
         self._journal.write(Event.REPORTED, trial=trial.name, row=kept, is_last=is_last, checkpoint=milestone)
         return self._state.reported(trial, row, is_last, milestone, self._others_wait)
 
@@ -268,10 +268,9 @@ class Search:
 
 def _divergence(row: Mapping[str, Any]) -> str | None:
     """Return that a trial has diverged: its loss, or the mean over all ended episodes, is not finite."""
-    flat = flatten(row)
-    looked_at = [*_LOSSES, *(["episode_reward_mean_all"] if flat.get("episodes_total") else [])]
+    looked_at = [*_LOSSES, *(["episode_reward_mean_all"] if row.get("episodes_total") else [])]
     for name in looked_at:
-        value = flat.get(name)
+        value = row.get(name)
         if isinstance(value, float) and not math.isfinite(value):
-            return f"diverged: {name} is {value} after {flat['timesteps_total']:,} env steps"
+            return f"diverged: {name} is {value} after {row['timesteps_total']:,} env steps"
     return None

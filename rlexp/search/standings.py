@@ -15,7 +15,6 @@ import numpy as np
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import RecordedError, Status, known_number
-from rlexp.runs.rows import flatten
 from rlexp.search.ranking import (
     EndComparison,
     EndedEarly,
@@ -97,20 +96,20 @@ class Standings:
         return score_of(self._by_name[trial.name], self._end)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Record a row; rows of later steps are removed, as the trial began again from an earlier one."""
-        flat, standing = flatten(row), self._by_name[trial.name]
-        kept = bisect_right(standing.steps, flat["timesteps_total"] - flat["timesteps_this_iter"])
+        """Record a flat row; rows of later steps are removed, as the trial began again from an earlier one."""
+        standing = self._by_name[trial.name]
+        kept = bisect_right(standing.steps, row["timesteps_total"] - row["timesteps_this_iter"])
         del standing.steps[kept:], standing.values[kept:], standing.times[kept:]
         self.on_status(trial, Status.RUNNING)
-        self.env_steps += flat["timesteps_total"] - standing.timesteps_total
-        standing.iterations = flat["training_iteration"]
-        standing.timesteps_total = flat["timesteps_total"]
-        standing.time_total_s = flat["time_total_s"]
-        value = known_number(flat.get(self.search.metric))
+        self.env_steps += row["timesteps_total"] - standing.timesteps_total
+        standing.iterations = row["training_iteration"]
+        standing.timesteps_total = row["timesteps_total"]
+        standing.time_total_s = row["time_total_s"]
+        value = known_number(row.get(self.search.metric))
         if value is not None:
-            standing.steps.append(flat["timesteps_total"])
+            standing.steps.append(row["timesteps_total"])
             standing.values.append(value)
-            standing.times.append(flat[self.search.time_attr])
+            standing.times.append(row[self.search.time_attr])
 
     def on_status(self, trial: Trial, status: Status) -> None:
         """Record the present activity of a trial."""

@@ -14,7 +14,6 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.record import RecordedError, Status, known_number
-from rlexp.runs.rows import flatten
 from rlexp.search.journal import Event, damaged, read_events, study_member
 from rlexp.search.ranking import EndedEarly
 from rlexp.search.searchers import Searcher, make_searcher
@@ -96,18 +95,17 @@ class SearchState:
         checkpoint: str | None,
         others_wait: Callable[[], bool] = lambda: False,
     ) -> Judgement:
-        """Record a row; return the scheduler's judgement; it does not judge last rows.
+        """Record a flat row; return the scheduler's judgement; it does not judge last rows.
 
         ``checkpoint`` is a milestone's, relative to the run.
         """
         self.standings.on_result(trial, row)
-        flat = flatten(row)
         if checkpoint is not None:
             self._progress_at[checkpoint] = self.standings.of(trial).progress
-        value = known_number(flat.get(self.sweep.search.metric))
+        value = known_number(row.get(self.sweep.search.metric))
         report = Report(
             trial=trial.name,
-            time=float(flat[self.sweep.search.time_attr]),
+            time=float(row[self.sweep.search.time_attr]),
             value=math.nan if value is None else self.sign * value,
             point=self.points[trial.name],
             checkpoint=checkpoint,
