@@ -17,8 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from rlexp import __version__
-from rlexp.commands.basic_options import HELP_OPTIONS, ErrorOptions
-from rlexp.commands.command import command_class, hint_for_command
+from rlexp.commands.command import HELP_OPTIONS, ErrorOptions, command_class, hint_for_command
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import let_ctrl_c_raise
 from rlexp.processes.threads import few_collections

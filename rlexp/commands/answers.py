@@ -19,7 +19,7 @@ import typer
 from rlexp.cluster.quick_start.fork_server import prepared
 from rlexp.cluster.room.fit import check_fits
 from rlexp.cluster.room.machine import Cluster, check_requirements, this_machine
-from rlexp.commands.basic_options import remember_ones_own, trusted_code
+from rlexp.commands.options import remember_ones_own, trusted_code
 from rlexp.commands.requests import USUAL, load_options, room_of
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_overrides
 from rlexp.config.keys.agents import find_agent

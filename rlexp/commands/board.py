@@ -37,11 +37,10 @@ from rlexp.board.servers.serving import (
     write_role_files,
 )
 from rlexp.commands import board_keys
-from rlexp.commands.basic_options import HELP_OPTIONS, AsJson, Debug, whole
 from rlexp.commands.board_keys import required_board
-from rlexp.commands.command import command_class
+from rlexp.commands.command import HELP_OPTIONS, command_class, flag, option, whole
 from rlexp.commands.join import Url, join
-from rlexp.commands.options import Insecure
+from rlexp.commands.options import AsJson, Debug, Insecure
 from rlexp.commands.submit import cancel, submit, tasks
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
@@ -57,19 +56,12 @@ from rlexp.terminal.board_check import (
 )
 from rlexp.terminal.lines import outlive_readers
 
-Roles = Annotated[list[str] | None, typer.Option("--role", metavar="ROLE", help="This role only; repeatable.")]
-AsCommands = Annotated[bool, typer.Option("--commands", help="As commands for redis-cli (ACL SETUSER).")]
-Old = Annotated[
-    bool, typer.Option("--old", help="For Redis 6.2, where keys that a role reads can also be written by it.")
-]
+Roles = Annotated[list[str] | None, option("--role", "ROLE", "This role only; repeatable.")]
+AsCommands = Annotated[bool, flag("--commands", "As commands for redis-cli (ACL SETUSER).")]
+Old = Annotated[bool, flag("--old", "For Redis 6.2, where keys that a role reads can also be written by it.")]
 
 
-def acl(
-    role: Roles = None,
-    as_commands: AsCommands = False,
-    old: Old = False,
-    debug: Debug = False,
-) -> None:
+def acl(role: Roles = None, as_commands: AsCommands = False, old: Old = False, debug: Debug = False) -> None:
     """Print the access rules that actors, trainers and clients need, for a Redis or Valkey that somebody else runs.
 
     The lines are for its users.acl or redis.conf, each with a placeholder for the password.
@@ -112,34 +104,21 @@ _MEMORY_SHARE: Final = 0.5
 _POLL_S: Final = 0.2
 
 Bind = Annotated[
-    str | None,
-    typer.Option(
-        "--bind", metavar="ADDRESS", help="Listen at this address too, for other machines; 0.0.0.0: at all of IPv4."
-    ),
+    str | None, option("--bind", "ADDRESS", "Listen at this address too, for other machines; 0.0.0.0: at all of IPv4.")
 ]
-Host = Annotated[
-    str | None,
-    typer.Option("--host", metavar="NAME", help="The name or address that others type, if not ADDRESS."),
-]
+Host = Annotated[str | None, option("--host", "NAME", "The name or address that others type, if not ADDRESS.")]
 Port = Annotated[int, whole("--port", "PORT", "Listen at this port.", 1, 65535)]
 Folder = Annotated[
     Path | None,
-    typer.Option(
-        "--dir",
-        metavar="DIR",
-        help="Keep the passwords here. Default: rlexp/board in XDG_STATE_HOME or ~/.local/state.",
-    ),
+    option("--dir", "DIR", "Keep the passwords here. Default: rlexp/board in XDG_STATE_HOME or ~/.local/state."),
 ]
-Certificate = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Encrypt, with this certificate (PEM).")
-]
-Key = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM).")]
+Certificate = Annotated[Path | None, option("--tls-cert", "FILE", "Encrypt, with this certificate (PEM).")]
+Key = Annotated[Path | None, option("--tls-key", "FILE", "The certificate's key (PEM).")]
 Authority = Annotated[
-    Path | None,
-    typer.Option("--tls-ca", metavar="FILE", help="The certificates that others need to trust, if it is your own CA."),
+    Path | None, option("--tls-ca", "FILE", "The certificates that others need to trust, if it is your own CA.")
 ]
 ServesUnencrypted = Annotated[
-    bool, typer.Option("--insecure", help="Listen at a public address without TLS, where others may read along.")
+    bool, flag("--insecure", "Listen at a public address without TLS, where others may read along.")
 ]
 
 Actors = Annotated[int, whole("--actors", "N", "Make join tokens for N actors, a file each.", 1, 10_000)]

@@ -35,7 +35,8 @@ from rlexp.board.messages.credentials import (
     read_token,
 )
 from rlexp.board.servers import queue_opener
-from rlexp.commands.basic_options import AsJson, Debug, whole
+from rlexp.commands.command import option, whole
+from rlexp.commands.options import AsJson, Debug
 from rlexp.errors import UsageError
 from rlexp.files import refuse_other_than_file, to_json
 from rlexp.text import has_secrets
@@ -46,15 +47,12 @@ _MOST_ACTORS: Final = 10_000
 
 def keys(
     url: Annotated[
-        str | None,
-        typer.Argument(metavar="URL", help="The board that the lines to type name; no connection is made."),
+        str | None, typer.Argument(metavar="URL", help="The board that the lines to type name; no connection is made.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where the files are written; its master key is used again.")
-    ] = Path("board-keys"),
-    actors: Annotated[
-        list[str] | None, typer.Option("--actor", metavar="NAME", help="Make a token for this actor; repeatable.")
-    ] = None,
+    out: Annotated[Path, option("--out", "DIR", "Where the files are written; its master key is used again.")] = Path(
+        "board-keys"
+    ),
+    actors: Annotated[list[str] | None, option("--actor", "NAME", "Make a token for this actor; repeatable.")] = None,
     number: Annotated[int, whole("--actors", "N", "Make tokens for actor-1 to actor-N.", 0, _MOST_ACTORS)] = 0,
     as_json: AsJson = False,
     debug: Debug = False,

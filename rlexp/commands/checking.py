@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.basic_options import DEFAULT_OUT, AsJson, Debug
+from rlexp.commands.command import DEFAULT_OUT, flag, option
 from rlexp.commands.completion import complete_file
-from rlexp.commands.options import Address, AllowUnknown, Files, Fit, Imports, Overrides, Seed
+from rlexp.commands.options import Address, AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed
 from rlexp.errors import UsageError
 
 _AN_EXPERIMENT: Final = "init --algo {agent} --env {env}"
@@ -27,7 +27,7 @@ def check(
     fit: Fit = False,
     address: Address = None,
     make_envs: Annotated[
-        bool, typer.Option("--env", help="Also make each env and play episodes for up to 3 s, in a process of its own.")
+        bool, flag("--env", "Also make each env and play episodes for up to 3 s, in a process of its own.")
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -74,14 +74,13 @@ def convert(
 
 
 def doctor(
-    clean: Annotated[bool, typer.Option("--clean", help="Remove what killed commands left behind.")] = False,
+    clean: Annotated[bool, flag("--clean", "Remove what killed commands left behind.")] = False,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--address",
-            "--ray-address",
-            metavar="HOST:PORT",
-            help="The Ray cluster with this head (auto: this machine's); without it, this machine.",
+        option(
+            ("--address", "--ray-address"),
+            "HOST:PORT",
+            "The Ray cluster with this head (auto: this machine's); without it, this machine.",
         ),
     ] = None,
     as_json: AsJson = False,

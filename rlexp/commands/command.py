@@ -1,4 +1,4 @@
-"""What all commands are made of: help in panels, hints for options that do not exist, and overrides without ``-o``.
+"""What commands are made of: options, help in panels, hints for options that do not exist, overrides without ``-o``.
 
 Overrides may be bare words: ``rlexp run FILE config.lr=1e-4``, as W&B's sweeps and Hydra's users write them.
 """
@@ -9,15 +9,25 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
+import typer
 from typer.core import TyperCommand
 
 from rlexp.errors import UsageError
+from rlexp.text import seconds_of
 
+MOST: Final = 10**15
+"""Far above any count or time that will be reached; exact in a float and in JSON."""
+_LONGEST_SHOWN: Final = 60
+DEFAULT_OUT: Final = Path("results")
+"""The directory in which runs are created if nothing names another."""
 _MOST_WITHOUT_PANELS: Final = 8
 """Options that are read at a glance; more of them are grouped."""
 _MOST_COLUMNS: Final = 30
@@ -57,6 +67,74 @@ class Panel(StrEnum):
     CODE = "Code that the run names"
     OTHERS = "Options"
     OUTPUT = "Output"
+
+
+def option(names: str | tuple[str, ...], metavar: str, sentence: str, panel: Panel | None = None, **others: Any) -> Any:
+    """Return an option that takes a value; ``sentence`` explains it in its help, in a panel if there are many."""
+    given = (names,) if isinstance(names, str) else names
+    return typer.Option(*given, metavar=metavar, help=sentence, rich_help_panel=panel, **others)
+
+
+def flag(names: str | tuple[str, ...], sentence: str, panel: Panel | None = None) -> Any:
+    """Return an option that takes no value."""
+    given = (names,) if isinstance(names, str) else names
+    return typer.Option(*given, help=sentence, rich_help_panel=panel)
+
+
+def whole(
+    names: str | tuple[str, ...], metavar: str, sentence: str, least: int, most: int = MOST, panel: Panel | None = None
+) -> Any:
+    """Return an option that takes a whole number from ``least`` to ``most``."""
+    expected = f"a whole number from {least} to {most}"
+    return option(names, metavar, sentence, panel, parser=_reader(names, metavar, sentence, int, expected, least, most))
+
+
+def real(name: str, metavar: str, sentence: str, least: float, most: float = MOST, panel: Panel | None = None) -> Any:
+    """Return an option that takes a finite number from ``least`` to ``most``."""
+    expected = f"a number from {least:g} to {most:g}"
+    return option(name, metavar, sentence, panel, parser=_reader(name, metavar, sentence, float, expected, least, most))
+
+
+def duration(names: str | tuple[str, ...], sentence: str, panel: Panel | None = None) -> Any:
+    """Return an option that takes a duration, such as 90s or 2h, as seconds."""
+    first = names if isinstance(names, str) else names[0]
+    return option(names, "DURATION", sentence, panel, parser=lambda text: seconds_of(text, first))
+
+
+def _reader(
+    names: str | tuple[str, ...],
+    metavar: str,
+    sentence: str,
+    kind: Callable[[str], float],
+    expected: str,
+    least: float,
+    most: float,
+) -> Callable[[str], float]:
+    first = names if isinstance(names, str) else names[0]
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            value = kind(text)
+            if least <= value <= most:  # NaN is not
+                return value
+        raise UsageError(f"{first} must be {expected}, got {_shown(text)}", f"{first} {metavar}: {sentence}")
+
+    return read
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+
+
+HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
+"""Settings of a context: the options that print what a command does."""
+
+
+@dataclass
+class ErrorOptions:
+    """How an error that ends a command is shown: the ``obj`` of the command's context."""
+
+    show_tracebacks: bool = False
 
 
 class Command(TyperCommand):

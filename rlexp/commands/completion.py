@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from rlexp.commands.basic_options import DEFAULT_OUT
+from rlexp.commands.command import DEFAULT_OUT
 from rlexp.errors import UsageError
 from rlexp.files import open_regular
 

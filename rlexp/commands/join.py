@@ -21,11 +21,10 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
 from rlexp.board.messages.credentials import JoinToken
-from rlexp.commands.basic_options import DEFAULT_OUT, MOST, AsJsonLines, Debug, whole
 from rlexp.commands.board_keys import required_board, take_master, take_token
-from rlexp.commands.command import Panel
+from rlexp.commands.command import DEFAULT_OUT, MOST, Panel, flag, option, whole
 from rlexp.commands.joined_processes import JoinedProcesses, join_command, join_in_processes
-from rlexp.commands.options import Insecure, MasterOption, QueueUrl, TokenOption
+from rlexp.commands.options import AsJsonLines, Debug, Insecure, MasterOption, QueueUrl, TokenOption
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.child import PARENT_VARIABLE
 from rlexp.processes.signals import DrainRequest
@@ -55,43 +54,30 @@ Url = Annotated[
         show_default=False,
     ),
 ]
-Once = Annotated[
-    bool, typer.Option("--once", help="End with the first task, with exit code 0.", rich_help_panel=Panel.LIMITS)
-]
-Duration = Annotated[
-    str | None,
-    typer.Option("--for", metavar="DURATION", help="Leave after 90s, 30m, 2h or 1d.", rich_help_panel=Panel.LIMITS),
-]
-TaskId = Annotated[
-    str | None, typer.Option("--task", metavar="ID", help="Join this task only.", rich_help_panel=Panel.BOARD)
-]
+Once = Annotated[bool, flag("--once", "End with the first task, with exit code 0.", Panel.LIMITS)]
+Duration = Annotated[str | None, option("--for", "DURATION", "Leave after 90s, 30m, 2h or 1d.", Panel.LIMITS)]
+TaskId = Annotated[str | None, option("--task", "ID", "Join this task only.", Panel.BOARD)]
 Processes = Annotated[int, whole("--processes", "N", "Join N times.", 1, 1024, Panel.MACHINES)]
 AllowEnv = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--allow-env",
-        metavar="ENV",
-        help="Play this env if it is a class of the user's (module:Class) or has an env_config; repeatable.",
-        rich_help_panel=Panel.CODE,
+        "ENV",
+        "Play this env if it is a class of the user's (module:Class) or has an env_config; repeatable.",
+        Panel.CODE,
     ),
 ]
 AllowClass = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--allow-class",
-        metavar="CLASS",
-        help="Use this class (module:Class) if a task's config names it: a wrapper, torso or callbacks; repeatable.",
-        rich_help_panel=Panel.CODE,
+        "CLASS",
+        "Use this class (module:Class) if a task's config names it: a wrapper, torso or callbacks; repeatable.",
+        Panel.CODE,
     ),
 ]
 Modules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="Import a module if a task asks for it; repeatable.",
-        rich_help_panel=Panel.CODE,
-    ),
+    list[str] | None, option("--import", "MODULE", "Import a module if a task asks for it; repeatable.", Panel.CODE)
 ]
 Role = Annotated[
     JoinRole,
@@ -101,38 +87,24 @@ Role = Annotated[
         rich_help_panel=Panel.BOARD,
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Where a trainer keeps the runs of its tasks.",
-        rich_help_panel=Panel.RESULTS,
-    ),
-]
+Out = Annotated[Path | None, option("--out", "DIR", "Where a trainer keeps the runs of its tasks.", Panel.RESULTS)]
 Cpus = Annotated[
     int | None, whole("--cpus", "N", "A trainer leaves tasks alone that need more CPUs.", 1, 10**6, Panel.MACHINES)
 ]
 TrainerAddress = Annotated[
     str | None,
-    typer.Option(
-        "--address",
-        "--ray-address",
-        metavar="HOST:PORT",
-        help="A trainer trains on the Ray cluster with this head, as rlexp run --address does.",
-        rich_help_panel=Panel.MACHINES,
+    option(
+        ("--address", "--ray-address"),
+        "HOST:PORT",
+        "A trainer trains on the Ray cluster with this head, as rlexp run --address does.",
+        Panel.MACHINES,
     ),
 ]
 MaxMemory = Annotated[
     str | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        help="A trainer leaves tasks alone whose replay needs more, say 8GB.",
-        rich_help_panel=Panel.MACHINES,
-    ),
+    option("--max-memory", "SIZE", "A trainer leaves tasks alone whose replay needs more, say 8GB.", Panel.MACHINES),
 ]
-Silent = Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors.", rich_help_panel=Panel.OUTPUT)]
+Silent = Annotated[bool, flag(("-q", "--quiet"), "Print only errors.", Panel.OUTPUT)]
 
 
 def join(
@@ -227,9 +199,9 @@ def join_or_raise(options: Mapping[str, Any]) -> None:
 
 def _refuse_options_of_trainers(given: Mapping[str, object]) -> None:
     """Raise UsageError if an actor was given an option that only trainers have."""
-    for option, value in given.items():
+    for name, value in given.items():
         if value is not None:
-            raise UsageError(f"{option} is for trainers", f"add --as trainer, or leave out {option}")
+            raise UsageError(f"{name} is for trainers", f"add --as trainer, or leave out {name}")
 
 
 def _bytes(text: str) -> int:

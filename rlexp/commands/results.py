@@ -14,21 +14,9 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.basic_options import (
-    DEFAULT_OUT,
-    MOST,
-    AllowClass,
-    AllowEnv,
-    AllowStorage,
-    AsJson,
-    Debug,
-    ImportsOfRun,
-    duration,
-    real,
-    trusted_code,
-    whole,
-)
+from rlexp.commands.command import DEFAULT_OUT, MOST, duration, flag, option, real, whole
 from rlexp.commands.completion import complete_name, complete_run
+from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, AsJson, Debug, ImportsOfRun, trusted_code
 from rlexp.errors import Notice, UsageError
 from rlexp.files import refuse_other_than_file
 from rlexp.schedules import LARGEST_SEED
@@ -81,12 +69,9 @@ _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
 def export(
     path: CheckpointPath,
     onnx: Annotated[
-        Path | None,
-        typer.Option(
-            "--onnx", metavar="FILE", help=f"The file to write. Default: {_POLICY_FILE} beside the checkpoint."
-        ),
+        Path | None, option("--onnx", "FILE", f"The file to write. Default: {_POLICY_FILE} beside the checkpoint.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace FILE if it exists.")] = False,
     imports: ImportsOfRun = None,
     allow_env: AllowEnv = None,
     allow_class: AllowClass = None,
@@ -143,7 +128,7 @@ def prune(
         list[Path], typer.Argument(metavar="RUN", help="Runs.", show_default=False, autocompletion=complete_run)
     ],
     keep: Annotated[int, whole("--keep", "N", "Newest checkpoints of each trial that stay.", 1)] = 3,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only print what would be removed.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -175,7 +160,7 @@ def evaluate(
         bool | None,
         typer.Option("--explore/--greedy", help="Explore or act greedily; default: as evaluation_config says."),
     ] = None,
-    timeout_s: Annotated[float | None, duration("--timeout", sentence="Stop after 90s, 30m or 2h.")] = None,
+    timeout_s: Annotated[float | None, duration("--timeout", "Stop after 90s, 30m or 2h.")] = None,
     video: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Record a video of one more episode in DIR; needs rlexp[video].")
     ] = None,
@@ -215,18 +200,13 @@ def logs(
         ),
     ],
     tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="GLOB", help="Only tags (or last parts of tags) that match; repeatable."),
+        list[str] | None, option("--tag", "GLOB", "Only tags (or last parts of tags) that match; repeatable.")
     ] = None,
     at: Annotated[int | None, whole("--at", "STEP", "Only the last point at or before STEP.", -MOST)] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print every point: run,tag,step,wall_time,value.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one per tag, with every point.")] = False,
-    all_tags: Annotated[
-        bool, typer.Option("--all", help="Print all tags, also more than the terminal has lines for.")
-    ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Also print new points as they are written, until Ctrl-C.")
-    ] = False,
+    as_csv: Annotated[bool, flag("--csv", "Print every point: run,tag,step,wall_time,value.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON lines, one per tag, with every point.")] = False,
+    all_tags: Annotated[bool, flag("--all", "Print all tags, also more than the terminal has lines for.")] = False,
+    follow: Annotated[bool, flag("--follow", "Also print new points as they are written, until Ctrl-C.")] = False,
     debug: Debug = False,
 ) -> None:
     """Print TensorBoard event files as tables, CSV or JSON.

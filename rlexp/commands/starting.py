@@ -15,8 +15,9 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.basic_options import AsJson, Debug
+from rlexp.commands.command import flag, option
 from rlexp.commands.completion import complete_agent, complete_env, complete_example
+from rlexp.commands.options import AsJson, Debug
 from rlexp.config.examples import Example, examples_folder
 from rlexp.config.examples import examples as all_examples
 from rlexp.errors import UsageError
@@ -149,10 +150,8 @@ def examples(
             metavar="NAME", show_default=False, help="The example to copy.", autocompletion=complete_example
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="PATH", help="Folder or file to write, instead of this folder.")
-    ] = None,
-    prints: Annotated[bool, typer.Option("--print", help="Print the file instead of copying it.")] = False,
+    out: Annotated[Path | None, option("--out", "PATH", "Folder or file to write, instead of this folder.")] = None,
+    prints: Annotated[bool, flag("--print", "Print the file instead of copying it.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -228,18 +227,12 @@ def init(
         Path, typer.Argument(metavar="DIR", show_default=False, help="Folder to write to, instead of this one.")
     ] = Path(),
     env: Annotated[
-        str | None,
-        typer.Option(
-            "--env", metavar="ENV", help="The env: a Gymnasium id, or module:Class.", autocompletion=complete_env
-        ),
+        str | None, option("--env", "ENV", "The env: a Gymnasium id, or module:Class.", autocompletion=complete_env)
     ] = None,
     env_class: Annotated[
-        str | None,
-        typer.Option("--env-class", metavar="NAME", help="Also write a small env of this name, and its test."),
+        str | None, option("--env-class", "NAME", "Also write a small env of this name, and its test.")
     ] = None,
-    algo: Annotated[
-        str, typer.Option("--algo", "--run", metavar="AGENT", help="The agent.", autocompletion=complete_agent)
-    ] = "PPO",
+    algo: Annotated[str, option(("--algo", "--run"), "AGENT", "The agent.", autocompletion=complete_agent)] = "PPO",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

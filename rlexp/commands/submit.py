@@ -13,21 +13,25 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.credentials import client_token
-from rlexp.commands.basic_options import DEFAULT_OUT, AsJson, AsJsonLines, Debug, Quiet, remember_ones_own, whole
 from rlexp.commands.board_keys import required_board, take_token
-from rlexp.commands.command import Panel
+from rlexp.commands.command import DEFAULT_OUT, Panel, flag, option, whole
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import (
     AllowUnknown,
+    AsJson,
+    AsJsonLines,
+    Debug,
     Imports,
     Insecure,
     Name,
     Out,
     Overrides,
     Overwrite,
+    Quiet,
     Seed,
     TokenOption,
     Track,
+    remember_ones_own,
 )
 from rlexp.errors import UsageError
 from rlexp.processes.signals import DrainRequest
@@ -47,22 +51,16 @@ File = Annotated[
 ]
 Board = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--board",
-        metavar="URL",
-        help="Where trainers wait: redis://HOST, rediss://HOST, or @FILE with the URL. "
+        "URL",
+        "Where trainers wait: redis://HOST, rediss://HOST, or @FILE with the URL. "
         f"Default: {BOARD_VARIABLE}. The password may be in {PASSWORD_VARIABLE}.",
-        rich_help_panel=Panel.BOARD,
+        Panel.BOARD,
     ),
 ]
 Attach = Annotated[
-    str | None,
-    typer.Option(
-        "--attach",
-        metavar="ID",
-        help="Wait for a task that was submitted before, instead of FILE.",
-        rich_help_panel=Panel.BOARD,
-    ),
+    str | None, option("--attach", "ID", "Wait for a task that was submitted before, instead of FILE.", Panel.BOARD)
 ]
 Evaluate = Annotated[
     int | None,
@@ -75,33 +73,24 @@ Evaluate = Annotated[
         Panel.BOARD,
     ),
 ]
-NoWait = Annotated[
-    bool,
-    typer.Option(
-        "--no-wait", help="Print the task's id and end; rlexp submit --attach ID waits.", rich_help_panel=Panel.BOARD
-    ),
-]
+NoWait = Annotated[bool, flag("--no-wait", "Print the task's id and end; rlexp submit --attach ID waits.", Panel.BOARD)]
 AllowEnv = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--allow-env",
-        metavar="ENV",
-        help="With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
-        rich_help_panel=Panel.CODE,
+        "ENV",
+        "With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
+        Panel.CODE,
     ),
 ]
 AllowClass = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow-class",
-        metavar="CLASS",
-        help="With --attach: the task's config may name this class (module:Class).",
-        rich_help_panel=Panel.CODE,
+    option(
+        "--allow-class", "CLASS", "With --attach: the task's config may name this class (module:Class).", Panel.CODE
     ),
 ]
 OptionalUrl = Annotated[
-    str | None,
-    typer.Argument(metavar="URL", help=f"The board; default: {BOARD_VARIABLE}.", show_default=False),
+    str | None, typer.Argument(metavar="URL", help=f"The board; default: {BOARD_VARIABLE}.", show_default=False)
 ]
 Words = Annotated[list[str], typer.Argument(metavar="[URL] ID", help="The board, and the task.", show_default=False)]
 

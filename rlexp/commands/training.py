@@ -11,29 +11,24 @@ from typing import Annotated, Any
 
 import typer
 
-from rlexp.commands.basic_options import (
-    DEFAULT_OUT,
-    AllowClass,
-    AllowEnv,
-    AllowStorage,
-    AsJsonLines,
-    Debug,
-    ImportsOfRun,
-    Quiet,
-    whole,
-)
-from rlexp.commands.command import Panel
+from rlexp.commands.command import DEFAULT_OUT, Panel, flag, option, whole
 from rlexp.commands.completion import complete_file, complete_run
 from rlexp.commands.options import (
     Address,
     Algo,
+    AllowClass,
+    AllowEnv,
+    AllowStorage,
     AllowUnknown,
+    AsJsonLines,
     BoardUrl,
+    Debug,
     DryRun,
     Env,
     FilesOrNone,
     Fit,
     Imports,
+    ImportsOfRun,
     Insecure,
     LearningRate,
     MasterOption,
@@ -44,6 +39,7 @@ from rlexp.commands.options import (
     Overrides,
     Overwrite,
     QueueUrl,
+    Quiet,
     SchedulerName,
     Searched,
     SearcherName,
@@ -206,9 +202,7 @@ def train(
         list[str] | None,
         typer.Argument(metavar="FILE", help="Experiment files; the word file may come first.", show_default=False),
     ] = None,
-    files: Annotated[
-        list[Path] | None, typer.Option("-f", "--config-file", metavar="FILE", help="An experiment file.")
-    ] = None,
+    files: Annotated[list[Path] | None, option(("-f", "--config-file"), "FILE", "An experiment file.")] = None,
     algo: Algo = None,
     env: Env = None,
     config: Annotated[str | None, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = None,
@@ -221,14 +215,11 @@ def train(
         int | None, whole("--checkpoint-freq", "N", "Iterations between checkpoints; 0 for none.", 0)
     ] = None,
     checkpoint_at_end: Annotated[
-        bool, typer.Option("--checkpoint-at-end", help="Write a checkpoint at the end (the default).")
+        bool, flag("--checkpoint-at-end", "Write a checkpoint at the end (the default).")
     ] = False,
     overrides: Overrides = None,
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "--local-dir", metavar="DIR", envvar="RLEXP_OUT", help="Directory in which runs are created."
-        ),
+        Path, option(("--out", "--local-dir"), "DIR", "Directory in which runs are created.", envvar="RLEXP_OUT")
     ] = DEFAULT_OUT,
     name: Name = None,
     overwrite: Overwrite = False,

@@ -350,7 +350,7 @@ def test_names_of_commands_are_completed_with_their_lines_and_import_none(folder
     assert f"schema\t{summary_of('schema')}" in fish.stdout
     loaded = loaded_by(COMP_WORDS="rlexp res", COMP_CWORD="1", _RLEXP_COMPLETE="complete_bash")
     found = {name for name in loaded if name.startswith("rlexp.commands.")}
-    assert found == {"rlexp.commands.basic_options", "rlexp.commands.command"}
+    assert found == {"rlexp.commands.command"}
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ import rlexp.replay
 from rlexp.board.messages import errors as board_errors
 from rlexp.cli import app
 from rlexp.cluster.session import RayStoppedError
-from rlexp.commands.basic_options import HELP_OPTIONS
-from rlexp.commands.command import help_records
+from rlexp.commands.command import HELP_OPTIONS, help_records
 from rlexp.config.keys.agents import AGENTS, experiment_class
 from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, Metric
 from rlexp.errors import RlexpError

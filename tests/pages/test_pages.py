@@ -25,7 +25,7 @@ from typer.main import get_command
 
 import rlexp
 from rlexp.cli import app
-from rlexp.commands.basic_options import HELP_OPTIONS
+from rlexp.commands.command import HELP_OPTIONS
 from tests.pages.__main__ import all_pages
 from tests.pages.blocks import PARSED, RUN, SHOWN, Block, blocks_of
 from tests.pages.page_folder import REPOSITORY

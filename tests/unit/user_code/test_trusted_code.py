@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.board.messages.address import TASK_VARIABLE, HandedTask
-from rlexp.commands.basic_options import remember_ones_own, trusted_code
+from rlexp.commands.options import remember_ones_own, trusted_code
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.user_code import UserModules
