@@ -1,10 +1,14 @@
 """DDPG, TD3 and SAC beside Stable-Baselines3's: the same weights after the same batches, and the CPU time of an update.
 
 The first part gives both learners the same first weights, batches and noise, and prints how far their weights are apart
-after 200 updates. The second part prints the CPU milliseconds of an update, and of an env step with its update, of both
-in turns; one thread each. Needs `pip install stable-baselines3`.
+after 200 updates. It computes in float64. In float32, two computations that differ by a rounding drift apart as soon as
+it turns a unit on or off, since Adam takes full steps along tiny gradients. ``--float32`` prints by how much,
+and by how much the peer differs from itself after the same updates if its first weights are changed by a millionth.
 
-    python -m benchmarks.critics [--rounds 5]
+The second part prints the CPU milliseconds of an update, and of an env step with its update. Both programs are timed in
+turns, one thread each; the least time is least disturbed by other programs. Needs `pip install stable-baselines3`.
+
+    python -m benchmarks.critics [--slices 30] [--float32]
 """
 
 from __future__ import annotations
@@ -37,26 +41,31 @@ ENV: Final = "Pendulum-v1"
 LR: Final = 3e-4
 WARM_UP: Final = 300
 """Env steps before updates begin, in the second part."""
-TIMED: Final = 1000
-"""Env steps that are timed."""
+SLICE: Final = 50
+"""Updates, or env steps, that are timed at once."""
 Parts = tuple[Any, CriticLearner, Any]
 """An agent of ours, its learner, and the peer."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--slices", type=int, default=30)
+    parser.add_argument("--float32", action="store_true")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     print(conditions())
     for run in ("DDPG", "TD3", "SAC"):
-        print(f"{run}: weights differ by at most {largest_difference(run):.1e} after {UPDATES} updates")
-    print(f"\nbatch {ROWS}, layers {LAYERS}, {ENV}: CPU ms, medians of {rounds} rounds in turns")
+        with in_float64():
+            print(f"{run}: weights differ by at most {largest_difference(run):.1e} after {UPDATES} updates")
+        if options.float32:
+            own = largest_difference(run, peer_alone=True)
+            print(f"{run}: {largest_difference(run):.1e} in float32, the peer from itself {own:.1e}")
+    print(f"\nbatch {ROWS}, layers {LAYERS}, {ENV}: CPU ms, {options.slices} slices of {SLICE} in turns")
     for run in ("DDPG", "TD3", "SAC"):
-        ours, theirs = zip(*[(cost(run, ours_of), cost(run, peer_of)) for _ in range(rounds)], strict=True)
-        for index, what in enumerate(("an update", "an env step and an update")):
-            mine, peer = (statistics.median(each[index] for each in times) for times in (ours, theirs))
-            print(f"{run}: {what}: rlexp {mine:.2f}, Stable-Baselines3 {peer:.2f}, ratio {peer / mine:.2f}")
+        for what, (mine, theirs) in costs(run, options.slices).items():
+            for kind, choose in (("least", min), ("median", statistics.median)):
+                own, peer = choose(mine), choose(theirs)
+                print(f"{run}: {what}, {kind}: rlexp {own:.2f}, Stable-Baselines3 {peer:.2f}, ratio {peer / own:.2f}")
 
 
 def made(run: str) -> Parts:
@@ -108,24 +117,55 @@ def _peer(run: str) -> Any:
     return peer
 
 
-def largest_difference(run: str) -> float:
-    """Return by how much any weight of both differs at most after the same updates."""
+def largest_difference(run: str, peer_alone: bool = False) -> float:
+    """Return by how much any weight of both differs at most after the same updates.
+
+    ``peer_alone`` compares the peer with another one, whose first weights are changed by a millionth.
+    """
     ours, learner, peer = made(run)
-    pairs = list(_pairs(learner, peer))
-    for mine, theirs in pairs:
+    other: Any = _peer(run) if peer_alone else learner
+    for mine, theirs in _pairs(learner, peer):
         theirs.data.copy_(mine)
+    if peer_alone:
+        for mine, theirs in zip(peer.policy.parameters(), other.policy.parameters(), strict=True):
+            theirs.data.copy_(mine * (1 + 1e-6 * torch.randn_like(mine)))
     rng = np.random.default_rng(0)
-    peer._setup_learn(1)
     with _same_noise(learner):
         for _ in range(UPDATES):
             batch = _batch(rng)
-            peer.replay_buffer.sample = lambda *_, batch=batch, **__: _their_rows(batch)
             state = learner.generator.get_state()
-            peer.train(gradient_steps=1, batch_size=ROWS)
-            learner.generator.set_state(state)
-            learner.learn_on_batch(batch)
+            for program in (peer, other):
+                learner.generator.set_state(state)
+                if program is learner:
+                    learner.learn_on_batch(batch)
+                else:
+                    _train(program, batch)
     ours.stop()
-    return max(float((mine - theirs).detach().abs().max()) for mine, theirs in pairs)
+    both = (
+        zip(peer.policy.parameters(), other.policy.parameters(), strict=True) if peer_alone else _pairs(learner, peer)
+    )
+    return max(float((mine - theirs).detach().abs().max()) for mine, theirs in both)
+
+
+def _train(peer: Any, batch: SampleBatch) -> None:
+    """Let the peer do an update on ``batch``."""
+    peer._setup_learn(1)
+    peer.replay_buffer.sample = lambda *_, **__: _their_rows(batch)
+    peer.train(gradient_steps=1, batch_size=ROWS)
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Let both programs make and compute float64, also if their code says float32."""
+    types: Any = torch
+    single, as_single = types.float32, types.Tensor.float
+    torch.set_default_dtype(torch.float64)
+    types.float32, types.Tensor.float = torch.float64, torch.Tensor.double
+    try:
+        yield
+    finally:
+        types.float32, types.Tensor.float = single, as_single
+        torch.set_default_dtype(single)
 
 
 def _pairs(learner: CriticLearner, peer: Any) -> Iterator[tuple[Any, Any]]:
@@ -166,14 +206,16 @@ def _same_noise(learner: CriticLearner) -> Iterator[None]:
 
 
 def _batch(rng: np.random.Generator) -> SampleBatch:
+    """Return random rows in the type that torch makes by default."""
+    dtype = torch.empty(0).numpy().dtype
     return SampleBatch(
         {
-            OBS: rng.normal(size=(ROWS, 3)).astype(np.float32),
-            ACTIONS: rng.uniform(-1, 1, (ROWS, 1)).astype(np.float32),
-            REWARDS: rng.normal(size=ROWS).astype(np.float32),
-            DISCOUNTS: np.where(rng.random(ROWS) < 0.1, 0.0, 0.99).astype(np.float32),
-            NEW_OBS: rng.normal(size=(ROWS, 3)).astype(np.float32),
-            IMPORTANCE_WEIGHTS: np.ones(ROWS, np.float32),
+            OBS: rng.normal(size=(ROWS, 3)).astype(dtype),
+            ACTIONS: rng.uniform(-1, 1, (ROWS, 1)).astype(dtype),
+            REWARDS: rng.normal(size=ROWS).astype(dtype),
+            DISCOUNTS: np.where(rng.random(ROWS) < 0.1, 0.0, 0.99).astype(dtype),
+            NEW_OBS: rng.normal(size=(ROWS, 3)).astype(dtype),
+            IMPORTANCE_WEIGHTS: np.ones(ROWS, dtype),
         }
     )
 
@@ -186,50 +228,43 @@ def _their_rows(batch: SampleBatch) -> Any:
     return samples(obs, actions, new_obs, (discounts == 0).float().unsqueeze(1), rewards.unsqueeze(1), None)
 
 
-Cost = tuple[float, float]
-"""CPU milliseconds of an update, and of an env step with its update."""
+Times = tuple[list[float], list[float]]
+"""CPU milliseconds in each slice, of ours and of the peer."""
 
 
-def ours_of(run: str) -> Cost:
-    agent, learner, _ = made(run)
+def costs(run: str, slices: int) -> dict[str, Times]:
+    """Return the times of an update, and of an env step with its update."""
+    ours, learner, peer = made(run)
     batch = _batch(np.random.default_rng(0))
-    for _ in range(20):
-        learner.learn_on_batch(batch)
-    update = _milliseconds(lambda: learner.learn_on_batch(batch), UPDATES)
-    agent.stop()
-    agent, _, _ = made(run)
-    _until(agent, WARM_UP + 50)
-    started, first = time.process_time(), agent.optimizer.counters.num_steps_sampled
-    _until(agent, first + TIMED)
-    steps = agent.optimizer.counters.num_steps_sampled - first
-    taken = (time.process_time() - started) / steps * 1e3
-    agent.stop()
-    return update, taken
+    counters = ours.optimizer.counters
+    peer.learn(WARM_UP + SLICE)
+    _until(ours, WARM_UP + SLICE)
+
+    def step_ours() -> None:
+        _until(ours, counters.num_steps_sampled + SLICE)
+
+    def update_ours() -> None:
+        for _ in range(SLICE):
+            learner.learn_on_batch(batch)
+
+    taken: dict[str, tuple[Callable[[], Any], ...]] = {
+        "an env step and an update": (step_ours, lambda: peer.learn(SLICE, reset_num_timesteps=False)),
+        "an update": (update_ours, lambda: peer.train(gradient_steps=SLICE, batch_size=ROWS)),
+    }
+    found: dict[str, Times] = {what: ([], []) for what in taken}
+    for _ in range(slices):
+        for what, programs in taken.items():
+            for times, program in zip(found[what], programs, strict=True):
+                started = time.process_time()
+                program()
+                times.append((time.process_time() - started) / SLICE * 1e3)
+    ours.stop()
+    return found
 
 
 def _until(agent: Any, steps: int) -> None:
     while agent.optimizer.counters.num_steps_sampled < steps:
         agent.optimizer.step()
-
-
-def peer_of(run: str) -> Cost:
-    peer = _peer(run)
-    peer.learn(WARM_UP + 50)
-    update = _milliseconds(lambda: peer.train(gradient_steps=1, batch_size=ROWS), UPDATES)
-    started = time.process_time()
-    peer.learn(TIMED, reset_num_timesteps=False)
-    return update, (time.process_time() - started) / TIMED * 1e3
-
-
-def cost(run: str, program: Callable[[str], Cost]) -> Cost:
-    return program(run)
-
-
-def _milliseconds(call: Callable[[], object], times: int) -> float:
-    started = time.process_time()
-    for _ in range(times):
-        call()
-    return (time.process_time() - started) / times * 1e3
 
 
 if __name__ == "__main__":
