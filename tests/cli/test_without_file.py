@@ -120,7 +120,7 @@ def test_a_sweep_without_a_file() -> None:
         (
             ["--algo", "DQN", "--env", "BipedalWalker-v3"],
             "--env BipedalWalker-v3  env BipedalWalker-v3 has continuous actions; DQN, APEX and PQN need discrete ones",
-            "PPO takes them; discretize_actions: 5 chooses among 5 values per dimension",
+            "PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension",
         ),
         (
             ["--algo", "PPO", "--env", "CartPole-v1", "-o", "train_batch_size=100"],

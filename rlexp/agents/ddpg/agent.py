@@ -36,10 +36,20 @@ class CriticAgent(OffPolicyAgent[CriticKeysT]):
         config = self.config
         return PiecewiseSchedule(((0, lr),) if lr else config.lr_schedule or ((0, config.lr),))
 
-    def prepare_learner(self) -> str:
-        """Let torch use the driver's CPUs; return the learner's device."""
-        torch.set_num_threads(max(int(self.config.num_cpus_for_driver), 1))
-        return learner_device(self.config.num_gpus)
+    def learner_settings(self, policy_lr: float | None, critic_lr: float | None) -> dict[str, Any]:
+        """Return the fields that the learner's config has in all these agents; let torch use the driver's CPUs."""
+        config = self.config
+        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
+        return {
+            "policy_lr": self.lr_schedule(policy_lr),
+            "critic_lr": self.lr_schedule(critic_lr),
+            "adam_epsilon": config.adam_epsilon,
+            "grad_norm_clipping": config.grad_norm_clipping,
+            "target_network_update_freq": config.target_network_update_freq,
+            "target_counts_trained": self.target_counts_trained,
+            "tau": config.tau,
+            "device": learner_device(config.num_gpus),
+        }
 
     @cached_property
     def _players(self) -> Players:
@@ -55,14 +65,7 @@ class DDPGAgent(CriticAgent[DDPGConfigT]):
     def make_learner(self) -> CriticLearner:
         config = self.config
         learner_config = DDPGLearnerConfig(
-            policy_lr=self.lr_schedule(config.actor_lr),
-            critic_lr=self.lr_schedule(config.critic_lr),
-            adam_epsilon=config.adam_epsilon,
-            grad_norm_clipping=config.grad_norm_clipping,
-            target_network_update_freq=config.target_network_update_freq,
-            target_counts_trained=self.target_counts_trained,
-            tau=config.tau,
-            device=self.prepare_learner(),
+            **self.learner_settings(config.actor_lr, config.critic_lr),
             huber_threshold=config.huber_threshold if config.use_huber else None,
             policy_delay=config.policy_delay,
             target_noise=config.target_noise if config.smooth_target_policy else None,

@@ -19,14 +19,7 @@ class SACAgent(CriticAgent[SACConfig]):
     def make_learner(self) -> CriticLearner:
         config, rates = self.config, self.config.optimization
         learner_config = SACLearnerConfig(
-            policy_lr=self.lr_schedule(rates.actor_learning_rate),
-            critic_lr=self.lr_schedule(rates.critic_learning_rate),
-            adam_epsilon=config.adam_epsilon,
-            grad_norm_clipping=config.grad_norm_clipping,
-            target_network_update_freq=config.target_network_update_freq,
-            target_counts_trained=self.target_counts_trained,
-            tau=config.tau,
-            device=self.prepare_learner(),
+            **self.learner_settings(rates.actor_learning_rate, rates.critic_learning_rate),
             target_entropy=self.policies.target_entropy,
             initial_alpha=config.initial_alpha,
             alpha_lr=self.lr_schedule(rates.entropy_learning_rate),

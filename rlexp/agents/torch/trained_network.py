@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -59,15 +59,9 @@ class TrainedNetwork(Generic[ModuleT]):
 class FollowedNetwork(TrainedNetwork[ModuleT]):
     """Owns a network, its Adam, and the target network that follows it."""
 
-    def __init__(
-        self,
-        make: Callable[[], ModuleT],
-        seed: int,
-        device: torch.device,
-        adam_epsilon: float,
-        grad_norm_clipping: float | None,
-    ) -> None:
-        super().__init__(make, seed, device, adam_epsilon, grad_norm_clipping)
+    def __init__(self, make: Callable[[], ModuleT], *settings: Any) -> None:
+        """Make both networks; ``settings`` are the other arguments of a TrainedNetwork."""
+        super().__init__(make, *settings)
         self.target = deepcopy(self.module).requires_grad_(False).eval()
         self._target_parameters = FlatParameters(self.target)
 

@@ -183,6 +183,10 @@ KeptCheckpoints = Annotated[
     int | Literal["auto"] | None,
     *_judged("a whole number >= 1, auto or null", _or(AUTO, None)),
 ]
+NumberOrAuto = Annotated[
+    float | Literal["auto"] | None,
+    *_judged("a number, auto or null", lambda value: value if value in (AUTO, None) else _number(value)),
+]
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,
     *_judged("a list of [channels, kernel, stride], or null", _read_conv_filters),

@@ -17,6 +17,7 @@ from rlexp.config.keys.fields import (
     CountOrZero,
     KeyGroup,
     LayerSizes,
+    NumberOrAuto,
     Positive,
     PositiveFraction,
     defaults_of,
@@ -81,7 +82,7 @@ class SACConfig(CriticKeys):
     initial_alpha: Positive = 1.0
     """The price of entropy at the start; it is learned."""
 
-    target_entropy: Literal["auto"] | float | None = "auto"
+    target_entropy: NumberOrAuto = "auto"
     """The entropy to which the price is adapted. ``auto`` or null: minus the number of dimensions of a continuous
     action; 0.98 times the logarithm of the number of discrete ones."""
 

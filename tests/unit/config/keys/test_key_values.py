@@ -118,6 +118,13 @@ def test_load_accepts_filters_for_images_of_unknown_size(load: Load, env: str, p
     assert load(f"preprocessor_pref: {preference}, {FILTERS}", env=env).trials
 
 
+@pytest.mark.parametrize("value", ["low", "[1]", "true", ".inf"])
+def test_a_wrong_target_entropy_is_answered_at_its_place(load: Load, value: str) -> None:
+    ((where, message, _),) = problems(load, f"target_entropy: {value}", run="SAC", env="Pendulum-v1")
+    assert where.startswith("f.yaml:5:")
+    assert message.startswith("config.target_entropy must be a number, auto or null, got ")
+
+
 def file_with(folder: Path, track: Any) -> Path:
     file = folder / "one.yaml"
     track_line = "" if track is ... else f"  track: {track}\n"

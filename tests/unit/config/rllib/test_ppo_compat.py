@@ -291,6 +291,8 @@ class TestFittedLearners:
         ("PPO", "clip_range", "clip_param"),
         ("PPO", "clip_range_vf", "vf_clip_param"),
         ("PPO", "ent_coef", "entropy_coeff"),
+        ("SAC", "ent_coef", "initial_alpha"),
+        ("TD3", "policy_noise", "target_noise"),
         ("PPO", "n_steps", "sample_batch_size"),
         ("DQN", "n_steps", "n_step"),
     ],
