@@ -92,7 +92,13 @@ class ImportGuard:
         """Return the result of Python's own finder; raises ModuleNotFoundError if that is hidden."""
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and any(map(self._is_hidden, _places(spec))):
-            raise ModuleNotFoundError(f"No module named {name!r}: {next(_places(spec))} is not imported", name=name)
+            place = next(_places(spec))
+            why = (
+                "is in a run"
+                if self._is_in_a_run(place)
+                else "is beside a run, and PYTHONPATH has no absolute path to it"
+            )
+            raise ModuleNotFoundError(f"No module named {name!r}: {place} is not imported, as it {why}", name=name)
         if spec is not None and type(spec.loader) is SourceFileLoader and self._is_allowed(spec.loader.path):
             spec.loader = FromSource(spec.loader.name, spec.loader.path)
         return spec
@@ -101,15 +107,18 @@ class ImportGuard:
         """Do nothing, as it has no caches."""
 
     def _is_hidden(self, place: str) -> bool:
-        path = Path(os.path.realpath(place))
-        if any(path.is_relative_to(run) for run in self._runs):
+        if self._is_in_a_run(place):
             return True
         if is_installed_file(place):
             return False
         if self._is_allowed(place):
             return _importer_is_installed(by_statement=True)
+        path = Path(os.path.realpath(place))
         beside = _depth(path, self._beside)
         return beside > 0 and _importer_is_installed(by_statement=_depth(path, self._named) > beside)
+
+    def _is_in_a_run(self, place: str) -> bool:
+        return any(Path(os.path.realpath(place)).is_relative_to(run) for run in self._runs)
 
     def _is_allowed(self, place: str) -> bool:
         path = Path(os.path.realpath(place))

@@ -330,6 +330,7 @@ def test_an_agent_in_a_relative_folder_of_pythonpath_may_be_a_strangers(run: Pat
         words = [sys.executable, "-c", code]
         done = subprocess.run(words, cwd=run.parent, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.startswith("it ran" if ran else "agent EVIL of the package evil cannot be imported")
+        assert ran or "PYTHONPATH has no absolute path to it" in done.stdout
 
 
 def _by_an_installed_package() -> tuple[Callable[[], None], Callable[[], None]]:
