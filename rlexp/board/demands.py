@@ -93,12 +93,9 @@ _FRAGMENTS_IN_HAND: Final = 3
 """Fragments beside the ones in the window: one each being played, computed and packed."""
 
 
-def number_excess(value: Any, key: str = "") -> str | None:
-    """Return the first value of an experiment, or of its part at ``key``, that exceeds a task's limits.
-
-    The text has the key, the number and the limit.
-    """
-    return next(_excesses(value, key, 1), None)
+def number_excess(experiment: Any) -> str | None:
+    """Return the first value of an experiment that exceeds a task's limits: its key, the number and the limit."""
+    return next(_excesses(experiment, "", 1), None)
 
 
 def actor_excess(

@@ -89,10 +89,10 @@ def whole(
     return option(names, metavar, sentence, panel, parser=_reader(names, metavar, sentence, int, expected, least, most))
 
 
-def real(name: str, metavar: str, sentence: str, least: float, most: float = MOST, panel: Panel | None = None) -> Any:
-    """Return an option that takes a finite number from ``least`` to ``most``."""
-    expected = f"a number from {least:g} to {most:g}"
-    return option(name, metavar, sentence, panel, parser=_reader(name, metavar, sentence, float, expected, least, most))
+def real(name: str, metavar: str, sentence: str, least: float) -> Any:
+    """Return an option that takes a finite number from ``least`` on."""
+    expected = f"a number from {least:g} to {MOST:g}"
+    return option(name, metavar, sentence, parser=_reader(name, metavar, sentence, float, expected, least, MOST))
 
 
 def duration(names: str | tuple[str, ...], sentence: str, panel: Panel | None = None) -> Any:
