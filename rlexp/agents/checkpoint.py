@@ -158,7 +158,7 @@ def _by_current_names(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """Return an experiment with current names of its config keys; an older checkpoint has old names."""
     renamed = renamed_keys(experiment["run"])
     config = {renamed.get(("config", name), (name,))[-1]: value for name, value in experiment["config"].items()}
-    return {**experiment, "config": config}
+    return {**experiment, "config": {"action_mask": None} | config}  # older ones were trained without masks
 
 
 DEFAULT_EPISODES = 20
@@ -306,7 +306,7 @@ class TrainedPolicy:
             explores=explore,
         )
         self._env_config: EnvConfig = loaded.env_config
-        self._spaces = OwnSpaces.of(loaded.env_config)
+        self._spaces = OwnSpaces.of(loaded.env_config, restored.policies.observation_space)
         self._restored = restored
         self._seed = seed
         self._divergence = loaded.divergence(NotFiniteError("the network's outputs are NaN or infinite"))
@@ -329,26 +329,27 @@ class TrainedPolicy:
         """The env of its training, as the experiment names it."""
         return self.metadata.env
 
-    def act(self, observation: Any) -> Any:
-        """Return the action for one observation, for ``env.step``.
+    def act(self, observation: Any, action_mask: Any = None) -> Any:
+        """Return the action for one observation, for ``env.step``; with masks, one that ``action_mask`` allows.
 
+        A Dict observation may have the mask in it.
         What training does to observations and actions is done here too: images are scaled, Dict, Tuple and Discrete
         observations become vectors, the observation filter is applied, discretised actions become values of the env's
         Box, and continuous ones are brought within its bounds.
 
         Raises:
-            UsageError: if it is not in ``observation_space``; says what was expected and given.
+            UsageError: if it is not in ``observation_space``, or a mask is missing; says what was expected and given.
             CheckpointError: if the network's outputs are not finite.
 
         """
-        return self._act(self._spaces.prepared(observation))[0]
+        return self._act(self._spaces.prepared(observation, action_mask))[0]
 
-    def act_batch(self, observations: Any) -> Array:
-        """Return the actions ``[B, ...]`` for B observations, as ``act`` does for one.
+    def act_batch(self, observations: Any, action_masks: Any = None) -> Array:
+        """Return the actions ``[B, ...]`` for B observations, and ``action_masks [B, A]``, as ``act`` does for one.
 
         Observations are an array ``[B, ...]`` or a list; for Dict and Tuple, the form that a vector env returns.
         """
-        return self._act(self._spaces.prepared_batch(observations))
+        return self._act(self._spaces.prepared_batch(observations, action_masks))
 
     def make_env(self, render_mode: str | None = None) -> Env:
         """Make one env to play in, with the ``env_config``, ``horizon`` and (for Atari) frames of the training.
@@ -386,9 +387,8 @@ class TrainedPolicy:
     def _player(self, num_observations: int) -> ActingPolicy:
         if num_observations not in self._exploring:
             seed = derive_seed(self._seed, "explore", num_observations)
-            restored = self._restored
-            exploring = restored.policies.exploring_player(restored.policy, num_observations, seed)
-            self._exploring[num_observations] = restored.filters.applied_to(exploring)
+            exploring = self._restored.policies.exploring_player(self._restored.policy, num_observations, seed)
+            self._exploring[num_observations] = self._restored.filters.applied_to(exploring)
         return self._exploring[num_observations]
 
 

@@ -16,6 +16,7 @@ from rlexp.agents.policies import Policies
 from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
 from rlexp.config.keys.metrics import OWN_METRICS
+from rlexp.envs.action_masks import like
 from rlexp.envs.make import make_filmed_env, make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import TrialError
@@ -100,7 +101,8 @@ class Evaluator:
     @property
     def env_config(self) -> EnvConfig:
         """The config of the evaluation's env."""
-        return evaluation_env(self.training_env, self.policies.config.evaluation_config)
+        env = evaluation_env(self.training_env, self.policies.config.evaluation_config)
+        return like(env, self.policies.observation_space)
 
     def _player(self, num_envs: int, seed: int) -> ActingPolicy:
         explores = self.policies.config.evaluation_config.explore

@@ -15,7 +15,9 @@ import gymnasium as gym
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
+from rlexp.envs.action_masks import MaskedSpace, seen_space
 from rlexp.errors import UsageError
+from rlexp.models.masking import Masking
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
@@ -69,11 +71,22 @@ class Policies(ABC, Generic[PlayedConfigT]):
 
     config: PlayedConfigT
     observation_space: gym.Space[Any]
-    """The space of what a policy sees: a prepared observation of the env."""
+    """The space of what a policy gets: a prepared observation of the env, with its action mask if it has one."""
     action_space: gym.Space[Any]
     """The space of what a policy chooses."""
     modules: UserModules = NO_MODULES
     """The user's modules, which may be imported."""
+
+    @property
+    def seen_space(self) -> gym.Space[Any]:
+        """The space of what its networks see: ``observation_space`` without an action mask."""
+        return seen_space(self.observation_space)
+
+    @property
+    def masking(self) -> Masking | None:
+        """How its networks obey action masks; None: there are none."""
+        space = self.observation_space
+        return Masking(space.observation.shape, space.num_actions) if isinstance(space, MaskedSpace) else None
 
     @abstractmethod
     def make_policy(self) -> Policy:

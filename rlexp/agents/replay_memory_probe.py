@@ -14,6 +14,7 @@ from rlexp.cluster.room.machine import Machine
 from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.common import ReplayNeeds
 from rlexp.config.keys.experiment import Experiment
+from rlexp.envs.action_masks import MaskedSpace, random_actions
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import ResourceError, UsageError
@@ -33,15 +34,18 @@ BYTES_BESIDE = BYTES_OF_PRIORITY + 80
 
 
 class RandomPolicy:
-    """Acts at random."""
+    """Acts at random, by the masks of its observations if they have any."""
 
     postprocess_reads_obs = False
 
-    def __init__(self, action_space: Space[Any]) -> None:
-        self._action_space = action_space
+    def __init__(self, action_space: Space[Any], observation_space: Space[Any] | None = None) -> None:
+        self._action_space, self._observation_space = action_space, observation_space
         self._action_space.seed(0)
 
     def compute_actions(self, obs: Array) -> Array:
+        space = self._observation_space
+        if isinstance(space, MaskedSpace):
+            return random_actions(self._action_space, space.choices, space.allowed(obs))
         return np.stack([self._action_space.sample() for _ in obs])
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
@@ -114,7 +118,7 @@ def measured_bytes_per_transition(env_config: EnvConfig, replay: ReplayNeeds, fr
 
 
 def _first_batch(env_config: EnvConfig, n_step: int) -> SampleBatch | FrameRows:
-    _, action_space = spaces_of(env_config)
+    observation_space, action_space = spaces_of(env_config)
     rollout = RolloutConfig(
         fragment_length=NUM_STEPS, clip_rewards=False, batch_mode="truncate_episodes", sample_async=False
     )
@@ -123,7 +127,7 @@ def _first_batch(env_config: EnvConfig, n_step: int) -> SampleBatch | FrameRows:
             index=0,
             seed=0,
             make_env=partial(make_vector_env, env_config, 1),
-            make_policy=partial(RandomPolicy, action_space),
+            make_policy=partial(RandomPolicy, action_space, observation_space),
             fold=NStep(n_step, gamma=1.0),
             rollout=rollout,
         )

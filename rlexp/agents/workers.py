@@ -23,6 +23,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.env_ids import has_game_frames
 from rlexp.config.keys.trial import Bundles, bundles_of
 from rlexp.config.keys.user_code import NO_MODULES
+from rlexp.envs.action_masks import seen_space, standardised_shape
 from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import CheckpointError, ResourceError, UsageError
@@ -237,8 +238,8 @@ class ObservationFilters:
         self._observed: ObservedMoments | None = None
         if config.observation_filter == "NoFilter":
             return
-        shape = observation_space.shape or ()
-        if len(shape) == IMAGE_RANK and observation_space.dtype == np.uint8:
+        seen, shape = seen_space(observation_space), standardised_shape(observation_space)
+        if len(seen.shape or ()) == IMAGE_RANK and seen.dtype == np.uint8:
             raise UsageError(
                 f"observation_filter {config.observation_filter} does not suit images {shape}",
                 "use observation_filter: NoFilter; networks scale the bytes of images themselves",
@@ -339,7 +340,7 @@ def rollout_fingerprint(env_config: EnvConfig, config: CommonConfig, has_board: 
     # The import path and the number of stepping threads change nothing in an env.
     env = asdict(replace(env_config, modules=NO_MODULES, num_threads=1))
     del env["actions"]  # the choice of playable actions does not change how they are played
-    for part in ("wrappers", "preprocessor"):
+    for part in ("wrappers", "preprocessor", "action_mask"):
         if not env[part]:
             del env[part]  # without them, checkpoints do not change
     keys = config.model_dump(mode="json", include=set(config.ROLLOUT_KEYS)) | {

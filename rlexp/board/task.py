@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from rlexp.agents.policies import SeatPlayers
 from rlexp.agents.registry import policies_of
+from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
 from rlexp.board.demands import MOST_TRIALS, actor_excess, bytes_of_space, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
@@ -35,6 +36,7 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.config.load import LoadOptions, Plan, load_plan
+from rlexp.envs.action_masks import like
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import TrialError, UsageError
@@ -187,6 +189,7 @@ class SeatSpecs:
                 f"env {description.env} plays in another way here than at the trainer",
                 "install the same versions of the env and of Gymnasium at both ends",
             )
+        self._env_config = like(self._env_config, spaces[0])
         self._filters = ObservationFilters(config, spaces[0], {}, config.num_workers + description.board.actors)
         agent, env = description.agent, description.env
         experiment = AGENTS[agent].model_construct(name=agent, run=agent, env=env, config=config)
@@ -251,12 +254,11 @@ def env_fingerprint(config: EnvConfig) -> str:
     """
     vector = make_vector_env(config, 1)
     try:
-        vector.single_action_space.seed(0)
-        seen = [vector.reset(seed=0)[0]]
+        policy = RandomPolicy(vector.single_action_space, vector.single_observation_space)
+        seen = [obs := vector.reset(seed=0)[0]]
         digest = hashlib.sha256()
         for _ in range(NUM_STEPS):
-            action = np.asarray([vector.single_action_space.sample()])
-            obs, rewards, terminated, truncated, _ = vector.step(action)
+            obs, rewards, terminated, truncated, _ = vector.step(policy.compute_actions(obs))
             seen += [obs, rewards, terminated, truncated]
         for array in seen:
             digest.update(_rounded(np.asarray(array)).tobytes())

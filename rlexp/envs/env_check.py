@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Tuple
 
+from rlexp.envs.action_masks import MaskReader, random_actions
 from rlexp.errors import EnvError
 
 _SLACK: Final = 0.01
@@ -60,9 +61,19 @@ class Doubt:
 class EnvCheck:
     """Plays one env with random actions, and reports each problem once."""
 
-    def __init__(self, env_id: str, env: gym.Env[Any, Any], begin: Callable[[str], None] = lambda _: None) -> None:
-        """``begin`` is called with the next activity, so that a process that hangs or dies there can be located."""
-        self._env_id, self._env, self._begin = env_id, env, begin
+    def __init__(
+        self,
+        env_id: str,
+        env: gym.Env[Any, Any],
+        begin: Callable[[str], None] = lambda _: None,
+        masks: MaskReader | None = None,
+    ) -> None:
+        """``begin`` is called with the next activity, so that a process that hangs or dies there can be located.
+
+        Only actions that ``masks`` allow are chosen.
+        """
+        self._env_id, self._env, self._begin, self._masks = env_id, env, begin, masks
+        self._info: dict[str, Any] = {}
         self._seen: set[str] = set()
         self._end_s = 0.0
         self.num_steps = 0
@@ -103,8 +114,8 @@ class EnvCheck:
             number += 1
             self._place = f"step {number} of episode {self.num_episodes}"
             self._begin(self._place)
-            action = self._env.action_space.sample()
-            obs, reward, terminated, truncated, _ = self._env.step(action)
+            action = self._action(obs)
+            obs, reward, terminated, truncated, self._info = self._env.step(action)
             self.num_steps += 1
             self.has_rewards = self.has_rewards or float(reward) != 0
             if number <= _MOST_REPEATED and self.num_episodes == 1 and limit.is_repeated:
@@ -136,7 +147,16 @@ class EnvCheck:
     def _reset(self) -> Any:
         self._place = f"reset of episode {self.num_episodes}"
         self._begin(self._place)
-        return self._env.reset(seed=0 if self.num_episodes == 1 else None)[0]
+        obs, self._info = self._env.reset(seed=0 if self.num_episodes == 1 else None)
+        return obs
+
+    def _action(self, obs: Any) -> Any:
+        """Return a random action."""
+        space = self._env.action_space
+        if self._masks is None:
+            return space.sample()
+        allowed = self._masks.of_env(self._env, obs, self._info)
+        return random_actions(space, self._masks.choices, allowed[None])[0]
 
     def _is_over(self, limit: Limit) -> bool:
         return self.num_steps >= limit.num_steps or (self.num_steps > 0 and time.monotonic() > self._end_s)
@@ -179,7 +199,10 @@ class EnvCheck:
 
 
 def check_first_steps(
-    env_id: str, env: gym.Env[Any, Any], begin: Callable[[str], None] = lambda _: None
+    env_id: str,
+    env: gym.Env[Any, Any],
+    begin: Callable[[str], None] = lambda _: None,
+    masks: MaskReader | None = None,
 ) -> list[Doubt]:
     """Reset ``env``, take the first steps, and return its problems.
 
@@ -187,7 +210,7 @@ def check_first_steps(
     observation or a reward is NaN or infinite.
     """
     doubts = []
-    for doubt in EnvCheck(env_id, env, begin).doubts(FIRST_STEPS):
+    for doubt in EnvCheck(env_id, env, begin, masks).doubts(FIRST_STEPS):
         if doubt.is_error:
             raise EnvError(doubt.message, doubt.hint)
         doubts.append(doubt)

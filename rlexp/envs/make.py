@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of
+from rlexp.envs.action_masks import with_masks
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
 from rlexp.envs.envpool import is_task, make_pool
@@ -108,6 +109,8 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
 
     If an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]`` under GAME_OVER,
     GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
+
+    If the envs mask actions, observations are rows of a MaskedSpace.
     """
     with _errors_of_making(config):
         prepare_imports(config.named_modules, config.modules)
@@ -119,7 +122,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
 
 
 def _as_agents_play(vector: Vector, config: EnvConfig) -> Vector:
-    return flatten_observations(bound_actions(vector, config.continuous_actions))
+    return flatten_observations(bound_actions(with_masks(vector, config), config.continuous_actions))
 
 
 def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
 Array = NDArray[Any]
+ACTION_MASK: Final = "action_mask"
+"""The key of an action mask in infos, and in observations of the kind Dict."""
+MASK_METHOD: Final = "action_masks"
+"""The method that returns action masks, as in sb3-contrib."""
 Seeds = int | list[int | None] | None
 
 ENTRY_POINT = "ale_py.env:AtariEnv"
@@ -287,7 +291,7 @@ Start = tuple[Any, dict[str, Any]]
 
 
 class SingleEnv(gym.Env[Any, Any]):
-    """Plays a vector env with ``num_envs`` 1; owns it. Its infos are left out."""
+    """Plays a vector env with ``num_envs`` 1; owns it. Of its infos only an action mask is passed on."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
         self._vector = vector
@@ -299,14 +303,14 @@ class SingleEnv(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         super().reset(seed=seed)
-        obs, _ = self._vector.reset(seed=seed, options=options)
-        return self._only(obs), {}
+        obs, infos = self._vector.reset(seed=seed, options=options)
+        return self._only(obs), self._info(infos)
 
     def step(self, action: Any) -> Step:
         actions: Any = create_empty_array(self.action_space, 1)
         actions = concatenate(self.action_space, [action], actions)
-        obs, rewards, terminated, truncated, _ = self._vector.step(actions)
-        return self._only(obs), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, rewards, terminated, truncated, infos = self._vector.step(actions)
+        return self._only(obs), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), self._info(infos)
 
     def render(self) -> Any:
         """Return the picture of the only copy."""
@@ -315,6 +319,12 @@ class SingleEnv(gym.Env[Any, Any]):
 
     def close(self) -> None:
         self._vector.close()
+
+    def _info(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the action mask, which may be in the infos or the result of a method."""
+        method = getattr(self._vector.unwrapped, MASK_METHOD, None)
+        masks = infos.get(ACTION_MASK) if method is None else method()
+        return {} if masks is None else {ACTION_MASK: masks[0]}
 
     def _only(self, obs: Any) -> Any:
         """Return the only one of ``obs [1, ...]``, which the vector env may overwrite."""

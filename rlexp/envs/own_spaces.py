@@ -20,11 +20,13 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from rlexp.envs.action_masks import PLACES, MaskedSpace, MaskReader, without_mask_in
 from rlexp.envs.make import make_env, prepared
+from rlexp.envs.native_vectors import ACTION_MASK
 from rlexp.envs.registry import EnvConfig
 from rlexp.envs.spaces import SHAPES_KEPT, BoundedActions, DiscreteActions, bound_actions
 from rlexp.envs.wrappers import ScaledFrames
-from rlexp.errors import UsageError
+from rlexp.errors import EnvError, UsageError
 
 Array = NDArray[Any]
 
@@ -69,10 +71,12 @@ class OwnSpaces:
     """The actions that the policy's numbers mean, if it chooses numbers."""
     bounded: BoundedActions | None
     """How continuous actions are brought within its bounds, if they are."""
+    masked: MaskedSpace | None = None
+    """What the policy sees, if it obeys action masks."""
 
     @staticmethod
-    def of(config: EnvConfig) -> OwnSpaces:
-        """Make the env and read its spaces; raises as ``make_env`` does."""
+    def of(config: EnvConfig, seen: Space[Any]) -> OwnSpaces:
+        """Make the env and read its spaces; raises as ``make_env`` does. The policy gets observations of ``seen``."""
         with closing(make_env(playable_config(config))) as env:
             own = _EnvWithoutSteps(env)
         wrappers = [] if config.is_deepmind_atari else list(_wrappers(prepared(own, config)))
@@ -85,26 +89,81 @@ class OwnSpaces:
             scaled=next((each for each in wrappers if isinstance(each, ScaledFrames)), None),
             numbered=next((each for each in wrappers if isinstance(each, DiscreteActions)), None),
             bounded=vector if isinstance(vector, BoundedActions) else None,
+            masked=seen if isinstance(seen, MaskedSpace) else None,
         )
 
-    def prepared(self, observation: Any) -> Array:
+    def prepared(self, observation: Any, action_mask: Any = None) -> Array:
         """Return one observation of the env as the policy sees it, ``[1, ...]``.
 
-        Raises UsageError, with what was expected and given, if it is not in ``observation_space``.
+        ``action_mask [A]`` may be in the observation, if that is a Dict. Raises UsageError, with what was expected and
+        given, if the observation is not in ``observation_space``, or a mask is missing.
         """
-        space = self.observation_space
+        observation, action_mask = self._divided(observation, action_mask)
+        prepared = self._prepared(observation)
+        return self._with_masks(prepared, None if action_mask is None else [action_mask])
+
+    def _divided(self, observations: Any, masks: Any) -> tuple[Any, Any]:
+        """Return observations without their masks, and the masks: given ones, or those in the observations."""
+        if self.masked is None or self.masked.source != "observation":
+            return observations, masks
+        if isinstance(observations, Mapping) and ACTION_MASK in observations:
+            own = observations[ACTION_MASK]
+            return without_mask_in(observations), own if masks is None else masks
+        return observations, masks
+
+    def _with_masks(self, prepared: Array, masks: Any) -> Array:
+        """Return observations as the policy gets them: rows with their masks ``[B, A]``, if it obeys masks."""
+        space = self.masked
+        if space is None:
+            if masks is None:
+                return prepared
+            raise UsageError("an action mask was given, but the policy was trained without", "leave it out")
+        if masks is None:
+            hint = f"the env gives it by {PLACES[space.source]}: act(observation, action_mask=...)"
+            raise UsageError(f"the mask of the {space.num_actions} actions is missing", hint)
+        reader, count = MaskReader(self.env, space.source, space.choices), len(prepared)
+        try:
+            allowed = reader.checked(masks, np.ones(count, bool), np.zeros(count, bool))
+        except EnvError as error:
+            raise UsageError(error.message, "give an array with 1 for each allowed action, and 0 for others") from error
+        flat = prepared.reshape(count, -1)
+        return np.concatenate([flat, allowed.astype(flat.dtype)], axis=1)
+
+    def _prepared(self, observation: Any) -> Array:
+        space = self._space
         if isinstance(space, Box):
             return self._flat_boxes(self._checked_box(space, observation, space.shape)[None])
         return np.asarray(flatten(space, self._checked(space, observation, "")))[None]
 
-    def prepared_batch(self, observations: Any) -> Array:
-        """Return observations ``[B, ...]`` as the policy sees them; Dict and Tuple as vector envs return them."""
-        space = self.observation_space
+    @property
+    def _space(self) -> Space[Any]:
+        """The space of the env's observations, without a mask."""
+        space = self.masked
+        if space is None:
+            return self.observation_space
+        return MaskReader(self.env, space.source, space.choices).without_mask(self.observation_space)
+
+    def prepared_batch(self, observations: Any, action_masks: Any = None) -> Array:
+        """Return observations ``[B, ...]`` as the policy sees them; Dict and Tuple as vector envs return them.
+
+        ``action_masks [B, A]`` may be in the observations, as in ``prepared``.
+        """
+        if isinstance(observations, list) and action_masks is None and self._is_masked_list(observations):
+            return np.concatenate([self.prepared(observation) for observation in observations])
+        observations, action_masks = self._divided(observations, action_masks)
+        return self._with_masks(self._prepared_batch(observations), action_masks)
+
+    def _is_masked_list(self, observations: list[Any]) -> bool:
+        """Return whether each observation of a list has its mask."""
+        return self.masked is not None and self.masked.source == "observation" and bool(observations)
+
+    def _prepared_batch(self, observations: Any) -> Array:
+        space = self._space
         if isinstance(space, Box):
             given = np.asarray(observations)
             shape = (len(given), *space.shape) if given.ndim else (1, *space.shape)
             return self._flat_boxes(self._checked_box(space, given, shape))
-        rows = [self.prepared(observation)[0] for observation in self._rows(observations)]
+        rows = [self._prepared(observation)[0] for observation in self._rows(observations)]
         width = flatten_space(space).shape or ()
         return np.stack(rows) if rows else np.zeros((0, *width), np.float32)
 
@@ -119,7 +178,7 @@ class OwnSpaces:
         if isinstance(observations, list):
             return observations
         try:
-            return list(iterate(batch_space(self.observation_space, _length(observations)), observations))
+            return list(iterate(batch_space(self._space, _length(observations)), observations))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise UsageError(
                 f"the observations are not a batch of {self.observation_space}: {error}",

@@ -38,6 +38,8 @@ from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules, modu
 from rlexp.errors import UsageError
 from rlexp.user_code import classes
 
+MaskSource = Literal["observation", "info", "method"]
+"""Where an env has its action masks: in its Dict observation, in its info, or in its method ``action_masks``."""
 ATARI_FRAME_SHAPE = (210, 160, 3)
 FLAGS_OF_THE_REGISTRY = frozenset({"nondeterministic"})
 """Arguments of Atari games in RLlib 2's files: Gym's registry knew them, no game used them, ale-py refuses them."""
@@ -106,6 +108,8 @@ class EnvConfig:
     """The user's own preparation of observations."""
     num_threads: int = 1
     """Threads that step a vector env, if it has threads of its own (Atari)."""
+    action_mask: MaskSource | Literal["auto"] | None = None
+    """Where action masks are read; ``auto``: wherever the env has them. None: nowhere."""
 
     @property
     def has_user_parts(self) -> bool:
@@ -149,6 +153,7 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
         wrappers=config.env_wrappers,
         preprocessor=config.model.custom_preprocessor,
         num_threads=max(int(config.num_cpus_per_worker if config.num_workers else config.num_cpus_for_driver), 1),
+        action_mask=config.action_mask if config.MASKS_ACTIONS else None,
     )
 
 

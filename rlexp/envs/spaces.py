@@ -183,7 +183,7 @@ def _check_values(env: str, space: Space[Any]) -> None:
     if isinstance(space, Box) and space.dtype == np.bool_:
         message = f"env {env} has the action space {space}, which is a Box of bool"
         raise UsageError(message, f"write spaces.MultiBinary({list(space.shape)}) in the env")
-    num_values = sum(_value_counts(space))
+    num_values = sum(value_counts(space))
     if isinstance(space, Box | MultiDiscrete) and num_values > MOST_VALUES:
         raise UsageError(
             f"env {env} has the action space {space}: its whole numbers have {num_values:,} values together; "
@@ -192,7 +192,7 @@ def _check_values(env: str, space: Space[Any]) -> None:
         )
 
 
-def _value_counts(space: Space[Any]) -> list[int]:
+def value_counts(space: Space[Any]) -> list[int]:
     """Return the number of values of each whole number in an action; empty for other spaces."""
     match space:
         case Discrete():
@@ -210,8 +210,8 @@ def _hint_for_parts(playable: PlayableActions, space: Space[Any]) -> str:
     """Return the agent's hint; for a Dict or Tuple, with the one space that has all numbers of its parts."""
     parts = list(_leaves(space))
     together = None
-    if parts and all(map(_value_counts, parts)) and "MultiDiscrete" in playable.spaces:
-        together = f"MultiDiscrete({[count for part in parts for count in _value_counts(part)]})"
+    if parts and all(map(value_counts, parts)) and "MultiDiscrete" in playable.spaces:
+        together = f"MultiDiscrete({[count for part in parts for count in value_counts(part)]})"
     elif parts and all(map(is_continuous, parts)) and "Box" in playable.spaces:
         together = f"a Box of {sum(math.prod(part.shape or ()) for part in parts)} numbers"
     return playable.hint if together is None else f"{playable.hint}; its parts together are {together}"

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
+from rlexp.models.masking import masked
 from rlexp.sample_batch import Array
 
 LARGEST_LOG_STD = 20.0
@@ -87,6 +88,10 @@ class CategoricalActions:
     def uniform(self, num_actions: int, rng: np.random.Generator) -> Array:
         """Return so many actions, each choice uniformly random."""
         return self._actions([rng.integers(size, size=num_actions) for size in self.sizes])
+
+    def uniform_among(self, allowed: Array, rng: np.random.Generator) -> Array:
+        """Return an action for each row, uniformly random among the values ``allowed [B, K]`` of each choice."""
+        return self.draw(masked(np.zeros(allowed.shape, np.float32), allowed), rng)
 
     def _split(self, inputs: Array) -> list[Array]:
         if len(self.sizes) == 1:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, ActorCriticConfig, QNetworkConfig
+from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, ActorCriticConfig, QNetworkConfig, has_numpy_form
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -187,11 +187,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 
 
-def has_numpy_form(config: QNetworkConfig | ActorCriticConfig) -> bool:
-    """Return whether a network can be computed in NumPy: our own layers for vectors can."""
-    return config.torso.custom is None and len(config.observation_shape) == 1
-
-
 class NumpyActorCritic:
     """Maps observations to the outputs of an ``ActorCritic`` of the same weights, except for rounding.
 
@@ -226,8 +221,11 @@ class NumpyActorCritic:
 
     def outputs(self, obs: Array) -> tuple[Array, Array]:
         """Return the inputs of the distributions ``[B, K]`` and the values ``[B]`` (float32) of ``obs [B, N]``."""
-        both = forward(self._layers, obs)
+        masking = self._config.masking
+        both = forward(self._layers, obs if masking is None else masking.observations(obs))
         inputs, values = both[:, :-1], both[:, -1]
+        if masking is not None:
+            inputs = masking.of_arrays(inputs, obs)
         if self._log_std is not None:
             log_std = np.broadcast_to(self._log_std, (len(inputs), len(self._log_std)))
             inputs = np.concatenate([inputs, log_std], axis=1)
@@ -287,6 +285,8 @@ class NumpyQNetwork:
 
     def outputs(self, obs: Array) -> Array:
         """Return float32 action values ``[B, A]`` of ``obs [B, N]``, or logits ``[B, A, K]`` of their K atoms."""
+        if self._config.masking is not None:
+            obs = self._config.masking.observations(obs)
         if self._centers_obs:
             obs = centered_bytes(obs)
         outputs = forward(self._layers, obs)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.models.dense import ACTIVATIONS, add_value, centered_bytes, has_numpy_form
-from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.dense import ACTIVATIONS, add_value, centered_bytes
+from rlexp.models.network_config import QNetworkConfig, has_numpy_form
 from rlexp.sample_batch import Array
 
 Numbers = TypeVar("Numbers")
@@ -233,7 +233,7 @@ class DenseNetwork:
         self._value = self._layers(weights, "value_head", of_head) if config.head.dueling else None
         self._has_torso = bool(of_torso)
         self._shape = (config.num_actions, config.head.num_atoms)
-        self._centers_bytes = config.sees_byte_vectors
+        self._centers_bytes, self._masking = config.sees_byte_vectors, config.masking
 
     def forward(self, obs: Array) -> Passed:
         """Return the outputs of ``obs [B, N]`` with the present noise, and what ``backward`` needs."""
@@ -265,6 +265,8 @@ class DenseNetwork:
             layer.write_gradient_of_sigma(name, self._gradients)
 
     def _seen(self, obs: Array) -> Array:
+        if self._masking is not None:
+            obs = self._masking.observations(obs)
         return centered_bytes(obs) if self._centers_bytes else obs.astype(np.float32, copy=False)
 
     def _layers(self, weights: Mapping[str, Array], prefix: str, activations: Sequence[str]) -> DenseLayers[Array]:

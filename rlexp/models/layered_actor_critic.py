@@ -58,16 +58,19 @@ class LayeredNetwork:
         self._torso = TensorLayers([*torso] if self._shares_torso else [])
         self._policy = TensorLayers([*([] if self._shares_torso else torso), network.policy_head])
         self._value = TensorLayers([*(value_torso.children() if value_torso is not None else ()), network.value_head])
-        self._log_std = network.log_std
+        self._log_std, self._masking = network.log_std, network.masking
         self._passed: tuple[list[Tensor], list[Tensor], list[Tensor]] | None = None
         """Input and outputs of each of the three parts in the last forward pass."""
 
     @torch.no_grad()
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        torso = self._torso.forward(self._see(obs))
+        masking = self._masking
+        torso = self._torso.forward(self._see(obs if masking is None else masking.observations(obs)))
         policy, value = self._policy.forward(torso[-1]), self._value.forward(torso[-1])
         self._passed = torso, policy, value
         inputs, values = policy[-1], value[-1]
+        if masking is not None:  # backwards, the gradient of a masked logit is 0, as its probability is
+            inputs = masking.of_tensors(inputs, obs)
         if self._log_std is not None:
             inputs = torch.cat([inputs, self._log_std.expand(len(inputs), -1)], dim=1)
         return inputs, values.squeeze(1)

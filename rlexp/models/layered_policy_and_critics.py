@@ -43,7 +43,7 @@ class LayeredNetworks:
     def __init__(self, networks: Sequence[PolicyNetwork | CriticNetwork]) -> None:
         """Initialise from networks that ``are_layers``; of target networks, only results are asked for."""
         torsos = [network.torso for network in networks if isinstance(network.torso, VectorTorso)]
-        self._see = torsos[0].seen
+        self._see, self._masking = torsos[0].seen, networks[0].masking
         heads = [TensorLayers(network.head) for network in networks]
         self._parts = [(TensorLayers(torso), head) for torso, head in zip(torsos, heads, strict=True)]
         self.leaf = torch.zeros((), requires_grad=True)
@@ -51,7 +51,8 @@ class LayeredNetworks:
 
     def __call__(self, obs: Tensor, actions: Tensor | None = None) -> Tensor:
         """Return the outputs of each of C networks ``[C, B, K]``; critics of continuous actions see them as well."""
-        outputs: Tensor = _Pass.apply(self, self.leaf, self._see(obs), actions)  # type: ignore[no-untyped-call]
+        seen = self._see(obs if self._masking is None else self._masking.observations(obs))
+        outputs: Tensor = _Pass.apply(self, self.leaf, seen, actions)  # type: ignore[no-untyped-call]
         return outputs
 
     def forward(self, seen: Tensor, actions: Tensor | None) -> list[Passed]:
@@ -103,11 +104,12 @@ class LayeredPolicy:
     """A PolicyForm of fully connected layers."""
 
     def __init__(self, network: PolicyNetwork) -> None:
-        self._networks = LayeredNetworks([network])
+        self._networks, self._masking = LayeredNetworks([network]), network.masking
         self.leaf = self._networks.leaf
 
     def __call__(self, obs: Tensor) -> Tensor:
-        return self._networks(obs)[0]
+        inputs = self._networks(obs)[0]
+        return inputs if self._masking is None else self._masking.of_tensors(inputs, obs)
 
 
 class LayeredCritics:

@@ -11,6 +11,7 @@ import numpy as np
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules
+from rlexp.models.masking import Masking
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 if they should be centred at 0."""
@@ -131,6 +132,8 @@ class QNetworkConfig:
     head: HeadConfig
     sees_byte_vectors: bool = False
     """Whether observations are vectors of bytes, 0 to 255, which it sees as (x - 128) / 128: RAM of Atari games."""
+    masking: Masking | None = None
+    """How the action masks after observations are obeyed; None: there are none."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ class ActorCriticConfig:
     shares_torso: bool
     """Whether policy and value function share the layers before their heads."""
     sees_byte_vectors: bool = False
-    """The same as in QNetworkConfig."""
+    masking: Masking | None = None
+    """Both are the same as in QNetworkConfig."""
 
 
 @dataclass(frozen=True)
@@ -180,4 +184,10 @@ class PolicyAndCriticsConfig:
     num_numbers: int
     """Numbers D of a continuous action, which critics see; 0: they have a value for each of K actions."""
     sees_byte_vectors: bool = False
-    """The same as in QNetworkConfig."""
+    masking: Masking | None = None
+    """Both are the same as in QNetworkConfig."""
+
+
+def has_numpy_form(config: QNetworkConfig | ActorCriticConfig | PolicyAndCriticsConfig) -> bool:
+    """Return whether a network can be computed in NumPy: our own layers for vectors can."""
+    return config.torso.custom is None and len(config.observation_shape) == 1

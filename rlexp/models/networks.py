@@ -39,12 +39,16 @@ class ActorCritic(nn.Module):
         self.policy_head = nn.Linear(features, config.num_inputs - config.num_free_log_std)
         self.value_head = nn.Linear(features, 1)
         self.log_std = nn.Parameter(torch.zeros(config.num_free_log_std)) if config.num_free_log_std else None
+        self.masking = config.masking
         _initialise(self)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``."""
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``; ``rows`` may have masks."""
+        obs = rows if self.masking is None else self.masking.observations(rows)
         features = self.policy_torso(obs)
         inputs = self.policy_head(features)
+        if self.masking is not None:
+            inputs = self.masking.of_tensors(inputs, rows)
         if self.log_std is not None:
             inputs = torch.cat([inputs, self.log_std.expand(inputs.shape[0], -1)], dim=1)
         values: Tensor = self.value_head(features if self.value_torso is None else self.value_torso(obs))
@@ -122,17 +126,22 @@ class QNetwork(nn.Module):
         support = torch.linspace(head.v_min, head.v_max, head.num_atoms)
         self.register_buffer("support", support, persistent=False)
         self._noise = self._join_noise()
+        self.masking = config.masking
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return action values ``[B, num_actions]``."""
+        """Return action values ``[B, num_actions]``, as if all actions were allowed."""
         return self.values(self.outputs(obs))
 
     def outputs(self, obs: Tensor) -> Tensor:
         """Return the outputs of the heads ``[B, num_actions, num_atoms]``: values if there is one atom, else logits."""
-        return self.outputs_of(self.torso.seen(obs))
+        return self.outputs_of(self.seen(obs))
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """Return observations as the torso's features see them, without their masks."""
+        return self.torso.seen(obs if self.masking is None else self.masking.observations(obs))
 
     def outputs_of(self, seen: Tensor) -> Tensor:
-        """Return the ``outputs`` for what the torso's ``seen`` returned; equal torsos prepare observations equally."""
+        """Return the ``outputs`` for what ``seen`` returned; equal torsos prepare observations equally."""
         features = self.torso.features(seen)
         advantages: Tensor = self.advantage_head(features).unflatten(1, (self.num_actions, self.num_atoms))
         if self.value_head is None:

@@ -16,11 +16,13 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         self.torso = make_torso(config.observation_shape, config.torso, config.sees_byte_vectors)
         self.head = _head(self.torso.num_features, config.policy, config.num_inputs)
+        self.masking = config.masking
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the inputs ``[B, K]``."""
-        inputs: Tensor = self.head(self.torso(obs))
-        return inputs
+        masking = self.masking
+        inputs: Tensor = self.head(self.torso(obs if masking is None else masking.observations(obs)))
+        return inputs if masking is None else masking.of_tensors(inputs, obs)
 
 
 class CriticNetwork(nn.Module):
@@ -34,10 +36,11 @@ class CriticNetwork(nn.Module):
         self.torso = make_torso(config.observation_shape, config.torso, config.sees_byte_vectors)
         num_values = 1 if config.num_numbers else config.num_inputs
         self.head = _head(self.torso.num_features + config.num_numbers, config.critic, num_values)
+        self.masking = config.masking
 
     def forward(self, obs: Tensor, actions: Tensor | None) -> Tensor:
         """Return values ``[B]`` of ``actions [B, D]``, or values ``[B, K]`` of all actions if it is None."""
-        features = self.torso(obs)
+        features = self.torso(obs if self.masking is None else self.masking.observations(obs))
         if actions is None:
             values: Tensor = self.head(features)
             return values

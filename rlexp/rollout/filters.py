@@ -62,9 +62,15 @@ class Moments:
         return np.sqrt(self.squares / (self.count - 1)) if self.count > 1 else np.ones_like(self.mean)
 
     def standardise(self, obs: Array) -> Array:
-        """Return ``obs [B, ...]`` standardised, as float32; unchanged if nothing was observed yet."""
+        """Return ``obs [B, ...]`` standardised, as float32; unchanged if nothing was observed yet.
+
+        An action mask, which has no moments, does not change.
+        """
         if self.count == 0:
             return obs.astype(np.float32)
+        if obs.shape[1:] != self.mean.shape:
+            standardised = self.standardise(obs[:, : len(self.mean)])
+            return np.concatenate([standardised, obs[:, len(self.mean) :]], axis=1, dtype=np.float32)
         standardised = (obs - self.mean) / (self.deviation + SMALLEST_SCALE)
         return standardised.clip(-LARGEST_DEVIATION, LARGEST_DEVIATION).astype(np.float32)
 
@@ -85,7 +91,8 @@ class MeanStdFilter:
 
     def __call__(self, obs: Array) -> Array:
         """Observe ``obs [M, ...]`` and return them standardised."""
-        new = Moments.of(obs)
+        shape = self._moments.mean.shape
+        new = Moments.of(obs if obs.shape[1:] == shape else obs[:, : shape[0]])
         self._observed = self._observed.merged(new)
         if not self._is_shared:
             self._moments = self._moments.merged(new)

@@ -44,6 +44,8 @@ class EnvReport:
     observation_shape: tuple[int, ...]
     """Shape of what the agent sees."""
     notices: tuple[str, ...]
+    action_masks: str | None = None
+    """The number of masked actions and the place of the masks, as text; None: no actions are masked."""
     warnings: tuple[str, ...] = ()
     """Its problems with which training is possible."""
     errors: tuple[Problem, ...] = ()
@@ -108,7 +110,8 @@ def print_envs(envs: Sequence[EnvReport]) -> None:
         print()
         print(wrapped(f"env {report.env}: {observations}", columns, "  "))
         doubts = (f"warning: {visible(warning)}" for warning in report.warnings)
-        for line in (f"actions {visible(report.action_space)}", *doubts, *report.notices):
+        masks = "" if report.action_masks is None else f"; action masks: {report.action_masks}"
+        for line in (f"actions {visible(report.action_space)}{masks}", *doubts, *report.notices):
             print(wrapped(f"  {line}", columns, "    "))
 
 

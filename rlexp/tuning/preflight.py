@@ -76,6 +76,7 @@ def _report_of(message: Message, where: str) -> EnvReport:
         action_space=message["action_space"],
         observation_shape=tuple(message["observation_shape"]),
         notices=tuple(message["notices"]),
+        action_masks=message["action_masks"],
         warnings=tuple(message["warnings"]),
         errors=tuple(Problem(where, error["message"], error["hint"]) for error in message["errors"]),
     )

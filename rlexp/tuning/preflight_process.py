@@ -24,13 +24,14 @@ from rlexp.config.keys.env_ids import is_atari
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_code import UserModules
+from rlexp.envs.action_masks import MaskReader, mask_reader_of_env
 from rlexp.envs.checked_env import given_env
 from rlexp.envs.env_check import EPISODES, EnvCheck, check_first_steps
 from rlexp.envs.make import Env, make_env, make_filmed_env, spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.envs.spaces import check_spaces, observation_bytes, observation_shape
 from rlexp.envs.wrappers import images_in, is_image
-from rlexp.errors import Problem, ResourceError, RlexpError
+from rlexp.errors import EnvError, Problem, ResourceError, RlexpError
 from rlexp.processes.child import Message, Send, answer
 from rlexp.terminal.checking import EnvReport
 
@@ -82,18 +83,20 @@ def try_env(
     begin("making it")
     with closing(make_env(env_config)) as env:
         check_spaces(env_config, env.observation_space, env.action_space)
-        errors, warnings = _played(experiment, env, begin, plays_episodes)
-        shape = observation_shape(env.observation_space)
+        masks = _masks(env, env_config, begin)
+        errors, warnings = _played(experiment, env, begin, plays_episodes, masks)
+        seen = env.observation_space if masks is None else masks.without_mask(env.observation_space)
         report = EnvReport(
             env=experiment.env,
             observation_space=_on_one_line(given_env(env).observation_space),
             action_space=_on_one_line(given_env(env).action_space),
-            observation_shape=shape,
-            notices=tuple(_image_notices(experiment, env)),
+            observation_shape=observation_shape(seen),
+            notices=tuple(_image_notices(experiment, env, is_image(seen))),
+            action_masks=None if masks is None else str(masks),
             warnings=warnings,
             errors=errors,
         )
-        size = observation_bytes(env.observation_space)
+        size = observation_bytes(env.observation_space if masks is None else masks.space(env.observation_space))
         begin("close")
     if experiment.config.monitor and not errors:
         begin("rendering a picture")
@@ -101,13 +104,22 @@ def try_env(
     return report, size
 
 
+def _masks(env: Env, env_config: EnvConfig, begin: Callable[[str], None]) -> MaskReader | None:
+    """Return the reader of the env's action masks; None if it has none, or cannot be reset, which is reported later."""
+    begin("reset of episode 1")
+    try:
+        return mask_reader_of_env(env, env_config)
+    except EnvError:
+        return None
+
+
 def _played(
-    experiment: Experiment, env: Env, begin: Callable[[str], None], plays_episodes: bool
+    experiment: Experiment, env: Env, begin: Callable[[str], None], plays_episodes: bool, masks: MaskReader | None
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Return the errors of an env, and its warnings; without ``plays_episodes`` an error is raised."""
     if not plays_episodes:
-        return (), tuple(doubt.message for doubt in check_first_steps(experiment.env, env, begin))
-    check = EnvCheck(experiment.env, env, begin)
+        return (), tuple(doubt.message for doubt in check_first_steps(experiment.env, env, begin, masks))
+    check = EnvCheck(experiment.env, env, begin, masks)
     doubts = list(check.doubts(EPISODES))
     errors = tuple(Problem("", doubt.message, doubt.hint) for doubt in doubts if doubt.is_error)
     warnings = [doubt.message for doubt in doubts if not doubt.is_error]
@@ -148,10 +160,11 @@ def _on_one_line(space: object) -> str:
     return " ".join(str(space).split())
 
 
-def _image_notices(experiment: Experiment, env: Env) -> Iterator[str]:
-    """Yield notices about images that are not Atari frames."""
+def _image_notices(experiment: Experiment, env: Env, shows_an_image: bool) -> Iterator[str]:
+    """Yield notices about images that are not Atari frames; ``shows_an_image``: an agent's observation is one."""
     given, seen = given_env(env).observation_space, env.observation_space
-    for name in images_in(given) if experiment.config.model.custom_preprocessor is None else ():
+    is_split = experiment.config.model.custom_preprocessor is None and not shows_an_image
+    for name in images_in(given) if is_split else ():
         yield f"the image {name!r} becomes part of a vector: only an observation that is one image has convolutions"
     if not (is_image(given) and is_image(seen)) or given.shape is None or seen.shape is None:
         return

@@ -11,15 +11,15 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (69, 9_050),
+    "agents": (69, 9_150),
     "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (15, 3_450),
     "compare": (22, 4_700),
     "config": (63, 12_000),
-    "envs": (13, 2_950),
-    "models": (13, 2_240),
+    "envs": (14, 3_350),
+    "models": (14, 2_350),
     "optimizers": (8, 1_700),
     "processes": (7, 1_150),
     "replay": (14, 2_850),

@@ -17,8 +17,8 @@ from rlexp.config.keys.model import ActorCriticModelConfig
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
-from rlexp.models.dense import NumpyActorCritic, has_numpy_form
-from rlexp.models.network_config import ActorCriticConfig, torso_config_of
+from rlexp.models.dense import NumpyActorCritic
+from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
 from rlexp.policy import Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
@@ -125,7 +125,7 @@ class ActorCriticPolicies(Policies[CommonConfig]):
     @cached_property
     def network(self) -> ActorCriticConfig:
         """The shape of the network for the (checked) spaces."""
-        config, model, observations = self.config, self.config.model, self.observation_space
+        config, model, observations = self.config, self.config.model, self.seen_space
         assert isinstance(model, ActorCriticModelConfig)
         assert observations.shape is not None
         is_free = model.free_log_std and isinstance(self.actions, GaussianActions)
@@ -136,6 +136,7 @@ class ActorCriticPolicies(Policies[CommonConfig]):
             torso=torso_config_of(config, observations, self.modules),
             shares_torso=model.vf_share_layers,
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+            masking=self.masking,
         )
 
     def make_policy(self) -> ActorCriticPolicy:

@@ -14,6 +14,7 @@ from rlexp.models.action_distributions import (
     SquashedActions,
     SquashedGaussianActions,
 )
+from rlexp.models.masking import MASKED
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
 
@@ -123,9 +124,12 @@ class DrawnActions:
         self._rng = np.random.default_rng(exploration.seed)
 
     def choose(self, inputs: Array, resetting: Array, num_steps_sampled: int) -> Array:
-        if num_steps_sampled < self._random_timesteps:
-            return self._actions.uniform(len(inputs), self._rng)
-        return self._actions.draw(inputs, self._rng)
+        if num_steps_sampled >= self._random_timesteps:
+            return self._actions.draw(inputs, self._rng)
+        allowed = inputs != np.float32(MASKED)
+        if isinstance(self._actions, CategoricalActions) and not allowed.all():
+            return self._actions.uniform_among(allowed, self._rng)
+        return self._actions.uniform(len(inputs), self._rng)
 
     def state(self) -> dict[str, Any]:
         return {"rng": self._rng.bit_generator.state}

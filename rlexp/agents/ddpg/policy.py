@@ -21,7 +21,7 @@ from rlexp.config.keys.critic_keys import CriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.dense import Linear, centered_bytes, forward, layers_of
-from rlexp.models.network_config import LayersConfig, PolicyAndCriticsConfig, torso_config_of
+from rlexp.models.network_config import LayersConfig, PolicyAndCriticsConfig, has_numpy_form, torso_config_of
 from rlexp.policy import LiveWeights, Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import NStep
@@ -61,7 +61,10 @@ class NumpyPolicyNetwork:
         self._layers = (*torso, *layers_of(weights, "head", self._config.policy.activations, in_place=is_live))
 
     def inputs(self, obs: Array) -> Array:
-        return forward(self._layers, centered_bytes(obs) if self._config.sees_byte_vectors else obs)
+        masking = self._config.masking
+        seen = obs if masking is None else masking.observations(obs)
+        inputs = forward(self._layers, centered_bytes(seen) if self._config.sees_byte_vectors else seen)
+        return inputs if masking is None else masking.of_arrays(inputs, obs)
 
 
 class NetworkPolicy:
@@ -131,7 +134,7 @@ class ExploringPlayer:
 
 def make_acting_network(config: PolicyAndCriticsConfig, num_threads: int | None) -> ActingPolicyNetwork:
     """Return the fastest acting network: in NumPy if possible, so that the process needs no torch."""
-    if _has_numpy_form(config) and num_threads in {None, 1}:
+    if has_numpy_form(config) and num_threads in {None, 1}:
         return NumpyPolicyNetwork(config)
     from rlexp.agents.ddpg.torch_policy import TorchPolicyNetwork
 
@@ -140,15 +143,11 @@ def make_acting_network(config: PolicyAndCriticsConfig, num_threads: int | None)
 
 def trained_names(config: PolicyAndCriticsConfig) -> frozenset[str] | None:
     """Return the names of the parameters of a policy network; None if all of its weights are parameters."""
-    if _has_numpy_form(config):
+    if has_numpy_form(config):
         return None
     from rlexp.agents.ddpg.torch_policy import parameter_names
 
     return parameter_names(config)
-
-
-def _has_numpy_form(config: PolicyAndCriticsConfig) -> bool:
-    return config.torso.custom is None and len(config.observation_shape) == 1
 
 
 KeysT = TypeVar("KeysT", bound=CriticKeys)
@@ -212,7 +211,7 @@ class PolicyNetworkPolicies(Policies[KeysT]):
     @cached_property
     def network(self) -> PolicyAndCriticsConfig:
         """The shapes of the networks for the (checked) spaces."""
-        config, observations, actions = self.config, self.observation_space, self.actions
+        config, observations, actions = self.config, self.seen_space, self.actions
         assert observations.shape is not None
         policy, critic = self.layers
         return PolicyAndCriticsConfig(
@@ -224,6 +223,7 @@ class PolicyNetworkPolicies(Policies[KeysT]):
             num_critics=2 if config.twin_q else 1,
             num_numbers=getattr(actions, "num_numbers", 0),
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+            masking=self.masking,
         )
 
     def make_policy(self) -> NetworkPolicy:
@@ -246,7 +246,7 @@ class PolicyNetworkPolicies(Policies[KeysT]):
 
 def _shapes(config: PolicyAndCriticsConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of each parameter of a policy network."""
-    if not _has_numpy_form(config):
+    if not has_numpy_form(config):
         from rlexp.agents.ddpg.torch_policy import torch_shapes
 
         yield from torch_shapes(config).items()

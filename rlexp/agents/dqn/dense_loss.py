@@ -10,6 +10,7 @@ import numpy as np
 from rlexp.agents.dqn.policy import Atoms, cross_entropies, shifted_exponentials, softmax
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.models.dense_gradients import DenseNetwork, Noise
+from rlexp.models.masking import masked
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
@@ -42,11 +43,14 @@ class _LossRows:
     discount_t: Array
     scale: Array
     """Importance weights divided by B, ``[B]``."""
+    allowed_t: Array | None
+    """Whether each next action is allowed ``[B, A]``; None: all are."""
 
     def next_actions(self, q_online: Array, q_target: Array) -> Array:
         """Return the best actions ``[B]`` by the values of ``online``, or of ``target`` without double Q."""
         count = len(q_target)
-        actions: Array = (q_online[count:] if len(q_online) > count else q_target).argmax(axis=1)
+        values = q_online[count:] if len(q_online) > count else q_target
+        actions: Array = (values if self.allowed_t is None else masked(values, self.allowed_t)).argmax(axis=1)
         return actions
 
 
@@ -67,7 +71,7 @@ class DenseGradient:
             DenseNetwork(config, parameters.arrays_of(parameters.values), gradients, _noise_of(network))
             for network, parameters in (online, target)
         )
-        self._double_q = double_q
+        self._double_q, self._masking = double_q, config.masking
         self._atoms = Atoms(config.head) if config.head.num_atoms > 1 else None
 
     def compute(self, batch: SampleBatch) -> DenseLoss:
@@ -82,7 +86,9 @@ class DenseGradient:
         # Both in one pass, which takes half as many calls.
         passed = self._online.forward(np.concatenate([obs, new_obs]) if self._double_q else obs)
         scale = batch[IMPORTANCE_WEIGHTS] / np.float32(count)
-        rows = _LossRows(passed.outputs, outputs_t, batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS], scale)
+        allowed_t = None if self._masking is None else self._masking.allowed(new_obs)
+        taken = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
+        rows = _LossRows(passed.outputs, outputs_t, *taken, scale, allowed_t)
         loss, gradient = _of_values(rows) if self._atoms is None else _of_distributions(rows, self._atoms)
         self._online.backward(passed.first(count) if self._double_q else passed, gradient)
         return loss

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlexp.models.masking import Masking
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
@@ -89,11 +90,14 @@ class Explorer:
         """Return ε per env ``[M]`` after all workers together have sampled so many env steps."""
         return self._schedule.epsilons(num_steps_sampled)
 
-    def choose(self, values: Array, epsilons: Array) -> Array:
-        """Return actions ``[M]`` for action values ``[M, A]`` and ``epsilons [M]``."""
+    def choose(self, values: Array, epsilons: Array, allowed: Array | None = None) -> Array:
+        """Return actions ``[M]`` for action values ``[M, A]`` and ``epsilons [M]``, of those ``allowed [M, A]``.
+
+        Other actions have the value MASKED. None: all are allowed, in every call.
+        """
         temperature = self._softmax_temp
         actions = values.argmax(axis=1) if temperature is None else draw_softmax(values, temperature, self._softmax_rng)
-        return self._epsilon_greedy(actions, epsilons)
+        return self._epsilon_greedy(actions, epsilons, allowed)
 
     def state(self) -> dict[str, Any]:
         """Return the random streams."""
@@ -108,15 +112,18 @@ class Explorer:
 class EpsilonGreedyPolicy:
     """A policy that takes a random action with probability ε, for evaluations that explore."""
 
-    def __init__(self, policy: ActingPolicy, epsilons: Array, num_actions: int, seed: int) -> None:
+    def __init__(
+        self, policy: ActingPolicy, epsilons: Array, num_actions: int, seed: int, masking: Masking | None = None
+    ) -> None:
         """Explore in M envs, for ``epsilons [M]``."""
-        self._policy = policy
+        self._policy, self._masking = policy, masking
         self._epsilons = epsilons
         self._epsilon_greedy = EpsilonGreedy(len(epsilons), num_actions, np.random.default_rng(seed))
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[M]``."""
-        return self._epsilon_greedy(self._policy.compute_actions(obs), self._epsilons)
+        allowed = None if self._masking is None else self._masking.allowed(obs)
+        return self._epsilon_greedy(self._policy.compute_actions(obs), self._epsilons, allowed)
 
 
 def epsilon_ladder(num_places: int) -> tuple[float, ...]:
@@ -147,15 +154,18 @@ class EpsilonGreedy:
         self._rng = rng
         self._ahead: list[tuple[Array, Array]] = []  # for the coming steps, the next one last
 
-    def __call__(self, actions: Array, epsilons: Array) -> Array:
-        """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one."""
+    def __call__(self, actions: Array, epsilons: Array, allowed: Array | None = None) -> Array:
+        """Return ``actions [M]``, each replaced with probability ``epsilons [M]`` by a uniformly random one.
+
+        Only those ``allowed [M, A]`` are drawn; None: all, in every call.
+        """
         if not self._ahead:
-            self._draw()
-        chances, random_actions = self._ahead.pop()
-        return np.where(chances < epsilons, random_actions, actions)
+            self._draw(draws_shares=allowed is not None)
+        chances, drawn = self._ahead.pop()
+        return np.where(chances < epsilons, drawn if allowed is None else _at_share(allowed, drawn), actions)
 
     def state(self) -> dict[str, Any]:
-        """Return the actions drawn ahead, and the generator of the next draws."""
+        """Return what was drawn ahead, and the generator of the next draws."""
         chances, actions = ([drawn[part] for drawn in self._ahead] for part in range(2))
         return {"rng": self._rng.bit_generator.state, "chances": np.array(chances), "actions": np.array(actions)}
 
@@ -164,7 +174,15 @@ class EpsilonGreedy:
         self._rng.bit_generator.state = state["rng"]
         self._ahead = list(zip(state["chances"], state["actions"], strict=True))
 
-    def _draw(self) -> None:
-        chances = self._rng.random(self._shape)
-        random_actions = self._rng.integers(self._num_actions, size=self._shape)
-        self._ahead = list(zip(chances[::-1], random_actions[::-1], strict=True))
+    def _draw(self, draws_shares: bool) -> None:
+        """Draw actions, or with masks the share of the allowed actions that come before each."""
+        chances, rng = self._rng.random(self._shape), self._rng
+        drawn = rng.random(self._shape) if draws_shares else rng.integers(self._num_actions, size=self._shape)
+        self._ahead = list(zip(chances[::-1], drawn[::-1], strict=True))
+
+
+def _at_share(allowed: Array, shares: Array) -> Array:
+    """Return the allowed action ``[M]`` at each of ``shares [M]``, 0 to 1, of the ``allowed [M, A]``."""
+    number = np.cumsum(allowed, axis=1)
+    actions: Array = (number > (shares * number[:, -1]).astype(np.intp)[:, None]).argmax(axis=1)
+    return actions

@@ -101,11 +101,13 @@ def row_losses(
     with nullcontext() if forward_passes is None else forward_passes:
         outputs_tm1 = online.outputs(rows[OBS]).float()
         with torch.no_grad():
-            seen_t = target.torso.seen(rows[NEW_OBS])
+            seen_t = target.seen(rows[NEW_OBS])
             outputs_t = target.outputs_of(seen_t).float()
             selector_t = online.outputs_of(seen_t).float() if double_q else outputs_t
     with torch.no_grad():
         q_t_selector = online.values(selector_t)
+        if online.masking is not None:
+            q_t_selector = online.masking.of_tensors(q_t_selector, rows[NEW_OBS])
     taken = rows[ACTIONS], rows[REWARDS], rows[DISCOUNTS]
     if online.num_atoms == 1:
         q_tm1 = online.values(outputs_tm1)

@@ -200,7 +200,7 @@ class QNetworkPolicies(Policies[ExplorationKeysT]):
     @cached_property
     def network(self) -> QNetworkConfig:
         """The shape of the Q-network for the (checked) spaces."""
-        config, observations, actions = self.config, self.observation_space, self.action_space
+        config, observations, actions = self.config, self.seen_space, self.action_space
         assert observations.shape is not None
         assert isinstance(actions, gym.spaces.Discrete)
         return QNetworkConfig(
@@ -209,6 +209,7 @@ class QNetworkPolicies(Policies[ExplorationKeysT]):
             torso=torso_config_of(config, observations, self.modules),
             head=self.head,
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+            masking=self.masking,
         )
 
     def make_policy(self) -> DQNPolicy:
@@ -216,7 +217,7 @@ class QNetworkPolicies(Policies[ExplorationKeysT]):
 
     def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
         epsilons = np.full(num_envs, self.config.evaluation_epsilon)
-        return EpsilonGreedyPolicy(policy, epsilons, self.network.num_actions, seed)
+        return EpsilonGreedyPolicy(policy, epsilons, self.network.num_actions, seed, self.masking)
 
     def evaluation_exploration(self) -> Mapping[str, float]:
         return {"epsilon": self.config.evaluation_epsilon}

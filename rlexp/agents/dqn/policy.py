@@ -13,8 +13,9 @@ import numpy as np
 
 from rlexp.agents.dqn.exploration import Explorer, PolicyExploration
 from rlexp.errors import NotFiniteError
-from rlexp.models.dense import NumpyQNetwork, has_numpy_form
-from rlexp.models.network_config import HeadConfig, QNetworkConfig
+from rlexp.models.dense import NumpyQNetwork
+from rlexp.models.masking import masked
+from rlexp.models.network_config import HeadConfig, QNetworkConfig, has_numpy_form
 from rlexp.policy import LiveWeights, Outputs, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, new
 
@@ -41,20 +42,26 @@ class DQNPolicy:
         is for the forward passes of a worker in its own process; None leaves the process unchanged.
         """
         self._network = make_acting_network(network, exploration, num_threads)
+        self._masking = network.masking
         self._atoms = None if network.head.num_atoms == 1 else Atoms(network.head)
         self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
         self._worker_side_prioritization = worker_side_prioritization
         # Priorities use the learner's weights, so not the values of perturbed ones.
         self._returns_outputs = worker_side_prioritization and not self._network.is_perturbed
-        self.postprocess_reads_obs = worker_side_prioritization and not self._returns_outputs
+        self.postprocess_reads_obs = worker_side_prioritization and (
+            not self._returns_outputs or network.masking is not None
+        )
 
     def compute_actions(self, obs: Array) -> Array:
         actions: Array = self.action_values(obs).argmax(axis=1)
         return actions
 
     def action_values(self, obs: Array) -> Array:
-        """Return the action values ``[B, A]`` of the network for ``obs [B, ...]``; raises NotFiniteError."""
-        values = self._values(self._network.outputs(obs))
+        """Return the action values ``[B, A]`` of the network for ``obs [B, ...]``; raises NotFiniteError.
+
+        The value of an action that is not allowed is MASKED.
+        """
+        values = self._values(self._network.outputs(obs), obs)
         if not np.isfinite(values).all():
             raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
         return values
@@ -62,13 +69,14 @@ class DQNPolicy:
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         if self._explorer is None:
             outputs = self._network.outputs(obs)
-            return self._values(outputs).argmax(axis=1), self.returned(outputs)
+            return self._values(outputs, obs).argmax(axis=1), self.returned(outputs, obs)
         epsilons = self._explorer.epsilons(num_steps_sampled)
         outputs = self._network.exploring_outputs(obs, epsilons, resetting)
-        return self._explorer.choose(self._values(outputs), epsilons), self.returned(outputs)
+        actions = self._explorer.choose(self._values(outputs, obs), epsilons, self._allowed(obs))
+        return actions, self.returned(outputs, obs)
 
     def outputs(self, obs: Array) -> Outputs:
-        return self.returned(self._network.outputs(obs)) if self._returns_outputs else {}
+        return self.returned(self._network.outputs(obs), obs) if self._returns_outputs else {}
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Add |TD errors| by the worker's own weights, as Ape-X's actors do (Horgan et al. 2018, section 3).
@@ -94,21 +102,29 @@ class DQNPolicy:
         if self._explorer is not None:
             self._explorer.load(state["explorer"])
 
-    def _values(self, outputs: Array) -> Array:
-        """Return the action values ``[B, A]`` of ``outputs``."""
-        return outputs if self._atoms is None else self._atoms.values(softmax(outputs))
+    def _values(self, outputs: Array, obs: Array) -> Array:
+        """Return the action values ``[B, A]`` of ``outputs`` for ``obs``, MASKED for actions that are not allowed."""
+        values = outputs if self._atoms is None else self._atoms.values(softmax(outputs))
+        return values if self._masking is None else self._masking.of_arrays(values, obs)
+
+    def _allowed(self, obs: Array) -> Array | None:
+        """Return whether each action is allowed ``[B, A]``; None without masks."""
+        return None if self._masking is None else self._masking.allowed(obs)
 
     def _td_errors(self, batch: SampleBatch) -> Array:
         """Return first priorities ``[B]`` from Q_VALUES and NEW_Q_VALUES: |TD errors|, or cross-entropies."""
-        actions, rewards, discounts = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
+        taken, new_outputs = (batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]), batch[NEW_Q_VALUES]
+        allowed = None if self._masking is None else self._masking.allowed(batch[NEW_OBS])
         if self._atoms is not None:
-            return self._atoms.cross_entropies(batch[Q_VALUES], actions, rewards, discounts, batch[NEW_Q_VALUES])
+            return self._atoms.cross_entropies(batch[Q_VALUES], *taken, new_outputs, allowed)
+        actions, rewards, discounts = taken
         q_tm1 = np.take_along_axis(batch[Q_VALUES], actions[:, None], axis=1)[:, 0]
-        errors: Array = np.abs(rewards + discounts * batch[NEW_Q_VALUES].max(axis=1, initial=-np.inf) - q_tm1)
+        q_t = new_outputs if allowed is None else masked(new_outputs, allowed)
+        errors: Array = np.abs(rewards + discounts * q_t.max(axis=1, initial=-np.inf) - q_tm1)
         return errors
 
-    def returned(self, outputs: Array) -> Outputs:
-        """Return the policy's outputs for Q_VALUES that the network computed."""
+    def returned(self, outputs: Array, obs: Array) -> Outputs:
+        """Return the policy's outputs for Q_VALUES that the network computed for ``obs``."""
         return {Q_VALUES: outputs} if self._returns_outputs else {}
 
     def _with_values(self, batch: SampleBatch) -> SampleBatch:
@@ -238,14 +254,23 @@ class Atoms:
         projected += np.bincount(flat, upper_share.ravel(), p_t.size)
         return projected.astype(np.float32).reshape(p_t.shape)
 
-    def cross_entropies(self, logits_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, logits_t: Array) -> Array:
+    def cross_entropies(
+        self,
+        logits_tm1: Array,
+        a_tm1: Array,
+        r_t: Array,
+        discount_t: Array,
+        logits_t: Array,
+        allowed_t: Array | None = None,
+    ) -> Array:
         """Return the cross-entropy ``[B]`` between each row's projected target distribution and the predicted one.
 
-        ``logits_* [B, A, K]``; the next action is the best one by ``logits_t`` themselves.
+        ``logits_* [B, A, K]``; the next action is the best one of ``allowed_t [B, A]`` by ``logits_t`` themselves.
         """
         rows = np.arange(len(a_tm1))
         p_t = softmax(logits_t)
-        chosen = p_t[rows, self.values(p_t).argmax(axis=1)]
+        q_t = self.values(p_t)
+        chosen = p_t[rows, (q_t if allowed_t is None else masked(q_t, allowed_t)).argmax(axis=1)]
         target = self.projected(chosen, r_t, discount_t)
         return cross_entropies(target, log_softmax(logits_tm1[rows, a_tm1]))
 

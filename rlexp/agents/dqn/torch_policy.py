@@ -200,7 +200,8 @@ def divergence_of_epsilon(epsilons: Array, num_actions: int) -> Array:
 class GreedyQNetwork(nn.Module):
     """Maps what the policy sees ``[B, ...]`` to actions ``[B]`` and action values ``[B, A]``.
 
-    The value of a distribution is its mean; noisy layers use their mean weights.
+    The value of a distribution is its mean; noisy layers use their mean weights. What is not allowed has the value
+    MASKED.
     """
 
     def __init__(self, network: QNetwork) -> None:
@@ -210,6 +211,8 @@ class GreedyQNetwork(nn.Module):
     def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions and values."""
         values: Tensor = self.network(seen)
+        if self.network.masking is not None:
+            values = self.network.masking.of_tensors(values, seen)
         return values.argmax(dim=1), values
 
 

@@ -125,7 +125,7 @@ class EvolutionPolicies(Policies[EvolutionKeys]):
     @cached_property
     def network(self) -> PolicyAndCriticsConfig:
         """The shape of the network for the (checked) spaces; there are no critics."""
-        config, observations = self.config, self.observation_space
+        config, observations = self.config, self.seen_space
         assert observations.shape is not None
         return PolicyAndCriticsConfig(
             observation_shape=observations.shape,
@@ -136,6 +136,7 @@ class EvolutionPolicies(Policies[EvolutionKeys]):
             num_critics=0,
             num_numbers=0,
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
+            masking=self.masking,
         )
 
     def make_policy(self) -> NetworkPolicy:

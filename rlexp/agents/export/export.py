@@ -17,6 +17,7 @@ from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.evaluation import evaluation_env
 from rlexp.agents.export.onnx import Verification, Verifier, onnx_model, refuse_unplayed_actions
 from rlexp.agents.export.policy_graph import GreedyPolicy
+from rlexp.envs.action_masks import MaskedSpace
 from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.files import replace_bytes
@@ -85,7 +86,7 @@ def _metadata(loaded: LoadedCheckpoint, policy: GreedyPolicy) -> dict[str, str]:
         "run": run_of(loaded.checkpoint.path).name,
         "checkpoint": loaded.checkpoint.path.resolve().name,
         "training_iteration": str(loaded.checkpoint.sequence),
-        "observation_space": str(restored.policies.observation_space),
+        "observation_space": str(restored.policies.seen_space),
         "observations": "as the agent sees them: images [height, width, channels], anything else as one flat vector",
         "action_space": str(restored.policies.action_space),
     }
@@ -117,7 +118,8 @@ def drawn_observations(space: gym.Space[Any], number: int, seed: int) -> Array:
     assert isinstance(space, gym.spaces.Box)
     low, high = _narrowed(space) if np.issubdtype(space.dtype, np.floating) else (space.low, space.high)
     own = gym.spaces.Box(low, high, dtype=space.dtype.type, seed=seed)  # later draws from ``space`` are not affected
-    return np.stack([own.sample() for _ in range(number)])
+    drawn = np.stack([own.sample() for _ in range(number)])
+    return space.with_valid_masks(drawn) if isinstance(space, MaskedSpace) else drawn
 
 
 def _narrowed(space: gym.spaces.Box) -> tuple[Array, Array]:

@@ -15,9 +15,9 @@ from torch import nn
 
 from rlexp.agents.export.policy_graph import GreedyPolicy
 from rlexp.errors import RlexpError
+from rlexp.models.masking import MASKED
 from rlexp.sample_batch import Array
 
-INPUT: Final = "obs"
 BATCH: Final = "batch"
 _ABOUT_OTHER_PACKAGES: Final = "torch.onnx._internal.exporter._registration"
 """The logger that reports, for each operator of torchvision, that torchvision is not installed."""
@@ -27,11 +27,13 @@ class ExportError(RlexpError):
     """Raised for a policy that cannot be exported; nothing was written."""
 
 
-def onnx_model(graph: nn.Module, example: Array, output_names: Sequence[str], metadata: Mapping[str, str]) -> bytes:
+def onnx_model(
+    graph: nn.Module, example: Mapping[str, Array], output_names: Sequence[str], metadata: Mapping[str, str]
+) -> bytes:
     """Return ``graph`` as an ONNX model for batches of any size.
 
-    ``example [2, ...]`` is the input of the trace; 2 is the smallest size that torch does not treat as a special case.
-    Raises ExportError if a part of the network cannot be expressed in ONNX.
+    ``example`` has the inputs of the trace, arrays ``[2, ...]``, by name; 2 is the smallest size that torch does not
+    treat as a special case. Raises ExportError if a part of the network cannot be expressed in ONNX.
 
     This is PyTorch's exporter through ``torch.export``. The older exporter needs no onnxscript, but is deprecated, and
     records only the branch that one example took. This one refuses a user's network with an ``if`` on its observations.
@@ -40,10 +42,10 @@ def onnx_model(graph: nn.Module, example: Array, output_names: Sequence[str], me
         try:
             program = torch.onnx.export(
                 graph,
-                (torch.from_numpy(example),),
-                input_names=[INPUT],
+                tuple(map(torch.from_numpy, example.values())),
+                input_names=list(example),
                 output_names=list(output_names),
-                dynamic_shapes=({0: torch.export.Dim(BATCH)},),
+                dynamic_shapes=({0: torch.export.Dim(BATCH)},) * len(example),
                 dynamo=True,
                 verbose=False,
             )
@@ -74,6 +76,7 @@ def _without_notes_on_packages() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+            warnings.filterwarnings("ignore", r".*The axis name: batch will not be used", UserWarning)
             yield
     finally:
         logger.disabled = before
@@ -157,7 +160,7 @@ class Verifier:
     def _computed(self, obs: Array) -> list[Array]:
         """Return the model's outputs for ``obs [N, ...]``, computed in batches of different sizes."""
         try:
-            parts = [self._session.run(None, {INPUT: batch}) for batch in _batches(obs)]
+            parts = [self._session.run(None, self._policy.inputs_of(batch)) for batch in _batches(obs)]
         except Exception as error:  # onnxruntime's errors have no class in common
             raise ExportError(
                 f"onnxruntime does not compute the ONNX model: {' '.join(str(error).split())[:LONGEST_MESSAGE]}",
@@ -212,7 +215,8 @@ def _difference(name: str, source: str, computed: Array, expected: Array) -> flo
     if computed.shape != expected.shape or computed.dtype != expected.dtype:
         raise _another_policy(name, source, f"{_form(computed)} instead of {_form(expected)}")
     difference = float(np.abs(computed.astype(np.float64) - expected).max())
-    limit = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    size = np.abs(expected).max(where=expected != np.float32(MASKED), initial=1.0)
+    limit = TOLERANCE * float(size)
     if not difference <= limit:  # NaN is not
         raise _another_policy(name, source, f"the largest difference is {difference:.3g}, more than {limit:.3g}")
     return difference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -10,11 +11,16 @@ from torch import Tensor, nn
 
 from rlexp.agents.checkpoint import WEIGHTS, LoadedCheckpoint, RestoredPolicy
 from rlexp.agents.policies import Exportable
+from rlexp.envs.action_masks import MaskedSpace
 from rlexp.envs.make import action_grid
+from rlexp.envs.native_vectors import ACTION_MASK
 from rlexp.envs.registry import EnvConfig
 from rlexp.envs.spaces import ActionBounds, is_continuous
 from rlexp.rollout.filters import LARGEST_DEVIATION, SMALLEST_SCALE, Moments
 from rlexp.sample_batch import Array
+
+INPUT: Final = "obs"
+"""The name of the graph's input."""
 
 
 class _Standardised(nn.Module):
@@ -29,6 +35,9 @@ class _Standardised(nn.Module):
         self.register_buffer("scale", torch.tensor(moments.deviation + SMALLEST_SCALE))
 
     def forward(self, obs: Tensor) -> Tensor:
+        if obs.ndim == 2 and obs.shape[1] > len(self.mean):  # as in Moments.standardise: an action mask
+            mask = obs[:, len(self.mean) :].to(torch.float32)
+            return torch.cat([self.forward(obs[:, : len(self.mean)]), mask], dim=1)
         standardised = (obs.to(torch.float64) - self.mean) / self.scale
         return standardised.clamp(-LARGEST_DEVIATION, LARGEST_DEVIATION).to(torch.float32)
 
@@ -113,6 +122,19 @@ class PolicyGraph(nn.Module):
         return self.env_actions(actions), *outputs
 
 
+class MaskedGraph(nn.Module):
+    """Maps observations ``[B, ...]`` and their action masks ``[B, A]`` to what a PolicyGraph returns for their rows."""
+
+    def __init__(self, graph: PolicyGraph) -> None:
+        super().__init__()
+        self.of_rows = graph
+
+    def forward(self, obs: Tensor, action_mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the actions, and then the outputs."""
+        outputs: tuple[Tensor, ...] = self.of_rows(torch.cat([obs.flatten(1), action_mask.to(obs.dtype)], dim=1))
+        return outputs
+
+
 @dataclass(frozen=True)
 class GreedyPolicy:
     """A checkpoint's policy as exported, and as evaluations play it."""
@@ -138,15 +160,24 @@ class GreedyPolicy:
         """Whether actions are chosen from a finite set."""
         return not is_continuous(self.restored.policies.action_space)
 
-    def graph(self) -> PolicyGraph:
-        """Return the policy as one torch module."""
+    def graph(self) -> PolicyGraph | MaskedGraph:
+        """Return the policy as one torch module, which takes ``inputs_of`` observations."""
         moments = self.restored.filters.of_evaluations()
-        return PolicyGraph(self.exportable.network, moments, self.env_actions).eval()
+        graph = PolicyGraph(self.exportable.network, moments, self.env_actions).eval()
+        return MaskedGraph(graph).eval() if self.restored.policies.masking is not None else graph
 
-    def example(self, num_rows: int) -> Array:
-        """Return observations ``[num_rows, ...]`` of zeros, of the type that the env gives."""
+    def example(self, num_rows: int) -> dict[str, Array]:
+        """Return the graph's inputs for observations ``[num_rows, ...]`` of zeros, of the type that the env gives."""
         space = self.restored.policies.observation_space
-        return np.zeros((num_rows, *(space.shape or ())), space.dtype)
+        return self.inputs_of(np.zeros((num_rows, *(space.shape or ())), space.dtype))
+
+    def inputs_of(self, obs: Array) -> dict[str, Array]:
+        """Return the inputs of the graph for ``obs [B, ...]``, by name: action masks have an input of their own."""
+        space = self.restored.policies.observation_space
+        if not isinstance(space, MaskedSpace):
+            return {INPUT: obs}
+        observations, allowed = space.parts(obs)
+        return {INPUT: observations, ACTION_MASK: allowed.astype(np.int8)}
 
     def played_actions(self, obs: Array) -> Array:
         """Return the env's actions ``[B, ...]`` in evaluations, for ``obs [B, ...]``."""

@@ -35,10 +35,10 @@ class PQNPolicy(DQNPolicy):
         super().__init__(network, exploration, num_threads=num_threads)
 
     def outputs(self, obs: Array) -> Outputs:
-        return self.returned(self._network.outputs(obs))
+        return self.returned(self._network.outputs(obs), obs)
 
-    def returned(self, outputs: Array) -> Outputs:
-        return {VF_PREDS: outputs.max(axis=1)}
+    def returned(self, outputs: Array, obs: Array) -> Outputs:
+        return {VF_PREDS: self._values(outputs, obs).max(axis=1)}
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Remove the columns that the learner does not need."""

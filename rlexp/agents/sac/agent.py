@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlexp.agents.ddpg.agent import CriticAgent
 from rlexp.agents.ddpg.learner import CriticLearner
 from rlexp.agents.sac.learner import SACLearner, SACLearnerConfig
-from rlexp.agents.sac.players import SACPolicies
+from rlexp.agents.sac.players import SHARE_OF_UNIFORM_ENTROPY, SACPolicies
 from rlexp.config.keys.sac import SACConfig
 from rlexp.schedules import derive_seed
 
@@ -21,6 +21,7 @@ class SACAgent(CriticAgent[SACConfig]):
         learner_config = SACLearnerConfig(
             **self.learner_settings(rates.actor_learning_rate, rates.critic_learning_rate),
             target_entropy=self.policies.target_entropy,
+            share_of_allowed=SHARE_OF_UNIFORM_ENTROPY if config.resolved_target_entropy is None else None,
             initial_alpha=config.initial_alpha,
             alpha_lr=self.lr_schedule(rates.entropy_learning_rate),
         )

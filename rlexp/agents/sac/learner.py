@@ -24,6 +24,8 @@ class SACLearnerConfig(CriticLearnerConfig):
     target_entropy: float
     """The entropy that alpha is adapted to."""
     initial_alpha: float
+    share_of_allowed: float | None = None
+    """With action masks, each row has this share of its largest entropy as target; None: all rows have the same."""
     alpha_lr: PiecewiseSchedule
     """Adam's learning rate for the logarithm of alpha as a function of sampled steps."""
 
@@ -62,7 +64,7 @@ class SACLearner(CriticLearner):
     ) -> None:
         """Initialise; ``note`` gets notices for the user."""
         super().__init__(network, config, seed, note)
-        self._is_discrete = network.num_numbers == 0
+        self._is_discrete, self._masking = network.num_numbers == 0, network.masking
         self._temperature = TrainedNetwork(
             lambda: Temperature(config.initial_alpha), seed, self.device, config.adam_epsilon, None
         )
@@ -71,8 +73,9 @@ class SACLearner(CriticLearner):
         log_alpha = self._temperature.module.log_alpha
         drawn = self._drawn(rows[OBS])
         alpha = log_alpha.detach().exp()
+        wanted = self._target_entropy(rows[OBS])
         with torch.no_grad():
-            missing = drawn.expected(drawn.log_probs + self.settings.target_entropy).mean()
+            missing = drawn.expected(drawn.log_probs + wanted).mean()
         alpha_loss = self._step_alpha(missing)
         actions = None if self._is_discrete else taken_numbers(rows)
         critics = self.step_critics(rows, actions, self._targets(rows, alpha))
@@ -80,7 +83,7 @@ class SACLearner(CriticLearner):
         loss = drawn.expected(alpha * drawn.log_probs - values).mean()
         norm = self.step_policy(loss)
         self.move_targets_when_due()
-        entropy = self.settings.target_entropy - missing
+        entropy = (wanted if isinstance(wanted, float) else wanted.mean()) - missing
         figures = {"actor_loss": loss.detach(), "actor_grad_norm": norm, "entropy": entropy}
         return figures | {"alpha": alpha, "alpha_loss": alpha_loss}, critics
 
@@ -102,6 +105,12 @@ class SACLearner(CriticLearner):
         drawn = self._drawn(rows[NEW_OBS])
         values = self.target_critics(rows[NEW_OBS], drawn.actions).amin(dim=0)
         return rows[REWARDS] + rows[DISCOUNTS] * drawn.expected(values - alpha * drawn.log_probs)
+
+    def _target_entropy(self, obs: Tensor) -> Tensor | float:
+        """Return the entropy that alpha is adapted to; ``[B, 1]`` if it depends on the number of allowed actions."""
+        if self._masking is None or self.settings.share_of_allowed is None:
+            return self.settings.target_entropy
+        return self._masking.allowed(obs).sum(dim=1, keepdim=True).log() * self.settings.share_of_allowed
 
     def _step_alpha(self, missing: Tensor) -> Tensor:
         """Step down ``-log alpha missing``, the entropy that the policy lacks; return this loss.

@@ -20,6 +20,7 @@ from rlexp.board.messages.envelope import Header
 from rlexp.board.servers.board import actor_of
 from rlexp.board.task import board_keys_of
 from rlexp.config.keys.common import CommonConfig
+from rlexp.envs.action_masks import standardised_shape
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import (
     ACTIONS,
@@ -130,7 +131,7 @@ def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
         max_env_steps=steps,
         num_frames=frames,
         frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),
-        moments_shape=space.shape if config.observation_filter != "NoFilter" else None,
+        moments_shape=standardised_shape(space) if config.observation_filter != "NoFilter" else None,
         max_abs_reward=board_keys_of(config).max_abs_reward,
     )
 

@@ -16,6 +16,7 @@ from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 class ActorCriticKeys(SyncSamplesKeys):
     """The keys of a policy, of its advantages and of its actions."""
 
+    MASKS_ACTIONS: ClassVar[bool] = True
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
         *("lambda_", "use_gae", "use_critic", "clip_actions", "normalize_actions")
     }

@@ -131,6 +131,8 @@ class CommonConfig(CommonKeys):
     """The key that gives the number of learners; None: there is always one."""
     WORKERS_USE_GPUS: ClassVar[bool] = True
     """Whether the agent's rollout workers can use GPUs."""
+    MASKS_ACTIONS: ClassVar[bool] = False
+    """Whether the agent's networks obey the action masks of an env."""
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = frozenset(
         {"num_workers", "num_envs_per_worker", "sample_batch_size", "batch_mode", "sample_async", "horizon"}
         | {"observation_filter", "synchronize_filters", "clip_rewards", "gamma", "explore", "seed"}
@@ -153,7 +155,7 @@ class CommonConfig(CommonKeys):
     SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = ()
     """Keys that files may also have under ``optimizer:``, where RLlib copied them."""
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *("env_config", "env_wrappers", "model", "observation_filter", "preprocessor_pref", "optimizer"),
+        *("env_config", "env_wrappers", "model", "observation_filter", "preprocessor_pref", "optimizer", "action_mask"),
         *("num_workers", "min_num_workers", "num_gpus", "num_cpus_for_driver", "num_cpus_per_worker"),
         *("num_gpus_per_worker", "custom_resources_per_worker", "placement"),
     )
@@ -277,6 +279,8 @@ class CommonConfig(CommonKeys):
         """
         if self.lr_schedule is not None:
             yield "lr", "lr_schedule is given"
+        if not self.MASKS_ACTIONS:
+            yield "action_mask", "the agent does not mask actions"
         if self.model.custom_model is not None:
             yield from ((f"model.{key}", "custom_model has layers of its own") for key in LAYER_KEYS)
         if self.model.custom_preprocessor is not None:

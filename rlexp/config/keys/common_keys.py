@@ -144,6 +144,11 @@ class CommonKeys(KeyGroup):
     with ``preprocessor_pref: deepmind`` is wrapped after its preparation: a step is four frames, an episode is a life.
     """
 
+    action_mask: Annotated[Literal["auto"] | None, RLEXP_ONLY] = "auto"
+    """Whether the agent obeys an env that says which actions it allows now. ``auto``: if the env gives ``action_mask``
+    in a Dict observation or in ``info``, or has a method ``action_masks``; then no other action is taken or
+    bootstrapped from. Null: no; a mask in the observation is a part of it."""
+
     preprocessor_pref: Literal["deepmind", "rllib"] | None = "deepmind"
     """Preprocessing of Atari games. ``deepmind``: grey 84x84 frames, no-op starts, the maximum of two frames, one life
     per episode (Mnih et al. 2015). ``rllib``: scaled and centred frames, nothing else. Null: none.

@@ -27,6 +27,7 @@ _NO_STEPS = "workers play whole episodes, and learn from their returns"
 class EvolutionKeys(SyncSamplesKeys):
     """The keys of an agent that learns from the returns of whole episodes with changed weights."""
 
+    MASKS_ACTIONS: ClassVar[bool] = True
     WORKERS_USE_GPUS: ClassVar[bool] = False
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
         *("noise_stdev", "eval_prob", "action_noise_std", "clip_actions", "normalize_actions")

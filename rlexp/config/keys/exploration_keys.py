@@ -6,7 +6,7 @@ Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,8 @@ EPSILON: Final = (
 
 class ExplorationKeys(ScheduledKeys):
     """The exploration keys of an agent with a finite number of actions and a value for each."""
+
+    MASKS_ACTIONS: ClassVar[bool] = True
 
     per_worker_exploration: bool = False
     """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""

@@ -51,6 +51,7 @@ class OptimizationConfig(KeyGroup):
 class SACConfig(CriticKeys):
     """What is under ``config:`` for ``run: SAC``."""
 
+    MASKS_ACTIONS: ClassVar[bool] = True
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
         *CriticKeys.AGENT_COLUMNS,
         *("info/learner/entropy", "info/learner/alpha", "info/learner/alpha_loss"),
