@@ -28,6 +28,7 @@ else:
 
 MASKED_WORLD = "tests.lab.masks:MaskedWorld"
 MASKED_VECTOR = "tests.lab.masks:MaskedVectorWorld"
+TIC_TAC_TOE = "tests.lab.masks:TicTacToe"
 NUM_ACTIONS, SIZES = 5, (3, 2)
 IMAGE = (10, 10, 3)
 LENGTHS = (4, 9)
@@ -115,6 +116,47 @@ class MaskedVectorWorld(Wrapper):
     @property
     def unwrapped(self) -> Any:
         return self
+
+
+class TicTacToe(gym.Env[Any, Any]):
+    """Tic-tac-toe against a player that moves at random; a move on a taken field loses. Its info has the mask."""
+
+    LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1, 1, (9,), np.float32)
+        self.action_space = Discrete(9)
+        self._board = np.zeros(9, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._board[:] = 0
+        if self.np_random.random() < 0.5:
+            self._board[self.np_random.integers(9)] = -1
+        return self._board.copy(), {"action_mask": self._free}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        reward, is_over = -1.0, bool(self._board[action])
+        if not is_over:
+            reward, is_over = self._moved(action)
+        return self._board.copy(), reward, is_over, False, {"action_mask": self._free}
+
+    @property
+    def _free(self) -> Array:
+        free: Array = (self._board == 0).astype(np.int8)
+        return free
+
+    def _moved(self, action: int) -> tuple[float, bool]:
+        """Return the reward of a valid move and of the answer to it, and whether the game is over."""
+        self._board[action] = 1
+        if self._has_line(1):
+            return 1.0, True
+        if self._free.any():
+            self._board[self.np_random.choice(np.flatnonzero(self._free))] = -1
+        return -float(self._has_line(-1)), self._has_line(-1) or not self._free.any()
+
+    def _has_line(self, player: int) -> bool:
+        return any((self._board[list(line)] == player).all() for line in self.LINES)
 
 
 def watch_bootstraps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
