@@ -1,4 +1,7 @@
-"""How many files of RLlib's users are understood: `make corpus DIR=folder`, outcomes by algorithm and their reasons."""
+"""How many files of RLlib's users are understood: `make corpus DIR=folder`, outcomes by algorithm and their reasons.
+
+`python -m benchmarks.corpus FOLDER NAME=module:Class ...` gives classes for registered names, as `rlexp check --map`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from rlexp.cluster.room.fit import check_fits, fitted
 from rlexp.cluster.room.machine import Cluster, this_machine
+from rlexp.config.command_line import parse_names
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import RlexpError
@@ -22,12 +27,13 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 def main() -> None:
     files = sorted(Path(sys.argv[1]).glob("*.y*ml"))
+    names = parse_names(sys.argv[2:])
     outcomes, reasons, notices = Counter[str](), Counter[str](), Counter[str]()
     by_algorithm = Counter[str]()
     seconds = []
     for file in files:
         started = time.perf_counter()
-        outcome, said = look_at(file)
+        outcome, said = look_at(file, names)
         seconds.append(time.perf_counter() - started)
         outcomes[outcome] += 1
         by_algorithm[f"{algorithms_of(file)}: {outcome}"] += 1
@@ -39,11 +45,11 @@ def main() -> None:
     print(f"reading a file: median {statistics.median(seconds) * 1e3:.1f} ms, longest {max(seconds) * 1e3:.1f} ms")
 
 
-def look_at(file: Path) -> tuple[str, set[str]]:
+def look_at(file: Path, names: Mapping[str, str]) -> tuple[str, set[str]]:
     """Return what becomes of a file and what is said about it, without numbers, so that reasons can be counted."""
     cluster = Cluster.of(this_machine())
     try:
-        plan = load_plan([file], options=LoadOptions(adjust=partial(fitted, cluster=cluster)))
+        plan = load_plan([file], options=LoadOptions(names=names, adjust=partial(fitted, cluster=cluster)))
         check_fits(plan.trials, cluster)
     except RlexpError as error:
         return REFUSED, {without_numbers(problem.message) for problem in error.problems}

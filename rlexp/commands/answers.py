@@ -98,7 +98,7 @@ def _sources(source: Source) -> Sequence[Path | ExperimentDict]:
 def reading_of(request: TrainingRequest) -> LoadOptions:
     """Return how the experiments of a request are read."""
     is_fitted = request.fit or request.source.env is not None
-    options = load_options(request.imports, request.allow_unknown, is_fitted, request.joining)
+    options = load_options(request.imports, request.allow_unknown, is_fitted, request.joining, request.names)
     source = request.source
     folders = source.folders if source.data is not None or source.folders else None
     return replace(options, is_sweep=request.kind == "sweep", flags=request.flags, module_folders=folders)

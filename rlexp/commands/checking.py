@@ -11,7 +11,7 @@ import typer
 
 from rlexp.commands.command import DEFAULT_OUT, flag, option
 from rlexp.commands.completion import complete_file
-from rlexp.commands.options import Address, AllowUnknown, AsJson, Debug, Files, Fit, Imports, Overrides, Seed
+from rlexp.commands.options import Address, AllowUnknown, AsJson, Debug, Files, Fit, Imports, Names, Overrides, Seed
 from rlexp.errors import UsageError
 
 _AN_EXPERIMENT: Final = "init --algo {agent} --env {env}"
@@ -23,6 +23,7 @@ def check(
     overrides: Overrides = None,
     seed: Seed = None,
     imports: Imports = None,
+    names: Names = None,
     allow_unknown: AllowUnknown = False,
     fit: Fit = False,
     address: Address = None,
@@ -43,7 +44,7 @@ def check(
 
     refuse_names(files, _AN_EXPERIMENT)
     joining = choose(address, os.environ)
-    options = load_options(imports, allow_unknown, fit, joining)
+    options = load_options(imports, allow_unknown, fit, joining, names)
     load = partial(load_plan, files, overrides or (), seed, options)
     check_plan(load, joining, as_json=as_json, make_envs=make_envs)
 
@@ -59,6 +60,7 @@ def convert(
         ),
     ],
     imports: Imports = None,
+    names: Names = None,
     allow_unknown: AllowUnknown = False,
     debug: Debug = False,
 ) -> None:
@@ -70,7 +72,7 @@ def convert(
     from rlexp.config.load import converted_file
 
     refuse_names([path], _AN_EXPERIMENT)
-    print(converted_file(path, load_options(imports, allow_unknown)), end="")
+    print(converted_file(path, load_options(imports, allow_unknown, names=names)), end="")
 
 
 def doctor(

@@ -61,6 +61,15 @@ Imports = Annotated[
     list[str] | None,
     option("--import", "MODULE", "Import a module that registers environments; repeatable.", Panel.TRAINED),
 ]
+Names = Annotated[
+    list[str] | None,
+    option(
+        "--map",
+        "NAME=MODULE:CLASS",
+        "Use this class for a name of an env or model in RLlib; repeatable.",
+        Panel.TRAINED,
+    ),
+]
 AllowUnknown = Annotated[bool, flag("--allow-unknown", "Ignore unknown keys, with a notice each.", Panel.TRAINED)]
 Fit = Annotated[
     bool, flag("--fit", "Reduce workers, replay shards, GPUs and replay to this machine or cluster.", Panel.MACHINES)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.cluster.session import OWN, Joining, choose
 from rlexp.commands.board_keys import chosen_board, refuse_board, take_master
-from rlexp.config.command_line import Adjust, Flag, LoadOptions
+from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_names
 from rlexp.config.examples import examples
 from rlexp.config.keys.agents import find_agent
 from rlexp.config.keys.env_ids import current_env, is_known
@@ -205,11 +205,19 @@ def _searched(text: str) -> str:
 
 
 def load_options(
-    imports: Sequence[str] | None, allow_unknown: bool, fit: bool = False, joining: Joining = OWN
+    imports: Sequence[str] | None,
+    allow_unknown: bool,
+    fit: bool = False,
+    joining: Joining = OWN,
+    names: Sequence[str] | None = None,
 ) -> LoadOptions:
-    """Return how to read files; ``fit`` scales their experiments to this machine, or the cluster that is joined."""
+    """Return how to read files; ``fit`` scales their experiments to this machine, or the cluster that is joined.
+
+    ``names`` are the texts of ``--map``.
+    """
     adjust = _fitting(room_of(joining)) if fit else None
-    return LoadOptions(tuple(imports or ()), allow_unknown=allow_unknown, adjust=adjust)
+    classes = parse_names(names or ())
+    return LoadOptions(tuple(imports or ()), names=classes, allow_unknown=allow_unknown, adjust=adjust)
 
 
 def _fitting(cluster: Cluster) -> Adjust:

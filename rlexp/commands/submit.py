@@ -24,6 +24,7 @@ from rlexp.commands.options import (
     Imports,
     Insecure,
     Name,
+    Names,
     Out,
     Overrides,
     Overwrite,
@@ -105,6 +106,7 @@ def submit(
     overwrite: Overwrite = False,
     seed: Seed = None,
     imports: Imports = None,
+    names: Names = None,
     allow_unknown: AllowUnknown = False,
     evaluate: Evaluate = None,
     no_wait: NoWait = False,
@@ -128,7 +130,7 @@ def submit(
     own_token = client_token(take_token(token))
     check_options(file, attach, no_wait, evaluate)
     outlive_readers()
-    reading = replace(load_options(imports, allow_unknown), flags=track_flags(track))
+    reading = replace(load_options(imports, allow_unknown, names=names), flags=track_flags(track))
     plan = None if file is None else checked_plan(file, overrides or (), seed, reading)
     from rlexp.board.client.run import RunPlace
     from rlexp.board.client.submit import SubmitOptions, Submitter

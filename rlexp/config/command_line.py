@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Finding, Node, Place
+from rlexp.errors import UsageError
 
 Adjust = Callable[[Experiment], tuple[Experiment, tuple[str, ...]]]
 """A function that changes an experiment, for example to fit a machine, and returns what it changed."""
@@ -37,6 +38,8 @@ class LoadOptions:
 
     imports: tuple[str, ...] = ()
     """Modules that register environments, which may bring unknown ids."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Classes, or ids of envs, for names that a program registered in RLlib."""
     module_folders: tuple[str, ...] | None = None
     """Folders in which the user's modules are searched. None: the current folder and the files' folders."""
     allow_unknown: bool = False
@@ -60,6 +63,18 @@ class Override:
     path: KeyName
     """The path as given: ``config`` may be left out at its start."""
     value: Node
+
+
+def parse_names(texts: Iterable[str]) -> Mapping[str, str]:
+    """Return the classes of ``--map NAME=MODULE:CLASS``, by name; raises UsageError for another form."""
+    names: dict[str, str] = {}
+    for text in texts:
+        name, equals, found = (part.strip() for part in text.partition("="))
+        if not (name and equals and found):
+            raise UsageError(f"--map {text} names no class", "for example --map their_env=my_package.envs:TheirEnv")
+        if names.setdefault(name, found) != found:
+            raise UsageError(f"--map {text}: {name} is {names[name]} already", "give each name one class")
+    return names
 
 
 class BareOverride(str):

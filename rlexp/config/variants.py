@@ -14,6 +14,7 @@ from rlexp.config.command_line import LoadOptions
 from rlexp.config.keys import env_ids
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName, key_table
+from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_code import env_classes_in
 from rlexp.config.rllib.ages import Age, leave_out_ignored
 from rlexp.config.rllib.groups import TRIAL_RESOURCES
@@ -64,6 +65,7 @@ def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOp
     translation = Translation(node, run)
     _use_names_of_chosen_groups(translation, age)
     _refuse_expressions(translation)
+    _use_classes_of_names(translation, options)
     use_current_values(translation)
     _drop_empty_groups(translation)
     if options.allow_unknown:
@@ -148,6 +150,16 @@ def _leave_out_unknown(translation: Translation) -> None:
     for path, finding in unknown_keys(translation.experiment, translation.run):
         translation.take(".".join(path))
         translation.notices.append(Finding(finding.place, f"{finding.message}: it is left out"))
+
+
+def _use_classes_of_names(translation: Translation, options: LoadOptions) -> None:
+    """Name the class, which the user gives on the command line, for a name that a program registered in RLlib."""
+    for key in ("env", CUSTOM_MODEL, "config.model.custom_preprocessor"):
+        node = translation.find(key)
+        if node is not None and isinstance(node.value, str) and node.value in options.names:
+            found = options.names[node.value]
+            translation.put(key, found, node)
+            translation.notice(node, f"{key}: {shown_key(node.value)} is {shown_key(found)} (--map)")
 
 
 def _refuse_unknown_env(translation: Translation, options: LoadOptions) -> None:

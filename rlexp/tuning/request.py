@@ -53,6 +53,8 @@ class TrainingRequest:
     overwrite: bool = False
     seed: int | None = None
     imports: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Classes for names that a program registered, as ``NAME=MODULE:CLASS``."""
     allow_env: tuple[str, ...] = ()
     allow_class: tuple[str, ...] = ()
     allow_storage: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (23, 4_250),
     "commands": (15, 3_450),
     "compare": (22, 4_700),
-    "config": (63, 12_000),
+    "config": (63, 12_100),
     "envs": (14, 3_350),
     "models": (14, 2_350),
     "optimizers": (8, 1_700),

@@ -310,12 +310,14 @@ def has_discrete_actions(env: str, env_config: Mapping[str, Any]) -> bool:
 def why_unknown(env: str) -> tuple[str, str]:
     """Return the problem of an unknown id, and a hint."""
     if _INSIDE_RLLIB.match(env):
-        return "is a class of RLlib, which rlexp does not have", "copy it to a module of your own: package.module:Class"
+        hint = f"copy it to a module of your own, and name it with --map {env}=package.module:Class"
+        return "is a class of RLlib, which rlexp does not have", hint
     if _PETTINGZOO.fullmatch(env) or _PETTINGZOO_ID.fullmatch(env):
         return OF_PETTINGZOO, ONE_AGENT
     close = _closest(env[:_LONGEST_COMPARED])
     remedy = (
-        "write package.module:Class, --import MODULE if a module registers it, or install the package that brings it"
+        f"--map {env}=package.module:Class names its class; "
+        "or --import MODULE if a module registers it, or install the package that brings it"
     )
     if provided_names():
         remedy += f" (installed ones bring {', '.join(provided_names())})"

@@ -248,7 +248,7 @@ def _fake_gpus(translation: Translation) -> None:
 _KEY: Final = "config.model.custom_model"
 _ARGUMENTS: Final = ("config.model.custom_model_config", "config.model.custom_options")
 _NOT_REGISTERED: Final = (
-    "write package.module:Class: a torch.nn.Module that has num_features, and maps observations to features"
+    "--map {}=package.module:Class names one: a torch.nn.Module that has num_features, and maps observations to them"
 )
 
 
@@ -258,7 +258,7 @@ def custom_model(translation: Translation) -> None:
     if node is not None and isinstance(node.value, str) and node.value and ":" not in node.value:
         translation.take(_KEY)
         message = f"{_KEY}: {shown_key(node.value)} is a name that a program registered in RLlib, not a class"
-        translation.problem(node, message, _NOT_REGISTERED)
+        translation.problem(node, message, _NOT_REGISTERED.format(shown_key(node.value)))
     elif node is not None and not node.value:
         translation.take(_KEY)
     for key in _ARGUMENTS:

@@ -46,7 +46,11 @@ class TestCustomModels:
     @pytest.mark.parametrize(
         ("model", "message", "hint"),
         [
-            ("{custom_model: mine}", "mine is a name that a program registered in RLlib", "write package.module:Class"),
+            (
+                "{custom_model: mine}",
+                "mine is a name that a program registered in RLlib",
+                "--map mine=package.module:Class",
+            ),
             ("{custom_model: 'm:T', custom_options: 4}", "custom_options must be a mapping, got 4", ""),
             ("{custom_model: {'m:T': {b: 1}}, custom_options: {a: 1}}", "cannot give others", "leave config.model"),
             ("{custom_model: 4}", "must be package.module:Class or", ""),
