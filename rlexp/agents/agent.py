@@ -147,10 +147,10 @@ class Agent(ABC, Generic[ConfigT]):
         if self.board is not None and self.config.num_workers == 0:
             return self.with_board(None)
         workers = self.pool, self.config, self.spec_maker(), self.stream_seed
-        return self.with_board(place_workers(*workers, links, self.make_worker()))
+        return self.with_board(place_workers(*workers, links, self.worker_class()))
 
-    def make_worker(self) -> MakeWorker:
-        """Return what makes a worker of a spec."""
+    def worker_class(self) -> MakeWorker:
+        """Return the class of its workers; each is made of its spec, in its process."""
         return RolloutWorker
 
     def with_board(self, own: SampleSource | None) -> SampleSource:

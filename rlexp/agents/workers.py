@@ -75,7 +75,7 @@ MakeSpec = Callable[[int, int, int | None], WorkerSpec]
 
 
 MakeWorker = Callable[[WorkerSpec], SamplingWorker]
-"""Makes a worker, in the process in which it plays."""
+"""The class of a worker, as pools place objects of classes only."""
 
 
 @dataclass(frozen=True)

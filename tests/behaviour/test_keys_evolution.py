@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlexp.runs.checkpoints.contents import read_checkpoint
-from tests.lab.agents import poll, updates_of, weights_of
+from tests.lab.agents import poll, updates_of, watched, weights_of
 from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV
 from tests.lab.evolution import AGENTS, CONFIGS, PAYING_ENV, STEPS, flat, make_agent, noises, pays, reference
 from tests.unit.agents.test_agent import assert_same_bits
@@ -167,3 +167,13 @@ def test_a_resumed_trial_learns_what_one_without_a_stop_learns(run: str, env: st
     while whole.optimizer.num_updates < 3:
         whole.train()
     assert_same_bits(weights_of(whole), weights_of(resumed))
+
+
+@pytest.mark.key("num_workers")
+@each_agent
+def test_all_workers_play_and_an_update_has_all_their_directions(run: str) -> None:
+    agent = make_agent(run, num_workers=2, num_envs_per_worker=1)
+    updates = watched(agent)
+    agent.train()
+    assert len(updates[0].batch) == 4
+    assert len(set(updates[0].batch["seeds"].tolist())) == 4

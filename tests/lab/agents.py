@@ -52,6 +52,7 @@ class PlacementPool(InlineTaskPool):
     def place(
         self, name: str, resources: Resources | None, make: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Actor[Any]:
+        assert isinstance(make, type), "Ray places objects of classes only"
         self.placed[name] = resources
         return super().place(name, resources, make, *args, **kwargs)
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from rlexp.agents.evolution.learner import ARSLearner, ESLearner, EvolutionLearner, EvolutionLearning
-from rlexp.agents.evolution.policy import ChangedPolicies, EvolutionPolicies, PolicyNoise
+from rlexp.agents.evolution.policy import ChangedPolicies, EvolutionPolicies, RolloutPlan
 from rlexp.agents.evolution.worker import EvolutionWorker
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.workers import MakeWorker, WorkerParts
@@ -40,20 +40,20 @@ class EvolutionAgent(SyncSamplesAgent[EvolutionKeysT]):
     def waits_for(self) -> str:
         return f"{2 * self.config.num_directions:,} episodes have ended"
 
-    def make_worker(self) -> MakeWorker:
-        config = self.config
-        return partial(
-            EvolutionWorker,
-            num_directions=config.directions_per_call,
-            eval_prob=config.eval_prob,
-            offset=self.offset,
-        )
+    def worker_class(self) -> MakeWorker:
+        return EvolutionWorker
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         config, policies = self.config, self.policies
-        scale = PolicyNoise(config.noise_stdev, config.action_noise_std)
+        plan = RolloutPlan(
+            num_directions=config.directions_per_call,
+            eval_prob=config.eval_prob,
+            offset=self.offset,
+            noise_stdev=config.noise_stdev,
+            action_noise_std=config.action_noise_std,
+        )
         own_seed = derive_seed(seed, "worker", worker_index, "exploration")
-        parts = policies.network, policies.actions, scale, config.num_envs_per_worker, own_seed, num_threads
+        parts = policies.network, policies.actions, plan, config.num_envs_per_worker, own_seed, num_threads
         return WorkerParts(make_policy=partial(ChangedPolicies, *parts))
 
     def train_batch_config(self) -> TrainBatchConfig:

@@ -35,12 +35,17 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class PolicyNoise:
-    """How much noise there is."""
+class RolloutPlan:
+    """What a worker plays in each call, and with how much noise."""
 
-    weights: float
+    num_directions: int
+    eval_prob: float
+    """Episodes without noise for each direction, on average."""
+    offset: float
+    """Number that is taken from each reward."""
+    noise_stdev: float
     """Standard deviation of the noise on the weights."""
-    actions: float
+    action_noise_std: float
     """Standard deviation of the noise on continuous actions."""
 
 
@@ -53,7 +58,7 @@ class ChangedPolicies:
         self,
         network: PolicyAndCriticsConfig,
         actions: CategoricalActions | PlainActions,
-        scale: PolicyNoise,
+        plan: RolloutPlan,
         num_envs: int,
         seed: int,
         num_threads: int | None = None,
@@ -61,7 +66,7 @@ class ChangedPolicies:
         """Draw noise on actions from ``seed``; ``num_threads`` are for the forward passes of a process of its own."""
         self._networks = [make_acting_network(network, num_threads) for _ in range(num_envs)]
         self._trained = trained_names(network)
-        self._actions, self._scale = actions, scale
+        self._actions, self.plan = actions, plan
         self._noisy = np.zeros(num_envs, bool)
         self._rng = np.random.default_rng(seed)
         self._weights: Weights = {}
@@ -77,9 +82,9 @@ class ChangedPolicies:
     def compute_actions(self, obs: Array) -> Array:
         parts = [network.inputs(obs[env : env + 1]) for env, network in enumerate(self._networks)]
         inputs = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if self._scale.actions and isinstance(self._actions, PlainActions):
+        if self.plan.action_noise_std and isinstance(self._actions, PlainActions):
             drawn = self._rng.standard_normal(inputs.shape, np.float32)
-            inputs = inputs + np.float32(self._scale.actions) * self._noisy[:, None] * drawn
+            inputs = inputs + np.float32(self.plan.action_noise_std) * self._noisy[:, None] * drawn
         return self._actions.most_likely(inputs)
 
     def outputs(self, obs: Array) -> Outputs:
@@ -104,7 +109,7 @@ class ChangedPolicies:
         """Return the newest weights with the noise of a rollout, parameter after parameter."""
         names = [name for name in self._weights if self._trained is None or name in self._trained]
         numbers = noise(rollout.seed, sum(self._weights[name].size for name in names))
-        numbers *= np.float32(rollout.sign * self._scale.weights)
+        numbers *= np.float32(rollout.sign * self.plan.noise_stdev)
         changed, start = dict(self._weights), 0
         for name in names:
             weight = self._weights[name]

@@ -34,17 +34,12 @@ class EvolutionWorker:
     begins with other weights than it ends with, and long ones count as often as short ones.
     """
 
-    def __init__(self, spec: WorkerSpec, num_directions: int, eval_prob: float, offset: float) -> None:
-        """Play ``num_directions`` in each call, and ``eval_prob`` episodes without noise for each of them.
-
-        ``offset`` is taken from each reward.
-        """
+    def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._num_directions, self._eval_prob, self._offset = num_directions, eval_prob, offset
         self._env = spec.make_env()
         policy = spec.make_policy()
         assert isinstance(policy, ChangedPolicies)
-        self._policy = policy
+        self._policy, self._plan = policy, policy.plan
         moments = spec.rollout.observation_filter
         self._filter = None if moments is None else MeanStdFilter(moments)
         self._hooks = make_hooks(spec, self._env)
@@ -64,7 +59,7 @@ class EvolutionWorker:
     def sample(self, num_steps_sampled: int) -> tuple[SampleBatch, SampleInfo]:
         """Play both episodes of each of the next directions; return a row for each direction."""
         started = time.perf_counter()
-        seeds = self._rng.integers(LARGEST_SEED, size=self._num_directions)
+        seeds = self._rng.integers(LARGEST_SEED, size=self._plan.num_directions)
         rollouts = [Rollout(seed, sign) for seed in seeds.tolist() for sign in (1, -1)]
         num_evaluations = self._num_evaluations()
         playing = _Playing(self._env.num_envs, rollouts + [Rollout(0, 0)] * num_evaluations, self._policy)
@@ -74,7 +69,7 @@ class EvolutionWorker:
             episodes = Episodes(*_parts(episodes), self._hooks.drain_metrics())
         info = SampleInfo(
             worker_index=self._spec.index,
-            num_rows=self._num_directions,
+            num_rows=self._plan.num_directions,
             num_env_steps=playing.num_env_steps,
             episodes=episodes,
             weights_version=self._weights_version,
@@ -107,7 +102,7 @@ class EvolutionWorker:
 
     def _num_evaluations(self) -> int:
         """Return the number of episodes without noise in this call: at least one with each weights."""
-        drawn = int(self._rng.binomial(self._num_directions, self._eval_prob))
+        drawn = int(self._rng.binomial(self._plan.num_directions, self._plan.eval_prob))
         is_first = self._evaluated_version != self._weights_version
         self._evaluated_version = self._weights_version
         return max(drawn, int(is_first))
@@ -130,7 +125,7 @@ class EvolutionWorker:
             stepping_s += time.perf_counter() - stepping_from
             acting_s += stepping_from - acting_from
             finished = counter.add(rewards, terminated | truncated, infos)
-            learned = clip_rewards(rewards, self._spec.rollout.clip_rewards) - self._offset
+            learned = clip_rewards(rewards, self._spec.rollout.clip_rewards) - self._plan.offset
             playing.add(np.where(resetting, 0.0, learned), ~resetting, finished)
             if self._hooks is not None:
                 self._hooks.playing = playing.rollout_of != IDLE
