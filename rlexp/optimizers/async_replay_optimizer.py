@@ -12,7 +12,7 @@ import numpy as np
 
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 from rlexp.metrics import Mean, Stopwatch
-from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerRunner
+from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE, LearnerRunner, LearnerTime
 from rlexp.optimizers.pacing import DataPathConfig, Pacing, WeightPublisher
 from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
 from rlexp.optimizers.replay_shards import ReplayShards, StoreCalls
@@ -28,8 +28,6 @@ STEP_TIMEOUT_S = 0.05
 """Seconds after which a step returns even if no call completed, so that its caller can check the time."""
 QUEUE_SHARE_WAITED = 0.5
 """Most that a step waits, as a share of the learner's queued work, since replay in this process ends no wait."""
-BUSY_WAIT_SHARE = 0.2
-"""A learner is busy if it waits for data during less than this share of the time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +78,7 @@ class AsyncReplayOptimizer:
         self._weight_age = Mean()
         self._stopwatch = Stopwatch()
         self._publisher = WeightPublisher(source, learner_runner, config.min_weight_publish_s, config.num_gatherers)
-        self._learner_time_seen_s = dict.fromkeys(LEARNER_PARTS, 0.0)
+        self._learner_time = LearnerTime(learner_runner)
 
     @property
     def num_updates(self) -> int:
@@ -144,7 +142,7 @@ class AsyncReplayOptimizer:
 
     def stats(self) -> dict[str, Any]:
         lap = self._stopwatch.drain()
-        time_share = self._learner_time_share(lap.elapsed_s)
+        time_share = self._learner_time.shares(lap.elapsed_s)
         return {
             **self._learner_runner.stats(),
             **source_figures(self._source),
@@ -244,11 +242,6 @@ class AsyncReplayOptimizer:
             shard, keys = output.origin.shard, output.origin.keys
             if output.td_errors is not None and shard in self._shards:
                 self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, output.td_errors)
-
-    def _learner_time_share(self, elapsed_s: float) -> dict[str, float]:
-        now_s = dict(self._learner_runner.time_s)
-        seen_s, self._learner_time_seen_s = self._learner_time_seen_s, now_s
-        return {part: min((now_s[part] - seen_s[part]) / max(elapsed_s, 1e-9), 1.0) for part in now_s}
 
     def _bottleneck(self, learner_wait_share: float) -> str:
         """Return ``learner`` if it is busy, ``workers`` if replay or pacing waits for samples, else ``replay``."""

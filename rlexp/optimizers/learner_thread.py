@@ -25,6 +25,10 @@ LEARNER_PARTS = ("wait", "learning", "copying_weights")
 """The parts of the thread's time."""
 
 
+BUSY_WAIT_SHARE = 0.2
+"""A learner is busy if it waits for data during less than this share of the time."""
+
+
 STOP_TIMEOUT_S = 60.0
 """Most seconds to wait for the update in progress when the thread is stopped."""
 
@@ -136,6 +140,20 @@ def learner_figures(runner: LearnerRunner[Any], learner: Learner) -> dict[str, A
     }
 
 
+class LearnerTime:
+    """Turns the seconds of a runner into shares of the time since the last call; owned by one optimizer."""
+
+    def __init__(self, runner: LearnerRunner[Any]) -> None:
+        self._runner = runner
+        self._seen_s = dict.fromkeys(LEARNER_PARTS, 0.0)
+
+    def shares(self, elapsed_s: float) -> dict[str, float]:
+        """Return the share of each of LEARNER_PARTS in the ``elapsed_s`` seconds since the last call."""
+        now_s = dict(self._runner.time_s)
+        seen_s, self._seen_s = self._seen_s, now_s
+        return {part: min((now_s[part] - seen_s[part]) / max(elapsed_s, 1e-9), 1.0) for part in now_s}
+
+
 class LearnerThread(Generic[OriginT]):
     """A LearnerRunner with a thread, which owns the learner from ``start`` to ``stop``.
 
@@ -147,8 +165,12 @@ class LearnerThread(Generic[OriginT]):
 
     learns_in_step = False
 
-    def __init__(self, learner: Learner, queue_capacity: int) -> None:
-        """Let ``queue_capacity`` batches wait; they hide the latency of replay calls."""
+    def __init__(self, learner: Learner, queue_capacity: int, copy_interval: int | None = None) -> None:
+        """Let ``queue_capacity`` batches wait; they hide the latency of replay calls.
+
+        Weights are copied every ``copy_interval`` updates too, without a request. A request that comes after the last
+        update would wait for the next one, which may never come if workers are held until they get newer weights.
+        """
         self._learner = learner
         self._pending: PendingUpdates[OriginT] = PendingUpdates(learner)
         self.queue_capacity = queue_capacity
@@ -158,6 +180,7 @@ class LearnerThread(Generic[OriginT]):
         self._in_queue: queue.Queue[tuple[OriginT, SampleBatch]] = queue.Queue()
         self._out_queue: queue.SimpleQueue[LearnerOutput[OriginT]] = queue.SimpleQueue()
         self._has_output = threading.Event()
+        self._copy_interval = copy_interval
         self._weights_requested = threading.Event()
         self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
         self._stopping = threading.Event()
@@ -264,7 +287,7 @@ class LearnerThread(Generic[OriginT]):
         self._last_update_s = time.perf_counter() - learned_from
         self.time_s["learning"] += self._last_update_s
         self._report(learned)
-        self._copy_weights_if_requested()
+        self._copy_weights_if_due()
 
     def _read_oldest_result(self) -> None:
         """Wait for one update, if any is pending. A batch may arrive meanwhile, and the next wait hides its update."""
@@ -279,8 +302,10 @@ class LearnerThread(Generic[OriginT]):
             self._out_queue.put(LearnerOutput(origin, num_rows, result.td_errors))
             self._has_output.set()
 
-    def _copy_weights_if_requested(self) -> None:
-        if self._weights_requested.is_set():
+    def _copy_weights_if_due(self) -> None:
+        num_newer = self._learner.num_updates - self._snapshot.version
+        is_due = self._copy_interval is not None and num_newer >= self._copy_interval
+        if is_due or self._weights_requested.is_set():
             copied_from = time.perf_counter()
             self._weights_requested.clear()
             self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())

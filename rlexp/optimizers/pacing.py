@@ -102,26 +102,37 @@ class WeightPublisher:
         learner_runner: LearnerRunner[Any],
         min_interval_s: float | None,
         num_gatherers: int,
+        min_updates: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Publish at most once in ``min_interval_s``; None: once in the time to send weights, 0 without gatherers."""
+        """Publish at most once in ``min_interval_s`` and ``min_updates``.
+
+        None: once in the time to send weights, 0 without gatherers.
+        """
         self._source = source
         self._learner_runner = learner_runner
         self._min_interval_s = min_interval_s
         self._num_gatherers = num_gatherers
+        self._min_updates = min_updates
         self._clock = clock
         self._published_version = -1
         self._next_s = -1.0
+
+    @property
+    def version(self) -> int:
+        """The version that was published last, which workers have or get next; -1 before the first."""
+        return self._published_version
 
     def publish(self) -> None:
         """Request weights if a worker is due, and publish the newest ones, unless it is too early."""
         now = self._clock()
         if self._published_version >= 0 and now < self._next_s:
             return
-        if self._source.weights_wanted():
+        due = self._published_version + self._min_updates if self._published_version >= 0 else 0
+        if self._learner_runner.num_updates + 1 >= due and self._source.weights_wanted():
             self._learner_runner.request_weights()
         snapshot = self._learner_runner.latest_weights()
-        if snapshot.version > self._published_version:
+        if snapshot.version >= due:
             self._source.publish(snapshot.version, snapshot.weights)
             self._published_version = snapshot.version
             self._next_s = now + self._interval_s(snapshot.weights)

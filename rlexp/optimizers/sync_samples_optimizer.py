@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.policy_optimizer import Counters, source_figures
 from rlexp.policy import InterruptedLearningError, Learner, LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.fragment import SampleInfo, whole_rows
 from rlexp.rollout.source import Sample, SampleSource
-from rlexp.sample_batch import FrameRows, SampleBatch, SentRows, WrittenRows
+from rlexp.sample_batch import SampleBatch, SentRows
 
 COLLECT_TIMEOUT_S = 0.05
 """Seconds after which a step returns even if no sample arrived, so that its caller can check the time."""
@@ -35,8 +34,6 @@ class TrainBatchConfig:
     """Number of workers; each contributes to every train batch."""
     overlaps: bool
     """Whether the next batch is sampled while this one is learned, with the previous weights (``sample_async``)."""
-    by_call: bool = False
-    """Whether each call of a worker is a train batch, and all workers are kept busy (A3C)."""
     least_env_steps: int = 0
     """Least env steps beside ``size``, which counts rows then (ES)."""
     calls_for_more: int = 0
@@ -99,8 +96,6 @@ class SyncSamplesOptimizer:
         self._learner = learner
         self._config = config
         self._collected = Collected()
-        self._waiting: deque[Sample] = deque()
-        """Train batches by themselves that have arrived."""
         self._num_fragments_lost = 0
         self._infos: list[SampleInfo] = []
         self._weight_age = Mean()
@@ -125,7 +120,7 @@ class SyncSamplesOptimizer:
         If ``should_stop`` interrupts learning, the batch stays complete and not learned.
         """
         with self._stopwatch.lap("workers"):
-            samples = self._arrived()
+            samples = self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
             for sample in samples:
                 self._collect(sample)
             if not samples and self._is_incomplete():
@@ -133,7 +128,7 @@ class SyncSamplesOptimizer:
         if self._is_incomplete():
             return
         taken, self._collected = self._collected, Collected()
-        if self._config.overlaps and not self._config.by_call:
+        if self._config.overlaps:
             with self._stopwatch.lap("workers"):
                 self._ask_ahead()
         with self._stopwatch.lap("learner"):
@@ -189,14 +184,6 @@ class SyncSamplesOptimizer:
     def stop(self) -> None:
         self._source.stop()
 
-    def _arrived(self) -> list[Sample]:
-        """Return samples that belong to this train batch."""
-        if not self._config.by_call:
-            return self._source.poll(self.counters.num_steps_sampled, self._num_wanted())
-        if not self._waiting:  # those that wait are learned before workers are asked for more, or they would grow old
-            self._waiting += self._source.poll(self.counters.num_steps_sampled)
-        return [self._waiting.popleft()] if self._waiting else []
-
     def _num_wanted(self) -> int:
         """Return the number of worker calls that the train batch still needs, with those in flight."""
         config = self._config
@@ -207,8 +194,6 @@ class SyncSamplesOptimizer:
 
     def _is_incomplete(self) -> bool:
         """Whether rows are missing, or calls of this train batch are still in flight."""
-        if self._config.by_call:
-            return not self._collected.num_calls
         return self._num_wanted() > 0 or (self._source.num_in_flight > 0 and not self._config.overlaps)
 
     def _collect(self, sample: Sample) -> None:
@@ -251,14 +236,8 @@ class SyncSamplesOptimizer:
 def _each_freed(batches: list[SentRows]) -> Iterator[SampleBatch]:
     """Yield the rows of each batch and remove it; otherwise a large train batch would be in memory three times."""
     while batches:
-        yield _whole(batches.pop(0))
-
-
-def _whole(batch: SentRows) -> SampleBatch:
-    """Return rows with their observations in full."""
-    assert not isinstance(batch, WrittenRows)
-    return batch.stacks() if isinstance(batch, FrameRows) else batch
+        yield whole_rows(batches.pop(0))
 
 
 def _columns(batch: SentRows) -> dict[str, np.ndarray[Any, Any]]:
-    return dict(_whole(batch).columns)
+    return dict(whole_rows(batch).columns)

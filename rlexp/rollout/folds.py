@@ -285,3 +285,49 @@ class Advantages:
             following = deltas[step] + decays[step] * following
             advantages[step] = following
         return advantages
+
+
+IS_STEP = "is_step"
+"""Whether a row is an env step, ``[B]`` bool; other rows have the observation after the step before them."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A Fold that keeps steps in order, so that the learner itself can follow what came after each of them.
+
+    A segment is steps of one env without a gap: to the end of its episode, or to the end of the fragment.
+    """
+
+    gamma: float
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
+        """Return the segments of env 0 among the first ``num_starts`` steps, then of env 1, and so on.
+
+        Each valid step is a row; the rows of a segment are followed by one more, which is not a step: its observation
+        follows the last step, and its other columns have no meaning. So the row after a step has the observation after
+        it. DISCOUNTS is ``gamma``, or 0 where the episode terminated.
+        """
+        valid = stream.valid[:num_starts]
+        ends = (stream.terminated | stream.truncated)[:num_starts] | ~np.append(
+            valid[1:], np.zeros_like(valid[:1]), axis=0
+        )
+        envs, steps = np.nonzero(valid.T)
+        is_last = ends[steps, envs]
+        rows_of_step = 1 + is_last
+        step_of, env_of = np.repeat(steps, rows_of_step), np.repeat(envs, rows_of_step)
+        is_step = np.ones(len(step_of), bool)
+        is_step[rows_of_step.cumsum()[is_last] - 1] = False
+        seen = step_of + ~is_step
+        columns = {
+            OBS: stream.obs[seen, env_of],
+            ACTIONS: stream.actions[step_of, env_of],
+            REWARDS: stream.rewards[step_of, env_of],
+            DISCOUNTS: np.where(stream.terminated[step_of, env_of], 0.0, self.gamma).astype(np.float32),
+            IS_STEP: is_step,
+        }
+        outputs = {name: output[seen, env_of] for name, output in stream.outputs.items() if name != VF_PREDS}
+        return SampleBatch({**columns, **outputs})

@@ -131,6 +131,12 @@ class SampleInfo:
     """How often the worker read newer weights from shared memory; None if weights are sent to it."""
 
 
+def whole_rows(sent: SentRows) -> SampleBatch:
+    """Return rows with their observations in full."""
+    assert not isinstance(sent, WrittenRows)
+    return sent.stacks() if isinstance(sent, FrameRows) else sent
+
+
 def join_rows(parts: Sequence[SentRows]) -> SampleBatch | FrameRows:
     """Return the rows of ``parts`` in order as one batch, each frame once. ValueError for rows of different kinds."""
     plain = [part for part in parts if isinstance(part, SampleBatch)]

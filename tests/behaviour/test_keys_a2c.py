@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from rlexp.runs.checkpoints.contents import read_checkpoint
 from tests.lab.a2c import AGENTS, CONFIGS, LENGTH, NUM_ENVS, TINY, distance, make_agent, reference
-from tests.lab.agents import PlacementPool, updates_of, weights_of
+from tests.lab.agents import CountingPool, train_until, updates_of, watched, weights_of
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
 from tests.unit.agents.test_agent import assert_same_bits
 
@@ -57,14 +57,13 @@ def test_a3c_makes_a_step_for_each_fragment() -> None:
 
 
 def test_the_workers_of_a3c_are_all_busy_and_each_fragment_is_learned_once() -> None:
-    agent = make_agent("A3C", num_workers=3, pool=PlacementPool())
-    agent.optimizer.start()
-    while agent.optimizer.num_updates < 9:
-        agent.optimizer.step()
-    infos = agent.optimizer.drain_infos()
-    assert {info.worker_index for info in infos} == {0, 1, 2}
-    assert len(infos) == 9
-    assert agent.optimizer.counters.num_steps_trained == 9 * LENGTH * NUM_ENVS
+    agent = make_agent("A3C", num_workers=3, pool=CountingPool())
+    updates = watched(agent)
+    train_until(agent, updates, 9)
+    assert {len(update.batch) for update in updates} == {LENGTH * NUM_ENVS}
+    learned = [tuple(row) for update in updates for row in update.batch["obs"].tolist()]
+    assert len(set(learned)) == len(learned)
+    assert len({env for env, _, _ in learned}) == 3 * NUM_ENVS
 
 
 @pytest.mark.key("batch_mode", "gamma", "use_critic", "use_gae")

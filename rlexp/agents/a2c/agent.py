@@ -1,19 +1,17 @@
-"""A2C, A3C and PG: workers sample a train batch with the newest weights, then the learner makes one step on it."""
+"""A2C, A3C and PG: the learner makes one step of the policy gradient on each train batch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
 from rlexp.agents.a2c.learner import PolicyGradientConfig, PolicyGradientLearner
 from rlexp.agents.actor_critic.agent import ActorCriticAgent
-from rlexp.agents.sync_samples_agent import CALLS_PER_WORKER
+from rlexp.agents.async_samples_agent import AsyncSamplesAgent
+from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.config.keys.a2c import A2CConfig, A3CConfig, PGConfig, PolicyGradientKeys
-from rlexp.optimizers.policy_optimizer import Figures
-from rlexp.optimizers.sync_samples_optimizer import TrainBatchConfig
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 PolicyGradientKeysT = TypeVar("PolicyGradientKeysT", bound=PolicyGradientKeys)
@@ -23,8 +21,14 @@ class PolicyGradientAgent(ActorCriticAgent[PolicyGradientKeysT]):
     """An agent that follows the gradient of its policy."""
 
     def make_learner(self) -> PolicyGradientLearner:
+        seed = derive_seed(self.seed, "learner")
+        return PolicyGradientLearner(self.policies.network, self.policies.actions, self.learner_config(), seed)
+
+    def learner_config(self) -> PolicyGradientConfig:
+        """Return the learner's settings, and set the threads of this process for it."""
         config = self.config
-        learning = PolicyGradientConfig(
+        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
+        return PolicyGradientConfig(
             lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
             entropy_coeff=PiecewiseSchedule(config.entropy_coeff_schedule or ((0, config.entropy_coeff),)),
             adam_epsilon=config.adam_epsilon,
@@ -33,31 +37,23 @@ class PolicyGradientAgent(ActorCriticAgent[PolicyGradientKeysT]):
             sums_losses=config.SUMS_LOSSES,
             device=learner_device(config.num_gpus),
         )
-        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        seed = derive_seed(self.seed, "learner")
-        return PolicyGradientLearner(self.policies.network, self.policies.actions, learning, seed)
-
-    def stats(self) -> Figures:
-        return {}
 
 
-class A2CAgent(PolicyGradientAgent[A2CConfig]):
+class A2CAgent(PolicyGradientAgent[A2CConfig], SyncSamplesAgent[A2CConfig]):
     """A2C: advantage actor-critic with workers in step (Mnih et al. 2016, without the asynchrony)."""
 
 
-class A3CAgent(PolicyGradientAgent[A3CConfig]):
+class A3CAgent(PolicyGradientAgent[A3CConfig], AsyncSamplesAgent[A3CConfig]):
     """A3C (Mnih et al. 2016): the learner makes a step on each fragment as it arrives, and no worker waits.
 
     In the paper each worker computes the gradient of its own fragment, by the weights that it acted with. Here the
     learner computes it by its newest weights. The data is as old, and no ratio corrects for that, as in the paper.
     """
 
-    def train_batch_config(self) -> TrainBatchConfig:
-        return replace(super().train_batch_config(), size=1, by_call=True, overlaps=self.config.num_workers > 0)
-
-    def calls_per_worker(self) -> int:
-        return CALLS_PER_WORKER
+    @property
+    def num_steps_of_batch(self) -> int:
+        return 1
 
 
-class PGAgent(PolicyGradientAgent[PGConfig]):
+class PGAgent(PolicyGradientAgent[PGConfig], SyncSamplesAgent[PGConfig]):
     """PG: REINFORCE (Williams 1992), with the discounted return from each step to the end of its episode."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from rlexp.agents.actor_critic.policy import ActorCriticPolicies, ActorCriticPolicy
-from rlexp.agents.sync_samples_agent import SyncSamplesAgent
+from rlexp.agents.agent import Agent
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.rollout.folds import Advantages
@@ -15,7 +15,7 @@ from rlexp.schedules import derive_seed
 ActorCriticKeysT = TypeVar("ActorCriticKeysT", bound=ActorCriticKeys)
 
 
-class ActorCriticAgent(SyncSamplesAgent[ActorCriticKeysT]):
+class ActorCriticAgent(Agent[ActorCriticKeysT]):
     """An agent whose workers draw actions from a policy, and compute advantages by a value function."""
 
     POLICIES = ActorCriticPolicies

@@ -8,6 +8,7 @@ import torch
 
 from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
+from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
 from rlexp.cluster.pool.pool import Resources
@@ -21,7 +22,7 @@ TARGETS_FAR_ABOVE_CLIP = 10.0
 """Ratio of the mean value targets to ``vf_clip_param`` above which a notice is given."""
 
 
-class PPOAgent(ActorCriticAgent[PPOConfig]):
+class PPOAgent(ActorCriticAgent[PPOConfig], SyncSamplesAgent[PPOConfig]):
     """PPO (Schulman et al. 2017) with several workers that sample at the same time."""
 
     _has_noticed_targets = False

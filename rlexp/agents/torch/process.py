@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlexp.optimizers.async_replay_optimizer import BUSY_WAIT_SHARE
+from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE
 from rlexp.rollout.fragment import SampleInfo
 
 WINDOW_S = 5.0

@@ -6,9 +6,10 @@ Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
+from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
 from rlexp.config.keys.common import FactLine
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
@@ -20,42 +21,33 @@ from rlexp.config.keys.fields import (
     defaults_of,
 )
 from rlexp.config.keys.model import ActorCriticModelConfig
+from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 
 
 class SharedLayersModelConfig(ActorCriticModelConfig):
-    """The network of A2C and A3C, whose value function shares the layers of the policy."""
+    """A network whose value function shares the layers of the policy."""
 
     vf_share_layers: bool = True
+
+
+LEARNER_COLUMNS: Final = (
+    *("info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
+    *("info/learner/vf_explained_var", "info/learner/entropy", "info/learner/cur_entropy_coeff"),
+    *("info/learner/grad_norm", "info/learner/lr", "info/learner/cur_lr"),
+)
+LEARNER_LINE: Final = FactLine(
+    "learning", ("entropy {info/learner/entropy:short}", "gradient {info/learner/grad_norm:short}")
+)
 
 
 class PolicyGradientKeys(ActorCriticKeys):
     """The keys of an agent that follows the gradient of the policy, a step for each train batch."""
 
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
-        *("info/weight_age", "info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
-        *("info/learner/vf_explained_var", "info/learner/entropy", "info/learner/cur_entropy_coeff"),
-        *("info/learner/grad_norm", "info/learner/lr", "info/learner/cur_lr", "info/num_fragments_lost"),
-        "info/adam_step_share",
-        *("info/learner_time_share/workers", "info/learner_time_share/learner"),
-    )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
-        *ActorCriticKeys.DISPLAYED,
-        FactLine("learning", ("entropy {info/learner/entropy:short}", "gradient {info/learner/grad_norm:short}")),
-    )
     SUMS_LOSSES: ClassVar[bool] = True
     """Whether the loss is a sum over the rows of a train batch, or their mean."""
 
-
-class A2CConfig(PolicyGradientKeys):
-    """What is under ``config:`` for ``run: A2C``."""
-
-    num_workers: CountOrZero = 2
-    sample_batch_size: FragmentLength = 20
-    lr: Positive = 1e-4
     grad_norm_clipping: Positive | None = 40.0
-    train_batch_size: Count = 200
-    min_iter_time_s: PositiveOrZero | None = 10.0
-    model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
+    model: ActorCriticModelConfig = defaults_of(SharedLayersModelConfig)
 
     vf_loss_coeff: PositiveOrZero = 0.5
     """Weight of the value loss: half the squared error, summed over a train batch."""
@@ -64,22 +56,49 @@ class A2CConfig(PolicyGradientKeys):
     """Weight of the entropy bonus, summed over a train batch."""
 
 
-class A3CConfig(A2CConfig):
+class SyncPolicyGradientKeys(SyncSamplesKeys, PolicyGradientKeys):
+    """The keys of a policy gradient on train batches of the newest weights."""
+
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+        *("info/weight_age", *LEARNER_COLUMNS, "info/num_fragments_lost", "info/adam_step_share"),
+        *("info/learner_time_share/workers", "info/learner_time_share/learner"),
+    )
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (*SyncSamplesKeys.DISPLAYED, LEARNER_LINE)
+
+
+class A2CConfig(SyncPolicyGradientKeys):
+    """What is under ``config:`` for ``run: A2C``."""
+
+    num_workers: CountOrZero = 2
+    sample_batch_size: FragmentLength = 20
+    lr: Positive = 1e-4
+    train_batch_size: Count = 200
+    min_iter_time_s: PositiveOrZero | None = 10.0
+    grad_norm_clipping: Positive | None = 40.0
+    model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
+
+
+class A3CConfig(AsyncSamplesKeys, PolicyGradientKeys):
     """What is under ``config:`` for ``run: A3C``."""
 
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (*AsyncSamplesKeys.SAMPLES_COLUMNS, *LEARNER_COLUMNS)
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (*AsyncSamplesKeys.DISPLAYED, LEARNER_LINE)
+
+    num_workers: CountOrZero = 2
     sample_batch_size: FragmentLength = 10
+    lr: Positive = 1e-4
+    train_batch_size: Count = 1
     min_iter_time_s: PositiveOrZero | None = 5.0
-    sample_async: bool = True
+    grad_norm_clipping: Positive | None = 40.0
+    model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of train batches."""
+        """Yield the parent's keys, then the size of a train batch."""
         yield from super().ineffective_keys()
         yield "train_batch_size", "A3C makes a step for each fragment"
-        if self.num_workers:
-            yield "sample_async", "the workers of A3C never wait for each other"
 
 
-class PGConfig(PolicyGradientKeys):
+class PGConfig(SyncPolicyGradientKeys):
     """What is under ``config:`` for ``run: PG``."""
 
     SUMS_LOSSES: ClassVar[bool] = False
@@ -91,8 +110,10 @@ class PGConfig(PolicyGradientKeys):
     grad_norm_clipping: Positive | None = None
     train_batch_size: Count = 200
     vf_loss_coeff: PositiveOrZero = 0.5
+    entropy_coeff: PositiveOrZero = 0.0
     use_gae: bool = False
     use_critic: bool = False
+    model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
 
 class A2CExperiment(Experiment):

@@ -10,10 +10,9 @@ from pydantic import Field
 from rlexp.config.keys.common import ActionScaling, CommonConfig, PlayableActions
 from rlexp.config.keys.fields import Conflict, Fraction, PositiveOrZero, Schedule, defaults_of
 from rlexp.config.keys.model import ActorCriticModelConfig
-from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 
 
-class ActorCriticKeys(SyncSamplesKeys):
+class ActorCriticKeys(CommonConfig):
     """The keys of a policy, of its advantages and of its actions."""
 
     MASKS_ACTIONS: ClassVar[bool] = True

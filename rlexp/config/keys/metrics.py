@@ -106,7 +106,14 @@ _OPTIMIZER: Final = (
     Metric("info/train_throughput", "Rows trained on per second, in this iteration."),
 )
 """Metrics of every optimizer."""
-_AGENTS: Final = (Metric("info/num_target_updates", "How often the target network was updated.", is_counter=True),)
+_AGENTS: Final = (
+    Metric("info/num_target_updates", "How often the target network was updated.", is_counter=True),
+    Metric(
+        "info/num_steps_dropped",
+        "Env steps that were not learned since their policy was older than max_policy_lag.",
+        is_counter=True,
+    ),
+)
 """Counters that some agents have: their ``AGENT_COLUMNS`` name them."""
 _EVALUATION: Final = (
     Metric("evaluation/episode_reward_mean", f"Mean return {_NEWEST}."),
@@ -130,6 +137,13 @@ _OTHERS: Final = (
     Metric("info/learner_queue_size", "Batches that wait for the learner."),
     Metric("info/learner_queue_capacity", "Batches that may wait for the learner at most."),
     Metric("info/weight_age", "Optimizer steps that the workers' weights are behind the learner's, on average."),
+    Metric(
+        "info/policy_lag/mean",
+        "Updates by which the learner is ahead of the policy whose steps it learns, on average over the steps learned "
+        "in this iteration.",
+    ),
+    Metric("info/policy_lag/p95", "The same, for the step at the 95th percentile."),
+    Metric("info/policy_lag/max", "The same, for the oldest step; at most max_policy_lag."),
     Metric(
         "info/num_stale_priorities", "New priorities that came after their row had been overwritten, and were dropped."
     ),

@@ -20,10 +20,11 @@ from rlexp.config.keys.fields import (
     PositiveOrZero,
     defaults_of,
 )
+from rlexp.config.keys.model import ActorCriticModelConfig
 from rlexp.config.keys.sync_samples_keys import EpochKeys
 
 
-class PPOKeys(ActorCriticKeys, EpochKeys):
+class PPOKeys(EpochKeys, ActorCriticKeys):
     """The keys of PPO."""
 
     num_workers: CountOrZero = 2
@@ -33,6 +34,7 @@ class PPOKeys(ActorCriticKeys, EpochKeys):
     train_batch_size: Count = 4000
     sgd_minibatch_size: Count = 128
     num_sgd_iter: Count = 30
+    model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
     num_learners: Count = 1
     """Number of learners that share each minibatch; several have a process each.
@@ -81,7 +83,7 @@ class PPOConfig(PPOKeys):
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
-        *ActorCriticKeys.DISPLAYED,
+        *EpochKeys.DISPLAYED,
         FactLine(
             "learning",
             (

@@ -1,4 +1,4 @@
-"""Both folds by hand, and both accumulators against models that look at one env, one step at a time."""
+"""All folds by hand, and both accumulators against models that look at one env, one step at a time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rlexp.rollout import folds
 from rlexp.rollout.folds import (
     ADVANTAGES,
     DIST_INPUTS,
+    IS_STEP,
     VALUE_TARGETS,
     VF_PREDS,
     Advantages,
@@ -21,6 +22,7 @@ from rlexp.rollout.folds import (
     Fold,
     FragmentAccumulator,
     NStep,
+    Segments,
 )
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
@@ -378,3 +380,47 @@ def test_memory_is_free_again_once_episodes_have_ended(monkeypatch: pytest.Monke
     steps = [make_steps(0, [1] * 400, [GOES_ON, TRUNCATED] * 200)]
     accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
     assert all(accumulator.push(make_fragment(steps, t, t + 4)) is not None for t in range(0, 400, 4))
+
+
+def segment_rows(steps: list[Step], start: int, stop: int, gamma: float) -> list[tuple[int, float, float, bool]]:
+    """Return observation, reward, discount and whether it is a step, of each row of one env."""
+    rows: list[tuple[int, float, float, bool]] = []
+    for t in range(start, stop):
+        if steps[t].is_reset:
+            continue
+        ends = steps[t].ending != GOES_ON
+        discount = 0.0 if steps[t].ending in (TERMINATED, BOTH) else gamma
+        rows.append((steps[t].obs, steps[t].reward, discount, True))
+        if ends or t == stop - 1:
+            rows.append((steps[t].obs + 1, 0.0, 0.0, False))
+    return rows
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(streams(), st.sampled_from([0.9, 0.0]))
+def test_segments_are_steps_in_order_each_followed_by_the_observation_after_it(
+    stream: tuple[list[list[Step]], list[int]], gamma: float
+) -> None:
+    envs, lengths = stream
+    accumulator = FragmentAccumulator(Segments(gamma))
+    stop = 0
+    for length in lengths:
+        start, stop = stop, stop + length
+        batch = accumulator.push(make_fragment(envs, start, stop))
+        expected = [row for env in envs for row in segment_rows(env, start, stop, gamma)]
+        is_step = batch[IS_STEP]
+        assert batch[OBS][:, 0].tolist() == [row[0] for row in expected]
+        assert is_step.tolist() == [row[3] for row in expected]
+        assert batch[REWARDS][is_step].tolist() == [row[1] for row in expected if row[3]]
+        assert batch[DISCOUNTS][is_step].tolist() == pytest.approx([row[2] for row in expected if row[3]])
+        assert (batch[ACTIONS][is_step] == -batch[OBS][is_step, 0]).all()
+        assert (batch[OUTPUT] == 10 * batch[OBS][:, 0]).all()
+
+
+def test_segments_of_whole_episodes_are_these_episodes() -> None:
+    endings = [GOES_ON, TERMINATED, GOES_ON, GOES_ON, TRUNCATED, GOES_ON, GOES_ON]
+    accumulator = EpisodeAccumulator(Segments(0.9), min_steps=1)
+    batch = accumulator.push(make_fragment([make_steps(0, [1] * 7, endings)], 0, 7))
+    assert batch is not None
+    assert batch[OBS][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert batch[IS_STEP].tolist() == [True, True, False, True, True, False]

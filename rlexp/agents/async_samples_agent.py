@@ -1,0 +1,64 @@
+"""Agents that learn from samples as they come: workers never wait, and there is no replay."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from rlexp.agents.agent import Agent
+from rlexp.agents.workers import WorkerLinks
+from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
+from rlexp.optimizers.async_samples_optimizer import AsyncSamplesConfig, AsyncSamplesOptimizer
+from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
+from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
+from rlexp.policy import Learner
+from rlexp.rollout.source import SampleSource
+from rlexp.schedules import derive_seed
+
+AsyncSamplesKeysT = TypeVar("AsyncSamplesKeysT", bound=AsyncSamplesKeys)
+
+
+class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
+    """An agent whose learner trains on fragments as they come, in a thread of its own if others sample."""
+
+    optimizer: AsyncSamplesOptimizer
+
+    def waits_for(self) -> str:
+        return f"the train batch has {self.num_steps_of_batch:,} rows"
+
+    @property
+    def num_steps_of_batch(self) -> int:
+        """Least env steps of a train batch."""
+        return self.config.train_batch_size
+
+    def make_source(self) -> SampleSource:
+        depth = self.config.max_sample_requests_in_flight_per_worker
+        return self.place_workers(WorkerLinks(depth, max_weight_sync_delay=0, shares_weights=True))
+
+    def make_optimizer(self, learner: Learner, source: SampleSource) -> AsyncSamplesOptimizer:
+        config = self.config
+        path = AsyncSamplesConfig(
+            train_batch_size=self.num_steps_of_batch,
+            steps_per_call=config.fragment_length * config.num_envs_per_worker,
+            num_passes=config.num_sgd_iter,
+            num_slots=config.minibatch_buffer_size if config.num_sgd_iter > 1 else 1,
+            broadcast_interval=config.broadcast_interval,
+            replay_proportion=config.replay_proportion,
+            num_replay_slots=config.replay_buffer_num_slots,
+            max_policy_lag=config.max_policy_lag,
+        )
+        return AsyncSamplesOptimizer(
+            self.pool,
+            source,
+            self._make_runner(learner),
+            path,
+            np.random.default_rng(derive_seed(self.stream_seed, "old_fragments")),
+        )
+
+    def _make_runner(self, learner: Learner) -> LearnerRunner[int]:
+        """Return a thread for the learner; without other players it learns in this one, for repeatable runs."""
+        config = self.config
+        if config.num_workers == 0 and self.board is None:
+            return InlineLearnerRunner(learner)
+        return LearnerThread(learner, config.learner_queue_size, config.broadcast_interval)
