@@ -11,19 +11,19 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (69, 9_150),
+    "agents": (76, 9_700),
     "api": (8, 1_450),
     "board": (42, 9_150),
     "cluster": (23, 4_250),
     "commands": (15, 3_450),
     "compare": (22, 4_700),
-    "config": (63, 12_100),
+    "config": (65, 12_500),
     "envs": (14, 3_350),
     "models": (14, 2_350),
-    "optimizers": (8, 1_700),
+    "optimizers": (10, 2_100),
     "processes": (7, 1_150),
     "replay": (14, 2_850),
-    "rollout": (17, 3_750),
+    "rollout": (17, 3_800),
     "runs": (15, 3_550),
     "search": (16, 3_600),
     "terminal": (18, 4_350),

@@ -1,4 +1,4 @@
-"""A2C, A3C and PG learn: one step of Adam on the gradient of a whole train batch."""
+"""A2C, A3C and PG learn: one step of Adam on the gradient of a whole train batch. IMPALA and APPO derive from it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from torch import Tensor
 
 from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.epochs import explained_variance, refuse_divergence
+from rlexp.agents.torch.flat_adam import RMSPropConfig
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
-from rlexp.models.torch_distributions import distribution_of, numbered_actions
+from rlexp.models.torch_distributions import Distribution, distribution_of, numbered_actions
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
-COLUMNS = (OBS, ACTIONS, ADVANTAGES, VALUE_TARGETS)
-FIGURES = ("total_loss", "policy_loss", "vf_loss", "entropy", "vf_explained_var", "grad_norm")
+Columns = Mapping[str, Tensor]
+"""The columns ``[B, ...]`` of a train batch, on the learner's device."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,37 @@ class PolicyGradientConfig:
     sums_losses: bool
     """Whether the loss is a sum over the rows of a train batch, or their mean."""
     device: str = "cpu"
+    rmsprop: RMSPropConfig | None = None
+    """RMSProp's settings; None: Adam moves the weights."""
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """The results of the network for the rows of a train batch."""
+
+    distribution: Distribution
+    taken: Tensor
+    """The actions that were taken, as ``numbered_actions`` returns them."""
+    logp: Tensor
+    """The logarithms ``[B]`` of their probabilities now."""
+    values: Tensor
+    """``[B]``."""
+    reference: Distribution | None = None
+    """The distributions of the policy with which the learned one is compared."""
+    reference_logp: Tensor | None = None
+    """The logarithms ``[B]`` of the probabilities of ``taken`` in that policy."""
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What the rows of a train batch are worth."""
+
+    advantages: Tensor
+    """``[B]``."""
+    targets: Tensor
+    """What the values move towards ``[B]``."""
+    counts: Tensor | None = None
+    """1 for a row that is learned, else 0 ``[B]``; None: all are."""
 
 
 class PolicyGradientLearner:
@@ -51,20 +83,47 @@ class PolicyGradientLearner:
     def __init__(self, network: ActorCriticConfig, actions: Actions, config: PolicyGradientConfig, seed: int) -> None:
         self._config, self._actions = config, actions
         device = torch.device(config.device)
-        self._trained = TrainedNetwork(
-            lambda: ActorCritic(network), seed, device, config.adam_epsilon, config.grad_norm_clipping
-        )
-        self._module, self._adam = self._trained.module, self._trained.adam
-        self._network = differentiable(self._module)
-        self._staging = BatchStaging(COLUMNS, device, num_slots=1)
+        self._trained = self.make_network(network, seed, device)
+        self._adam = self._trained.adam
+        self._network = differentiable(self._trained.module)
+        self._staging = BatchStaging(self.columns, device, num_slots=1)
         self._num_steps_sampled = 0
         self.num_updates = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a train batch needs."""
+        return OBS, ACTIONS, ADVANTAGES, VALUE_TARGETS
+
+    def make_network(self, network: ActorCriticConfig, seed: int, device: torch.device) -> TrainedNetwork[ActorCritic]:
+        """Return the network with its Adam."""
+        settings = self._config.adam_epsilon, self._config.grad_norm_clipping, self._config.rmsprop
+        return TrainedNetwork(lambda: ActorCritic(network), seed, device, *settings)
+
+    def passed(self, columns: Columns) -> ForwardPass:
+        """Return the results of a forward pass, from which ``credit`` and losses are computed."""
+        inputs, values = self._network.forward(columns[OBS])
+        taken = numbered_actions(self._actions, columns[ACTIONS])
+        distribution = distribution_of(self._actions, inputs)
+        return ForwardPass(distribution, taken, distribution.log_prob(taken), values)
+
+    def credit(self, columns: Columns, passed: ForwardPass) -> Credit:
+        """Return what the workers computed."""
+        return Credit(columns[ADVANTAGES], columns[VALUE_TARGETS])
+
+    def policy_losses(self, columns: Columns, passed: ForwardPass, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses ``-log pi(a|s) A`` ``[B]``, and their gradient by the inputs ``[B, K]``."""
+        return -passed.logp * advantages, -advantages.unsqueeze(1) * passed.distribution.log_prob_gradient(passed.taken)
+
+    def figures(self, columns: Columns, passed: ForwardPass) -> Mapping[str, Tensor]:
+        """Return further figures about a train batch, by name."""
+        return {}
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
-        """Make one step on a train batch, which has COLUMNS; it is too short to be interrupted by ``should_stop``.
+        """Make one step on a train batch, which has ``columns``; it is too short to be interrupted by ``should_stop``.
 
         Raises TrialError if the loss or its gradient is not finite: nothing can be learned from there on.
         """
@@ -73,9 +132,9 @@ class PolicyGradientLearner:
         entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
         self._adam.zero_grad()
         figures = self._backward(columns, entropy_coeff)
-        figures.append(self._adam.step(lr))
+        figures["grad_norm"] = self._adam.step(lr)
         self.num_updates += 1
-        stats = dict(zip(FIGURES, torch.stack(figures).tolist(), strict=True))
+        stats = dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
         hint = "lower lr, set grad_clip or clip_rewards"
         refuse_divergence(stats["total_loss"], stats["grad_norm"], self.num_updates, hint)
         return LearnResult(stats | {"cur_entropy_coeff": entropy_coeff, "lr": lr})
@@ -94,25 +153,31 @@ class PolicyGradientLearner:
         self._trained.load_state_dict(state)
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
 
-    def _backward(self, columns: Mapping[str, Tensor], entropy_coeff: float) -> list[Tensor]:
-        """Add the gradient of the loss of rows ``[B]``, and return the figures but for the norm of the gradient.
+    def _backward(self, columns: Columns, entropy_coeff: float) -> dict[str, Tensor]:
+        """Add the gradient of the loss of rows ``[B]``, and return figures by name.
 
-        A row's loss is ``-log pi(a|s) A + c 1/2 (V(s) - R)^2 - e H`` (Mnih et al. 2016, algorithm S3, and section 4
+        A row's loss is its policy's, plus ``c 1/2 (V(s) - R)^2 - e H`` (Mnih et al. 2016, algorithm S3, and section 4
         for the entropy H). Rows are added up, or averaged.
         """
-        config, advantages, targets = self._config, columns[ADVANTAGES], columns[VALUE_TARGETS]
-        weight = 1.0 if config.sums_losses else 1.0 / len(advantages)
-        inputs, values = self._network.forward(columns[OBS])
-        taken = numbered_actions(self._actions, columns[ACTIONS])
-        distribution = distribution_of(self._actions, inputs)
-        of_inputs = (-weight * advantages).unsqueeze(1) * distribution.log_prob_gradient(taken)
+        passed = self.passed(columns)
+        values, distribution = passed.values, passed.distribution
+        credit = self.credit(columns, passed)
+        counts = torch.ones_like(values) if credit.counts is None else credit.counts
+        weights = counts if self._config.sums_losses else counts / counts.sum()
+        losses, of_inputs = self.policy_losses(columns, passed, credit.advantages)
         if entropy_coeff:
-            of_inputs -= (weight * entropy_coeff) * distribution.entropy_gradient()
-        error = values.detach() - targets
-        self._network.backward(of_inputs, (weight * config.vf_loss_coeff) * error)
-        with torch.no_grad():
-            policy_loss = -weight * (distribution.log_prob(taken) * advantages).sum()
-            vf_loss = 0.5 * weight * error.square().sum()
-            entropy = distribution.entropy()
-            total = policy_loss + config.vf_loss_coeff * vf_loss - (weight * entropy_coeff) * entropy.sum()
-            return [total, policy_loss, vf_loss, entropy.mean(), explained_variance(targets, values)]
+            of_inputs -= entropy_coeff * distribution.entropy_gradient()
+        errors = values - credit.targets
+        self._network.backward(weights.unsqueeze(1) * of_inputs, (weights * self._config.vf_loss_coeff) * errors)
+        entropies = distribution.entropy()
+        policy_loss, vf_loss = (weights * losses).sum(), 0.5 * (weights * errors.square()).sum()
+        learned = slice(None) if credit.counts is None else counts > 0
+        bonus = entropy_coeff * (weights * entropies).sum()
+        return {
+            "total_loss": policy_loss + self._config.vf_loss_coeff * vf_loss - bonus,
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": (counts * entropies).sum() / counts.sum(),
+            "vf_explained_var": explained_variance(credit.targets[learned], values[learned]),
+            **self.figures(columns, passed),
+        }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rlexp.agents.torch.flat_adam import FlatAdam
+from rlexp.agents.torch.flat_adam import FlatOptimizer
 from rlexp.errors import TrialError
 from rlexp.policy import InterruptedLearningError
 from rlexp.rollout.evaluation import ShouldStop
@@ -39,7 +39,7 @@ class Epochs:
     num_updates: int
     """SGD steps so far."""
 
-    def __init__(self, number: int, minibatch_size: int, network: nn.Module, adam: FlatAdam, seed: int) -> None:
+    def __init__(self, number: int, minibatch_size: int, network: nn.Module, adam: FlatOptimizer, seed: int) -> None:
         """Take ``number`` epochs in minibatches of about ``minibatch_size`` rows; ``adam`` moves ``network``."""
         self._number, self._minibatch_size = number, minibatch_size
         self._network, self._adam = network, adam

@@ -1,4 +1,4 @@
-"""Adam for all parameters of a network at once, with clipping of the gradient's norm.
+"""Adam or RMSProp for all parameters of a network at once, with clipping of the gradient's norm.
 
 It flushes subnormal numbers (in float32, below 1.2e-38) to 0, as processors compute with them far more slowly.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
@@ -204,6 +205,69 @@ class FlatAdam:
         fresh = {name: torch.zeros_like(tensor) for name, tensor in self.state_dict().items()}
         for name, tensor in self.state_dict().items():
             tensor.copy_((state or fresh)[name])
+
+
+@dataclass(frozen=True)
+class RMSPropConfig:
+    """The settings of RMSProp (Hinton's lecture 6e), as torch has it."""
+
+    decay: float
+    """Decay of the mean of the squared gradient per step."""
+    momentum: float
+    epsilon: float
+    """Added to the root of that mean."""
+
+
+class FlatRMSProp:
+    """RMSProp instead of FlatAdam, with the same calls."""
+
+    gradient: Tensor
+    """The gradients of all parameters ``[N]``; may be changed between ``backward`` and ``step``."""
+
+    def __init__(self, parameters: FlatParameters, config: RMSPropConfig, max_norm: float | None) -> None:
+        """Scale gradients with a norm above ``max_norm`` down to it; None: never."""
+        self._parameters = parameters
+        self._max_norm = max_norm
+        self.gradient = parameters.make_gradient()
+        parameters.values.grad = self.gradient
+        self._torch_rmsprop = torch.optim.RMSprop(
+            [parameters.values], alpha=config.decay, eps=config.epsilon, momentum=config.momentum
+        )
+        names = ("square_avg", "momentum_buffer") if config.momentum else ("square_avg",)
+        self._state = {name: torch.zeros_like(self.gradient) for name in names}
+        self._torch_rmsprop.state[parameters.values] = {**self._state, "step": torch.zeros(())}
+
+    def zero_grad(self) -> None:
+        """Set the gradient to 0, since ``backward`` adds to it."""
+        self.gradient.zero_()
+
+    def step(self, lr: float) -> Tensor:
+        """Move the parameters along the gradient that ``backward`` computed; return its norm before scaling."""
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
+        if self._max_norm is not None:
+            self.gradient.div_(((norm + 1e-6) / self._max_norm).clamp(min=1.0))
+        self._torch_rmsprop.param_groups[0]["lr"] = lr
+        self._torch_rmsprop.step()
+        return norm
+
+    def step_share(self) -> None:
+        """Return None: this is Adam's figure."""
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors that a step changes, with the parameters."""
+        return [self._parameters.values, *self._state.values()]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the means ``[N]`` by torch's names."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what ``state_dict`` returned; what it lacks starts anew."""
+        for name, tensor in self._state.items():
+            tensor.copy_(state[name] if name in state else torch.zeros_like(tensor))
+
+
+FlatOptimizer = FlatAdam | FlatRMSProp
 
 
 def _host_copy(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rlexp.agents.torch.device import use_precision
-from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
+from rlexp.agents.torch.flat_adam import FlatAdam, FlatOptimizer, FlatParameters, FlatRMSProp, RMSPropConfig
 from rlexp.agents.torch.process import keep_freed_memory
 from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.policy import Weights
@@ -29,8 +29,9 @@ class TrainedNetwork(Generic[ModuleT]):
         device: torch.device,
         adam_epsilon: float,
         grad_norm_clipping: float | None,
+        rmsprop: RMSPropConfig | None = None,
     ) -> None:
-        """Make the network on ``device``, with first weights that are drawn from ``seed``."""
+        """Make the network on ``device``, with first weights that are drawn from ``seed``; Adam without ``rmsprop``."""
         use_precision("float32", device)
         if device.type == "cpu":
             keep_freed_memory()
@@ -38,7 +39,11 @@ class TrainedNetwork(Generic[ModuleT]):
             torch.manual_seed(seed)
             self.module = make().to(device)
         self.parameters = FlatParameters(self.module)
-        self.adam = FlatAdam(self.parameters, adam_epsilon, grad_norm_clipping)
+        self.adam: FlatOptimizer = (
+            FlatAdam(self.parameters, adam_epsilon, grad_norm_clipping)
+            if rmsprop is None
+            else FlatRMSProp(self.parameters, rmsprop, grad_norm_clipping)
+        )
 
     def stats(self) -> Mapping[str, float | None]:
         return {"adam_step_share": self.adam.step_share()}

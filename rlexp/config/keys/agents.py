@@ -24,6 +24,7 @@ from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
 from rlexp.config.keys.entry_points import PackageEntry, entry_points
 from rlexp.config.keys.evolution import ARSExperiment, ESExperiment
 from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.impala import APPOExperiment, IMPALAExperiment
 from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment
 from rlexp.config.keys.sac import SACExperiment
@@ -88,6 +89,8 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "TD3": TD3Experiment,
         "APEX_DDPG": ApexDDPGExperiment,
         "SAC": SACExperiment,
+        "IMPALA": IMPALAExperiment,
+        "APPO": APPOExperiment,
         "ES": ESExperiment,
         "ARS": ARSExperiment,
     }

@@ -175,7 +175,9 @@ def _episodes_of_pg(translation: Translation) -> None:
 
 def _entropy_bonus(translation: Translation) -> None:
     """Turn the sign of an entropy coefficient that RLlib up to 0.6.4 added to the loss."""
-    node = translation.find("config.entropy_coeff") if built_in_base(translation.run) in {"A2C", "A3C"} else None
+    if built_in_base(translation.run) not in {"A2C", "A3C", "IMPALA"}:
+        return
+    node = translation.find("config.entropy_coeff")
     if node is None or not isinstance(node.value, int | float) or isinstance(node.value, bool) or node.value >= 0:
         return
     translation.put("config.entropy_coeff", -node.value, node)

@@ -103,7 +103,7 @@ def test_a_key_of_other_agents_names_them(write: Write, key: str, hint: str) -> 
 @pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
-        ("IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
+        ("R2D2", "R2D2 is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
         ("apexx", "unknown agent apexx", "did you mean APEX?"),
         ("3", "run must be the name of an agent, got 3", f"use {agents()}"),
         ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", f"use {agents()}"),
@@ -586,7 +586,7 @@ class TestOverrides:
             ("=1", "an override must be key.path=value"),
             ("a..b=1", "an override must be key.path=value"),
             ("lr=[1", "not valid YAML: expected ',' or ']', but got '<stream end>'"),
-            ("run=IMPALA", "IMPALA is an algorithm of RLlib that rlexp does not have"),
+            ("run=R2D2", "R2D2 is an algorithm of RLlib that rlexp does not have"),
             ("config=3", "config must be a mapping, got 3"),
             ("model=", None),
         ],

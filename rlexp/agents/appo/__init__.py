@@ -1,0 +1,1 @@
+"""APPO: IMPALA with PPO's clipped loss, and a target network for its V-trace."""

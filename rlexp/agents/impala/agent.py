@@ -1,0 +1,46 @@
+"""IMPALA: an actor-critic agent whose learner corrects for the age of its workers' policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from rlexp.agents.a2c.agent import PolicyGradientAgent
+from rlexp.agents.a2c.learner import PolicyGradientConfig
+from rlexp.agents.async_samples_agent import AsyncSamplesAgent
+from rlexp.agents.impala.learner import IMPALALearner, VTraceClips
+from rlexp.agents.torch.flat_adam import RMSPropConfig
+from rlexp.agents.workers import WorkerParts
+from rlexp.config.keys.impala import IMPALAConfig, VTraceKeys
+from rlexp.rollout.folds import Segments
+from rlexp.schedules import derive_seed
+
+VTraceKeysT = TypeVar("VTraceKeysT", bound=VTraceKeys)
+
+
+class VTraceAgent(PolicyGradientAgent[VTraceKeysT], AsyncSamplesAgent[VTraceKeysT]):
+    """What IMPALA and APPO share: workers send steps in order if the learner needs them so."""
+
+    def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        parts = super().worker_parts(worker_index, seed, num_threads)
+        return replace(parts, fold=Segments(self.config.gamma)) if self.config.vtrace else parts
+
+    def learner_config(self) -> PolicyGradientConfig:
+        config = self.config
+        rmsprop = RMSPropConfig(config.decay, config.momentum, config.epsilon) if config.opt_type == "rmsprop" else None
+        return replace(super().learner_config(), rmsprop=rmsprop)
+
+    def clips(self) -> VTraceClips | None:
+        """Return the limits of V-trace; None without it."""
+        config = self.config
+        if not config.vtrace:
+            return None
+        return VTraceClips(config.vtrace_clip_rho_threshold, config.vtrace_clip_pg_rho_threshold)
+
+
+class IMPALAAgent(VTraceAgent[IMPALAConfig]):
+    """IMPALA (Espeholt et al. 2018)."""
+
+    def make_learner(self) -> IMPALALearner:
+        network, actions, seed = self.policies.network, self.policies.actions, derive_seed(self.seed, "learner")
+        return IMPALALearner(network, actions, self.learner_config(), self.clips(), seed)

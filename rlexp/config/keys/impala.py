@@ -1,0 +1,177 @@
+"""The keys of IMPALA (Espeholt et al. 2018) and APPO (after Luo et al. 2020), and their properties for other rooms.
+
+Defaults are RLlib 0.6.6's unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from rlexp.config.keys.a2c import LEARNER_COLUMNS, PolicyGradientKeys, SharedLayersModelConfig
+from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
+from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
+from rlexp.config.keys.common import FactLine
+from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.fields import (
+    Count,
+    CountOrZero,
+    Fraction,
+    FragmentLength,
+    Positive,
+    PositiveFraction,
+    PositiveOrZero,
+    defaults_of,
+)
+
+
+class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys):
+    """The keys that IMPALA and APPO share."""
+
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+        *AsyncSamplesKeys.SAMPLES_COLUMNS,
+        *(*LEARNER_COLUMNS, "info/learner/kl"),
+        *("info/learner_time_share/wait", "info/learner_time_share/learning"),
+    )
+    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+        *AsyncSamplesKeys.DISPLAYED,
+        FactLine(
+            "learning",
+            (
+                "kl {info/learner/kl:short}",
+                "entropy {info/learner/entropy:short}",
+                "explained {info/learner/vf_explained_var:short}",
+                "gradient {info/learner/grad_norm:short}",
+            ),
+        ),
+    )
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *ActorCriticKeys.KEPT_BY_PBT,
+        *("vtrace", "minibatch_buffer_size", "replay_proportion", "replay_buffer_num_slots"),
+    )
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = ActorCriticKeys.ROLLOUT_KEYS | {"vtrace"}
+
+    num_workers: CountOrZero = 2
+    sample_batch_size: FragmentLength = 50
+    lr: Positive = 5e-4
+    train_batch_size: Count = 500
+    min_iter_time_s: PositiveOrZero | None = 10.0
+    grad_norm_clipping: Positive | None = 40.0
+    model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
+
+    vtrace: bool
+    """Correct for the age of the policy that acted by V-trace (Espeholt et al. 2018). False: train on the advantages
+    that the workers computed, without a correction."""
+
+    vtrace_clip_rho_threshold: Positive = 1.0
+    """Most that the ratio of probabilities of the learned policy to the one that acted weighs in value targets."""
+
+    vtrace_clip_pg_rho_threshold: Positive = 1.0
+    """The same in the gradient of the policy."""
+
+    opt_type: Literal["adam", "rmsprop"] = "adam"
+    """What moves the weights along their gradient: Adam, or RMSProp as in the paper of IMPALA."""
+
+    decay: Fraction = 0.99
+    """Decay of RMSProp's mean of the squared gradient, per update."""
+
+    momentum: Fraction = 0.0
+    """RMSProp's momentum."""
+
+    epsilon: Positive = 0.1
+    """RMSProp's epsilon, added to the root of that mean. Adam's is ``adam_epsilon``."""
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's keys, then keys of the optimizer, of V-trace or of advantages."""
+        yield from super().ineffective_keys()
+        if self.opt_type == "adam":
+            yield from ((key, "opt_type is adam") for key in ("decay", "momentum", "epsilon"))
+        else:
+            yield "adam_epsilon", "opt_type is rmsprop"
+        if self.vtrace:
+            for key in ("lambda", "use_gae", "use_critic"):
+                yield key, "vtrace is true"
+        else:
+            for key in ("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"):
+                yield key, "vtrace is false"
+
+
+class IMPALAConfig(VTraceKeys):
+    """What is under ``config:`` for ``run: IMPALA``."""
+
+    vtrace: bool = True
+    vf_loss_coeff: PositiveOrZero = 0.5
+    entropy_coeff: PositiveOrZero = 0.01
+
+
+class APPOConfig(VTraceKeys):
+    """What is under ``config:`` for ``run: APPO``."""
+
+    SUMS_LOSSES: ClassVar[bool] = False
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+        *VTraceKeys.AGENT_COLUMNS,
+        *("info/learner/cur_kl_coeff", "info/num_target_updates"),
+    )
+
+    vtrace: bool = True
+    """Compute advantages by V-trace (Espeholt et al. 2018), with a target network as the learned policy. False: train
+    on the advantages that the workers computed. RLlib's default up to 1.1 was false."""
+
+    vf_loss_coeff: PositiveOrZero = 0.5
+    """Weight of the value loss: half the squared error, on average over a train batch."""
+
+    entropy_coeff: PositiveOrZero = 0.01
+    """Weight of the entropy bonus, on average over a train batch."""
+
+    clip_param: Positive = 0.4
+    """Distance of the probability ratio from 1 at which it is clipped."""
+
+    use_kl_loss: bool = False
+    """Add a penalty on the KL divergence from the target network's policy, or without V-trace from the one that
+    acted."""
+
+    kl_coeff: PositiveOrZero = 1.0
+    """Initial coefficient of this penalty. At each update of the target network it is multiplied by 1.5 if the
+    divergence is above 2 ``kl_target``, and by 0.5 if it is below half of ``kl_target``."""
+
+    kl_target: Positive = 0.01
+    """The divergence towards which ``kl_coeff`` is adapted."""
+
+    target_update_frequency: Count = 1
+    """Updates of the learner between two updates of the target network, in multiples of ``num_sgd_iter`` *
+    ``minibatch_buffer_size``."""
+
+    tau: PositiveFraction = 1.0
+    """Share of the way to the learned weights that an update moves the target network's. 1: a copy."""
+
+    @property
+    def target_interval(self) -> int:
+        """Updates of the learner between two updates of the target network."""
+        slots = self.minibatch_buffer_size if self.num_sgd_iter > 1 else 1
+        return self.target_update_frequency * self.num_sgd_iter * slots
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's keys, then keys of the KL penalty and of the target network."""
+        yield from super().ineffective_keys()
+        if not self.use_kl_loss:
+            yield from ((key, "use_kl_loss is false") for key in ("kl_coeff", "kl_target"))
+        if not self.vtrace:
+            yield from ((key, "vtrace is false") for key in ("target_update_frequency", "tau"))
+
+
+class IMPALAExperiment(Experiment):
+    """An experiment with IMPALA."""
+
+    AGENT: ClassVar[str] = "rlexp.agents.impala.agent:IMPALAAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    run: Literal["IMPALA"]
+    config: IMPALAConfig = defaults_of(IMPALAConfig)
+
+
+class APPOExperiment(Experiment):
+    """An experiment with APPO."""
+
+    AGENT: ClassVar[str] = "rlexp.agents.appo.agent:APPOAgent"
+    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    run: Literal["APPO"]
+    config: APPOConfig = defaults_of(APPOConfig)

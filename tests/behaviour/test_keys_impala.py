@@ -1,0 +1,229 @@
+"""The keys of IMPALA, APPO and A3C through their agents; each test fails if its key is ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from rlexp.rollout.folds import IS_STEP, LOGP
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.sample_batch import OBS
+from tests.lab.a2c import distance
+from tests.lab.agents import CountingPool, train_until, updates_of, watched, weights_of
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, episode_length, episode_terminates
+from tests.lab.impala import CONFIGS, LENGTH, NUM_ENVS, TINY, make_agent, reference
+from tests.unit.agents.test_agent import assert_same_bits
+
+each_agent = pytest.mark.parametrize("run", sorted(CONFIGS))
+FOLLOWED: dict[str, Any] = {"adam_epsilon": 1.0, "replay_proportion": 1.0, "replay_buffer_num_slots": 4, "lr": 0.1}
+"""Old fragments, so that ratios are not 1. Adam takes no notice of a factor of all gradients, unless its epsilon is
+large."""
+
+
+@pytest.mark.key("vf_loss_coeff", "entropy_coeff", "grad_norm_clipping", "lr", "adam_epsilon", "vtrace")
+@pytest.mark.key("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold")
+@each_agent
+@pytest.mark.parametrize(
+    ("key", "value", "other"),
+    [
+        ("vf_loss_coeff", 2.0, 0.1),
+        ("entropy_coeff", 50.0, 0.0),
+        ("grad_norm_clipping", 0.1, 10.0),
+        ("lr", 0.3, 0.1),
+        ("adam_epsilon", 1.0, 0.1),
+        ("vtrace_clip_rho_threshold", 0.3, 1.0),
+        ("vtrace_clip_pg_rho_threshold", 0.3, 1.0),
+    ],
+)
+def test_a_step_follows_the_equations(run: str, key: str, value: float, other: float) -> None:
+    agent = make_agent(run, "CartPole-v1", **FOLLOWED | {key: value})
+    update = updates_of(agent, 3)[-1]
+    expected, figures = reference(agent.config, update)
+    assert distance(update, expected) < 2e-5
+    stats = update.result.stats
+    assert {name: stats[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
+    assert distance(update, reference(agent.config, update, **{key: other})[0]) > 1e-4
+
+
+@pytest.mark.key("clip_param", "use_kl_loss", "kl_coeff")
+@pytest.mark.parametrize("vtrace", [True, False])
+@pytest.mark.parametrize(
+    ("keys", "other"),
+    [
+        ({"clip_param": 0.01}, {"clip_param": 0.4}),
+        ({"use_kl_loss": True, "kl_coeff": 20.0}, {"use_kl_loss": False}),
+        ({"use_kl_loss": True, "kl_coeff": 20.0}, {"kl_coeff": 1.0}),
+    ],
+)
+def test_the_loss_of_appo_follows_its_equations(vtrace: bool, keys: dict[str, Any], other: dict[str, Any]) -> None:
+    passes: dict[str, Any] = {"num_sgd_iter": 3, "minibatch_buffer_size": 2}
+    agent = make_agent("APPO", "CartPole-v1", **FOLLOWED | {"vtrace": vtrace} | passes | keys)
+    update = updates_of(agent, 5)[-1]
+    expected, figures = reference(agent.config, update)
+    assert distance(update, expected) < 2e-5
+    stats = update.result.stats
+    assert {name: stats[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
+    assert distance(update, reference(agent.config, update, **other)[0]) > 1e-5
+
+
+@pytest.mark.key("opt_type", "decay", "momentum", "epsilon")
+@each_agent
+@pytest.mark.parametrize(("key", "other"), [("decay", 0.99), ("momentum", 0.0), ("epsilon", 0.1)])
+def test_rmsprop_moves_the_weights_as_torch_does(run: str, key: str, other: float) -> None:
+    keys: dict[str, Any] = {"opt_type": "rmsprop", "decay": 0.9, "momentum": 0.5, "epsilon": 1.0, "num_sgd_iter": 2}
+    agent = make_agent(run, "CartPole-v1", **keys)
+    update = updates_of(agent, 2)[-1]
+    assert distance(update, reference(agent.config, update)[0]) < 2e-5
+    assert distance(update, reference(agent.config, update, **{key: other})[0]) > 1e-4
+
+
+@pytest.mark.key("vtrace", "lambda")
+@each_agent
+def test_without_vtrace_the_advantages_of_the_workers_are_learned(run: str) -> None:
+    agent = make_agent(run, "CartPole-v1", vtrace=False, **FOLLOWED | {"lambda": 0.5})
+    update = updates_of(agent, 3)[-1]
+    assert IS_STEP not in update.batch
+    expected, _ = reference(agent.config, update)
+    assert distance(update, expected) < 2e-5
+    ineffective = dict(agent.config.ineffective_keys())
+    assert ineffective["vtrace_clip_rho_threshold"] == "vtrace is false"
+    assert dict(make_agent(run).config.ineffective_keys())["lambda"] == "vtrace is true"
+
+
+@pytest.mark.key("train_batch_size", "sample_batch_size", "gamma")
+@each_agent
+def test_a_train_batch_is_fragments_with_the_observation_after_each(run: str) -> None:
+    (update,) = updates_of(make_agent(run, gamma=0.5), 1)
+    is_step = update.batch[IS_STEP]
+    assert np.flatnonzero(~is_step).tolist() == [LENGTH + index * (LENGTH + 1) for index in range(2 * NUM_ENVS)]
+    assert (update.batch["discounts"][is_step] == 0.5).all()
+    steps = update.batch[OBS][:, 2]
+    assert steps[: LENGTH + 1].tolist() == list(range(LENGTH + 1))
+    assert update.num_steps_sampled == TINY["train_batch_size"]
+
+
+@pytest.mark.key("num_sgd_iter", "minibatch_buffer_size")
+@each_agent
+def test_batches_are_learned_several_times_in_turns(run: str) -> None:
+    updates = updates_of(make_agent(run, num_sgd_iter=2), 6)
+    firsts = [float(update.batch[LOGP].sum()) for update in updates]
+    assert firsts[0] == firsts[1] != firsts[2] == firsts[3]
+    ring = updates_of(make_agent(run, num_sgd_iter=3, minibatch_buffer_size=2), 6)
+    firsts = [float(update.batch[LOGP].sum()) for update in ring]
+    assert firsts[1] == firsts[3]
+    assert firsts[2] == firsts[4]
+
+
+@pytest.mark.key("target_update_frequency", "tau", "kl_target")
+def test_the_target_network_moves_every_so_many_updates() -> None:
+    keys: dict[str, Any] = {"num_sgd_iter": 2, "target_update_frequency": 2, "tau": 0.25, "use_kl_loss": True}
+    updates = updates_of(make_agent("APPO", "CartPole-v1", **keys, kl_target=1e9), 8)
+    name = "policy_head.weight"
+    for number, update in enumerate(updates, start=1):
+        before, after = update.before[f"target.{name}"], update.after[f"target.{name}"]
+        moved = before + 0.25 * (update.after[f"network.{name}"] - before) if number % 4 == 0 else before
+        np.testing.assert_allclose(after, moved, rtol=1e-5, atol=1e-7)
+    coefficients = [update.result.stats["cur_kl_coeff"] for update in updates]
+    assert coefficients == [1.0] * 4 + [0.5] * 4
+    assert updates[-1].after["target_updates"] == 2
+
+
+@pytest.mark.key("replay_proportion", "replay_buffer_num_slots")
+@each_agent
+def test_old_fragments_are_learned_again(run: str) -> None:
+    agent = make_agent(run, replay_proportion=1.0, replay_buffer_num_slots=2)
+    updates_of(agent, 5)
+    counters = agent.optimizer.counters
+    assert counters.num_steps_trained > 1.5 * counters.num_steps_sampled
+
+
+@pytest.mark.key("learner_queue_size", "max_sample_requests_in_flight_per_worker", "broadcast_interval")
+@each_agent
+def test_the_workers_calls_the_queue_and_the_broadcasts_are_as_many_as_told(run: str) -> None:
+    keys: dict[str, Any] = {
+        "learner_queue_size": 3,
+        "max_sample_requests_in_flight_per_worker": 3,
+        "broadcast_interval": 4,
+    }
+    agent = make_agent(run, num_workers=2, pool=CountingPool(), **keys)
+    updates = watched(agent)
+    assert agent.optimizer.stats()["learner_queue_capacity"] == 3
+    train_until(agent, updates, 9)
+    assert agent.source._turns._queue_depth == 3  # type: ignore[attr-defined]
+    assert agent.source.num_weight_syncs <= 2 * (1 + len(updates) // 4)
+
+
+@pytest.mark.key("max_policy_lag")
+@each_agent
+def test_nothing_older_than_the_limit_is_learned_by_workers_in_threads(run: str) -> None:
+    agent = make_agent(run, num_workers=2, pool=CountingPool(), max_policy_lag=1, num_sgd_iter=2)
+    updates = watched(agent)
+    train_until(agent, updates, 20)
+    stats = agent.optimizer.stats()
+    assert stats["policy_lag"]["max"] <= 1
+    assert len(updates) >= 20
+
+
+@pytest.mark.key("max_policy_lag")
+def test_a_limit_does_not_go_with_whole_episodes_or_rarer_broadcasts() -> None:
+    for keys in ({"batch_mode": "complete_episodes"}, {"broadcast_interval": 3}):
+        with pytest.raises(ValidationError, match="keys do not fit together"):
+            CONFIGS["APPO"].model_validate({"max_policy_lag": 2, **keys})
+    CONFIGS["APPO"].model_validate({"max_policy_lag": 3, "broadcast_interval": 3})
+
+
+@pytest.mark.key("batch_mode")
+@each_agent
+def test_whole_episodes_are_segments(run: str) -> None:
+    agent = make_agent(run, COUNTING_ENV, batch_mode="complete_episodes", train_batch_size=5)
+    (update,) = updates_of(agent, 1)
+    last = np.flatnonzero(~update.batch[IS_STEP]) - 1
+    ends = [(episode_length(int(episode)), episode_terminates(int(episode))) for episode in update.batch[OBS][last, 1]]
+    assert update.batch[OBS][last, 2].tolist() == [length - 1 for length, _ in ends]
+    assert (update.batch["discounts"][last] == 0).tolist() == [terminated for _, terminated in ends]
+    assert len(last) >= 1
+
+
+@pytest.mark.key("entropy_coeff_schedule", "lr_schedule")
+@each_agent
+def test_schedules_go_by_sampled_steps(run: str) -> None:
+    keys: dict[str, Any] = {"entropy_coeff_schedule": [[0, 1.0], [80, 0.0]], "lr_schedule": [[0, 1e-2], [80, 0.0]]}
+    updates = updates_of(make_agent(run, COUNTING_ENV, **keys), 2)
+    shares = [1 - min(update.num_steps_sampled, 80) / 80 for update in updates]
+    assert [update.result.stats["cur_entropy_coeff"] for update in updates] == pytest.approx(shares)
+    assert [update.result.stats["lr"] for update in updates] == pytest.approx([1e-2 * share for share in shares])
+    assert 0 < shares[0] < 1
+
+
+@each_agent
+def test_a_resumed_trial_learns_what_one_without_a_stop_learns(run: str, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"num_sgd_iter": 2, "minibatch_buffer_size": 2, "replay_proportion": 0.5}
+    keys |= {"replay_buffer_num_slots": 3, "timesteps_per_iteration": 60, "sample_batch_size": 7}
+    whole, first = make_agent(run, COUNTING_ENV, **keys), make_agent(run, COUNTING_ENV, **keys)
+    for agent in (whole, first):
+        agent.train()
+    path = first.save(tmp_path / "checkpoint_000001", {})
+    resumed = make_agent(run, COUNTING_ENV, checkpoint=read_checkpoint(path), **keys)
+    for agent in (whole, resumed):
+        agent.train()
+    assert_same_bits(weights_of(whole), weights_of(resumed))
+
+
+@pytest.mark.key("model.vf_share_layers")
+@each_agent
+def test_layers_are_shared_by_default(run: str) -> None:
+    assert make_agent(run, ENDLESS_ENV).policies.network.shares_torso
+    separate = {"fcnet_hiddens": [8], "vf_share_layers": False}
+    assert not make_agent(run, ENDLESS_ENV, model=separate).policies.network.shares_torso
+
+
+@each_agent
+def test_actions_that_are_numbers_are_learned(run: str) -> None:
+    updates = updates_of(make_agent(run, "Pendulum-v1", num_sgd_iter=3), 3)
+    assert all(update.largest_change() > 0 for update in updates)
+    assert abs(updates[0].result.stats["kl"]) < 1e-6
+    assert (updates[1].result.stats["kl"] > 1e-6) == (run == "IMPALA" or updates[1].after["target_updates"] == 0)
