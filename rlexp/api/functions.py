@@ -66,6 +66,7 @@ def run(
     overrides: Sequence[str] = (),
     seed: int | None = None,
     imports: Sequence[str] = (),
+    names: Sequence[str] = (),
     allow_unknown: bool = False,
     fit: bool = False,
     address: str | None = None,
@@ -91,10 +92,10 @@ def run(
         overrides: ``key.path=value`` each, for every experiment, as with ``-o``.
         seed: as the override ``config.seed``.
         imports: modules that register envs.
+        names: ``NAME=module:Class`` each, as with ``--map``.
         allow_unknown: leave unknown keys out, with a notice each.
         fit: reduce workers, replay shards, GPUs and replay to this machine or cluster.
-        address: ``HOST:PORT`` of a Ray cluster's head; None: what ``RLEXP_ADDRESS`` or ``RAY_ADDRESS`` names, else a
-            Ray of its own on this machine.
+        address: ``HOST:PORT`` of a Ray cluster; None: of ``RLEXP_ADDRESS`` or ``RAY_ADDRESS``, else an own Ray.
         quiet: print nothing.
         debug: also show what Ray prints.
 
@@ -102,8 +103,7 @@ def run(
         The run: its directory, its trials, their results and policies.
 
     Raises:
-        ConfigError: every problem of the experiments; nothing was created. The same holds for UsageError and
-            ResourceError.
+        ConfigError: every problem of the experiments; nothing was created, as after a UsageError or ResourceError.
         TrialError: trials failed, or the run was stopped. If trials failed, its ``run`` has the results.
         RlexpError: Ray did not start, or was lost.
         KeyboardInterrupt: on Ctrl-C in the main thread, once the trials have saved and ended.
@@ -132,6 +132,7 @@ def sweep(
     overrides: Sequence[str] = (),
     seed: int | None = None,
     imports: Sequence[str] = (),
+    names: Sequence[str] = (),
     allow_unknown: bool = False,
     fit: bool = False,
     address: str | None = None,
@@ -140,18 +141,18 @@ def sweep(
 ) -> Run:
     """Search the hyperparameters of one experiment and wait for the end, as ``rlexp sweep`` does.
 
-    What is searched, and how, its ``search`` section says, or overrides such as ``search.num_samples=20``. The other
-    arguments and the errors are the same as in :func:`rlexp.run`.
+    Its ``search`` section says how, or overrides such as ``search.num_samples=20``. For the rest see :func:`rlexp.run`.
 
     Args:
         experiments: an experiment file with one experiment, or a dict with one.
         allow_failures: how many trials may fail before it counts as failed.
-        out: see :func:`rlexp.run`, as for the others.
+        out: where the sweep's directory is made.
         name: the name of that directory.
         overwrite: whether a finished sweep of the same name is replaced.
         overrides: ``key.path=value`` each.
         seed: as the override ``config.seed``.
         imports: modules that register envs.
+        names: ``NAME=module:Class`` each, as with ``--map``.
         allow_unknown: leave unknown keys out, with a notice each.
         fit: reduce what does not fit this machine or cluster.
         address: the address of a Ray cluster.
@@ -381,8 +382,7 @@ def join(
         imports: modules that tasks may import.
         token: ``@FILE`` with an actor's join token; None: what ``RLEXP_BOARD_TOKEN`` names.
         keys: ``@FILE`` with a trainer's master key; None: what ``RLEXP_BOARD_MASTER`` names.
-        queue: the address of RabbitMQ or MQTT, over which fragments go; None: the value of ``RLEXP_QUEUE``, if it is
-            set.
+        queue: the address of RabbitMQ or MQTT, over which fragments go; None: the value of ``RLEXP_QUEUE``.
         insecure: allow a public address without TLS.
         quiet: print nothing.
 

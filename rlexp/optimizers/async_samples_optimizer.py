@@ -75,7 +75,7 @@ class AsyncSamplesOptimizer:
         self._source = source
         self._runner = learner_runner
         self._config = config
-        self._publisher = WeightPublisher(source, learner_runner, 0.0, 0, config.broadcast_interval)
+        self._publisher = WeightPublisher(source, learner_runner, 0.0, 0, min_updates=config.broadcast_interval)
         self._collected: deque[AgedRows] = deque()
         self._ring = BatchRing(config.num_slots, config.num_passes)
         self._old = OldFragments(config.replay_proportion, config.num_replay_slots, rng)

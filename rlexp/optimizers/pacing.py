@@ -102,8 +102,8 @@ class WeightPublisher:
         learner_runner: LearnerRunner[Any],
         min_interval_s: float | None,
         num_gatherers: int,
-        min_updates: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        min_updates: int = 1,
     ) -> None:
         """Publish at most once in ``min_interval_s`` and ``min_updates``.
 

@@ -71,8 +71,9 @@ def _found(text: str) -> Iterator[str]:
 
 
 def _hint(name: str) -> str:
-    names = [each.name for each in named_values()]
-    nearest = nearest_key(name) or next(iter(get_close_matches(name[:100], names, n=1)), None)
+    key = nearest_key(name)
+    names = [*(each.name for each in named_values()), *(() if key is None else (key,))]
+    nearest = next(iter(get_close_matches(name[:100], names, n=1)), key)
     return f"did you mean {nearest}?" if nearest else "rlexp explain, without a name, lists all keys"
 
 

@@ -21,13 +21,15 @@ import torch
 
 from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.config.keys.user_code import UserModules, folders_for
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
 from rlexp.envs.registry import EnvConfig, env_config_of
-from rlexp.errors import ResumeError, UsageError
+from rlexp.errors import EnvError, ResumeError, UsageError
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.runs.trial_files import write_video
@@ -35,8 +37,10 @@ from rlexp.sample_batch import OBS
 from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.resume import resume_run
+from tests.lab import ppo
 from tests.lab.agents import stopped_in_the_end
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, FILMED_ENV, PIXEL_ENV
+from tests.lab.masks import MASKED_WORLD
 from tests.lab.rollout import whole
 
 REPOSITORY = Path(__file__).parents[2]
@@ -346,3 +350,16 @@ def test_env_without_pictures_is_refused_with_what_its_class_needs(env: str, mes
         make_filmed_env(EnvConfig(f"tests.behaviour.test_keys_envs:{env}"))
     assert hint in (caught.value.hint or "")
     assert str(caught.value).count("tests.behaviour") == 1
+
+
+@pytest.mark.key("action_mask")
+def test_masks_are_obeyed_unless_action_mask_is_null() -> None:
+    for mask in ("auto", None):
+        config = {**ppo.TINY, "min_iter_time_s": 0.0, "action_mask": mask}
+        experiment = PPOExperiment.model_validate({"name": "m", "run": "PPO", "env": MASKED_WORLD, "config": config})
+        agent = stopped_in_the_end(PPOAgent(MASKED_WORLD, experiment.config, InlineTaskPool(), 0))
+        if mask is None:
+            with pytest.raises(EnvError, match="WorldEndedError"):
+                agent.train()
+        else:
+            assert agent.train()["timesteps_total"] > 0

@@ -59,9 +59,9 @@ def acted_by(agent: Agent[Any], t: int = 0) -> list[list[float]]:
     acted: dict[EpsilonGreedy, list[float]] = {}
     explore = EpsilonGreedy.__call__
 
-    def remember(self: EpsilonGreedy, actions: Array, epsilons: Array) -> Array:
+    def remember(self: EpsilonGreedy, actions: Array, epsilons: Array, *masks: Array | None) -> Array:
         acted.setdefault(self, epsilons.tolist())
-        return explore(self, actions, epsilons)
+        return explore(self, actions, epsilons, *masks)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EpsilonGreedy, "__call__", remember)

@@ -71,6 +71,10 @@ class Snapshots:
     def __init__(self) -> None:
         self.version = 0
 
+    @property
+    def num_updates(self) -> int:
+        return self.version
+
     def request_weights(self) -> None:
         self.version += 1
 

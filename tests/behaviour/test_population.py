@@ -375,6 +375,7 @@ OF_ENVS_AND_PROCESSES = {
         "num_gpus",
     ),
     *("num_cpus_for_driver", "env_config", "preprocessor_pref", "replay_storage", "discretize_actions", "monitor"),
+    "action_mask",
     *("v_min", "v_max", "board", "env_wrappers", "callbacks"),
 }
 """Keys that are not tried here."""

@@ -50,7 +50,7 @@ def test_default_of_a_key_is_said_once_where_agents_agree() -> None:
     rows = {row[0]: row for row in cells if len(row) == 5}
     assert rows["| `explore`"][2] == "`true`"
     assert rows["| `num_workers`"][2].startswith("DQN `0`, APEX `32`, PPO `2`, ")
-    assert rows["| `clip_param`"][2].endswith("(PPO, DDPPO only)")
+    assert rows["| `vf_clip_param`"][2].endswith("(PPO, DDPPO only)")
     assert rows["| `run`"][2] == "required"
 
 

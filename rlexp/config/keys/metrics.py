@@ -214,6 +214,8 @@ _OTHERS: Final = (
         "info/learner/clip_fraction",
         "The part of the newest train batch whose probability ratio was further from 1 than clip_param, 0 to 1.",
     ),
+    Metric("info/learner_time_share/wait", "The part of the time in which the learner's thread waited, 0 to 1."),
+    Metric("info/learner_time_share/learning", "The part of the time in which the learner's thread learned, 0 to 1."),
     Metric("info/learner_time_share/workers", "The part of the time in which the learner waited for samples, 0 to 1."),
     Metric("info/learner_time_share/learner", "The part of the time in which the learner trained, 0 to 1."),
     Metric("done", "Whether this is the last row of the trial."),

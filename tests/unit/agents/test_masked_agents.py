@@ -18,7 +18,7 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.errors import UsageError
 from rlexp.runs.checkpoints.contents import Checkpoint
-from tests.lab import critics, evolution, ppo, pqn
+from tests.lab import critics, evolution, impala, ppo, pqn
 from tests.lab.agents import PlacementPool, checkpoint_of, stopped_in_the_end, weights_of
 from tests.lab.checkpoints import trained
 from tests.lab.masks import MASKED_VECTOR, MASKED_WORLD, NUM_ACTIONS, TIC_TAC_TOE, MaskedWorld, watch_bootstraps
@@ -54,6 +54,8 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "A2C": ("A2C", {}),
     "A3C": ("A3C", {"num_workers": 0}),
     "PG": ("PG", {}),
+    "IMPALA": ("IMPALA", impala.TINY),
+    "APPO": ("APPO", {**impala.TINY, "num_sgd_iter": 2}),
     "PQN": ("PQN", pqn.TINY),
     "ES": ("ES", {**evolution.TINY, **evolution.OWN["ES"]}),
     "ARS": ("ARS", {**evolution.TINY, **evolution.OWN["ARS"]}),

@@ -18,6 +18,8 @@ import pytest
 
 from rlexp.config.keys.ddpg import DDPGConfig
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.evolution import ESConfig
+from rlexp.config.keys.impala import APPOConfig
 from rlexp.config.keys.metrics import KNOWN_METRICS
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.pqn import PQNConfig
@@ -42,7 +44,7 @@ from tests.unit.conftest import MakeRow, MakeTrial
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
 SCHEDULERS = list(get_args(SearchConfig.model_fields["scheduler"].annotation))
-AGENTS = (DQNConfig, PPOConfig, PQNConfig, DDPGConfig, SACConfig)
+AGENTS = (DQNConfig, PPOConfig, PQNConfig, DDPGConfig, SACConfig, APPOConfig, ESConfig)
 METRICS = [*COLUMNS, *(name for agent in AGENTS for name in agent.AGENT_COLUMNS), *KNOWN_METRICS]
 VALUES = [GRID, PYTHON_KEYS[0], *SAMPLERS, *SEARCHERS, *SCHEDULERS]
 
@@ -81,7 +83,7 @@ def test_explained_names_exist() -> None:
         ("env_runners/episode_return_mean", "episode_reward_mean (metric)"),
         ("asha", "  keys:    time_attr, grace_period, reduction_factor, brackets"),
         ("search.pbt.quantile_fraction", "  default: 0.25"),
-        ("clip_param", "  default: 0.3 (PPO, DDPPO)"),
+        ("vf_clip_param", "  default: 10.0 (PPO, DDPPO)"),
     ],
 )
 def test_explanation_has_other_spellings_and_keys_of_groups(
