@@ -70,6 +70,11 @@ class AsyncSamplesKeys(CommonConfig):
     """Most updates by which the learner may be ahead of the policy whose steps it learns. Older steps are dropped and
     counted in ``info/num_steps_dropped``; workers wait before that happens. Null: no limit."""
 
+    @property
+    def board_obstacle(self) -> str | None:
+        """Why actors cannot join an agent without replay."""
+        return "only agents with replay take fragments from a board, such as APEX"
+
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of passes, of old fragments and of workers."""
         yield from super().ineffective_keys()

@@ -140,8 +140,9 @@ def _use_flat_keys(translation: Translation, node: Node, kind: str, keys: Mappin
 
 
 def epsilon(translation: Translation) -> None:
-    """Read RLlib 2's ``epsilon``: a number, or [[0, first], [timestep, last]]."""
-    node = translation.take("config.epsilon")
+    """Read RLlib 2's ``epsilon``: a number, or [[0, first], [timestep, last]]; IMPALA has it for its RMSProp."""
+    is_key = ("config", "epsilon") in key_table(translation.run)
+    node = None if is_key else translation.take("config.epsilon")
     if node is None:
         return
     points = node.plain() if isinstance(node.value, tuple) else [[0, node.plain()], [0, node.plain()]]

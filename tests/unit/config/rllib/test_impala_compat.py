@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rlexp.config.keys.agents import AGENTS
+from rlexp.config.load import resolved_yaml
 from tests.lab.experiment_files import config_of, messages, planned, problems
 
 pytestmark = pytest.mark.usefixtures("in_own_folder")
@@ -60,3 +62,13 @@ def test_their_other_names(name: str) -> None:
 def test_another_clip_of_the_target_worker_is_refused() -> None:
     ((_, message, _),) = problems(planned, experiment("APPO", "target_worker_clipping: 3.0"))
     assert "another limit than 2" in message
+
+
+@pytest.mark.parametrize("run", AGENTS)
+def test_what_a_run_keeps_is_read_as_the_same_trial(run: str) -> None:
+    """A resolved file has every key of its agent, among them names that other agents had in old releases."""
+    env = "Pendulum-v1" if run in {"DDPG", "TD3", "APEX_DDPG"} else "CartPole-v1"
+    plan = planned(experiment(run, "seed: 1", env))
+    again = planned(resolved_yaml(plan))
+    assert again.trials == plan.trials
+    assert not [message for message in messages(again) if " is config." in message]
