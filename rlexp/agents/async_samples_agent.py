@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.workers import WorkerLinks
+from rlexp.agents.workers import WorkerLinks, rollout_fingerprint
 from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
 from rlexp.optimizers.async_samples_optimizer import AsyncSamplesConfig, AsyncSamplesOptimizer
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import Learner
 from rlexp.rollout.source import SampleSource
+from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed
 
 AsyncSamplesKeysT = TypeVar("AsyncSamplesKeysT", bound=AsyncSamplesKeys)
@@ -55,6 +57,12 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
             path,
             np.random.default_rng(derive_seed(self.stream_seed, "old_fragments")),
         )
+
+    def restore_optimizer(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
+        """Leave the rows of a checkpoint out if the workers make other ones now, such as without ``vtrace``."""
+        fingerprint = rollout_fingerprint(self.env_config, self.config, self.board is not None)
+        if state.get("rollout_fingerprint") == fingerprint:
+            super().restore_optimizer(state, arrays)
 
     def _make_runner(self, learner: Learner) -> LearnerRunner[int]:
         """Return a thread for the learner; without other players it learns in this one, for repeatable runs."""

@@ -161,11 +161,10 @@ def test_the_workers_calls_the_queue_and_the_broadcasts_are_as_many_as_told(run:
 @each_agent
 def test_nothing_older_than_the_limit_is_learned_by_workers_in_threads(run: str) -> None:
     agent = make_agent(run, num_workers=2, pool=CountingPool(), max_policy_lag=1, num_sgd_iter=2)
-    updates = watched(agent)
-    train_until(agent, updates, 20)
-    stats = agent.optimizer.stats()
-    assert stats["policy_lag"]["max"] <= 1
-    assert len(updates) >= 20
+    rows = [agent.train() for _ in range(20)]
+    lags = [row["info"]["policy_lag"] for row in rows]
+    assert 0 < max(lag["max"] for lag in lags) <= 1
+    assert rows[-1]["info"]["num_steps_trained"] > rows[-1]["info"]["num_steps_sampled"]
 
 
 @pytest.mark.key("max_policy_lag")
@@ -213,6 +212,19 @@ def test_a_resumed_trial_learns_what_one_without_a_stop_learns(run: str, tmp_pat
     assert_same_bits(weights_of(whole), weights_of(resumed))
 
 
+@each_agent
+def test_rows_of_another_kind_are_not_learned_after_a_restart(run: str, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"sample_batch_size": 7, "timesteps_per_iteration": 14}
+    agent = make_agent(run, COUNTING_ENV, **keys)
+    agent.train()
+    assert agent.optimizer.state()["collected"]
+    path = agent.save(tmp_path / "checkpoint_000001", {})
+    resumed = make_agent(run, COUNTING_ENV, checkpoint=read_checkpoint(path), vtrace=False, **keys)
+    for _ in range(3):
+        resumed.train()
+    assert resumed.optimizer.num_updates > 0
+
+
 @pytest.mark.key("model.vf_share_layers")
 @each_agent
 def test_layers_are_shared_by_default(run: str) -> None:
@@ -226,4 +238,4 @@ def test_actions_that_are_numbers_are_learned(run: str) -> None:
     updates = updates_of(make_agent(run, "Pendulum-v1", num_sgd_iter=3), 3)
     assert all(update.largest_change() > 0 for update in updates)
     assert abs(updates[0].result.stats["kl"]) < 1e-6
-    assert (updates[1].result.stats["kl"] > 1e-6) == (run == "IMPALA" or updates[1].after["target_updates"] == 0)
+    assert updates[1].result.stats["kl"] > 1e-6

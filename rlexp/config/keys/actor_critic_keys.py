@@ -12,17 +12,48 @@ from rlexp.config.keys.fields import Conflict, Fraction, PositiveOrZero, Schedul
 from rlexp.config.keys.model import ActorCriticModelConfig
 
 
-class ActorCriticKeys(CommonConfig):
-    """The keys of a policy, of its advantages and of its actions."""
+class PolicyActionKeys(CommonConfig):
+    """The keys of the actions of a policy that is not bound to the range of the env."""
 
     MASKS_ACTIONS: ClassVar[bool] = True
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
-        *("lambda_", "use_gae", "use_critic", "clip_actions", "normalize_actions")
-    }
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *CommonConfig.KEPT_BY_PBT,
-        *("use_critic", "clip_actions", "normalize_actions"),
-    )
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {"clip_actions", "normalize_actions"}
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "clip_actions", "normalize_actions")
+
+    clip_actions: bool = True
+    """Clip continuous actions to the bounds of the env. The learner uses the actions before clipping."""
+
+    normalize_actions: bool = False
+    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The learner uses the
+    actions before this. The env must have bounds."""
+
+    @property
+    def playable_actions(self) -> PlayableActions:
+        """A policy chooses each number of an action by itself."""
+        return PlayableActions(
+            spaces=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+            needs="the agent needs a Discrete, MultiDiscrete, MultiBinary or Box one",
+            hint="wrap the env so that its action is one number or one array of numbers, such as MultiDiscrete",
+        )
+
+    @property
+    def continuous_actions(self) -> ActionScaling | None:
+        """``normalize_actions`` also clips, so it has precedence."""
+        if self.normalize_actions:
+            return "normalized"
+        return "clipped" if self.clip_actions else None
+
+    def ineffective_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the parent's keys, then ``clip_actions`` if actions are scaled."""
+        yield from super().ineffective_keys()
+        if self.normalize_actions:
+            yield "clip_actions", "normalize_actions clips as well"
+
+
+class ActorCriticKeys(PolicyActionKeys):
+    """The keys of a policy, and of its advantages."""
+
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = PolicyActionKeys.ROLLOUT_KEYS | {"lambda_", "use_gae", "use_critic"}
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*PolicyActionKeys.KEPT_BY_PBT, "use_critic")
 
     model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
@@ -47,37 +78,13 @@ class ActorCriticKeys(CommonConfig):
     """Weights of the entropy bonus over sampled steps: a list of [timestep, weight]. Linear between them, constant
     after the last. Null: constant ``entropy_coeff``."""
 
-    clip_actions: bool = True
-    """Clip continuous actions to the bounds of the env. The learner uses the actions before clipping."""
-
-    normalize_actions: bool = False
-    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The learner uses the
-    actions before this. The env must have bounds."""
-
-    @property
-    def playable_actions(self) -> PlayableActions:
-        """The policy draws each number of an action from a distribution of its own."""
-        return PlayableActions(
-            spaces=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
-            needs="PPO, A2C, A3C and PG need a Discrete, MultiDiscrete, MultiBinary or Box one",
-            hint="wrap the env so that its action is one number or one array of numbers, such as MultiDiscrete",
-        )
-
-    @property
-    def continuous_actions(self) -> ActionScaling | None:
-        """``normalize_actions`` also clips, so it has precedence."""
-        if self.normalize_actions:
-            return "normalized"
-        return "clipped" if self.clip_actions else None
-
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of schedules, advantages and actions."""
+        """Yield the parent's keys, then keys of schedules and advantages."""
         yield from super().ineffective_keys()
         for is_ineffective, keys, reason in (
             (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
             (not self.use_gae, ("lambda",), "use_gae is false"),
             (not self.use_critic, ("vf_loss_coeff", "model.vf_share_layers"), "use_critic is false"),
-            (self.normalize_actions, ("clip_actions",), "normalize_actions clips as well"),
             (True, ("evaluation_config.exploration_final_eps",), "workers explore by sampling from the policy"),
         ):
             if is_ineffective:

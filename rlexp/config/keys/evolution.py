@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from rlexp.config.keys.common import ActionScaling, Caution, CommonConfig, FactLine, PlayableActions
+from rlexp.config.keys.actor_critic_keys import PolicyActionKeys
+from rlexp.config.keys.common import Caution, FactLine
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     Count,
@@ -24,15 +25,12 @@ from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 _NO_STEPS = "workers play whole episodes, and learn from their returns"
 
 
-class EvolutionKeys(SyncSamplesKeys):
+class EvolutionKeys(SyncSamplesKeys, PolicyActionKeys):
     """The keys of an agent that learns from the returns of whole episodes with changed weights."""
 
-    MASKS_ACTIONS: ClassVar[bool] = True
-    WORKERS_USE_GPUS: ClassVar[bool] = False
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {
-        *("noise_stdev", "eval_prob", "action_noise_std", "clip_actions", "normalize_actions")
+    ROLLOUT_KEYS: ClassVar[frozenset[str]] = PolicyActionKeys.ROLLOUT_KEYS | {
+        *("noise_stdev", "eval_prob", "action_noise_std")
     }
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "clip_actions", "normalize_actions")
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
         *("info/learner/grad_norm", "info/learner/update_ratio", "info/learner/weights_norm"),
         *("info/learner/return_deviation", "info/learner/lr", "info/learner/cur_lr", "info/num_fragments_lost"),
@@ -66,13 +64,6 @@ class EvolutionKeys(SyncSamplesKeys):
     action_noise_std: PositiveOrZero
     """Standard deviation of noise on continuous actions, in episodes with noise on the weights."""
 
-    clip_actions: bool = True
-    """Clip continuous actions to the bounds of the env."""
-
-    normalize_actions: bool = False
-    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The env must have
-    bounds."""
-
     @property
     def num_directions(self) -> int:
         """Pairs of episodes with noise for each update."""
@@ -98,22 +89,6 @@ class EvolutionKeys(SyncSamplesKeys):
         """None: a step adds up noise, and there is no backward pass."""
         return 0
 
-    @property
-    def playable_actions(self) -> PlayableActions:
-        """The policy chooses the best of each finite set, and any number."""
-        return PlayableActions(
-            spaces=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
-            needs="ES and ARS need a Discrete, MultiDiscrete, MultiBinary or Box one",
-            hint="wrap the env so that its action is one number or one array of numbers, such as MultiDiscrete",
-        )
-
-    @property
-    def continuous_actions(self) -> ActionScaling | None:
-        """``normalize_actions`` also clips, so it has precedence."""
-        if self.normalize_actions:
-            return "normalized"
-        return "clipped" if self.clip_actions else None
-
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of fragments, of single steps and of other exploration."""
         yield from ((key, reason) for key, reason in super().ineffective_keys() if key != "sample_async")
@@ -121,8 +96,6 @@ class EvolutionKeys(SyncSamplesKeys):
         yield "sample_async", "every episode of an update is played with its weights"
         for key in ("explore", "evaluation_config.explore", "evaluation_config.exploration_final_eps"):
             yield key, "workers explore by noise on the weights, evaluations do not"
-        if self.normalize_actions:
-            yield "clip_actions", "normalize_actions clips as well"
 
 
 class ESConfig(EvolutionKeys):

@@ -47,7 +47,7 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys):
     )
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
         *ActorCriticKeys.KEPT_BY_PBT,
-        *("vtrace", "minibatch_buffer_size", "replay_proportion", "replay_buffer_num_slots"),
+        *("vtrace", "opt_type", "minibatch_buffer_size", "replay_proportion", "replay_buffer_num_slots"),
     )
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = ActorCriticKeys.ROLLOUT_KEYS | {"vtrace"}
 
