@@ -76,6 +76,26 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class HasMemory(Protocol):
+    """What acts with a memory of the episode of each env, as a recurrent network does.
+
+    Each call of ``act`` or ``compute_actions`` is for the next step of the same envs, in order.
+    """
+
+    def start_episodes(self, num_envs: int) -> None:
+        """Forget all: the next observations are the first ones of so many envs."""
+        ...
+
+    def after_step(self, rewards: Array, starting: Array) -> None:
+        """Remember the step that the envs made by the last actions.
+
+        ``rewards [M]``, as the env gave them, followed the actions. The next observations of the envs ``starting [M]``
+        are the first ones of new episodes, so their past is forgotten.
+        """
+        ...
+
+
 class Learner(Protocol):
     """Updates the weights; owned by one thread at a time."""
 

@@ -1,7 +1,7 @@
 """Fully connected networks in NumPy, for acting: for a few rows, torch would be mostly overhead.
 
-First layers and activations, then the Q-networks and actor-critics with which policies act, then the shapes that
-weights must have. torch is imported only if needed.
+First layers and activations, then the Q-networks with which policies act, then the shapes that weights must have. torch
+is imported only if needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, ActorCriticConfig, QNetworkConfig, has_numpy_form
+from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, QNetworkConfig, has_numpy_form
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -113,12 +113,13 @@ def layers_of(
     step = 3 if f"{prefix}.1.weight" in weights else 2
     for index, activation in enumerate(activations):
         norm = f"{prefix}.{step * index + 1}" if step == 3 else None
-        yield _layer_of(weights, f"{prefix}.{step * index}", activation, in_place, norm)
+        yield layer_of(weights, f"{prefix}.{step * index}", activation, in_place, norm)
 
 
-def _layer_of(
+def layer_of(
     weights: Mapping[str, Array], name: str, activation: str, in_place: bool = False, norm: str | None = None
 ) -> Linear:
+    """Return one of these layers, by its name and the name of its ``norm``."""
     arrays = [weights[f"{name}.weight"].T, weights[f"{name}.bias"]]
     arrays += [] if norm is None else [weights[f"{norm}.weight"][None], weights[f"{norm}.bias"][None]]
     weight, bias, *of_norm = arrays if in_place else [array.copy(order="C") for array in arrays]
@@ -185,51 +186,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": _swish,
     "linear": _identity,
 }
-
-
-class NumpyActorCritic:
-    """Maps observations to the outputs of an ``ActorCritic`` of the same weights, except for rounding.
-
-    Both torsos are computed side by side, so that they take no more calls than one.
-    """
-
-    def __init__(self, config: ActorCriticConfig) -> None:
-        """Initialise from the shape of the network; raises ValueError without ``has_numpy_form``."""
-        if not has_numpy_form(config):
-            raise ValueError("only fully connected networks have a NumPy form")
-        self._config = config
-        self._layers: tuple[Linear, ...]  # not before ``load``
-        self._log_std: Array | None = None
-
-    def load(self, weights: Mapping[str, Array]) -> None:
-        """Copy the weights of an ``ActorCritic``, by the names of its ``state_dict``."""
-        activations = self._config.torso.activations
-        layers = [*layers_of(weights, "policy_torso", activations)]
-        policy, value = (_layer_of(weights, name, "linear") for name in ("policy_head", "value_head"))
-        if self._config.shares_torso:
-            layers.append(side_by_side(policy, value, share_input=True))
-        else:
-            layers = [
-                side_by_side(a, b, share_input=index == 0)
-                for index, (a, b) in enumerate(
-                    zip([*layers, policy], [*layers_of(weights, "value_torso", activations), value], strict=True)
-                )
-            ]
-        first, *others = layers
-        self._layers = (with_centered_bytes(first) if self._config.sees_byte_vectors else first, *others)
-        self._log_std = weights["log_std"].copy() if self._config.num_free_log_std else None
-
-    def outputs(self, obs: Array) -> tuple[Array, Array]:
-        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]`` (float32) of ``obs [B, N]``."""
-        masking = self._config.masking
-        both = forward(self._layers, obs if masking is None else masking.observations(obs))
-        inputs, values = both[:, :-1], both[:, -1]
-        if masking is not None:
-            inputs = masking.of_arrays(inputs, obs)
-        if self._log_std is not None:
-            log_std = np.broadcast_to(self._log_std, (len(inputs), len(self._log_std)))
-            inputs = np.concatenate([inputs, log_std], axis=1)
-        return inputs, values
 
 
 class NumpyQNetwork:

@@ -137,6 +137,16 @@ class QNetworkConfig:
 
 
 @dataclass(frozen=True)
+class MemoryConfig:
+    """The LSTM between a torso and the heads of a recurrent network."""
+
+    cell_size: int
+    """Numbers H of its output; its state has as many again."""
+    num_previous: int = 0
+    """Numbers P about the previous step that it sees beside the features: see ``PreviousStep``."""
+
+
+@dataclass(frozen=True)
 class ActorCriticConfig:
     """The shape of a network with a policy and a value function."""
 
@@ -152,6 +162,8 @@ class ActorCriticConfig:
     sees_byte_vectors: bool = False
     masking: Masking | None = None
     """Both are the same as in QNetworkConfig."""
+    memory: MemoryConfig | None = None
+    """The LSTM after the torso, which policy and value function then share; None: there is none."""
 
 
 @dataclass(frozen=True)

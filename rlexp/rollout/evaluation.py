@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.policy import HasMemory
 from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Finished, VectorStep
 from rlexp.sample_batch import Array
 
@@ -22,7 +23,7 @@ REPORT_PERIOD_S = 1.0
 
 
 class ActingPolicy(Protocol):
-    """What an evaluation needs of a policy."""
+    """What an evaluation needs of a policy; one that HasMemory is told of the steps too."""
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[B]`` for observations ``obs [B, ...]``."""
@@ -36,12 +37,23 @@ def film_episode(policy: ActingPolicy, env: VectorEnv[Any, Any, Any], seed: int,
     """
     episodes = EpisodeCounter(1)
     obs, _ = env.reset(seed=seed)
+    memory = memory_of(policy, 1)
     yield _picture(env)
     for _ in range(max_frames - 1):
         obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
+        if memory is not None:
+            memory.after_step(rewards, episodes.resetting)
         yield _picture(env)
         if episodes.add(rewards, terminated | truncated, infos) is not None:
             break
+
+
+def memory_of(policy: ActingPolicy, num_envs: int) -> HasMemory | None:
+    """Return ``policy`` if it HasMemory, after it has forgotten all; None if it has none."""
+    if not isinstance(policy, HasMemory):
+        return None
+    policy.start_episodes(num_envs)
+    return policy
 
 
 def _picture(env: VectorEnv[Any, Any, Any]) -> Array:
@@ -131,6 +143,7 @@ def play_episodes(
     started = reported = now = time.monotonic()
     obs, infos = env.reset(seed=seed)
     share.begin(obs, infos)
+    memory = memory_of(policy, env.num_envs)
     steps = 0
     while not share.is_complete and steps < limits.max_steps:
         if limits.should_stop() or (limits.timeout_s is not None and now - started >= limits.timeout_s):
@@ -138,6 +151,8 @@ def play_episodes(
         actions = policy.compute_actions(obs)
         obs, rewards, terminated, truncated, infos = env.step(actions)
         steps += 1
+        if memory is not None:
+            memory.after_step(rewards, share.resetting)
         share.add(VectorStep(share.resetting, obs, actions, rewards, terminated, truncated, infos))
         now = time.monotonic()
         if now - reported >= REPORT_PERIOD_S:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.policy import HasMemory
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
 
@@ -169,3 +170,13 @@ class StandardisingPolicy:
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[B]``."""
         return self._policy.compute_actions(self._moments.standardise(obs))
+
+    def start_episodes(self, num_envs: int) -> None:
+        """Let a policy that HasMemory forget all."""
+        if isinstance(self._policy, HasMemory):
+            self._policy.start_episodes(num_envs)
+
+    def after_step(self, rewards: Array, starting: Array) -> None:
+        """Let a policy that HasMemory remember a step."""
+        if isinstance(self._policy, HasMemory):
+            self._policy.after_step(rewards, starting)

@@ -287,6 +287,24 @@ class Advantages:
         return advantages
 
 
+SEQUENCE_STARTS = "sequence_starts"
+"""Whether a row is the first of a sequence, ``[B]`` bool: an LSTM goes from it to the row before the next such row."""
+
+
+def sequence_starts(envs: Array, steps: Array, max_seq_len: int) -> Array:
+    """Return SEQUENCE_STARTS ``[B]`` of rows that are ordered by ``envs [B]``, and for each env by ``steps [B]``.
+
+    A sequence is at most ``max_seq_len`` steps of one env without a gap. Between two episodes there is a gap: the
+    step that resets an env has no row.
+    """
+    follows = np.zeros(len(steps), bool)
+    follows[1:] = (envs[1:] == envs[:-1]) & (steps[1:] == steps[:-1] + 1)
+    rows = np.arange(len(steps))
+    first = np.maximum.accumulate(np.where(follows, 0, rows))
+    starts: Array = (rows - first) % max_seq_len == 0
+    return starts
+
+
 IS_STEP = "is_step"
 """Whether a row is an env step, ``[B]`` bool; other rows have the observation after the step before them."""
 

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import TrialError
-from rlexp.policy import LiveWeights, Outputs, Policy, Weights
+from rlexp.policy import HasMemory, LiveWeights, Outputs, Policy, Weights
 from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment, SampleTime
@@ -92,6 +92,7 @@ class FragmentRecorder:
         """Reset the envs with ``seed``. ``hooks`` are called for the episodes, from the first ``record`` on."""
         self._env = env
         self._policy = policy
+        self._memory = policy if isinstance(policy, HasMemory) else None
         self._config = config
         self._reported = np.array(config.reported_envs or [True] * env.num_envs)
         self._filter = None if config.observation_filter is None else MeanStdFilter(config.observation_filter)
@@ -101,6 +102,8 @@ class FragmentRecorder:
         self._hooks = hooks
         if hooks is not None:
             hooks.note_first_reset(first_obs, infos)
+        if self._memory is not None:
+            self._memory.start_episodes(env.num_envs)
         self._obs = self._seen(first_obs)
 
     def record(self, num_steps_sampled: int) -> Recording:
@@ -130,6 +133,8 @@ class FragmentRecorder:
             finished = self._episodes.add(rewards[t], terminated | truncated, infos)
             if finished is not None:
                 episodes.append(Episodes(finished.returns, finished.lengths, self._reported[finished.envs]))
+            if self._memory is not None:
+                self._memory.after_step(rewards[t], resetting)
             if hooks is not None:
                 step = VectorStep(resetting, next_obs, actions, rewards[t], terminated, truncated, infos)
                 hooks.after_step(step, finished)

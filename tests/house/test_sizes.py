@@ -19,11 +19,11 @@ BUDGETS = {
     "compare": (22, 4_700),
     "config": (65, 12_500),
     "envs": (14, 3_350),
-    "models": (14, 2_350),
+    "models": (17, 2_750),
     "optimizers": (10, 2_100),
     "processes": (7, 1_150),
     "replay": (14, 2_850),
-    "rollout": (17, 3_800),
+    "rollout": (17, 3_900),
     "runs": (15, 3_550),
     "search": (16, 3_600),
     "terminal": (18, 4_350),
@@ -35,7 +35,7 @@ BUDGETS = {
 
 A raise is a decision: make it in the commit that needs it, which says why, and look first for what can go.
 """
-MOST_LINES_AT_THE_TOP = 1_950
+MOST_LINES_AT_THE_TOP = 1_980
 """Of the files that are no room."""
 
 

@@ -17,8 +17,8 @@ from rlexp.config.keys.model import ActorCriticModelConfig
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
-from rlexp.models.dense import NumpyActorCritic
 from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
+from rlexp.models.numpy_actor_critic import NumpyActorCritic
 from rlexp.policy import Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS

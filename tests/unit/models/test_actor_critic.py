@@ -12,10 +12,11 @@ from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models.dense import ACTIVATIONS, NumpyActorCritic
+from rlexp.models.dense import ACTIVATIONS
 from rlexp.models.layered_actor_critic import AutogradNetwork, DifferentiableNetwork, differentiable
 from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
 from rlexp.models.networks import ActorCritic
+from rlexp.models.numpy_actor_critic import NumpyActorCritic
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 
 NUM_INPUTS = 4
