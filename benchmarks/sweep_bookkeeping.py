@@ -30,8 +30,7 @@ from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.search.journal import Journal
-from rlexp.search.record import SearchRecord
+from rlexp.search.record import Journal, SearchRecord
 from rlexp.search.search import Search
 from rlexp.search.searchers import PlannedSearcher, make_searcher
 from rlexp.search.standings import Standings

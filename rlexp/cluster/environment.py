@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from rlexp.processes.family import SESSION
 from rlexp.user_code.finding import find_module
 
 AUTH_MODE: Final = "RAY_AUTH_MODE"
+LOOPBACK: Final = "127.0.0.1"
+_CONNECT_TIMEOUT_S: Final = 5.0
 LEAST_FREE_BYTES = 64 * 2**20
 """Bytes that a session of some hours writes in the folder for temporary files, and a little more."""
 ENVIRONMENT = {
@@ -121,6 +124,20 @@ def refuse_full_disk() -> None:
             f"{folder} has {free / 2**20:.0f} MiB left: Ray needs {LEAST_FREE_BYTES / 2**20:.0f} for its logs",
             "free some space there (rlexp doctor shows what killed commands left), or set TMPDIR to another folder",
         )
+
+
+def check_loopback() -> None:
+    """Raise ResourceError if processes of this machine cannot connect to each other, as Ray's must."""
+    with socket.socket() as listener, socket.socket() as connection:
+        try:
+            listener.bind((LOOPBACK, 0))
+            listener.listen(1)
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            connection.connect(listener.getsockname())
+        except OSError as error:
+            message = f"no process can connect to {LOOPBACK} ({error.strerror or error}), which Ray needs: there is no"
+            hint = "ip link set lo up, as root of the container or network namespace"
+            raise ResourceError(f"{message} usable loopback interface", hint) from error
 
 
 MOST_BYTES: Final = 100_000_000

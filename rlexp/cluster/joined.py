@@ -20,10 +20,8 @@ from rlexp.cluster.environment import beside_submitted
 from rlexp.cluster.quick_start.raylet import job_without_folders
 from rlexp.cluster.room.machine import Cluster
 from rlexp.cluster.session import RayStartError, RayStoppedError, Session, within
-from rlexp.errors import ResourceError
 from rlexp.processes.family import TemporaryFolder
 
-LOOPBACK = "127.0.0.1"
 INTERVAL_S = 2.0
 """Seconds between two tries."""
 TIMEOUT_S = 5.0
@@ -114,20 +112,6 @@ class Reachability:
         else:
             self._failing_since_s = self._began_s if self._failures == 0 else self._failing_since_s
             self._failures += 1
-
-
-def check_loopback() -> None:
-    """Raise ResourceError if processes of this machine cannot connect to each other, as Ray's must."""
-    with socket.socket() as listener, socket.socket() as connection:
-        try:
-            listener.bind((LOOPBACK, 0))
-            listener.listen(1)
-            connection.settimeout(TIMEOUT_S)
-            connection.connect(listener.getsockname())
-        except OSError as error:
-            message = f"no process can connect to {LOOPBACK} ({error.strerror or error}), which Ray needs: there is no"
-            hint = "ip link set lo up, as root of the container or network namespace"
-            raise ResourceError(f"{message} usable loopback interface", hint) from error
 
 
 SETUP_HOOK: Final = "worker_process_setup_hook"

@@ -11,7 +11,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -21,12 +22,12 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
 from rlexp.board.messages.credentials import JoinToken
+from rlexp.board.messages.errors import Backoff
 from rlexp.commands.board_keys import required_board, take_master, take_token
 from rlexp.commands.command import DEFAULT_OUT, MOST, Panel, flag, option, whole
-from rlexp.commands.joined_processes import JoinedProcesses, join_command, join_in_processes
 from rlexp.commands.options import AsJsonLines, Debug, Insecure, MasterOption, QueueUrl, TokenOption
 from rlexp.errors import TrialError, UsageError
-from rlexp.processes.child import PARENT_VARIABLE
+from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.lines import outlive_readers
 from rlexp.text import seconds_of
@@ -157,9 +158,9 @@ def join(
         if board.queue is not None:
             given["queue"] = str(board.without_passwords().queue)
         words = _words(board, **given, insecure=insecure, quiet=quiet, json=as_json, debug=debug)
-        joined = JoinedProcesses(join_command(words), processes, role.value, limit_s)
+        command = own_program("rlexp", "join", *words)
         with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
-            raise typer.Exit(join_in_processes(joined, display.note))
+            raise typer.Exit(join_in_processes(command, processes, role, limit_s, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
     from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions, Player
     from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
@@ -232,3 +233,149 @@ def _new_member(token: JoinToken | None) -> str:
     host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname())[:_LONGEST_HOST]
     process = f"{host}-{secrets.token_hex(4)}"
     return process if token is None else f"{token.actor}/{process}"
+
+
+END_TIMEOUT_S: Final = 30.0
+"""Seconds that actors may take to leave when asked to; then they are killed."""
+QUICK_S: Final = 60.0
+"""Seconds: a process that a signal ends sooner has failed quickly."""
+MOST_QUICK: Final = 5
+"""Quick failures in a row after which a process is not started again."""
+_POLL_S: Final = 0.2
+
+
+def join_in_processes(
+    command: Sequence[str], number: int, role: JoinRole, limit_s: float | None, report: Callable[[str], None]
+) -> int:
+    """Run a command as so many processes until each has ended; return the exit code of the first that failed.
+
+    Each ends by itself after ``limit_s``; one that is started again gets the remaining time.
+
+    A process that a signal ends is started again after a while; one that ends by itself has said why. A signal to this
+    process is passed on to all of them, once. They have their own process group: a terminal sends them no signal.
+    """
+    with DrainRequest() as request:
+        deadline_s = None if limit_s is None else time.monotonic() + limit_s
+        names = [f"{role} {index + 1} of {number}" for index in range(number)]
+        actors = [_Supervised(command, name, Backoff(index), deadline_s, report) for index, name in enumerate(names)]
+        try:
+            for actor in actors:
+                actor.start()
+            return _codes(actors, request)
+        finally:
+            for actor in actors:
+                actor.kill()
+            for actor in actors:
+                actor.reap()
+
+
+def _codes(actors: Sequence[_Supervised], request: DrainRequest) -> int:
+    """Wait until all have ended or their time is over; return the exit code of all of them together."""
+    deadline_s: float | None = None
+    while True:
+        is_asked = request()
+        if is_asked and deadline_s is None:
+            deadline_s = time.monotonic() + END_TIMEOUT_S
+            for actor in actors:
+                actor.send(request.signal or signal.SIGTERM)
+        for actor in actors:  # all of them: one that is not asked for its exit code stays a zombie
+            actor.look(may_start=not is_asked)
+        codes = [actor.code for actor in actors]
+        if None not in codes or (deadline_s is not None and time.monotonic() > deadline_s):
+            return request.exit_code or next((code for code in codes if code), 0)
+        time.sleep(_POLL_S)
+
+
+class _Supervised:
+    """Owns one of the processes, and the processes that are started after it in its place."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        name: str,
+        backoff: Backoff,
+        deadline_s: float | None,
+        report: Callable[[str], None],
+    ) -> None:
+        self.code: int | None = None
+        """The exit code; None until the process has ended for good."""
+        self._command, self._name, self._deadline_s, self._report = list(command), name, deadline_s, report
+        self._variables = {**own_environment(os.environ), PARENT_VARIABLE: str(os.getpid())}
+        self._backoff = backoff
+        self._num_quick = 0
+        self._process: Child | None = None
+        self._started_s = self._due_s = 0.0
+
+    def start(self) -> None:
+        """Start the process with the time that is left; do nothing if none is left."""
+        self._started_s = time.monotonic()
+        command = self._command
+        if self._deadline_s is not None:
+            left_s = int(self._deadline_s - self._started_s + 0.5)
+            if left_s < 1:
+                self.code = 0
+                return
+            command = [*command, "--for", f"{left_s}s"]
+        self._process = start_child(command, environment=self._variables)
+
+    def send(self, number: int) -> None:
+        """Send the process a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def look(self, may_start: bool) -> None:
+        """Notice the end of the process, and start the next one if that is due."""
+        if self.code is not None:
+            return
+        if self._process is None:
+            if not may_start:
+                self.code = 0
+            elif time.monotonic() >= self._due_s:
+                self._start_again()
+        elif (code := self._process.poll()) is not None:
+            self._process = None
+            if code >= 0 or not may_start:
+                self._end(code)
+            else:
+                number = signal.Signals(-code)
+                self._start_later(f"{self._name} ended by signal {number.value} ({number.name})", 128 + number)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    def reap(self) -> None:
+        """Wait for the end of the killed process."""
+        if self._process is not None:
+            self._process.wait()
+
+    def _end(self, code: int) -> None:
+        self.code = code if code >= 0 else 128 - code
+        if code > 0 and code not in _ASKED:
+            self._report(f"{self._name} ended with exit code {code}; it is not started again")
+
+    def _start_again(self) -> None:
+        try:
+            self.start()
+        except OSError as error:  # no memory, likely what the one before was killed for; the others go on
+            self._start_later(f"{self._name} could not be started ({error.strerror})", 1)
+
+    def _start_later(self, what: str, code: int) -> None:
+        """Start another process after a while; after too many quick failures start none and keep ``code``."""
+        if time.monotonic() - self._started_s >= QUICK_S:
+            self._num_quick = 0
+            self._backoff.succeeded()
+        self._num_quick += 1
+        if self._num_quick >= MOST_QUICK:
+            self.code = code
+            often = f"{self._num_quick} times, each within {QUICK_S:.0f} s"
+            self._report(f"{what} {often}; it is not started again")
+            return
+        wait_s = self._backoff.failed()
+        self._due_s = time.monotonic() + wait_s
+        self._report(f"{what}; it is started again in {wait_s:.1f} s")
+
+
+_ASKED: Final = frozenset(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+"""Exit codes of a process that was asked to leave."""

@@ -1,17 +1,20 @@
-"""The checks before a run is resumed: its owner, the code that it names, and its changed keys."""
+"""What a run to resume has recorded: its owner, the code that it names, its plan and trials, and its changed keys."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.command_line import LoadOptions, shown_override
+from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
 from rlexp.errors import ResumeError
+from rlexp.files import to_json
 from rlexp.processes.locks import RUN_FILE, in_use, is_in_use
 from rlexp.runs.directories import derived_name, refuse_foreign
 from rlexp.runs.record import RESOLVED_FILE, RunRecord
@@ -71,6 +74,33 @@ def load_recorded_plan(
         if url not in given:
             trusted.check_storage(url, path, str(masked(url)))
     return replace(plan, modules=trusted.decided(named))
+
+
+def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:
+    """Yield the trials of ``plan``, read from ``resolved.yaml``, with their former names and order.
+
+    The file has its keys in another order than the original, so a grid's trials have another order and other names. The
+    varied values and the seed identify them. Raises ResumeError for an unknown one.
+    """
+    names: dict[str, deque[str]] = defaultdict(deque)
+    for known in record.trials:
+        names[_identity(known.varied, known.seed)].append(known.name)
+    found: list[Trial] = []
+    for trial in plan.trials:
+        called = names[_identity(masked(trial.varied), trial.experiment.config.seed)]
+        if not called:
+            raise ResumeError(
+                f"{path / RESOLVED_FILE} makes a trial {trial.name} that {path / RUN_FILE} does not know",
+                "do not change the values of its grid or its seed",
+            )
+        found.append(replace(trial, name=called.popleft()))
+    order = {known.name: index for index, known in enumerate(record.trials)}
+    for trial in sorted(found, key=lambda trial: order[trial.name]):
+        yield replace(trial, index=order[trial.name])
+
+
+def _identity(varied: Mapping[str, Any], seed: int | None) -> str:
+    return to_json([sorted(varied.items()), seed])
 
 
 _WHAT_IT_RUNS_ON: Final = (

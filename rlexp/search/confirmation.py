@@ -14,9 +14,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Sweep
 from rlexp.errors import ResumeError
 from rlexp.runs.record import RecordedError, Status
-from rlexp.search.journal import JOURNAL_FILE, Heading, Journal
 from rlexp.search.ranking import CONFIRMATION_FOLDER, Tier, surest
-from rlexp.search.record import SearchRecord
+from rlexp.search.record import JOURNAL_FILE, Heading, Journal, SearchRecord
 from rlexp.search.search import Search
 from rlexp.search.searchers import PlannedSearcher
 from rlexp.search.standings import Standings

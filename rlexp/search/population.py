@@ -17,7 +17,7 @@ from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.runs.checkpoints.kept import copy_checkpoint
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.search.journal import Event, Journal
+from rlexp.search.record import Event, Journal
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import EXPLOIT, PAUSE, YIELD, Exploit, Judgement, Milestones, Report, TrialScheduler
 

@@ -15,10 +15,9 @@ from rlexp.errors import ConfigError
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.rows import SCORE_TAG, TAG_PREFIX, flatten
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.search.journal import JOURNALED, Event, Journal
 from rlexp.search.population import Exploits
 from rlexp.search.ranking import Standing
-from rlexp.search.record import SearchRecord
+from rlexp.search.record import JOURNALED, Event, Journal, SearchRecord
 from rlexp.search.state import SearchState
 from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
 from rlexp.search.trial_source import CONTINUE, Decision, Ending, JoinPlace

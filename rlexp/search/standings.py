@@ -1,4 +1,4 @@
-"""Standings: the progress of a sweep's trials, while they train and at the end, and its summary.
+"""Standings: the progress of a sweep's trials, while they train and at the end, and the protocol of displays.
 
 This is not in ``ranking``, as ``rlexp compare`` imports that without the writer of TensorBoard files.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from rlexp.config.keys.search import SearchConfig, TimeAttribute
 from rlexp.config.keys.trial import Trial
-from rlexp.runs.record import RecordedError, Status, known_number
+from rlexp.runs.record import RecordedError, RunRecord, Status, known_number
 from rlexp.search.ranking import (
     EndComparison,
     EndedEarly,
@@ -245,3 +247,49 @@ def _usual_steps(trials: Iterable[TrialStanding]) -> float | None:
     """Return the mean env steps of completed trials."""
     completed = [trial.timesteps_total for trial in trials if trial.status is Status.TERMINATED]
     return float(np.mean(completed)) if completed else None
+
+
+class Display(Protocol):
+    """Shows a run: progress on stderr, its outcome on stdout. A context manager that restores the terminal."""
+
+    def follow(self, standings: Standings) -> None:
+        """Show the standings of a sweep; called before ``start``, which then has no trials yet."""
+
+    def on_phase(self, trial: Trial | None, text: str) -> None:
+        """Show what a trial's process does between two results, or what the command itself does.
+
+        Also called before ``start``, and at the end.
+        """
+
+    def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
+        """Show that the run begins."""
+
+    def on_trial_start(self, trial: Trial) -> None:
+        """Show that the trial has its resources and begins, or begins again."""
+
+    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Show a result row: flat except the dict ``info``."""
+
+    def on_note(self, trial: Trial | None, text: str) -> None:
+        """Show an event: of the trial, such as a replaced worker, or between trials."""
+
+    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
+        """Show that the trial ended, with a sentence if there is more to say."""
+
+    def on_stop_request(self) -> None:
+        """Note that the run was asked to save and end; the next tick shows it.
+
+        Called from a signal handler, which may interrupt a write to the same stream, so it must not write.
+        """
+
+    def tick(self) -> None:
+        """Redraw; the runner calls this some five times a second."""
+
+    def finish(self, run: RunRecord) -> None:
+        """Show the outcome of the run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...

@@ -14,8 +14,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.runs.record import RecordedError, Status, known_number
-from rlexp.search.journal import Event, damaged, read_events, study_member
 from rlexp.search.ranking import EndedEarly
+from rlexp.search.record import Event, damaged, read_events, study_member
 from rlexp.search.searchers import Searcher, make_searcher
 from rlexp.search.shared_study import StudyMember
 from rlexp.search.standings import Standings

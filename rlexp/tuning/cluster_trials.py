@@ -19,16 +19,17 @@ from rlexp.config.keys.trial import Trial, bundles_of
 from rlexp.runs.checkpoints.trial import list_checkpoints
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import MOVE_FILE
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 from rlexp.tuning.assignment import assigned, hand_over_secrets
-from rlexp.tuning.node_watch import (
+from rlexp.tuning.trial_watch import (
     SECONDS_BETWEEN_LOOKS,
     NodeLosses,
     RoomWatch,
     SilentNodes,
+    kill_process,
     missing_elsewhere,
+    our_trial,
 )
-from rlexp.tuning.trial_watch import kill_process, our_trial
 
 NOTED_AFTER_S = 2.5
 """Seconds without an answer of a node after which that is shown."""

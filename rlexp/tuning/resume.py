@@ -1,4 +1,7 @@
-"""``rlexp resume``: continues a run or sweep that was stopped or killed, also with a later ``stop``."""
+"""``rlexp resume``: continues a run or sweep that was stopped or killed, also with a later ``stop``.
+
+The last part settles the open work of a killed one: which trials have ended, and which decisions are not carried out.
+"""
 
 from __future__ import annotations
 
@@ -20,38 +23,50 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import rate_caution
 from rlexp.config.sweep import Sweep
-from rlexp.errors import ResumeError
+from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import plain
 from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import StopRequest
+from rlexp.runs.checkpoints.contents import Manifest
+from rlexp.runs.checkpoints.kept import copy_checkpoint
 from rlexp.runs.checkpoints.trial import newest_manifest
-from rlexp.runs.record import PARAMETERS_FILE, RESOLVED_FILE, RunRecord, Status, read_run_record
+from rlexp.runs.record import (
+    PARAMETERS_FILE,
+    RESOLVED_FILE,
+    RecordedError,
+    RunRecord,
+    Status,
+    TrialRecord,
+    read_run_record,
+)
+from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.resuming import (
     CHANGEABLE,
     CHANGEABLE_IN_SWEEPS,
     differences,
     key_as_typed,
     load_recorded_plan,
+    recorded_trials,
     refuse_changes_of,
     refuse_untrusted,
     what_can_change,
 )
+from rlexp.runs.rows import checkpoint_row, last_row
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.storage import fetch_missing
 from rlexp.search.confirmation import restored_confirmation, to_confirm
-from rlexp.search.display import Display
-from rlexp.search.journal import JOURNAL_FILE, Heading, Journal, read_heading
 from rlexp.search.ranking import SWEEP_FILE
-from rlexp.search.record import BEST_FILE
+from rlexp.search.record import BEST_FILE, JOURNAL_FILE, Heading, Journal, read_heading
+from rlexp.search.search import Search
 from rlexp.search.searchers import require_searcher
-from rlexp.search.state import Restored, SearchState, restored
+from rlexp.search.standings import Display
+from rlexp.search.state import OVER, Restored, SearchState, restored
 from rlexp.search.trial_source import FixedTrials
 from rlexp.text import masked
-from rlexp.trackers import Trackers
-from rlexp.tuning.joining import make_session
+from rlexp.trackers.trackers import Trackers
 from rlexp.tuning.request import TrainingRequest
-from rlexp.tuning.run import EXIT_CODES, capacity, cluster_for, confirmed_search, run_in_session
-from rlexp.tuning.settling import has_ended, recorded_trials, settle
+from rlexp.tuning.run import EXIT_CODES, capacity, cluster_for, confirmed_search, make_session, run_in_session
+from rlexp.tuning.stop_condition import ended_by, writes_checkpoint
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 
@@ -269,3 +284,90 @@ def _refuse_other_space(overrides: Sequence[str], heading: Heading) -> None:
                     f"{shown_override(text)}: {axis} cannot change when a sweep is resumed, because it is searched"
                 )
                 raise ResumeError(message, "rlexp sweep starts a new sweep with another space")
+
+
+def has_ended(trial: Trial, record: TrialRecord, directory: Path) -> bool:
+    """Return whether a trial has reached its ``stop``, which may have changed since, by the last row in ``directory``.
+
+    A trial that was killed right after its last row has also ended, though ``run.json`` does not say so.
+    """
+    row = last_row(directory)
+    if row is None:
+        return record.status is Status.TERMINATED
+    is_over = record.status in (Status.TERMINATED, Status.RUNNING, Status.PENDING)
+    return is_over and ended_by(trial.experiment.stop, row)
+
+
+def settle(search: Search, past: Restored, directory: RunDirectory) -> None:
+    """Carry out open decisions of a killed sweep, and queue unfinished trials before new ones."""
+    state = past.state
+    for standing in state.standings.trials():
+        if not directory.record.knows(standing.trial.name):
+            directory.recover(standing.trial)
+    for trial, checkpoint in past.exploited:
+        _copy_exploited(search, trial, checkpoint, directory)
+    for trial in state.unfinished():
+        newest = newest_manifest(directory.trial_directory(trial))
+        if newest is not None:
+            _record_lost_row(search, trial, *newest, directory)
+        _end_if_due(search, trial, directory)
+        standing = state.standings.of(trial)
+        if newest is None and standing.iterations and standing.status not in OVER:
+            search.standings.note(f"{trial.name} has no checkpoint and starts from the beginning")
+    for standing in state.standings.trials():
+        if standing.status in OVER and directory.record.trial(standing.trial.name).status is not standing.status:
+            failure = None if standing.error is None else RecordedError(standing.error)
+            directory.trial_status(standing.trial, standing.status, failure)
+    unfinished = state.unfinished()
+    state.requeue()
+    directory.restart(unfinished)
+    over = len(state.standings.trials()) - len(unfinished)
+    new = state.standings.number_of_configurations - len(state.standings.ranked()) - len(state.standings.refused)
+    search.standings.note(
+        f"resumed; trials that ended before: {over}, that continue: {len(unfinished)}; new configurations: {new}"
+    )
+
+
+def _copy_exploited(search: Search, trial: Trial, checkpoint: str, directory: RunDirectory) -> None:
+    """Copy the checkpoint from which a trial is to continue, unless only its start is missing."""
+    newest = newest_manifest(directory.trial_directory(trial))
+    if newest is not None and newest[0].name == Path(checkpoint).name:
+        row = checkpoint_row(newest[0], newest[1].metadata)
+        if row is not None and row["trial_name"] != trial.name:
+            directory.change(trial)
+            return
+    try:
+        copy_checkpoint(directory.path / checkpoint, directory.trial_directory(trial))
+    except (CheckpointError, OSError) as error:
+        search.standings.note(f"{trial.name[:5]} cannot copy {checkpoint}: {error}")
+    directory.change(trial)
+
+
+def _record_lost_row(search: Search, trial: Trial, newest: Path, manifest: Manifest, directory: RunDirectory) -> None:
+    """Record the row in a trial's newest checkpoint, if the sweep was killed before it was recorded."""
+    row, folder = checkpoint_row(newest, manifest.metadata), directory.trial_directory(trial)
+    if row is None or row["trial_name"] != trial.name:
+        return
+    iteration, standing = row["training_iteration"], search.standings.of(trial)
+    kept = last_row(folder)
+    if kept is None or min(kept["training_iteration"], standing.iterations) < iteration:
+        values, columns = search.hyperparameters(trial), trial.experiment.config.AGENT_COLUMNS
+        with closing(TrialRecorder(folder, values, search.hparams_metrics, columns)) as recorder:
+            recorder.record(row)
+        directory.trial_result(trial, row)
+        directory.trial_checkpoint(trial, newest, row)
+    if standing.iterations >= iteration:
+        return
+    is_milestone = writes_checkpoint(search.milestones, standing.progress, row)
+    search.on_result(trial, row, newest if is_milestone else None)
+
+
+def _end_if_due(search: Search, trial: Trial, directory: RunDirectory) -> None:
+    """End a trial whose last row, or a decision to stop it, is on the disk while its end is not."""
+    row = last_row(directory.trial_directory(trial))
+    if search.is_pruned(trial):
+        search.on_end(trial, False, None)
+    elif row is not None and ended_by(trial.experiment.stop, row):
+        if row["training_iteration"] > search.standings.of(trial).iterations:
+            search.on_result(trial, row, None)
+        search.on_end(trial, True, None)

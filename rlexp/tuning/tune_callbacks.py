@@ -15,7 +15,7 @@ from rlexp.processes.signals import StopRequest
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import TrialRecorder
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import Decision, TrialSource
 from rlexp.tuning.assignment import keeper_error

@@ -24,7 +24,7 @@ from rlexp.processes.signals import END_TIMEOUT_S, StopRequest
 from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import STOP_FILE
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 from rlexp.search.trial_scheduler import Verdict
 from rlexp.search.trial_source import TrialSource
 from rlexp.tuning.assignment import ASSIGNMENT, Assignment, assignment_of, started_keeper

@@ -5,13 +5,10 @@ A run that is evaluated or resumed later only names them, and may be a stranger'
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,7 +28,6 @@ _MOST: Final = 5000
 """Most entries of each kind that are stored: the newest."""
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _LOCK_TIMEOUT_S: Final = 3.0
-_LOCK_POLL_S: Final = 0.05
 _ACCOUNTS: Final = ("wandb://", "mlflow://")
 _OWN_ACCOUNTS: Final = ("wandb:///", "mlflow:///")
 """The account name if a file names no entity."""
@@ -151,7 +147,10 @@ def remember(parts: Iterable[Remembered], addresses: Iterable[str] = ()) -> Noti
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():  # sudo keeps HOME
             raise PermissionError("the folder belongs to another user")
-        with _locked(folder):
+        from filelock import FileLock  # only a command that trains takes it
+
+        # Other commands of this user write meanwhile; if one does for too long, acquiring raises OSError.
+        with FileLock(folder / "trusted.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600):
             _write(folder, Memory.read(), parts, digests)
     except OSError as error:
         message = f"the modules of this run cannot be remembered: {error}; evaluate and resume will ask for them"
@@ -187,25 +186,6 @@ def _private_bytes(path: Path) -> bytes:
         if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_MAY_WRITE:
             raise PermissionError(f"{place} may be written by others")
     return read_regular(path, _MOST_BYTES)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other commands of this user from writing meanwhile; raises OSError if one writes for too long."""
-    descriptor = os.open(folder / "trusted.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(_LOCK_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _digest(url: str) -> str:

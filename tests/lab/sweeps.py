@@ -32,7 +32,7 @@ from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import JsonRecorder, LineFile
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.schedules import derive_seed
-from rlexp.search.journal import Journal
+from rlexp.search.record import Journal
 from rlexp.search.search import Search
 from rlexp.search.searchers import make_searcher
 from rlexp.search.shared_study import StudyMember

@@ -29,7 +29,7 @@ from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.recorders import RunTrackers, TrialRecorder
 from rlexp.runs.rows import checkpoint_row, last_row
 from rlexp.runs.run_directory import RunDirectory, trial_parameters
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 from rlexp.text import masked
 from rlexp.user_code.trusted_code import TrustedCode
 

@@ -24,7 +24,7 @@ from rlexp.board.trainer.link import MOST_AT_ONCE, RESULT
 from rlexp.errors import CheckpointError, UsageError
 from rlexp.files import parse_json
 from rlexp.runs.rows import is_row
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 
 PATIENCE_S: Final = 60.0
 """Seconds for which the trainer of a task that the board lost may announce it again; then it is submitted again."""

@@ -39,7 +39,7 @@ from rlexp.errors import UsageError
 from rlexp.files import read_regular
 from rlexp.runs.record import EXPERIMENT_FILE, Status
 from rlexp.runs.run_directory import RunDirectory
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 
 _LOOK_S: Final = 0.5
 _SIGNATURES = ("cryptography", "redis")

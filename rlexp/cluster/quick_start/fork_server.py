@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import rlexp
-from rlexp.cluster.environment import set_ray_environment
-from rlexp.cluster.joined import check_loopback
+from rlexp.cluster.environment import check_loopback, set_ray_environment
 from rlexp.cluster.quick_start import fork_server_process
 from rlexp.cluster.quick_start.raylet_script import PID_FILE
 from rlexp.cluster.session import Joining

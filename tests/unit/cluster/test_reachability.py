@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.cluster import joined
-from rlexp.cluster.joined import LOST_AFTER_S, Reachability, check_loopback
+from rlexp.cluster.environment import check_loopback
+from rlexp.cluster.joined import LOST_AFTER_S, Reachability
 from rlexp.errors import ResourceError
 
 MOST_LOOKS = 100_000
@@ -110,7 +111,7 @@ def test_process_ends_with_the_head(server: socket.socket, watched: Reachability
 
 def test_machine_whose_processes_cannot_connect_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     check_loopback()
-    monkeypatch.setattr("rlexp.cluster.joined.LOOPBACK", "203.0.113.1")  # of no machine: RFC 5737
+    monkeypatch.setattr("rlexp.cluster.environment.LOOPBACK", "203.0.113.1")  # of no machine: RFC 5737
     with pytest.raises(ResourceError, match="no usable loopback interface") as caught:
         check_loopback()
     assert str(caught.value.hint).startswith("ip link set lo up")

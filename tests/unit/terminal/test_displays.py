@@ -20,7 +20,7 @@ from rich.console import Console
 
 from rlexp.config.keys.trial import Trial
 from rlexp.runs.record import RecordedError, RunRecord, Status, TrialRecord
-from rlexp.search.display import Display
+from rlexp.search.standings import Display
 from rlexp.terminal import live
 from rlexp.terminal.displays import JsonDisplay, PlainDisplay, QuietDisplay, choose_display
 from rlexp.terminal.live import LiveDisplay

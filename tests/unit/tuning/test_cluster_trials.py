@@ -25,14 +25,7 @@ from rlexp.runs.trial_files import ERROR_FILE, MOVE_FILE
 from rlexp.search.trial_source import FixedTrials
 from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning.cluster_trials import ClusterTrials
-from rlexp.tuning.node_watch import (
-    PATIENCE_S,
-    NodeLosses,
-    RoomWatch,
-    SilentNodes,
-    missing_elsewhere,
-    missing_room,
-)
+from rlexp.tuning.trial_watch import PATIENCE_S, NodeLosses, RoomWatch, SilentNodes, missing_elsewhere, missing_room
 from rlexp.tuning.tune_callbacks import TrialEvents
 from tests.lab.cluster import FakeNodes, FakeServer, make_trial, tune_trial
 

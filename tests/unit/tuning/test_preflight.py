@@ -32,9 +32,9 @@ from rlexp.processes.family import has_ended
 from rlexp.terminal.checking import EnvReport
 from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning import preflight, run
-from rlexp.tuning.joining import first_processes
 from rlexp.tuning.preflight import try_envs
 from rlexp.tuning.request import TrainingRequest
+from rlexp.tuning.run import first_processes
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV, PIXEL_ENV, CountingEnv
 
 OPTIONS = TrainingRequest("run")
@@ -81,7 +81,7 @@ def test_cluster_for_says_what_it_measures(
 SCRIPT = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in rlexp run, until trials can save
-from rlexp.tuning.joining import signals_leave_nothing
+from rlexp.tuning.run import signals_leave_nothing
 with signals_leave_nothing():
     try:
         os.kill(os.getpid(), {number})

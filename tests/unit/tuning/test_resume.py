@@ -17,6 +17,7 @@ from rlexp.config.load import load_plan, resolved_yaml
 from rlexp.errors import ResumeError
 from rlexp.files import to_json
 from rlexp.runs.record import Status, read_run_record
+from rlexp.runs.resuming import recorded_trials
 from rlexp.runs.rows import last_row
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.trial_source import FixedTrials
@@ -24,7 +25,6 @@ from rlexp.terminal.displays import QuietDisplay
 from rlexp.tuning.assignment import assignment_of
 from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.resume import resume_run
-from rlexp.tuning.settling import recorded_trials
 from rlexp.user_code.memory import remember_plan
 from tests.lab.trials import rows_of, trials_of
 

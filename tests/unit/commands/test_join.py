@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from rlexp.board.messages.errors import Backoff
-from rlexp.commands import joined_processes
-from rlexp.commands.joined_processes import MOST_QUICK, JoinedProcesses, join_command, join_in_processes
-from rlexp.processes.child import own_environment
+from rlexp.commands import join
+from rlexp.commands.join import MOST_QUICK, JoinRole, join_in_processes
+from rlexp.processes.child import own_environment, own_program
 
 TIMEOUT_S = 30.0
 PLAYS = """
@@ -58,8 +58,7 @@ class Scene:
         thread = threading.Thread(target=act, daemon=True)
         thread.start()
         command = [sys.executable, "-c", PLAYS, str(self.folder)]
-        joined = JoinedProcesses(command, number, "actor", limit_s)
-        code = join_in_processes(joined, self.said.append)
+        code = join_in_processes(command, number, JoinRole.ACTOR, limit_s, self.said.append)
         thread.join(TIMEOUT_S)
         assert not failed, failed
         assert set(psutil.Process().children(recursive=True)) <= before
@@ -88,7 +87,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(joined_processes, "_POLL_S", 0.01)
+    monkeypatch.setattr(join, "_POLL_S", 0.01)
     monkeypatch.setattr(Backoff, "failed", lambda backoff: 0.0)
     return Scene(tmp_path)
 
@@ -147,7 +146,7 @@ def test_process_that_cannot_be_started_again_is_tried_later_and_the_others_go_o
 
 
 def test_failures_after_a_long_time_are_not_counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_processes, "QUICK_S", 0.0)
+    monkeypatch.setattr(join, "QUICK_S", 0.0)
 
     def meanwhile() -> None:
         killed: set[int] = set()
@@ -204,14 +203,14 @@ def test_process_that_is_started_again_has_the_time_that_is_left(scene: Scene) -
 def test_error_of_a_process_is_the_exit_code_and_said(tmp_path: Path) -> None:
     said: list[str] = []
     command = [sys.executable, "-c", "raise SystemExit(2)"]
-    assert join_in_processes(JoinedProcesses(command, 2, "trainer"), said.append) == 2
+    assert join_in_processes(command, 2, JoinRole.TRAINER, None, said.append) == 2
     assert sorted(said) == [f"trainer {n} of 2 ended with exit code 2; it is not started again" for n in (1, 2)]
 
 
 def test_a_process_imports_nothing_from_where_the_command_runs(tmp_path: Path) -> None:
     for name in ("importlib", "enum", "signal", "socket", "rlexp"):
         (tmp_path / f"{name}.py").write_text("open('sentinel', 'w')", encoding="utf-8")
-    command = join_command(["--help"])
+    command = own_program("rlexp", "join", "--help")
     ended = subprocess.run(command, cwd=tmp_path, env=own_environment(os.environ), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "join" in ended.stdout
