@@ -156,7 +156,8 @@ def before_last_end(fragment: Fragment) -> tuple[Array, Array]:
     """Return which steps ``[T, M]`` are up to their env's last end of an episode, and which envs ``[M]`` have one."""
     ends = fragment.terminated | fragment.truncated
     finished: Array = np.logical_or.accumulate(ends[::-1])[::-1]
-    return finished, finished[0]
+    have_ends: Array = np.logical_or.reduce(ends, axis=0)
+    return finished, have_ends
 
 
 @dataclass(frozen=True)

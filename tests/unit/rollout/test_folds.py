@@ -286,6 +286,16 @@ def test_ended_episodes_have_the_advantages_of_a_loop_over_each_episode(
         assert_rows(batches, [row for env in ended if env for row in slow_rows(env, fold)])
 
 
+def test_a_state_in_which_no_step_waits_can_be_loaded() -> None:
+    accumulator = EpisodeAccumulator(GAE, 1)
+    accumulator.push(with_values(make_fragment([make_steps(0, [1, 2], [GOES_ON, TERMINATED])], 0, 2)))
+    again = EpisodeAccumulator(GAE, 1)
+    again.load(accumulator.state())
+    batch = again.push(with_values(make_fragment([make_steps(0, [3], [TERMINATED])], 0, 1)))
+    assert batch is not None
+    assert batch.count == 1
+
+
 def by_hand(endings: list[int], fold: Advantages = GAE) -> tuple[list[float], list[float]]:
     """Return advantages and targets of rewards 1, 2, 3 and values .5, .4, .3 and .2, as far as they are rows."""
     fragment = make_fragment([make_steps(0, [1, 2, 3], endings)], 0, 3)
