@@ -15,7 +15,7 @@ from rlexp.errors import CheckpointError, ResourceError
 from rlexp.replay.rows import RowRing
 from rlexp.replay.storage.frame_pool import FRAMES, PACKED
 from rlexp.replay.storage.frames import FrameStorage
-from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, Array, SampleBatch
+from rlexp.sample_batch import FRAME_IDS_OF, Array, SampleBatch
 from rlexp.states import AnyArray, LazyArray
 
 GROWTH = 9 / 8
@@ -111,9 +111,12 @@ class DeviceFrameStorage(FrameStorage):
     def _with_observations(self, rows: SampleBatch, ids: Array) -> SampleBatch:
         assert self._frames is not None
         frames = self._frames.gather(ids.reshape(-1))
-        obs, new_obs = (_side_by_side(stacks) for stacks in frames.reshape(*ids.shape, *frames.shape[1:]))
-        columns = {name: column for name, column in rows.columns.items() if name not in {FRAME_IDS, NEW_FRAME_IDS}}
-        return DeviceBatch(columns, {OBS: obs, NEW_OBS: new_obs})
+        columns, tensors = dict(rows.columns), {}
+        names = [(obs, name) for obs, name in FRAME_IDS_OF.items() if name in rows]
+        for (obs, name), stacks in zip(names, frames.reshape(*ids.shape, *frames.shape[1:]), strict=True):
+            del columns[name]
+            tensors[obs] = _side_by_side(stacks)
+        return DeviceBatch(columns, tensors)
 
 
 def device_rows(capacity: int, device: str, num_expected: int) -> RowRing:

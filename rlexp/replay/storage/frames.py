@@ -73,7 +73,7 @@ class FrameStorage:
         rows = self._plain.read(slots)
         if self._pool is None:
             return rows
-        return self._with_observations(rows, np.stack([rows[FRAME_IDS], rows[NEW_FRAME_IDS]]))
+        return self._with_observations(rows, np.stack([rows[ids] for ids in _ids_in(rows)]))
 
     def state(self, count: int) -> dict[str, AnyArray]:
         """Return the content of the first ``count`` slots, which are all that were written."""
@@ -94,10 +94,11 @@ class FrameStorage:
         columns = {name: array for name, array in state.items() if not name.startswith(FRAMES)}
         check_lengths(columns, count)
         if FRAMES in state:
-            if OBS not in columns or NEW_OBS not in columns:
-                raise CheckpointError(f"a replay state with frames should have {OBS} and {NEW_OBS}")
+            ids = [columns[obs] for obs in FRAME_IDS_OF if obs in columns]
+            if OBS not in columns:
+                raise CheckpointError(f"a replay state with frames should have {OBS}")
             try:
-                self._make_pool(state[FRAMES]).load(state, [columns[OBS], columns[NEW_OBS]])
+                self._make_pool(state[FRAMES]).load(state, ids)
             except CheckpointError:
                 self.close()
                 raise
@@ -116,28 +117,30 @@ class FrameStorage:
         self._written[:] = False
 
     def _with_observations(self, rows: SampleBatch, ids: Array) -> SampleBatch:
-        """Return ``rows [B]`` with the observations of the frames ``ids [2, B, K]``."""
+        """Return ``rows [B]`` with the observations of the frames ``ids [C, B, K]`` of their C columns of ids."""
         assert self._pool is not None
         frames = self._lent.lend((*ids.shape, *self._form.shape[1:]), self._form.dtype)
         self._pool.read(ids.reshape(-1), frames.reshape(-1, *self._form.shape[1:]))
-        observations = zip(FRAME_IDS_OF.items(), frames, strict=True)
-        return rows.exchange({name: (obs, side_by_side(stacks)) for (obs, name), stacks in observations})
+        names = {ids: obs for obs, ids in FRAME_IDS_OF.items()}
+        stacks_of = zip(_ids_in(rows), frames, strict=True)
+        return rows.exchange({ids: (names[ids], side_by_side(stacks)) for ids, stacks in stacks_of})
 
     def _write_frames(self, start: int, sent: FrameRows) -> None:
-        indices = np.stack([sent.rows[FRAME_IDS], sent.rows[NEW_FRAME_IDS]]).astype(np.int32)
-        self._check(sent, indices)
+        names = _ids_in(sent.rows)
+        indices = np.stack([sent.rows[name] for name in names]).astype(np.int32)
+        self._check(sent, dict(zip(names, indices, strict=True)))
         pool = self._pool or self._make_pool(sent.frames)
         overwritten = self._written[start : start + len(sent)].nonzero()[0]
         if len(overwritten):
             rows = self._plain.read(start + overwritten)
-            pool.release(np.concatenate([rows[FRAME_IDS], rows[NEW_FRAME_IDS]]).reshape(-1))
+            pool.release(np.concatenate([rows[name] for name in names]).reshape(-1))
         counts = np.bincount(indices.reshape(-1), minlength=len(sent.frames))
         ids = pool.add(sent.frames, sent.numbers, counts)[indices]
-        self._plain.write(start, sent.rows.with_columns(**{FRAME_IDS: ids[0], NEW_FRAME_IDS: ids[1]}))
+        self._plain.write(start, sent.rows.with_columns(**dict(zip(names, ids, strict=True))))
 
-    def _check(self, sent: FrameRows, indices: Array) -> None:
+    def _check(self, sent: FrameRows, indices: Mapping[str, Array]) -> None:
         """Raise ValueError if the rows' columns or frames differ from the stored ones."""
-        self._plain.check(sent.rows.with_columns(**{FRAME_IDS: indices[0], NEW_FRAME_IDS: indices[1]}))
+        self._plain.check(sent.rows.with_columns(**indices))
         given, held = sent.frames, self._form
         if self._pool and (given.dtype != held.dtype or given.shape[1:] != held.shape[1:]):
             raise ValueError(
@@ -150,6 +153,11 @@ class FrameStorage:
         self._form = frames[:0].copy()
         self._pool = FramePool(self._make_memory(frames.shape[1:], frames.dtype))
         return self._pool
+
+
+def _ids_in(rows: SampleBatch) -> list[str]:
+    """Return the names of the columns of ids: transitions have two, sequences one."""
+    return [ids for ids in FRAME_IDS_OF.values() if ids in rows]
 
 
 def _renumbered(ids: AnyArray, loaded: Callable[[Array], Array]) -> LazyArray:

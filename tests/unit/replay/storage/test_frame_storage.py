@@ -337,6 +337,20 @@ def test_frame_storage_refuses_incomplete_state(part: str) -> None:
         FrameStorage(CAPACITY, PackedFrames).load(state, 4)
 
 
+@pytest.mark.parametrize("make_memory", [PlainFrames, PackedFrames])
+def test_rows_with_one_column_of_frames_are_kept_and_restored(make_memory: MakeMemory) -> None:
+    def without_new(rows: FrameRows) -> FrameRows:
+        columns = {name: column for name, column in rows.rows.columns.items() if name != NEW_FRAME_IDS}
+        return replace(rows, rows=SampleBatch(columns))
+
+    storage, again = FrameStorage(CAPACITY, make_memory), FrameStorage(CAPACITY, make_memory)
+    for start in (0, 0, 4):
+        storage.write(start, without_new(played(5 * start, 4)))
+    again.load(in_memory(storage.state(8)), 8)
+    for held in (storage, again):
+        assert_same_batch(held.read(np.arange(4, 8)), without_new(played(20, 4)).stacks())
+
+
 def test_frame_storage_refuses_state_with_unknown_ids() -> None:
     storage = FrameStorage(CAPACITY)
     storage.write(0, played(0, 4))
