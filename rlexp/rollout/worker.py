@@ -18,6 +18,7 @@ from rlexp.rollout.folds import Accumulator, EpisodeAccumulator, FragmentAccumul
 from rlexp.rollout.fragment import SampleInfo, SampleTime, join_reports_of_worker, join_rows
 from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
 from rlexp.rollout.recorder import ENV, FragmentRecorder, Recording, RecordingAhead, StepRecorder
+from rlexp.rollout.sequences import ReplaySequences, SequenceAccumulator
 from rlexp.rollout.worker_spec import WorkerSpec
 from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames
 from rlexp.schedules import derive_seed
@@ -227,4 +228,4 @@ def _make_accumulator(spec: WorkerSpec, num_envs: int) -> Accumulator:
     assert spec.fold is not None
     if spec.rollout.batch_mode == "complete_episodes":
         return EpisodeAccumulator(spec.fold, spec.rollout.fragment_length * num_envs)
-    return FragmentAccumulator(spec.fold)
+    return SequenceAccumulator(spec.fold) if isinstance(spec.fold, ReplaySequences) else FragmentAccumulator(spec.fold)

@@ -23,7 +23,7 @@ BUDGETS = {
     "optimizers": (10, 2_100),
     "processes": (7, 1_140),
     "replay": (14, 2_850),
-    "rollout": (17, 3_900),
+    "rollout": (18, 4_100),
     "runs": (15, 3_570),
     "search": (14, 3_560),
     "terminal": (18, 4_280),
