@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 from gymnasium.spaces import Space
 from torch import Tensor
 
@@ -198,6 +199,7 @@ def test_interface_of_the_user_wins_between_nodes() -> None:
     assert environment == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_learner_that_cannot_be_made_fails_the_group_at_once() -> None:
     pool = ProcessTaskPool()
     spec = replace(learner_spec(), num_gpus=1)
