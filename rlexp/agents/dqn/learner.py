@@ -78,7 +78,7 @@ class DQNLearner:
         self._target_parameters.move_towards(self._parameters, 1)
         self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
         self._autograd = AutogradGradient(
-            self._network, self._target, self._adam, device, config.precision, config.double_q
+            self._network, self._target, self._adam, device, config.precision, config.double_q, note
         )
         self._by_hand = self._make_dense_gradient(network)
         self._live_weights = self._parameters.live_arrays()

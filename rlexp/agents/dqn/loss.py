@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlexp.agents.torch.device import BatchStaging, Precision, forward_passes
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, Precision, Work, forward_passes
 from rlexp.agents.torch.flat_adam import FlatAdam
 from rlexp.models.networks import QNetwork
+from rlexp.models.user_torso import UserTorso
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, SampleBatch
 
 
@@ -141,18 +142,25 @@ class AutogradGradient:
         device: torch.device,
         precision: Precision,
         double_q: bool,
+        note: Callable[[str], None],
     ) -> None:
         self._online, self._target, self._adam = online, target, adam
         self._device, self._precision, self._double_q = device, precision, double_q
         self._staging = BatchStaging(COLUMNS, device)
+        # A torso of the user's own may decide by values, which a graph would not repeat.
+        is_own = isinstance(online.torso, UserTorso)
+        self._backward: Work = self._backward_of if is_own else CapturedWork(self._backward_of, device, note)
 
     def compute(self, batch: SampleBatch) -> BatchLoss:
         """Replace the gradient by the gradient of a batch, which has COLUMNS."""
-        rows = self._staging.load(batch)
+        figures, td_errors = self._backward(self._staging.load(batch))
+        return BatchLoss(figures, td_errors)
+
+    def _backward_of(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         passes = forward_passes(self._precision, self._device)
         result = row_losses(self._online, self._target, rows, self._double_q, passes)
         loss = (rows[IMPORTANCE_WEIGHTS] * result.losses).mean()
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         figures = torch.stack([loss.detach(), result.q_tm1.mean(), result.td_errors.mean()])
-        return BatchLoss(figures, result.td_errors)
+        return figures, result.td_errors

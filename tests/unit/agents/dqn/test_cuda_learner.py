@@ -7,14 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from rlexp.agents.dqn.learner import DQNLearner, DQNUpdate
-from rlexp.agents.torch.device import BatchStaging
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, Tensors
 from rlexp.sample_batch import OBS, Array
 from tests.lab.dqn import make_batch, make_learner
 from tests.unit.agents.torch.test_device_frames import new_learner, observations, played, replay_shard
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+]
 
 NUM_UPDATES = 100
 
@@ -77,6 +81,29 @@ def test_cuda_replay_gathers_what_replay_in_memory_does() -> None:
     expected = observations(on_cpu)
     for name, array in observations(on_gpu).items():
         assert np.array_equal(array, expected[name])
+
+
+def test_cuda_graphs_compute_what_single_operations_do_also_when_the_shape_changes() -> None:
+    def work(tensors: Tensors) -> tuple[Tensor]:
+        return (tensors[OBS].square().sum(dim=1),)
+
+    captured = CapturedWork(work, torch.device("cuda"), pytest.fail)
+    for seed in range(12):
+        rows = torch.rand((32 if seed % 3 else 16, 3), generator=torch.Generator().manual_seed(seed)).cuda()
+        assert torch.equal(captured({OBS: rows})[0], work({OBS: rows})[0])
+
+
+def test_cuda_work_that_cannot_be_captured_goes_on_without_a_graph() -> None:
+    def work(tensors: Tensors) -> tuple[Tensor]:
+        return (tensors[OBS] * tensors[OBS].sum().item(),)
+
+    notes: list[str] = []
+    captured = CapturedWork(work, torch.device("cuda"), notes.append)
+    for seed in range(8):
+        rows = torch.rand((4, 3), generator=torch.Generator().manual_seed(seed)).cuda()
+        assert torch.equal(captured({OBS: rows})[0], work({OBS: rows})[0])
+    assert len(notes) == 1
+    assert "CUDA graphs failed" in notes[0]
 
 
 def test_cuda_slots_hold_their_batches_until_they_are_used_again() -> None:
