@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (76, 9_700),
+    "agents": (76, 9_750),
     "api": (8, 1_430),
     "board": (42, 9_150),
     "cluster": (23, 4_240),
