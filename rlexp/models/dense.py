@@ -1,20 +1,18 @@
 """Fully connected networks in NumPy, for acting: for a few rows, torch would be mostly overhead.
 
-First layers and activations, then the Q-networks with which policies act, then the shapes that weights must have. torch
-is imported only if needed.
+First layers and activations, then the Q-networks with which policies act. No torch is imported here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Protocol
 
 import numpy as np
 
-from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, QNetworkConfig, has_numpy_form
+from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, QNetworkConfig, has_numpy_form, head_sizes
 from rlexp.sample_batch import Array
 
 Activation = Callable[[Array], Array]
@@ -291,14 +289,6 @@ class _Noise:
         np.copysign(self._values, drawn, out=self._values)
 
 
-def head_sizes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the input and layers of each head, by name, for a config with ``has_numpy_form``."""
-    torso, head = config.torso, config.head
-    features = (*config.observation_shape, *torso.fcnet_hiddens, *torso.post_fcnet_hiddens)[-1]
-    sizes = {"advantage_head": (features, *head.hiddens, config.num_actions * head.num_atoms)}
-    return sizes | ({"value_head": (features, *head.hiddens, head.num_atoms)} if head.dueling else {})
-
-
 def _means(weights: Mapping[str, Array]) -> dict[str, Array]:
     """Return the weights without noise, under the names of layers that are not noisy."""
     return {name.removesuffix("_mu"): array for name, array in weights.items() if not name.endswith("_sigma")}
@@ -325,32 +315,3 @@ def _without_mean(columns: Array, num_actions: int) -> Array:
     per_action = columns.reshape(len(columns), num_actions, -1)
     centered: Array = (per_action - per_action.mean(axis=1, keepdims=True)).reshape(columns.shape)
     return centered
-
-
-def parameter_shapes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each parameter; this needs torch only for networks that NumPy cannot compute."""
-    if has_numpy_form(config):
-        return dict(_linear_shapes(config))
-    import torch
-
-    from rlexp.models.networks import QNetwork
-    from rlexp.models.torsos import named_weights
-
-    # without memory for them; but a user's code may read numbers
-    with torch.device("meta") if config.torso.custom is None else nullcontext():
-        return {name: tuple(weight.shape) for name, weight in named_weights(QNetwork(config)).items()}
-
-
-def _linear_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the parameters of fully connected layers and their norms; activations have none."""
-    torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
-    for part, sizes in {"torso": torso, **head_sizes(config)}.items():
-        is_noisy = config.head.noisy and part != "torso"
-        is_normalised = config.torso.layer_norm and part == "torso"
-        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-            place = (2 + is_normalised) * index
-            for suffix in ("_mu", "_sigma") if is_noisy else ("",):
-                yield f"{part}.{place}.weight{suffix}", (fan_out, fan_in)
-                yield f"{part}.{place}.bias{suffix}", (fan_out,)
-            if is_normalised:
-                yield from ((f"{part}.{place + 1}.{name}", (fan_out,)) for name in ("weight", "bias"))

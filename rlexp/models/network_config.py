@@ -1,8 +1,10 @@
-"""The shape of a network, for either library."""
+"""The shape of a network, for either library, and the shapes of its parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -203,3 +205,64 @@ class PolicyAndCriticsConfig:
 def has_numpy_form(config: QNetworkConfig | ActorCriticConfig | PolicyAndCriticsConfig) -> bool:
     """Return whether a network can be computed in NumPy: our own layers for vectors can."""
     return config.torso.custom is None and len(config.observation_shape) == 1
+
+
+Shapes = dict[str, tuple[int, ...]]
+"""The shapes of a network's parameters, by name."""
+
+
+def parameter_shapes(config: QNetworkConfig | ActorCriticConfig) -> Shapes:
+    """Return the shape of each parameter; this needs torch only for networks that NumPy cannot compute."""
+    if has_numpy_form(config):
+        return dict(
+            _actor_critic_shapes(config) if isinstance(config, ActorCriticConfig) else _q_network_shapes(config)
+        )
+    from rlexp.models.networks import ActorCritic, QNetwork
+    from rlexp.models.torsos import shapes_of_network
+
+    if isinstance(config, ActorCriticConfig):
+        return shapes_of_network(ActorCritic, config)
+    return shapes_of_network(QNetwork, config)
+
+
+def shapes_of_layers(
+    part: str, sizes: Sequence[int], has_norms: bool = False, suffixes: Sequence[str] = ("",)
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the parameters of fully connected layers and their norms; activations have none."""
+    for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        place = (2 + has_norms) * index
+        for suffix in suffixes:
+            yield f"{part}.{place}.weight{suffix}", (fan_out, fan_in)
+            yield f"{part}.{place}.bias{suffix}", (fan_out,)
+        if has_norms:
+            yield from ((f"{part}.{place + 1}.{name}", (fan_out,)) for name in ("weight", "bias"))
+
+
+def torso_sizes(observation_shape: tuple[int, ...], torso: TorsoConfig) -> tuple[int, ...]:
+    """Return the sizes of the input and of the fully connected layers of a torso."""
+    return (*observation_shape, *torso.fcnet_hiddens, *torso.post_fcnet_hiddens)
+
+
+def _q_network_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    torso = config.torso
+    yield from shapes_of_layers("torso", torso_sizes(config.observation_shape, torso), torso.layer_norm)
+    for part, sizes in head_sizes(config).items():
+        yield from shapes_of_layers(part, sizes, suffixes=("_mu", "_sigma") if config.head.noisy else ("",))
+
+
+def _actor_critic_shapes(config: ActorCriticConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    torso, sizes = config.torso, torso_sizes(config.observation_shape, config.torso)
+    for part in ("policy_torso",) if config.shares_torso else ("policy_torso", "value_torso"):
+        yield from shapes_of_layers(part, sizes, torso.layer_norm)
+    for head, outputs in (("policy_head", config.num_inputs - config.num_free_log_std), ("value_head", 1)):
+        yield f"{head}.weight", (outputs, sizes[-1])
+        yield f"{head}.bias", (outputs,)
+    if config.num_free_log_std:
+        yield "log_std", (config.num_free_log_std,)
+
+
+def head_sizes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the input and layers of each head, by name, for a config with ``has_numpy_form``."""
+    head, features = config.head, torso_sizes(config.observation_shape, config.torso)[-1]
+    sizes = {"advantage_head": (features, *head.hiddens, config.num_actions * head.num_atoms)}
+    return sizes | ({"value_head": (features, *head.hiddens, head.num_atoms)} if head.dueling else {})

@@ -5,8 +5,10 @@ Weights have names, under which they are sent to policies and read from checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,15 @@ from torch import Tensor, nn
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import misfit
 from rlexp.errors import UsageError
-from rlexp.models.network_config import BYTE_CENTER, NORM_EPSILON, TorsoConfig
+from rlexp.models.network_config import (
+    BYTE_CENTER,
+    NORM_EPSILON,
+    ActorCriticConfig,
+    PolicyAndCriticsConfig,
+    QNetworkConfig,
+    Shapes,
+    TorsoConfig,
+)
 from rlexp.models.user_torso import UserTorso
 from rlexp.sample_batch import Array
 
@@ -26,6 +36,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "linear": nn.Identity,
 }
 
+NetworkT = TypeVar("NetworkT", QNetworkConfig, ActorCriticConfig, PolicyAndCriticsConfig)
 LARGEST_SMALL_IMAGE = 42
 """Largest side of an image with a small first kernel, so that the last kernel sees as much as with 84 pixels."""
 
@@ -188,6 +199,13 @@ def named_weights(network: nn.Module) -> dict[str, Tensor]:
         if not isinstance(tensor, nn.Parameter) and tensor.is_floating_point():
             named[name] = tensor
     return named
+
+
+def shapes_of_network(make: Callable[[NetworkT], nn.Module], config: NetworkT) -> Shapes:
+    """Return the shapes of the weights of a network of ``config``, which needs no memory for our own layers."""
+    # A user's code may read numbers.
+    with torch.device("meta") if config.torso.custom is None else nullcontext():
+        return {name: tuple(weight.shape) for name, weight in named_weights(make(config)).items()}
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:

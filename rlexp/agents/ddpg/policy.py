@@ -6,10 +6,10 @@ Checkpoints are played by ``PolicyNetworkPolicies``. No torch is imported here, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +21,15 @@ from rlexp.config.keys.critic_keys import CriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.dense import Linear, centered_bytes, forward, layers_of
-from rlexp.models.network_config import LayersConfig, PolicyAndCriticsConfig, has_numpy_form, torso_config_of
+from rlexp.models.network_config import (
+    LayersConfig,
+    PolicyAndCriticsConfig,
+    Shapes,
+    has_numpy_form,
+    shapes_of_layers,
+    torso_config_of,
+    torso_sizes,
+)
 from rlexp.policy import LiveWeights, Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import NStep
@@ -163,7 +171,7 @@ class Players:
     @property
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of the policy network's parameters, by name."""
-        return dict(_shapes(self.policies.network))
+        return _shapes(self.policies.network)
 
     @property
     def number(self) -> int:
@@ -244,20 +252,12 @@ class PolicyNetworkPolicies(Policies[KeysT]):
         return exportable_policy_network(self.network, self.actions, policy, weights)
 
 
-def _shapes(config: PolicyAndCriticsConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the shape of each parameter of a policy network."""
+def _shapes(config: PolicyAndCriticsConfig) -> Shapes:
+    """Return the shape of each parameter of a policy network, by name."""
     if not has_numpy_form(config):
         from rlexp.agents.ddpg.torch_policy import torch_shapes
 
-        yield from torch_shapes(config).items()
-        return
-    torso = (*config.observation_shape, *config.torso.fcnet_hiddens, *config.torso.post_fcnet_hiddens)
+        return torch_shapes(config)
+    torso = torso_sizes(config.observation_shape, config.torso)
     head = (torso[-1], *config.policy.hiddens, config.num_inputs)
-    for part, sizes in (("torso", torso), ("head", head)):
-        is_normalised = config.torso.layer_norm and part == "torso"
-        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-            place = (2 + is_normalised) * index
-            yield f"{part}.{place}.weight", (fan_out, fan_in)
-            yield f"{part}.{place}.bias", (fan_out,)
-            if is_normalised:
-                yield from ((f"{part}.{place + 1}.{name}", (fan_out,)) for name in ("weight", "bias"))
+    return dict(chain(shapes_of_layers("torso", torso, config.torso.layer_norm), shapes_of_layers("head", head)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -16,9 +14,9 @@ from rlexp.agents.policies import Exportable
 from rlexp.agents.torch.acting import ActingWeights
 from rlexp.agents.torch.device import as_tensor
 from rlexp.models.action_distributions import CategoricalActions, SquashedActions
-from rlexp.models.network_config import PolicyAndCriticsConfig
+from rlexp.models.network_config import PolicyAndCriticsConfig, Shapes
 from rlexp.models.policy_and_critics import PolicyNetwork
-from rlexp.models.torsos import load_arrays, named_weights
+from rlexp.models.torsos import load_arrays, shapes_of_network
 from rlexp.policy import Weights
 from rlexp.sample_batch import Array
 
@@ -81,8 +79,6 @@ def parameter_names(config: PolicyAndCriticsConfig) -> frozenset[str]:
     return frozenset(name for name, _ in PolicyNetwork(config).named_parameters())
 
 
-def torch_shapes(config: PolicyAndCriticsConfig) -> dict[str, tuple[int, ...]]:
+def torch_shapes(config: PolicyAndCriticsConfig) -> Shapes:
     """Return the name and the shape of each parameter of a policy network, of any kind."""
-    # without memory for them; but a user's code may read numbers
-    with torch.device("meta") if config.torso.custom is None else nullcontext():
-        return {name: tuple(weight.shape) for name, weight in named_weights(PolicyNetwork(config)).items()}
+    return shapes_of_network(PolicyNetwork, config)

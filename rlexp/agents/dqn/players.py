@@ -30,8 +30,7 @@ from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.exploration_keys import ExplorationKeys
 from rlexp.envs.spaces import is_byte_vector
-from rlexp.models.dense import parameter_shapes
-from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
+from rlexp.models.network_config import HeadConfig, QNetworkConfig, parameter_shapes, torso_config_of
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import NStep

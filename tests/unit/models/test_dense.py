@@ -18,9 +18,16 @@ from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models.dense import ACTIVATIONS, NumpyQNetwork, parameter_shapes
+from rlexp.models.dense import ACTIVATIONS, NumpyQNetwork
 from rlexp.models.dense_gradients import ArrayLayer, LargeArrayLayer, is_dense
-from rlexp.models.network_config import HeadConfig, QNetworkConfig, TorsoConfig, has_numpy_form, torso_config_of
+from rlexp.models.network_config import (
+    HeadConfig,
+    QNetworkConfig,
+    TorsoConfig,
+    has_numpy_form,
+    parameter_shapes,
+    torso_config_of,
+)
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 from tests.lab.dqn import PLAIN_HEAD

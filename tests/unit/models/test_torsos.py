@@ -22,8 +22,14 @@ from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import TrialError, UsageError
-from rlexp.models.dense import parameter_shapes
-from rlexp.models.network_config import CustomTorso, QNetworkConfig, TorsoConfig, has_numpy_form, torso_config_of
+from rlexp.models.network_config import (
+    CustomTorso,
+    QNetworkConfig,
+    TorsoConfig,
+    has_numpy_form,
+    parameter_shapes,
+    torso_config_of,
+)
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import default_filters, load_weights, make_torso, named_weights
 from rlexp.models.user_torso import UserTorso
