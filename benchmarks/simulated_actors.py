@@ -87,7 +87,7 @@ class SimulatedActor:
 
     def send_if_due(self, now_s: float) -> bool:
         """Put a fragment into the window, if one is due and there is room."""
-        if now_s < self._due_s or not self._outbox.put(self._seal, 0.0):
+        if now_s < self._due_s or not (self._outbox.wait_for_room(0.0) and self._outbox.put(self._seal)):
             return False
         self._due_s += 1 / self._load.fragments_per_s if self._load.fragments_per_s else 0.0
         return True

@@ -138,16 +138,15 @@ class JoinedActor:
         return True
 
     def _play(self, worker: RolloutWorker, should_stop: ShouldStop, report: Report) -> None:
-        while self._outbox.end is None and not should_stop():
-            self._take_weights(worker)
+        while self._wait_for_room(should_stop, report):
+            self._take_weights(worker)  # the newest ones: no fragment waits here for room
             rows, info = worker.sample(self._steps_of_all)
             assert not isinstance(rows, WrittenRows)  # a joined actor shares no memory with replay
             self._steps_of_all += info.num_env_steps
             self._num_env_steps += info.num_env_steps
             self._returns += info.episodes.returns.tolist()
-            if not self._send(partial(self._seal, rows, info), should_stop, report):
-                return
-            report(self.figures())
+            if self._outbox.put(partial(self._seal, rows, info)):
+                report(self.figures())
 
     def _take_weights(self, worker: RolloutWorker) -> None:
         newer = self._feed.newest(self._version)
@@ -159,25 +158,16 @@ class JoinedActor:
         self._version = newer.version
         self._steps_of_all = max(self._steps_of_all, newer.num_steps_sampled)
 
-    def _send(self, seal: Callable[[int], list[bytes]], should_stop: ShouldStop, report: Report) -> bool:
-        """Put a fragment into the window; return False if playing ends before there is room."""
-        stop_by_s = None
-        while not self._put(seal):
-            if self._outbox.end is not None:
-                return False
-            if should_stop():
-                stop_by_s = self._clock() + DRAIN_S if stop_by_s is None else stop_by_s
-                if self._clock() > stop_by_s:
-                    return False
-            report(self.figures())
-        return True
-
-    def _put(self, seal: Callable[[int], list[bytes]]) -> bool:
-        started = self._clock()
-        try:
-            return self._outbox.put(seal, LOOK_S)
-        finally:
+    def _wait_for_room(self, should_stop: ShouldStop, report: Report) -> bool:
+        """Return whether a fragment may be played: True once the window has room, False if playing ends."""
+        while self._outbox.end is None and not should_stop():
+            started = self._clock()
+            has_room = self._outbox.wait_for_room(LOOK_S)
             self._waited_s += self._clock() - started
+            if has_room:
+                return True
+            report(self.figures())
+        return False
 
     def _seal(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> list[bytes]:
         seat, keys = self._seat, self._keys

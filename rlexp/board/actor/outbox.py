@@ -20,7 +20,9 @@ from rlexp.config.keys.board import BoardConfig
 
 SHORTEST_BEAT_S: Final = 0.02
 LONGEST_FULL_BEAT_S: Final = 1.0
-"""A heartbeat is due after SHORTEST_BEAT_S with half of the window unconfirmed, then twice as late each, up to this."""
+WAITED_SHARE: Final = 0.25
+"""With half of the window unconfirmed, a heartbeat is due after SHORTEST_BEAT_S; later after this share of the time
+since something was sent or confirmed, up to LONGEST_FULL_BEAT_S."""
 UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
 """Seconds to the next heartbeat if less is unconfirmed. The next fragment asks too; resends come later."""
 STOP_TIMEOUT_S: Final = 10.0
@@ -125,6 +127,7 @@ class Outbox:
         self._closing = threading.Event()
         self._led_s = clock()
         self._last_beat_s = -config.beat_s
+        self._moved_s = clock()
         self._wait_s = SHORTEST_BEAT_S
         self._round_trip_s = 0.0
         self._is_queued = False
@@ -140,17 +143,26 @@ class Outbox:
         """Start to send heartbeats."""
         self._thread.start()
 
-    def put(self, seal: Callable[[int], list[bytes]], timeout: float) -> bool:
-        """Take the messages that ``seal`` makes of the next number; return False without room in ``timeout``.
+    def wait_for_room(self, timeout: float) -> bool:
+        """Return whether the window has room, after at most ``timeout`` seconds; False if nothing can be sent any more.
 
         Raises the error that ended the thread.
         """
         with self._changed:
-            has_room = self._changed.wait_for(
+            self._changed.wait_for(
                 lambda: self.window.has_room or self.end is not None or self._error is not None, timeout
             )
             self._raise_error()
-            if self.end is not None or not has_room:
+            return self.end is None and self.window.has_room
+
+    def put(self, seal: Callable[[int], list[bytes]]) -> bool:
+        """Take the messages that ``seal`` makes of the next number; return False if nothing can be sent any more.
+
+        The window has room. Raises the error that ended the thread.
+        """
+        with self._changed:
+            self._raise_error()
+            if self.end is not None:
                 return False
             messages = seal(self.window.next_number)
             self.window.put(messages)
@@ -202,8 +214,7 @@ class Outbox:
         backoff = Backoff(crc32(self._seat.member.encode()))
         while not self._closing.is_set() and self.end is None:
             try:
-                version = self._exchange()
-                self._feed.fetch(version)
+                self._exchange()
             except BoardLostError:
                 self.is_connected = False
                 self._closing.wait(backoff.failed())
@@ -211,8 +222,8 @@ class Outbox:
             backoff.succeeded()
             self._wait()
 
-    def _exchange(self) -> int:
-        """Send what the window allows, with a heartbeat; return the version of the newest weights."""
+    def _exchange(self) -> None:
+        """Send what the window allows, with a heartbeat; fetch newer weights, then note what is confirmed."""
         started = self._clock()
         messages = self._take(started)
         if self._beside is None:
@@ -221,6 +232,8 @@ class Outbox:
             self._send(self._beside, messages)
             answer = self._board.beat(self._seat)
         now = self._clock()
+        if isinstance(answer, Beat):  # first: the next fragment, which may now get room, is played with them
+            self._feed.fetch(answer.weights_version)
         with self._changed:
             self._round_trip_s, self._last_beat_s = now - started, now
             self.is_connected = self._beside is None or self._beside.lost is None
@@ -228,9 +241,8 @@ class Outbox:
                 self.num_dropped = self.window.clear()
                 self.end = SeatEnd.FENCED
                 self._changed.notify_all()
-                return -1
+                return
             self._learn(answer, bool(messages), now)
-            return answer.weights_version
 
     def _take(self, now: float) -> list[bytes]:
         with self._changed:
@@ -249,8 +261,9 @@ class Outbox:
         before = self.window.got
         self.window.acknowledge(answer.got, now)
         self._is_queued = bool(answer.num_queued)
-        moved = has_sent or self.window.got > before
-        self._wait_s = SHORTEST_BEAT_S if moved else min(2 * self._wait_s, LONGEST_FULL_BEAT_S)
+        if has_sent or self.window.got > before:
+            self._moved_s = now
+        self._wait_s = min(max(WAITED_SHARE * (now - self._moved_s), SHORTEST_BEAT_S), LONGEST_FULL_BEAT_S)
         if answer.status is not None and answer.status.is_over:
             self.end = SeatEnd.TASK_OVER
         if answer.is_led:  # also if the board has lost its data: a trainer restores it

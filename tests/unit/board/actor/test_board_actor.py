@@ -279,7 +279,8 @@ def outbox(board: LateBoard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outbox
 
 def put(outbox: Outbox, count: int) -> None:
     for number in range(count):
-        assert outbox.put(lambda _, number=number: [b"%d" % number], WAIT_S)  # type: ignore[misc]
+        assert outbox.wait_for_room(WAIT_S)
+        assert outbox.put(lambda _, number=number: [b"%d" % number])  # type: ignore[misc]
 
 
 def test_actor_without_room_is_answered_soon(outbox: Outbox) -> None:
