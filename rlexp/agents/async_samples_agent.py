@@ -40,9 +40,10 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> AsyncSamplesOptimizer:
         config = self.config
+        length = config.fragment_length if config.num_workers else config.joined_fragment_length
         path = AsyncSamplesConfig(
             train_batch_size=self.num_steps_of_batch,
-            steps_per_call=config.fragment_length * config.num_envs_per_worker,
+            steps_per_call=length * config.num_envs_per_worker,
             num_passes=config.num_sgd_iter,
             num_slots=config.minibatch_buffer_size if config.num_sgd_iter > 1 else 1,
             broadcast_interval=config.broadcast_interval,

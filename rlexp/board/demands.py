@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlexp.cluster.room.shortfalls import gib
+from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
 from rlexp.config.keys.common import CommonConfig, NetworkNeeds
 
 ANY: Final = 10**12
@@ -54,6 +55,11 @@ MOST: Final[Mapping[str, float]] = {
     "config.optimizer.replay_queue_depth": 1000,
     "config.optimizer.learner_queue_depth": 10_000,
     "config.optimizer.gatherers": 1024,
+    "config.learner_queue_size": 10_000,
+    "config.minibatch_buffer_size": 10_000,
+    "config.replay_proportion": 1000,
+    "config.replay_buffer_num_slots": 1_000_000,
+    "config.max_sample_requests_in_flight_per_worker": 1000,
     "config.board.actors": 10_000,
     "config.board.min_actors": 10_000,
     "config.board.window": 10_000,
@@ -186,9 +192,16 @@ def _trainer_excesses(config: CommonConfig, cpus: float, memory: int) -> Iterato
         _beyond(memory, envs * _ENV_BYTES, f"config.num_workers x config.num_envs_per_worker, {envs:,} envs,"),
         _beyond(memory, config.fragment_length * envs * _LEAST_ROW_BYTES, _rows_in("config.sample_batch_size", config)),
     ]
+    wanted.append(network_excess(config, memory, _COPIES_AT_TRAINER))
+    if isinstance(config, AsyncSamplesKeys):
+        num_batches = config.learner_queue_size + config.minibatch_buffer_size
+        rows = config.replay_buffer_num_slots * config.joined_fragment_length * config.num_envs_per_worker
+        wanted += [
+            *_batch_excesses(config.train_batch_size, num_batches, config.network_needs, memory),
+            _beyond(memory, rows * _LEAST_ROW_BYTES, f"config.replay_buffer_num_slots of {rows:,} rows"),
+        ]
     if replay is not None:
         wanted += [
-            network_excess(config, memory, _COPIES_AT_TRAINER),
             *_batch_excesses(config.train_batch_size, replay.queued_batches, config.network_needs, memory),
             _beyond(
                 memory,

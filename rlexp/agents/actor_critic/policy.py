@@ -1,28 +1,31 @@
-"""The policy of PPO and A2C: draws actions from the distributions that an actor-critic network computes.
+"""The policy of PPO, A2C, IMPALA and APPO: draws actions from the distributions of an actor-critic network.
 
-Checkpoints are played by ``ActorCriticPolicies``. No torch is imported here, unless a network needs it.
+Workers and joined actors are ``ActorCriticPlayers``. Checkpoints are played by ``ActorCriticPolicies``. No torch is
+imported here, unless a network needs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from rlexp.agents.policies import Exportable, Policies
-from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.model import ActorCriticModelConfig
+from rlexp.agents.workers import WorkerParts
+from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
-from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
+from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, parameter_shapes, torso_config_of
 from rlexp.models.numpy_actor_critic import NumpyActorCritic
 from rlexp.policy import Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
-from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS
+from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS, Advantages, Segments
 from rlexp.sample_batch import ACTIONS, Array, SampleBatch
+from rlexp.schedules import derive_seed
 
 
 class ActingActorCritic(Protocol):
@@ -114,7 +117,34 @@ def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> A
     return TorchActingActorCritic(config, num_threads)
 
 
-class ActorCriticPolicies(Policies[CommonConfig]):
+@dataclass(frozen=True)
+class ActorCriticPlayers:
+    """All players of a trial: its own workers first, then the seats of joined actors."""
+
+    policies: ActorCriticPolicies
+
+    @property
+    def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the network's parameters, by name."""
+        return parameter_shapes(self.policies.network)
+
+    def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
+        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
+        policies, config = self.policies, self.policies.config
+        own_seed = derive_seed(seed, "worker", index, "exploration") if config.explore else None
+        return WorkerParts(
+            make_policy=partial(ActorCriticPolicy, policies.network, policies.actions, own_seed, num_threads),
+            fold=Segments(config.gamma)
+            if config.workers_send_segments
+            else Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic),
+        )
+
+    def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
+        """Return None: no action is replaced by a random one with a probability."""
+        return None
+
+
+class ActorCriticPolicies(Policies[ActorCriticKeys]):
     """The policies of an agent with an actor-critic network."""
 
     @cached_property
@@ -126,7 +156,6 @@ class ActorCriticPolicies(Policies[CommonConfig]):
     def network(self) -> ActorCriticConfig:
         """The shape of the network for the (checked) spaces."""
         config, model, observations = self.config, self.config.model, self.seen_space
-        assert isinstance(model, ActorCriticModelConfig)
         assert observations.shape is not None
         is_free = model.free_log_std and isinstance(self.actions, GaussianActions)
         return ActorCriticConfig(
@@ -145,6 +174,9 @@ class ActorCriticPolicies(Policies[CommonConfig]):
     def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
         assert isinstance(policy, ActorCriticPolicy)
         return StochasticPlayer(policy, seed)
+
+    def seat_players(self) -> ActorCriticPlayers:
+        return ActorCriticPlayers(self)
 
     def exportable(self, policy: Policy, weights: Weights) -> Exportable:
         from rlexp.agents.actor_critic.torch_policy import exportable_actor_critic  # it loads torch

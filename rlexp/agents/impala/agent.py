@@ -10,20 +10,14 @@ from rlexp.agents.a2c.learner import PolicyGradientConfig
 from rlexp.agents.async_samples_agent import AsyncSamplesAgent
 from rlexp.agents.impala.learner import IMPALALearner, VTraceClips
 from rlexp.agents.torch.flat_adam import RMSPropConfig
-from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.impala import IMPALAConfig, VTraceKeys
-from rlexp.rollout.folds import Segments
 from rlexp.schedules import derive_seed
 
 VTraceKeysT = TypeVar("VTraceKeysT", bound=VTraceKeys)
 
 
 class VTraceAgent(PolicyGradientAgent[VTraceKeysT], AsyncSamplesAgent[VTraceKeysT]):
-    """What IMPALA and APPO share: workers send steps in order if the learner needs them so."""
-
-    def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        parts = super().worker_parts(worker_index, seed, num_threads)
-        return replace(parts, fold=Segments(self.config.gamma)) if self.config.vtrace else parts
+    """What IMPALA and APPO share: V-trace, and the choice of RMSProp."""
 
     def learner_config(self) -> PolicyGradientConfig:
         config = self.config

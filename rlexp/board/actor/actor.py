@@ -11,7 +11,7 @@ from typing import Any, Final
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
 from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.envelope import Header
-from rlexp.board.messages.payloads import Shapes, seal_fragment
+from rlexp.board.messages.payloads import TRAINER, Shapes, seal_fragment
 from rlexp.board.servers.board import Board, Seat
 from rlexp.config.keys.board import BoardConfig
 from rlexp.rollout.evaluation import ShouldStop
@@ -82,6 +82,7 @@ class JoinedActor:
         self._waited_s = 0.0
         self._num_env_steps = 0
         self._version: int | None = None
+        self._trainer_epoch = -1
         self._steps_of_all = 0
         self._returns: list[float] = []
 
@@ -155,7 +156,7 @@ class JoinedActor:
         worker.set_weights(newer.version, newer.weights)
         if newer.moments is not None:
             worker.set_filter(newer.moments)
-        self._version = newer.version
+        self._version, self._trainer_epoch = newer.version, newer.epoch
         self._steps_of_all = max(self._steps_of_all, newer.num_steps_sampled)
 
     def _wait_for_room(self, should_stop: ShouldStop, report: Report) -> bool:
@@ -171,5 +172,6 @@ class JoinedActor:
 
     def _seal(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> list[bytes]:
         seat, keys = self._seat, self._keys
-        header = Header(seat.task_id, seat.index, seat.epoch, number, actor=keys.actor)
+        weights = {TRAINER: self._trainer_epoch}
+        header = Header(seat.task_id, seat.index, seat.epoch, number, info=weights, actor=keys.actor)
         return seal_fragment(header, rows, info, keys.key, self._outbox.max_message_bytes)

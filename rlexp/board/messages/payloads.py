@@ -30,6 +30,8 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.sample_batch import Array, FrameRows, SampleBatch
 
+TRAINER: Final = "trainer"
+"""The epoch of the trainer whose weights acted, in the header of a fragment."""
 _RETURNS: Final = ":returns"
 _LENGTHS: Final = ":lengths"
 _REPORTED: Final = ":reported"
@@ -51,11 +53,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 def seal_fragment(
     header: Header, rows: SampleBatch | FrameRows, info: SampleInfo, key: bytes, max_bytes: int
 ) -> list[bytes]:
-    """Return the messages of a fragment; ``header`` has its origin and its number."""
+    """Return the messages of a fragment; ``header`` has its origin, its number and further information."""
     columns, raw = pack_rows(rows)
     more_columns, more_raw = pack_arrays(_report_arrays(info))
     columns = (*columns, *more_columns)
-    filled = replace(header, weights_version=info.weights_version, columns=columns, info=_report(info))
+    report = {**header.info, **_report(info)}
+    filled = replace(header, weights_version=info.weights_version, columns=columns, info=report)
     return seal(filled, raw + more_raw, key, max_bytes)
 
 

@@ -1,14 +1,13 @@
-"""Decides which fragments of joined actors enter replay, as an unknown machine may send anything.
+"""Decides which fragments of joined actors are learned from, as an unknown machine may send anything.
 
-Admission compares each fragment with the rules of its trial. Strikes counts refused fragments and bans actors.
+Admission compares each fragment with the rules of its trial: of transitions for replay, or of segments for V-trace.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +15,11 @@ import gymnasium as gym
 import numpy as np
 
 from rlexp.agents.workers import PlayedTrial, reward_limits
-from rlexp.board.messages.envelope import Header
-from rlexp.board.servers.board import actor_of
 from rlexp.board.task import board_keys_of
-from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.common import CommonConfig, ReplayNeeds
 from rlexp.envs.action_masks import standardised_shape
+from rlexp.models.action_distributions import ActionDistribution, actions_of
+from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import (
     ACTIONS,
@@ -43,7 +42,8 @@ ALLOWANCE_S: Final = 60.0
 """Seconds' worth of steps that may come at once: fragments that waited while the network was away."""
 ROUNDING: Final = 1e-4
 """Relative tolerance by which a sum of limited rewards may exceed its bound."""
-KEPT_REFUSALS: Final = 20
+PROBABILITY_ROUNDING: Final = 1e-3
+"""Absolute and relative tolerance of a probability's logarithm, as processors round in other ways."""
 MOST_STEPS_OF_EPISODES: Final = 1_000_000
 """Most env steps of a fragment with whole episodes."""
 
@@ -85,6 +85,36 @@ class ColumnRule:
 
 
 @dataclass(frozen=True, eq=False)
+class SegmentRules:
+    """The rules for steps in order, as :class:`~rlexp.rollout.folds.Segments` lays them out."""
+
+    actions: ActionDistribution
+    """The distribution from which a policy draws."""
+    num_envs: int
+    discounts_ends_only: bool
+    """Whether a discount of 0 means the end of an episode: unless all are 0."""
+    has_all_steps: bool
+    """Whether a fragment has the steps that it reports; whole episodes have steps of earlier fragments."""
+
+    def check(self, rows: SampleBatch, info: SampleInfo) -> None:
+        """Raise RefusedError unless ``rows``, whose columns were checked, are whole segments of a policy's steps."""
+        is_step = rows[IS_STEP]
+        if len(rows) and (not is_step[0] or is_step[-1] or not (is_step[1:] | is_step[:-1]).all()):
+            raise RefusedError("a segment is not whole")
+        if self.discounts_ends_only and (is_step[1:] & is_step[:-1] & (rows[DISCOUNTS][:-1] == 0)).any():
+            raise RefusedError("an episode goes on after its end")
+        num_steps = int(np.count_nonzero(is_step))
+        if self.has_all_steps and num_steps != info.num_env_steps:
+            raise RefusedError("it has not the steps that it reports")
+        if len(rows) - num_steps > self.num_envs + len(info.episodes.returns):
+            raise RefusedError("more segments than episodes")
+        with np.errstate(over="ignore", invalid="ignore"):
+            logp = self.actions.log_prob(rows[DIST_INPUTS], rows[ACTIONS])
+        if not np.allclose(rows[LOGP], logp, rtol=PROBABILITY_ROUNDING, atol=PROBABILITY_ROUNDING):
+            raise RefusedError("logp is not what the policy's outputs give the actions")
+
+
+@dataclass(frozen=True, eq=False)
 class AdmissionRules:
     """The rules for one experiment's fragments."""
 
@@ -101,46 +131,70 @@ class AdmissionRules:
     """Shape of a filter's observations; None: there is no filter."""
     max_abs_reward: float | None = None
     """Largest absolute reward of one env step, before clipping; None: any."""
+    segments: SegmentRules | None = None
+    """The further rules for steps in order; None: rows are transitions."""
 
 
 def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
-    """Return the rules for fragments of an agent with replay, by a trial's spaces."""
-    space, replay = trial.observation_space, config.replay
+    """Return the rules for a trial's fragments, by its spaces."""
+    space, replay, num_envs = trial.observation_space, config.replay, config.num_envs_per_worker
     assert space.shape is not None
     assert space.dtype is not None
-    assert replay is not None
-    obs = _observation_rule(config, space)
-    columns = {
-        OBS: obs,
-        ACTIONS: _action_rule(trial.action_space),
-        REWARDS: _reward_rule(config, trial.env_config.env, replay.n_step),
-        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config.gamma, replay.n_step), itemsize=4),
-        NEW_OBS: obs,
-    }
-    if replay.workers_send_td_errors:
-        columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
-    steps = config.joined_fragment_length * config.num_envs_per_worker
-    if config.batch_mode == "complete_episodes":
-        steps = MOST_STEPS_OF_EPISODES
+    has_whole_episodes = config.batch_mode == "complete_episodes"
+    steps = MOST_STEPS_OF_EPISODES if has_whole_episodes else config.joined_fragment_length * num_envs
+    segments = None
+    if replay is None:
+        segments = SegmentRules(actions_of(trial.action_space), num_envs, config.gamma > 0, not has_whole_episodes)
     # A worker makes frames of observations if the env's space has a frame's dtype.
     framed = has_frames(space.shape, np.dtype(space.dtype))
     frames = num_frames(space.shape) if framed else 0
     return AdmissionRules(
-        columns=columns,
-        max_rows=steps + replay.n_step * config.num_envs_per_worker,
+        columns=_columns(config, trial, replay, segments),
+        max_rows=2 * steps if replay is None else steps + replay.n_step * num_envs,
         max_env_steps=steps,
         num_frames=frames,
         frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),
         moments_shape=standardised_shape(space) if config.observation_filter != "NoFilter" else None,
         max_abs_reward=board_keys_of(config).max_abs_reward,
+        segments=segments,
     )
 
 
-def _action_rule(space: gym.Space[Any]) -> ColumnRule:
-    if isinstance(space, gym.spaces.Discrete):
-        return ColumnRule("iu", (), 0, int(space.n) - 1)
-    assert space.shape is not None
-    return ColumnRule("f", space.shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
+def _columns(
+    config: CommonConfig, trial: PlayedTrial, replay: ReplayNeeds | None, segments: SegmentRules | None
+) -> dict[str, ColumnRule]:
+    obs, n_step = _observation_rule(config, trial.observation_space), 1 if replay is None else replay.n_step
+    columns = {
+        OBS: obs,
+        ACTIONS: _action_rule(trial.action_space, is_bounded=segments is None),
+        REWARDS: _reward_rule(config, trial.env_config.env, n_step),
+        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config.gamma, n_step), itemsize=4),
+    }
+    if segments is not None:
+        inputs = ColumnRule("f", (segments.actions.num_inputs,), itemsize=4)
+        return columns | {IS_STEP: ColumnRule("b", ()), DIST_INPUTS: inputs, LOGP: ColumnRule("f", (), itemsize=4)}
+    columns[NEW_OBS] = obs
+    if replay is not None and replay.workers_send_td_errors:
+        columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
+    return columns
+
+
+def _action_rule(space: gym.Space[Any], is_bounded: bool) -> ColumnRule:
+    """Return the rule for actions; ``is_bounded``: the policy's own numbers are within the bounds of a Box."""
+    shape = space.shape
+    assert shape is not None
+    match space:
+        case gym.spaces.Discrete():
+            return ColumnRule("iu", (), int(space.start), int(space.start) + int(space.n) - 1)
+        case gym.spaces.MultiDiscrete():
+            return ColumnRule("iu", shape, space.start, space.start + space.nvec - 1)
+        case gym.spaces.MultiBinary():
+            return ColumnRule("iu", shape, 0, 1)
+        case gym.spaces.Box() if np.issubdtype(space.dtype, np.integer):
+            return ColumnRule("iu", shape, space.low, space.high)
+    if not is_bounded:
+        return ColumnRule("f", shape, itemsize=np.dtype(space.dtype).itemsize)
+    return ColumnRule("f", shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
 
 
 def _observation_rule(config: CommonConfig, space: gym.Space[np.ndarray]) -> ColumnRule:
@@ -199,7 +253,7 @@ class Admission:
     def check(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
         """Raise RefusedError unless a worker could have made the fragment."""
         self._check_counts(rows, info)
-        self._check_rows(rows)
+        self._check_rows(rows, info)
         self._num_env_steps += info.num_env_steps
 
     def _check_counts(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
@@ -227,7 +281,7 @@ class Admission:
         if limit is not None and (np.abs(episodes.returns) > limit * episodes.lengths * (1 + ROUNDING)).any():
             raise RefusedError("an episode has a return that cannot be")
 
-    def _check_rows(self, rows: SampleBatch | FrameRows) -> None:
+    def _check_rows(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
         if isinstance(rows, FrameRows) != bool(self._rules.num_frames):
             raise RefusedError("observations are sent in another way")
         columns = dict(self._rules.columns)
@@ -241,9 +295,11 @@ class Admission:
             raise RefusedError("not the columns of this experiment")
         for name, rule in columns.items():
             rule.check(name, batch[name])
-            # Replay has one dtype per column, given by the first rows.
+            # Replay and train batches have one dtype per column, given by the first rows.
             if self._dtypes.setdefault(name, batch[name].dtype) != batch[name].dtype:
                 raise RefusedError(f"{name} has another dtype than before")
+        if self._rules.segments is not None:
+            self._rules.segments.check(batch, info)
 
     def _check_frames(self, rows: FrameRows) -> None:
         if rows.frames.shape[1:] != self._rules.frame_shape:
@@ -261,74 +317,3 @@ def _all_among(column: Array, values: Array) -> bool:
     below, above = values[places - 1], values[np.minimum(places, len(values) - 1)]
     nearest = np.minimum(np.abs(column - below), np.abs(column - above))
     return bool((nearest <= 1e-5).all())
-
-
-class Strikes:
-    """Counts invalid fragments by actor, over all its seats; owned by the inbox."""
-
-    def __init__(self, max_strikes: int, refused_actors: Iterable[str] = ()) -> None:
-        """Ban an actor after ``max_strikes`` of them, and ``refused_actors`` from the start."""
-        self.num_refused = 0
-        self.last_refusal = ""
-        """Why a message was last refused."""
-        self._max_strikes = max_strikes
-        self._strikes: Counter[str] = Counter()
-        self._banned = dict.fromkeys(refused_actors)
-        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_REFUSALS)
-        self._events: list[str] = []
-
-    @property
-    def banned(self) -> tuple[str, ...]:
-        """The ids of the banned actors, in order of their bans; without tokens, their members."""
-        return tuple(self._banned)
-
-    def is_banned(self, member: str) -> bool:
-        """Return whether a member is banned."""
-        return actor_of(member) in self._banned
-
-    def ban(self, actors: Iterable[str]) -> None:
-        """Ban ``actors`` too, which an earlier process of the same task banned."""
-        self._banned |= dict.fromkeys(actors)
-
-    def refuse(self, why: str, header: Header | None = None) -> None:
-        """Count a message for which nobody is blamed, as anyone may have sent it."""
-        self.num_refused += 1
-        self.last_refusal = why if header is None else f"seat {header.seat}: {why}"
-        self._kept.append({"why": why, **({} if header is None else _said(header))})
-
-    def strike(self, member: str, header: Header, why: str) -> None:
-        """Count an invalid fragment of ``member``; ban it after too many."""
-        self.refuse(why, header)
-        actor = actor_of(member)
-        self._strikes[actor] += 1
-        if self._strikes[actor] == self._max_strikes and actor not in self._banned:
-            self._banned[actor] = None
-            self._events.append(
-                f"actor {actor} is banned after {self._max_strikes} invalid fragments; the last one: "
-                f"{self.last_refusal}"
-            )
-
-    def drain_events(self) -> list[str]:
-        """Return the bans since the last call, a sentence each."""
-        events, self._events = self._events, []
-        return events
-
-    def drain_refusals(self) -> list[dict[str, Any]]:
-        """Return the newest messages refused since the last call, at most KEPT_REFUSALS."""
-        kept = list(self._kept)
-        self._kept.clear()
-        return kept
-
-
-def _said(header: Header) -> dict[str, Any]:
-    """Return the content of a header, without texts that its sender has chosen."""
-    rows = next((column.shape[0] for column in header.columns if column.shape), 0)
-    return {
-        "actor": header.actor,
-        "seat": header.seat,
-        "epoch": header.epoch,
-        "number": header.number,
-        "weights_version": header.weights_version,
-        "rows": rows,
-        "bytes": header.raw_bytes,
-    }

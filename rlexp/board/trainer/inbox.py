@@ -1,20 +1,23 @@
-"""Inbox: turns the messages of a task's queue into fragments: each one once, and no invalid ones."""
+"""Inbox: turns the messages of a task's queue into fragments: each one once, and no invalid ones.
+
+Strikes counts invalid fragments and bans actors.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rlexp.board.messages.credentials import TrainerKeys
-from rlexp.board.messages.envelope import Message, Parts, read_message_of_actor
+from rlexp.board.messages.envelope import Header, Message, Parts, read_message_of_actor
 from rlexp.board.messages.errors import InvalidMessageError
-from rlexp.board.messages.payloads import open_fragment
+from rlexp.board.messages.payloads import TRAINER, open_fragment
 from rlexp.board.messages.window import ReceiveWindow
 from rlexp.board.servers.board import actor_of
-from rlexp.board.trainer.admission import Admission, AdmissionRules, RefusedError, Strikes
+from rlexp.board.trainer.admission import Admission, AdmissionRules, RefusedError
 from rlexp.board.trainer.link import BoardState
 from rlexp.config.keys.board import BoardConfig
 from rlexp.rollout.fragment import SampleInfo
@@ -23,7 +26,79 @@ from rlexp.sample_batch import FrameRows, SampleBatch
 MOST_WAITING: Final = 1024
 """Most messages of seats that the board has not named yet; more are dropped, and come again."""
 
+KEPT_REFUSALS: Final = 20
 Opened = tuple[SampleBatch | FrameRows, SampleInfo]
+
+
+class Strikes:
+    """Counts invalid fragments by actor, over all its seats; owned by the inbox."""
+
+    def __init__(self, max_strikes: int, refused_actors: Iterable[str] = ()) -> None:
+        """Ban an actor after ``max_strikes`` of them, and ``refused_actors`` from the start."""
+        self.num_refused = 0
+        self.last_refusal = ""
+        """Why a message was last refused."""
+        self._max_strikes = max_strikes
+        self._strikes: Counter[str] = Counter()
+        self._banned = dict.fromkeys(refused_actors)
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_REFUSALS)
+        self._events: list[str] = []
+
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """The ids of the banned actors, in order of their bans; without tokens, their members."""
+        return tuple(self._banned)
+
+    def is_banned(self, member: str) -> bool:
+        """Return whether a member is banned."""
+        return actor_of(member) in self._banned
+
+    def ban(self, actors: Iterable[str]) -> None:
+        """Ban ``actors`` too, which an earlier process of the same task banned."""
+        self._banned |= dict.fromkeys(actors)
+
+    def refuse(self, why: str, header: Header | None = None) -> None:
+        """Count a message for which nobody is blamed, as anyone may have sent it."""
+        self.num_refused += 1
+        self.last_refusal = why if header is None else f"seat {header.seat}: {why}"
+        self._kept.append({"why": why, **({} if header is None else _said(header))})
+
+    def strike(self, member: str, header: Header, why: str) -> None:
+        """Count an invalid fragment of ``member``; ban it after too many."""
+        self.refuse(why, header)
+        actor = actor_of(member)
+        self._strikes[actor] += 1
+        if self._strikes[actor] == self._max_strikes and actor not in self._banned:
+            self._banned[actor] = None
+            self._events.append(
+                f"actor {actor} is banned after {self._max_strikes} invalid fragments; the last one: "
+                f"{self.last_refusal}"
+            )
+
+    def drain_events(self) -> list[str]:
+        """Return the bans since the last call, a sentence each."""
+        events, self._events = self._events, []
+        return events
+
+    def drain_refusals(self) -> list[dict[str, Any]]:
+        """Return the newest messages refused since the last call, at most KEPT_REFUSALS."""
+        kept = list(self._kept)
+        self._kept.clear()
+        return kept
+
+
+def _said(header: Header) -> dict[str, Any]:
+    """Return the content of a header, without texts that its sender has chosen."""
+    rows = next((column.shape[0] for column in header.columns if column.shape), 0)
+    return {
+        "actor": header.actor,
+        "seat": header.seat,
+        "epoch": header.epoch,
+        "number": header.number,
+        "weights_version": header.weights_version,
+        "rows": rows,
+        "bytes": header.raw_bytes,
+    }
 
 
 @dataclass
@@ -59,6 +134,7 @@ class Inbox:
         self._waiting: deque[tuple[int, Message]] = deque()
         self._counts = dict.fromkeys(("fragments", "rows", "bytes", "repeated", "fenced", "lost"), 0)
         self._has_skipped = False
+        self._versions: tuple[int, int] | None = None
         self._events: list[str] = []
         self._seen = dict(self._counts)
         self._seen_s = clock()
@@ -88,6 +164,11 @@ class Inbox:
             except InvalidMessageError as error:
                 self._strikes.refuse(str(error))
         return [each for each in opened if each is not None]
+
+    def publish(self, version: int) -> None:
+        """Note that weights of ``version`` are published; versions grow."""
+        first, _ = self._versions or (version, version)
+        self._versions = first, version
 
     def got(self) -> dict[tuple[int, int], int]:
         """Return by seat and epoch how far its fragments were received without a gap."""
@@ -161,13 +242,13 @@ class Inbox:
         except InvalidMessageError as error:
             self._strikes.refuse(str(error), message.header)
             return None
-        return None if whole is None else self._admit(sender, whole, member)
+        return None if whole is None else self._admit(sender, whole, member, state.first_epoch)
 
     def _new_sender(self, epoch: int) -> _Sender:
         admission = Admission(self._rules, self._clock)
         return _Sender(epoch, ReceiveWindow(self._window_size), admission, Parts(4 * self._max_bytes))
 
-    def _admit(self, sender: _Sender, message: Message, member: str) -> Opened | None:
+    def _admit(self, sender: _Sender, message: Message, member: str, first_epoch: int) -> Opened | None:
         header, window = message.header, sender.window
         self._skip_confirmed(window, header.number)
         if not window.admit(header.number):  # a refused one is admitted too, as it would be wrong again
@@ -178,6 +259,8 @@ class Inbox:
             return None
         try:
             rows, info = open_fragment(message, self._first_index + header.seat)
+            if self._rules.segments is not None:
+                info = replace(info, weights_version=self._followed_version(header, first_epoch))
             sender.admission.check(rows, info)
         except (InvalidMessageError, RefusedError) as error:
             self._strikes.strike(member, header, str(error))
@@ -185,6 +268,18 @@ class Inbox:
         self._counts["fragments"] += 1
         self._counts["rows"] += rows.count
         return rows, info
+
+    def _followed_version(self, header: Header, first_epoch: int) -> int:
+        """Return the version of the learner that acted, by whose age a fragment is too old.
+
+        Weights of an earlier trainer count as those with which this process began: both learned alike until then.
+        """
+        first, newest = self._versions or (0, 0)
+        version, epoch = header.weights_version, header.info.get(TRAINER)
+        is_own = type(epoch) is int and epoch >= first_epoch
+        if version < 0 or (is_own and version > newest):
+            raise RefusedError("it acted with weights that this trainer has not published")
+        return version if is_own else min(version, first)
 
     def _skip_confirmed(self, window: ReceiveWindow, number: int) -> None:
         """Skip fragments that the sender of ``number`` cannot have any more.

@@ -55,6 +55,8 @@ class BoardState:
     num_queued: int | None = None
     is_connected: bool = False
     num_lost_connections: int = 0
+    first_epoch: int = 0
+    """The first epoch of this process as the task's trainer."""
     received: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """How far earlier trainers had received fragments without a gap, by seat and epoch."""
 

@@ -110,6 +110,7 @@ class BoardSource:
         self._alone_since_s = clock()
         self._precision = WeightPrecision(config.weights_dtype)
         self._moments: Moments | None = None
+        self._offered: tuple[int, Weights] | None = None
         self._published_s = -math.inf
         self._num_steps_sampled = 0
         self._num_seen = 0
@@ -129,14 +130,23 @@ class BoardSource:
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         self._num_steps_sampled = max(num_steps_sampled, self._num_steps_sampled)
+        self._send_weights_when_due()
         self._watch.learn(self._thread.state)
         self._check_actors()
-        limit = SAMPLES_PER_SEAT * self._config.actors if wanted is None else max(wanted, 0)
+        limit = SAMPLES_PER_SEAT * self._config.actors if wanted is None else self._room(wanted)
         messages = self._thread.take(limit if self._has_begun else 0)
         taken = self._inbox.open(messages, self._thread.state)
         inbox = self._inbox
         self._thread.put_received(inbox.got(), inbox.banned, names_are_missing=inbox.num_waiting > 0)
         return [Sample(self._pool.keep(rows), info) for rows, info in taken]
+
+    def _room(self, wanted: int) -> int:
+        """Return how many fragments are taken if ``wanted`` more will not be too old, with those in actors' windows.
+
+        Each taken one lets its actor play another, so the windows stay full.
+        """
+        held = self._watch.num_actors * self._config.window
+        return max(wanted - held, min(wanted, 1))
 
     def wait(self, timeout: float) -> bool:
         """Return when a message has arrived since the last call, or a call of the pool has completed.
@@ -160,10 +170,16 @@ class BoardSource:
         return self._clock() - self._published_s >= self.weights_period_s
 
     def publish(self, version: int, weights: Weights) -> None:
-        """Send ``weights``; those that come too early, because a trial's own workers want them, are left out."""
-        if not self.weights_wanted():
+        """Send ``weights`` once their period has begun, unless newer ones have come by then."""
+        self._offered = version, weights
+        self._send_weights_when_due()
+
+    def _send_weights_when_due(self) -> None:
+        if self._offered is None or not self.weights_wanted():
             return
+        (version, weights), self._offered = self._offered, None
         self._published_s = self._clock()
+        self._inbox.publish(version)
         self.num_weight_syncs += max(self._watch.num_actors, 1)
         rounded = self._precision.rounded(weights)
         self._thread.put_weights(Newer(version, rounded, self._moments, self._num_steps_sampled))
@@ -195,7 +211,7 @@ class BoardSource:
         self._was_connected = state.is_connected
         if before and not state.is_connected:
             patience = f"{self._config.patience_s:g} s (board.patience_s)"
-            return [f"the board is away: actors wait, the learner goes on from replay; tried again for {patience}"]
+            return [f"the board is away: actors wait until it is back; tried again for {patience}"]
         if state.is_connected and not before and state.num_lost_connections:
             return ["the board is back"]
         return []

@@ -110,6 +110,7 @@ class BoardThread:
         self._began_s: float | None = None
         self._banned: set[str] = set()
         self._published_s = -1.0
+        self._has_received = False
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
 
     def start(self) -> None:
@@ -235,7 +236,7 @@ class BoardThread:
             self._wait_for_lead()
             return False
         if self._lead is None:
-            self.state = replace(self.state, received=board.received(link.task_id))
+            self.state = replace(self.state, first_epoch=lead.epoch, received=board.received(link.task_id))
         self._lead, self._began_s = lead, None
         self._records.lead = lead
         self._banned.clear()
@@ -322,8 +323,10 @@ class BoardThread:
             if room <= 0:  # messages that are not received wait with the actors, whose windows are then full
                 self._lock.wait_for(lambda: self._stopping.is_set() or len(self._messages) < self._capacity, 0.05)
                 return
-            timeout_s = NEWS_PERIOD_S if self._outgoing.changed else RECEIVE_TIMEOUT_S
+            has_news = self._outgoing.changed or self._has_received
+            timeout_s = NEWS_PERIOD_S if has_news else RECEIVE_TIMEOUT_S
         messages = carrier.receive(room, timeout_s)
+        self._has_received = bool(messages)  # soon their actors are to know it
         if messages:
             with self._lock:
                 self._messages.extend(messages)

@@ -92,6 +92,11 @@ class A3CConfig(AsyncSamplesKeys, PolicyGradientKeys):
     grad_norm_clipping: Positive | None = 40.0
     model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
 
+    @property
+    def board_obstacle(self) -> str | None:
+        """That nothing corrects for the age of policies, which V-trace does."""
+        return "it does not correct for how old the policies of joined actors are; use IMPALA or APPO, which do"
+
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then the size of a train batch."""
         yield from super().ineffective_keys()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rlexp.config.keys.common import ActionScaling, CommonConfig, PlayableActions
+from rlexp.config.keys.common import ActionScaling, CommonConfig, NetworkNeeds, PlayableActions
 from rlexp.config.keys.fields import Conflict, Fraction, PositiveOrZero, Schedule, defaults_of
 from rlexp.config.keys.model import ActorCriticModelConfig
 
@@ -77,6 +77,21 @@ class ActorCriticKeys(PolicyActionKeys):
     entropy_coeff_schedule: Schedule = None
     """Weights of the entropy bonus over sampled steps: a list of [timestep, weight]. Linear between them, constant
     after the last. Null: constant ``entropy_coeff``."""
+
+    @property
+    def workers_send_segments(self) -> bool:
+        """Whether workers send steps in order with the policy that acted, instead of advantages."""
+        return False
+
+    @property
+    def network_needs(self) -> NetworkNeeds:
+        """A torso for the policy, and one for the value function unless they share it."""
+        number = 1 if self.model.vf_share_layers else 2
+        return NetworkNeeds(
+            keys="config.model",
+            least_weights=number * self.model.least_weights,
+            layer_outputs=number * sum(self.model.dense_sizes),
+        )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of schedules and advantages."""

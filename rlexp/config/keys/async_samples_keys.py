@@ -70,11 +70,6 @@ class AsyncSamplesKeys(CommonConfig):
     """Most updates by which the learner may be ahead of the policy whose steps it learns. Older steps are dropped and
     counted in ``info/num_steps_dropped``; workers wait before that happens. Null: no limit."""
 
-    @property
-    def board_obstacle(self) -> str | None:
-        """Why actors cannot join an agent without replay."""
-        return "only agents with replay take fragments from a board, such as APEX"
-
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of passes, of old fragments and of workers."""
         yield from super().ineffective_keys()
@@ -83,10 +78,11 @@ class AsyncSamplesKeys(CommonConfig):
             (self.replay_proportion == 0, ("replay_buffer_num_slots",), "replay_proportion is 0"),
             (self.replay_buffer_num_slots == 0, ("replay_proportion",), "replay_buffer_num_slots is 0"),
             (
-                self.num_workers == 0,
-                ("learner_queue_size", "max_sample_requests_in_flight_per_worker", "broadcast_interval"),
+                self.num_workers == 0 and "board" not in self.model_fields_set,
+                ("learner_queue_size", "broadcast_interval"),
                 "num_workers is 0, so samples and updates take turns",
             ),
+            (self.num_workers == 0, ("max_sample_requests_in_flight_per_worker",), "num_workers is 0"),
         ):
             if is_ineffective:
                 yield from ((key, reason) for key in keys)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.common_keys import CommonKeys
-from rlexp.config.keys.fields import Conflict, Count
+from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, Count, defaults_of
 from rlexp.config.keys.model import CUSTOM_MODEL, LAYER_KEYS
 from rlexp.config.keys.user_code import UserPart
 
@@ -72,11 +71,6 @@ class NetworkNeeds:
     least_weights: int
     layer_outputs: int
     """Outputs of all layers together, for each row of a batch."""
-
-
-def weights_between(sizes: Sequence[int]) -> int:
-    """Return the weights of fully connected layers of these sizes, the input's first."""
-    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 @dataclass(frozen=True)
@@ -203,7 +197,7 @@ class CommonConfig(CommonKeys):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Why actors cannot join a trial over a board; None: they can, and there are ``board_keys`` and ``replay``."""
+        """Why actors cannot join a trial over a board; None: they can, and there are ``board_keys``."""
         return "it learns only from what its newest weights have played, which joined actors do not have in time"
 
     @property
@@ -337,3 +331,33 @@ class ScheduledKeys(CommonConfig):
     schedule_max_timesteps: Count = 100_000
     """Steps of which ``exploration_fraction`` (sampled) and, with replay, ``beta_annealing_fraction`` (trained) are
     fractions."""
+
+
+BOARD_LINE: Final = FactLine(
+    "board",
+    (
+        "{info/board/actors:count}/{info/board/seats:count} actors",
+        "{info/board/fragments_per_s:count} fragments/s {info/board/bytes_per_s:size}/s",
+        "weights {info/board/weights_bytes:size}",
+        "again {info/board/num_repeated:count}",
+        "refused {info/board/num_refused:count}",
+        "leases lost {info/board/num_lost_leases:count}",
+    ),
+    needs="info/board/actors",
+)
+
+
+class JoinableKeys(CommonConfig):
+    """The keys of agents that take what joined actors play."""
+
+    board: Annotated[BoardConfig, RLEXP_ONLY] = defaults_of(BoardConfig)
+    """How actors join the trial over a board, with ``rlexp run --board URL``."""
+
+    @property
+    def board_keys(self) -> BoardConfig:
+        return self.board
+
+    @property
+    def board_obstacle(self) -> str | None:
+        """Callbacks, as messages do not carry their metrics."""
+        return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None

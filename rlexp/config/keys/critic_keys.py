@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from rlexp.config.keys.common import (
+    BOARD_LINE,
     ActionScaling,
     CommonConfig,
     FactLine,
     NetworkNeeds,
     ReplayNeeds,
-    weights_between,
 )
 from rlexp.config.keys.fields import (
     Count,
@@ -25,8 +25,8 @@ from rlexp.config.keys.fields import (
     PositiveOrZero,
     defaults_of,
 )
-from rlexp.config.keys.model import ModelConfig
-from rlexp.config.keys.replay_keys import BOARD_LINE, DATA_LINE, ReplayKeys
+from rlexp.config.keys.model import ModelConfig, weights_between
+from rlexp.config.keys.replay_keys import DATA_LINE, ReplayKeys
 
 
 def displayed(*facts: str) -> tuple[FactLine, ...]:
@@ -85,8 +85,7 @@ class CriticKeys(ReplayKeys):
     @property
     def network_needs(self) -> NetworkNeeds:
         """A torso and layers for the policy, and as much for each of up to two critics."""
-        torso = (*self.model.fcnet_hiddens, *self.model.post_fcnet_hiddens)
-        policy, critic = ((*torso, *sizes) for sizes in self.sizes)
+        policy, critic = ((*self.model.dense_sizes, *sizes) for sizes in self.sizes)
         return NetworkNeeds(
             keys="config.model and the layers of policy and critics",
             least_weights=weights_between(policy) + weights_between(critic),

@@ -6,10 +6,9 @@ Defaults are RLlib 0.5.3's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-from rlexp.config.keys.common import CommonConfig, FactLine, NetworkNeeds, weights_between
+from rlexp.config.keys.common import BOARD_LINE, CommonConfig, FactLine, NetworkNeeds
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.exploration_keys import EPSILON, ExplorationKeys
 from rlexp.config.keys.fields import (
@@ -22,7 +21,8 @@ from rlexp.config.keys.fields import (
     PositiveOrZero,
     defaults_of,
 )
-from rlexp.config.keys.replay_keys import BOARD_LINE, DATA_LINE, ReplayKeys
+from rlexp.config.keys.model import weights_between
+from rlexp.config.keys.replay_keys import DATA_LINE, ReplayKeys
 
 
 class DQNConfig(ReplayKeys, ExplorationKeys):
@@ -104,19 +104,11 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
     @property
     def network_needs(self) -> NetworkNeeds:
         """A torso, then heads of ``hiddens``, two with ``dueling``; ``noisy`` doubles their weights."""
-        model = self.model
-        torso = (*model.fcnet_hiddens, *model.post_fcnet_hiddens)
-        heads = (*self.hiddens, self.num_atoms)
-        filters = model.conv_filters or ()
-        channels = (1, *(each[0] for each in filters))
-        convolutions = sum(
-            before * after * kernel[0] * kernel[1]
-            for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
-        )
+        torso, heads = self.model.dense_sizes, (*self.hiddens, self.num_atoms)
         of_heads = weights_between((*torso[-1:], *heads)) * (1 + self.dueling) * (1 + self.noisy)
         return NetworkNeeds(
             keys="config.model, config.hiddens, config.num_atoms",
-            least_weights=weights_between(torso) + convolutions + of_heads,
+            least_weights=self.model.least_weights + of_heads,
             layer_outputs=sum((*torso, *heads)),
         )
 

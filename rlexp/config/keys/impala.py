@@ -6,14 +6,16 @@ Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlexp.config.keys.a2c import LEARNER_COLUMNS, PolicyGradientKeys, SharedLayersModelConfig
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
-from rlexp.config.keys.common import FactLine
+from rlexp.config.keys.board import BoardConfig
+from rlexp.config.keys.common import BOARD_LINE, FactLine, JoinableKeys
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
+    RLEXP_ONLY,
     Count,
     CountOrZero,
     Fraction,
@@ -25,7 +27,13 @@ from rlexp.config.keys.fields import (
 )
 
 
-class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys):
+class PolicyBoardConfig(BoardConfig):
+    """What is under ``board:`` for agents that learn a policy by what it has played."""
+
+    weights_period_s: Positive = 0.05
+
+
+class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys, JoinableKeys):
     """The keys that IMPALA and APPO share."""
 
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
@@ -44,10 +52,11 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys):
                 "gradient {info/learner/grad_norm:short}",
             ),
         ),
+        BOARD_LINE,
     )
     KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
         *ActorCriticKeys.KEPT_BY_PBT,
-        *("vtrace", "opt_type", "minibatch_buffer_size", "replay_proportion", "replay_buffer_num_slots"),
+        *("vtrace", "opt_type", "minibatch_buffer_size", "replay_proportion", "replay_buffer_num_slots", "board"),
     )
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = ActorCriticKeys.ROLLOUT_KEYS | {"vtrace"}
 
@@ -58,6 +67,7 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys):
     min_iter_time_s: PositiveOrZero | None = 10.0
     grad_norm_clipping: Positive | None = 40.0
     model: SharedLayersModelConfig = defaults_of(SharedLayersModelConfig)
+    board: Annotated[PolicyBoardConfig, RLEXP_ONLY] = defaults_of(PolicyBoardConfig)
 
     vtrace: bool
     """Correct for the age of the policy that acted by V-trace (Espeholt et al. 2018). False: train on the advantages
@@ -80,6 +90,33 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys):
 
     epsilon: Positive = 0.1
     """RMSProp's epsilon, added to the root of that mean. Adam's is ``adam_epsilon``."""
+
+    @property
+    def workers_send_segments(self) -> bool:
+        return self.vtrace
+
+    @property
+    def board_obstacle(self) -> str | None:
+        """Callbacks, or that V-trace does not correct for the age of policies."""
+        if not self.vtrace:
+            return "vtrace is false, and nothing else corrects for how old the policies of joined actors are"
+        return super().board_obstacle
+
+    @property
+    def board_keys(self) -> BoardConfig:
+        """The keys of joined actors, with a smaller ``window`` if ``max_policy_lag`` needs it.
+
+        All actors together then hold at most half of the steps that are learned within that many updates; the other
+        half is for the trainer's own queue.
+        """
+        board, limit = self.board, self.max_policy_lag
+        if limit is None:
+            return board
+        steps = max(self.fragment_length * self.num_envs_per_worker, board.min_fragment_steps)
+        later_passes = (self.num_sgd_iter - 1) * (self.minibatch_buffer_size if self.num_sgd_iter > 1 else 1)
+        num_batches = max(limit - later_passes, 1) / self.num_sgd_iter
+        window = int(num_batches * self.train_batch_size / 2 / (steps * board.actors))
+        return board.model_copy(update={"window": min(max(window, 1), board.window)})
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of the optimizer, of V-trace or of advantages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 from rlexp.config.keys.fields import RLEXP_ONLY, ConvFilter, ConvFilters, Count, KeyGroup, LayerSizes
@@ -20,6 +21,11 @@ LAYER_KEYS: Final = (
     *("post_fcnet_hiddens", "post_fcnet_activation", "layer_norm", "zero_mean"),
 )
 """The keys that describe the layers which a ``custom_model`` replaces."""
+
+
+def weights_between(sizes: Sequence[int]) -> int:
+    """Return the weights of fully connected layers of these sizes, the input's first."""
+    return sum(fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
 
 
 class ModelConfig(KeyGroup):
@@ -78,6 +84,21 @@ class ModelConfig(KeyGroup):
     """A class that turns observations into what the network sees: ``package.module:Class``, or
     ``{package.module:Class: {argument: value}}``, derived from ``rlexp.envs.Preprocessor``. It gets the env's own
     observations and replaces ``preprocessor_pref``. Null: none."""
+
+    @property
+    def dense_sizes(self) -> tuple[int, ...]:
+        """The sizes of the fully connected layers."""
+        return (*self.fcnet_hiddens, *self.post_fcnet_hiddens)
+
+    @property
+    def least_weights(self) -> int:
+        """Weights of its layers without the first one, and with images of one channel."""
+        filters = self.conv_filters or ()
+        channels = (1, *(each[0] for each in filters))
+        return weights_between(self.dense_sizes) + sum(
+            before * after * kernel[0] * kernel[1]
+            for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
+        )
 
     @property
     def atari_dim(self) -> int:

@@ -36,6 +36,7 @@ class PQNModelConfig(ModelConfig):
 class PQNKeys(EpochKeys, ExplorationKeys):
     """The keys of PQN."""
 
+    JOINABLE_INSTEAD: ClassVar[str] = "DQN or APEX"
     num_workers: CountOrZero = 0
     num_envs_per_worker: Count = 128
     sample_batch_size: FragmentLength = 32

@@ -1,4 +1,4 @@
-"""The keys of every agent that learns from replay: its size, how transitions are drawn, targets and boards.
+"""The keys of every agent that learns from replay: its size, how transitions are drawn, and targets.
 
 Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 """
@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final, Literal
 
-from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import Caution, CommonConfig, FactLine, ReplayNeeds, ScheduledKeys
+from rlexp.config.keys.common import (
+    BOARD_LINE,
+    Caution,
+    CommonConfig,
+    FactLine,
+    JoinableKeys,
+    ReplayNeeds,
+    ScheduledKeys,
+)
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     Conflict,
@@ -45,25 +52,13 @@ DATA_LINE: Final = FactLine(
         "weight age {info/weight_age:count}",
     ),
 )
-BOARD_LINE: Final = FactLine(
-    "board",
-    (
-        "{info/board/actors:count}/{info/board/seats:count} actors",
-        "{info/board/fragments_per_s:count} fragments/s {info/board/bytes_per_s:size}/s",
-        "weights {info/board/weights_bytes:size}",
-        "again {info/board/num_repeated:count}",
-        "refused {info/board/num_refused:count}",
-        "leases lost {info/board/num_lost_leases:count}",
-    ),
-    needs="info/board/actors",
-)
 
 
 class OptimizerConfig(KeyGroup):
     """How experience moves. Most agents sample, store and learn in turn, and have no keys here."""
 
 
-class ReplayKeys(ScheduledKeys):
+class ReplayKeys(JoinableKeys, ScheduledKeys):
     """The keys of replay, and the meaning of null for them."""
 
     WORKERS_USE_GPUS: ClassVar[bool] = False
@@ -162,9 +157,6 @@ class ReplayKeys(ScheduledKeys):
     optimizer: OptimizerConfig = defaults_of(OptimizerConfig)
     """How experience moves."""
 
-    board: Annotated[BoardConfig, RLEXP_ONLY] = defaults_of(BoardConfig)
-    """How actors join the trial over a board, with ``rlexp run --board URL``."""
-
     @property
     def resolved_beta_annealing_timesteps(self) -> int:
         """``prioritized_replay_beta_annealing_timesteps``; null is decided by ``beta_annealing_fraction``."""
@@ -191,15 +183,6 @@ class ReplayKeys(ScheduledKeys):
             in_checkpoints=self.checkpoint_replay,
             workers_send_td_errors=self.worker_side_prioritization,
         )
-
-    @property
-    def board_keys(self) -> BoardConfig:
-        return self.board
-
-    @property
-    def board_obstacle(self) -> str | None:
-        """Callbacks, as messages do not carry their metrics. Replay accepts transitions of any weights."""
-        return "it has callbacks, and joined actors do not send their metrics" if self.callbacks else None
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of priorities."""

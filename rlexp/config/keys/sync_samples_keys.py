@@ -13,6 +13,8 @@ class SyncSamplesKeys(CommonConfig):
     """The keys of a train batch."""
 
     WORKERS_USE_GPUS: ClassVar[bool] = False
+    JOINABLE_INSTEAD: ClassVar[str] = "APPO"
+    """An agent of the same kind that actors can join over a board."""
     DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
         *CommonConfig.DISPLAYED,
         FactLine(
@@ -44,8 +46,8 @@ class SyncSamplesKeys(CommonConfig):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Why actors cannot join an agent without replay."""
-        return f"{super().board_obstacle}; DQN and APEX can be joined"
+        """Why actors cannot join, and the agent to use instead."""
+        return f"{super().board_obstacle}; use {self.JOINABLE_INSTEAD}, which can be joined"
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then ``sample_async`` without workers."""

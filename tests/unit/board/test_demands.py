@@ -24,6 +24,7 @@ from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_des
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
+from rlexp.config.keys.impala import APPOConfig, APPOExperiment
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
@@ -241,12 +242,28 @@ def test_env_with_many_different_bounds_is_within_the_limits() -> None:
 
 
 def test_limits_name_keys_that_exist() -> None:
-    experiment = ApexExperiment(name="a", run="APEX", env=ENV, config=ApexConfig()).model_dump(mode="json")
+    apex = ApexExperiment(name="a", run="APEX", env=ENV, config=ApexConfig()).model_dump(mode="json")
+    appo = APPOExperiment(name="a", run="APPO", env=ENV, config=APPOConfig()).model_dump(mode="json")
     for key in MOST:
-        value: Any = experiment
+        value: Any = {**apex, "config": {**appo["config"], **apex["config"]}}
         for name in key.split("."):
             assert name in value, key
             value = value[name]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model": {"fcnet_hiddens": [20_000, 40_000]}}, "a network (config.model) of 800,000,000 weights"),
+        ({"model": {"fcnet_hiddens": [20_000, 20_000], "vf_share_layers": False}}, "of 800,000,000 weights"),
+        ({"learner_queue_size": 10_000, "train_batch_size": 10**6}, "rows in 10,001 queued batches needs"),
+        ({"replay_buffer_num_slots": 10**6, "replay_proportion": 0.5}, "config.replay_buffer_num_slots of"),
+    ],
+)
+def test_what_samples_without_replay_need_is_bounded_too(config: dict[str, Any], said: str) -> None:
+    found = trainer_excess(APPOConfig.model_validate({"num_envs_per_worker": 8, **config}), 4, 8 * GIB)
+    assert found is not None
+    assert said in found
 
 
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "experiments").glob("*.yaml")), ids=lambda file: file.stem)

@@ -21,8 +21,7 @@ from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import SeatHolder
-from rlexp.board.trainer.admission import KEPT_REFUSALS
-from rlexp.board.trainer.inbox import MOST_WAITING, Inbox
+from rlexp.board.trainer.inbox import KEPT_REFUSALS, MOST_WAITING, Inbox
 from rlexp.board.trainer.link import BoardState
 from rlexp.sample_batch import SampleBatch
 from tests.lab.board import EPOCH, MAX_BYTES, TASK, first_numbers, inbox, info_of, led, rows_of, sealed, state_of
