@@ -44,8 +44,19 @@ _OTHER_OPTIONS: Final = {
     **dict.fromkeys(("--time-limit", "--timeout", "--max-time"), "--time-budget"),
     "--silent": "--quiet",
     "--force": "--overwrite",
+    "--render": "--video",
+    "-o": "--onnx",
 }
 """What other programs call options."""
+_WITHOUT_A_FILE: Final = {
+    **dict.fromkeys(("--algorithm", "--agent", "--run", "--policy"), "--algo"),
+    **dict.fromkeys(("--environment", "--env-id", "--env-name", "--gym-env"), "--env"),
+}
+"""What other programs call the options that take the place of a file."""
+_OF_SUFFIX: Final = {".onnx": "--onnx", ".html": "--html", ".png": "--png", ".csv": "--csv"}
+"""The option for a file that a command writes."""
+_BRACKETS: Final = re.compile(r"[][{}]|\.\.\.")
+_EXTRA_WORDS: Final = re.compile(r"unexpected extra argument.*?\((?P<words>[^()]+)\)$")
 _ENV_WITH_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\.?\d")
 _DOTTED_KEY: Final = re.compile(r"[A-Za-z_]\w*(\.[\w/-]+)*=")
@@ -156,26 +167,46 @@ class Command(TyperCommand):
                     formatter.write_dl([(name.ljust(min(width, _MOST_COLUMNS)), text) for name, text in rows])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; raises UsageError with the option that was probably meant for an unknown one."""
+        """Parse the command line; raises UsageError, with a hint, if it cannot be parsed."""
         try:
             return super().parse_args(ctx, self.words_to_parse(ctx, args))
         except Exception as error:
-            option = getattr(error, "option_name", None)
-            if type(error).__name__ != "NoSuchOption" or not isinstance(option, str):  # it has no public name
+            kind = type(error).__name__  # these classes have no public names
+            if kind == "NoSuchOption":
+                option = error.option_name  # type: ignore[attr-defined]
+                message = f"{ctx.command_path} has no option {option}"
+                raise UsageError(message, self._hint(ctx, option, args)) from None
+            if kind == "MissingParameter":
+                argument = error.param  # type: ignore[attr-defined]
+                name = _BRACKETS.sub("", argument.metavar or argument.name)
+                raise UsageError(f"{ctx.command_path} needs {name}", f"{name}: {argument.help}") from None
+            extra = _EXTRA_WORDS.search(str(error))
+            if extra is None:
                 raise
-            message = f"{ctx.command_path} has no option {option}"
-            raise UsageError(message, self._hint(ctx, option, _value_after(option, args))) from None
+            message = f"{ctx.command_path} cannot take {extra['words']}"
+            raise UsageError(message, self._hint_of_word(ctx, extra["words"])) from None
 
     def words_to_parse(self, ctx: Any, args: Sequence[str]) -> list[str]:
         """Return the command line as it is parsed."""
         return list(args)
 
-    def _hint(self, ctx: Any, option: str, value: str | None) -> str:
+    def _hint_of_word(self, ctx: Any, word: str) -> str:
+        """Return the option that takes a word which no argument takes."""
+        option = _OF_SUFFIX.get(os.path.splitext(word)[1])
+        return f"{option} {word}" if option in self._option_names() else f"{ctx.command_path} -h shows what it takes"
+
+    def _option_names(self) -> list[str]:
+        return [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
+
+    def _hint(self, ctx: Any, option: str, args: Sequence[str]) -> str:
         """Return what to type in place of an option that does not exist."""
         if option in _OF_FILES:
             return f"a file needs no option: {ctx.command_path} FILE"
+        instead = _WITHOUT_A_FILE.get(option)
+        if instead in self._option_names() and not any(word.endswith(_FILE_SUFFIXES) for word in args):
+            return f"did you mean {instead}?"
         return (
-            self.hint_of_key(option.lstrip("-").replace("-", "_"), value)
+            self.hint_of_key(option.lstrip("-").replace("-", "_"), _value_after(option, args))
             or self._nearest(option)
             or f"{ctx.command_path} -h lists the options"
         )
@@ -186,8 +217,8 @@ class Command(TyperCommand):
 
     def _nearest(self, option: str) -> str | None:
         option = _OTHER_OPTIONS.get(option, option)
-        names = [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
-        nearest = get_close_matches(option, [name for name in names if name.startswith("--")], n=1, cutoff=_LIKENESS)
+        names = [name for name in self._option_names() if name.startswith("--")]
+        nearest = get_close_matches(option, names, n=1, cutoff=_LIKENESS)
         return f"did you mean {nearest[0]}?" if nearest else None
 
 
@@ -204,10 +235,11 @@ class CommandWithOverrides(Command):
     def hint_of_key(self, name: str, value: str | None) -> str | None:
         """Return the override that sets the key of that name, or a key that other libraries call so."""
         from rlexp.config.reference.candidates import override_meant
+        from rlexp.config.reference.hints import NOT_HERE
 
         override = override_meant(name, value)
         if override is None:
-            return None
+            return NOT_HERE.get(name)
         is_searched = any("--sweep" in param.opts for param in self.params) and "," in (value or "")
         return f"--sweep {override} tries each" if is_searched else f"{OVERRIDE_OPTION} {override} sets this key"
 

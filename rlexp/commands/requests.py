@@ -64,12 +64,11 @@ def source_of(
     files: Sequence[Path] | None, algo: str | None, env: str | None, command: str, name: str | None = None
 ) -> Source:
     """Return the files, or the agent and the env without one; raises UsageError if neither or both are given."""
-    files = files or ()
-    for option, value in {"--algo": algo, "--env": env}.items():
-        if files and value is not None:
-            raise UsageError(f"{option} cannot be combined with a file", _BESIDE_A_FILE[option])
     if files:
-        refuse_names(files, f"{command} --algo {{agent}} --env {{env}}")
+        refuse_names(files, f"{command} --algo {{agent}} --env {{env}}", algo, env)
+        for option, value in {"--algo": algo, "--env": env}.items():
+            if value is not None:
+                raise UsageError(f"{option} cannot be combined with a file", _BESIDE_A_FILE[option])
         return Source(tuple(files))
     if algo is None or env is None:
         wanted = f"rlexp {command} --algo {algo or USUAL[0]} --env {shlex.quote(env or USUAL[1])}"
@@ -77,10 +76,11 @@ def source_of(
     return Source(agent=algo, env=env, name=name)
 
 
-def refuse_names(files: Sequence[Path], without: str) -> None:
+def refuse_names(files: Sequence[Path], without: str, algo: str | None = None, env: str | None = None) -> None:
     """Raise UsageError for the name of an agent, env or example, or a Python file, in place of an experiment file.
 
-    ``without`` is the command without a file that the error names: ``run --algo {agent} --env {env}``.
+    ``without`` is the command without a file that the error names: ``run --algo {agent} --env {env}``. ``algo`` and
+    ``env`` are what the options name already.
     """
     missing = [str(file) for file in files if not os.path.exists(file)]
     named = next((each.name for each in (examples() if missing else ()) if each.name in missing), None)
@@ -95,8 +95,9 @@ def refuse_names(files: Sequence[Path], without: str) -> None:
     if programs and not envs:
         envs = [next(iter(env_classes_in(programs[0])), f"{programs[0].stem}:Class")]
         what = f"{programs[0]} is a Python file"
-    agent, env = agents[0] if agents else USUAL[0], shlex.quote(envs[0] if envs else USUAL[1])
-    raise UsageError(f"{what}, not an experiment file", f"rlexp {without.format(agent=agent, env=env)}")
+    named_agent, named_env = next(iter(agents), algo or USUAL[0]), next(iter(envs), env or USUAL[1])
+    remedy = without.format(agent=named_agent, env=shlex.quote(named_env))
+    raise UsageError(f"{what}, not an experiment file", f"rlexp {remedy}")
 
 
 def _agent(word: str) -> str | None:

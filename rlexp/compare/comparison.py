@@ -31,6 +31,7 @@ from rlexp.compare.scoring import (
 )
 from rlexp.compare.sweep import SweepResults, read_sweep_results, without_confirmation
 from rlexp.config.keys.metrics import current_metric
+from rlexp.config.reference.hints import metric_meant
 from rlexp.errors import Notice, UsageError
 from rlexp.metrics import Estimate, improvement_probability, interquartile_mean_of
 from rlexp.processes.locks import RUN_FILE
@@ -274,7 +275,8 @@ def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -
     names = sorted({name for trial in trials if curves[trial].problem is None for name in _reported(trial)})
     if not names:
         raise UsageError(f"no trial of {whose} has a result yet", "rlexp ls shows the progress of runs")
-    close = get_close_matches(metric, names, n=1)
+    meant = metric_meant(metric)
+    close = [meant] if meant in names else get_close_matches(metric, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"metrics: {', '.join(names[:_NAMES_SHOWN])} ..."
     raise UsageError(f"no trial of {whose} has reported {metric}", hint)
 

@@ -195,13 +195,18 @@ def _tables(comparison: Comparison, columns: int) -> Iterator[str]:
 
 
 def _unnamed_differences(comparison: Comparison) -> list[str]:
-    """Return the settings that differ, but those that the names of all groups have: ``lr=0.001``."""
+    """Return the settings that differ, but those that the names of all groups have: ``lr=0.001``.
+
+    A setting that only some agents have comes last.
+    """
     names = [
         name
         for name in comparison.differences
         if not all(f"{name.removeprefix('config.')}=" in group.name for group in comparison.groups)
     ]
-    return sorted(names, key=lambda name: (not name.startswith(_FIRST_SETTINGS), name))
+    groups = comparison.groups
+    in_all = {name for name in names if all(name in group.settings for group in groups)}
+    return sorted(names, key=lambda name: (not name.startswith(_FIRST_SETTINGS), name not in in_all, name))
 
 
 def _differences(comparison: Comparison, names: Sequence[str], columns: int) -> Iterator[str]:

@@ -25,6 +25,7 @@ from rlexp.config.reference.explain import (
     search_meanings,
     shown_default,
 )
+from rlexp.config.reference.hints import NOT_HERE
 from rlexp.errors import UsageError
 from rlexp.terminal.lines import BOLD, painted, visible
 
@@ -57,6 +58,8 @@ def print_explanation(name: str | None) -> None:
 
 def _found(text: str) -> Iterator[str]:
     """Yield what has the words of ``text`` in its meaning, a line each; raises UsageError if nothing has."""
+    if text.lower() in NOT_HERE:
+        raise UsageError(f"nothing is called {text}", NOT_HERE[text.lower()])
     found = search_meanings(text)
     is_misspelt = get_close_matches(text[:100], [each.name for each in found], n=1, cutoff=_MISSPELT)
     if not found or is_misspelt:

@@ -19,6 +19,7 @@ from rlexp.board.trainer.trial import (
     task_failure_reported,
 )
 from rlexp.config.command_line import shown_override
+from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import rate_caution
@@ -66,7 +67,7 @@ from rlexp.text import masked
 from rlexp.trackers.trackers import Trackers
 from rlexp.tuning.request import TrainingRequest
 from rlexp.tuning.run import EXIT_CODES, capacity, cluster_for, confirmed_search, make_session, run_in_session
-from rlexp.tuning.stop_condition import ended_by, writes_checkpoint
+from rlexp.tuning.stop_condition import ended_by, reached, writes_checkpoint
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 
@@ -90,7 +91,7 @@ def resume_run(request: TrainingRequest, display: Display, trusted: TrustedCode 
         return resume_sweep(request, record, display, trusted)
     trials, ended = _unfinished_and_ended(path, plan, record)
     if not trials and not ended:
-        raise ResumeError(f"every trial of {path} has reached its stop", "-o stop.timesteps_total=... sets a later one")
+        raise _nothing_left(path, plan, record)
     for trial in trials:
         _refuse_other_keys(trial, path / record.trial(trial.name).directory)
     for caution in dict.fromkeys(filter(None, (rate_caution(trial.experiment) for trial in trials))):
@@ -145,6 +146,19 @@ def _unfinished_and_ended(path: Path, plan: Plan, record: RunRecord) -> tuple[li
         elif known.status is not Status.TERMINATED:
             ended.append(trial)
     return trials, ended
+
+
+def _nothing_left(path: Path, plan: Plan, record: RunRecord) -> ResumeError:
+    """Return the error for a run whose trials have all ended, which names what ended them."""
+    ends = (
+        reached(trial.experiment.stop, last_row(path / record.trial(trial.name).directory) or {})
+        for trial in recorded_trials(path, plan, record)
+    )
+    by_metric = {end.metric: end for end in ends if end is not None}
+    reason = f": {next(iter(by_metric.values()))}" if len(record.trials) == 1 and by_metric else ""
+    changes = " ".join(f"-o stop.{metric}=..." for metric in by_metric or ["timesteps_total"])
+    how = "a later" if by_metric.keys() <= set(GROWING_METRICS) else "a higher"
+    return ResumeError(f"every trial of {path} has reached its stop{reason}", f"{changes} sets {how} one")
 
 
 def _refuse_other_keys(trial: Trial, directory: Path) -> None:

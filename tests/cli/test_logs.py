@@ -185,7 +185,7 @@ def test_all_points_of_a_long_series(tmp_path: Path) -> None:
         (["run", "--csv", "--json"], "--csv and --json cannot be combined"),
         (["run", "--at", "3", "--follow"], "--at and --follow cannot be combined"),
         (["run", "--at", "soon"], "--at must be a whole number"),
-        ([], "Missing argument"),
+        ([], "rlexp logs needs PATH"),
     ],
 )
 def test_wrong_input(tmp_path: Path, arguments: list[str], message: str) -> None:

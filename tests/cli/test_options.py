@@ -101,13 +101,34 @@ def refused(*words: str) -> UsageError:
         (["resume", "--output-dir", "x", "f.yaml"], "rlexp resume -h lists the options"),
         (["evaluate", "--lr", "3", "run"], "rlexp evaluate -h lists the options"),
         (["run", "--frobnicate", "f.yaml"], "rlexp run -h lists the options"),
+        (["run", "--agent", "PPO", "f.yaml"], "-o run=PPO sets this key"),
+        (["run", "--agent", "PPO", "--env", "CartPole-v1"], "did you mean --algo?"),
+        (["export", "run", "-o", "policy.onnx"], "did you mean --onnx?"),
+        (
+            ["run", "f.yaml", "--target-kl", "0.1"],
+            "no key ends the epochs of a train batch early; kl_target is the goal of the penalty kl_coeff",
+        ),
     ],
 )
 def test_an_option_that_does_not_exist_gets_the_one_that_was_meant(words: list[str], hint: str) -> None:
     error = refused(*words)
-    option = next(word for word in words if word.startswith("--")).partition("=")[0]
+    option = next(word for word in words if word.startswith("-")).partition("=")[0]
     assert error.message == f"rlexp {words[0]} has no option {option}"
     assert error.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["evaluate"], "rlexp evaluate needs PATH", "PATH: A run, a trial or a checkpoint."),
+        (["cancel"], "rlexp cancel needs URL ID", "URL ID: The board, and the task."),
+        (["export", "run", "policy.onnx"], "rlexp export cannot take policy.onnx", "--onnx policy.onnx"),
+        (["evaluate", "run", "more"], "rlexp evaluate cannot take more", "rlexp evaluate -h shows what it takes"),
+    ],
+)
+def test_missing_and_further_words(words: list[str], message: str, hint: str) -> None:
+    error = refused(*words)
+    assert (error.message, error.hint) == (message, hint)
 
 
 @pytest.mark.parametrize(

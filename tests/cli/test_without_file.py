@@ -104,6 +104,11 @@ def test_a_sweep_without_a_file() -> None:
             "cartpole-ppo is an example, not a file here",
             "rlexp examples cartpole-ppo copies it to this folder",
         ),
+        (
+            ["ppo", "--env", "Taxi-v4"],
+            "PPO is an agent, not an experiment file",
+            "rlexp run --algo PPO --env Taxi-v4",
+        ),
         (["experiment"], "experiment  path does not exist", None),
         ([], "run needs a file, or --algo and --env", "rlexp run FILE, or rlexp run --algo PPO --env CartPole-v1"),
         (

@@ -315,13 +315,10 @@ def why_unknown(env: str) -> tuple[str, str]:
     if _PETTINGZOO.fullmatch(env) or _PETTINGZOO_ID.fullmatch(env):
         return OF_PETTINGZOO, ONE_AGENT
     close = _closest(env[:_LONGEST_COMPARED])
-    remedy = (
-        f"--map {env}=package.module:Class names its class; "
-        "or --import MODULE if a module registers it, or install the package that brings it"
-    )
+    remedy = f"--import MODULE names what registers it, --map {env}=package.module:Class its class"
     if provided_names():
-        remedy += f" (installed ones bring {', '.join(provided_names())})"
-    hint = f"did you mean {close}? Otherwise, {remedy}" if close else f"for an env of your own, {remedy}"
+        remedy += f"; installed packages bring {', '.join(provided_names())}"
+    hint = f"did you mean {close}? If not: {remedy}" if close else f"install the package that brings it; or {remedy}"
     return "is not a Gymnasium environment", hint
 
 

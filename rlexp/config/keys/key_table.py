@@ -109,7 +109,12 @@ def rlexp_only_keys() -> frozenset[KeyName]:
     return frozenset(marked | {("config", name) for run in AGENTS for name in flat_keys_of_optimizer(run)})
 
 
-def _keys(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
+@cache  # agents share most groups
+def _keys(group: type[KeyGroup], parent: KeyName) -> tuple[Key, ...]:
+    return tuple(_keys_in_turn(group, parent))
+
+
+def _keys_in_turn(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
     for name, field in group.model_fields.items():
         if name in _NOT_WRITTEN:
             continue

@@ -68,7 +68,7 @@ def _reference(path: KeyName) -> KeyReference:
     keys = {run: key_table(run)[path] for run in AGENTS if path in key_table(run)}
     first = next(iter(keys.values()))
     defaults = {run: key.default for run, key in keys.items()}
-    spellings = tuple(dict.fromkeys(_spellings(path)))
+    spellings = tuple(_spellings().get(path, ()))
     expected = by_agents({run: key.expects for run, key in keys.items()})
     expects = f"one of {', '.join(AGENTS)}" if path == ("run",) else expected
     return KeyReference(path, expects, defaults, first.required, keys, spellings, first.is_group)
@@ -96,14 +96,19 @@ def _agents_by_text(texts: Mapping[str, str]) -> Mapping[str, str]:
     return {text: ", ".join(runs) for text, runs in agents.items()}
 
 
-def _spellings(path: KeyName) -> Iterator[str]:
+@cache
+def _spellings() -> Mapping[KeyName, Iterable[str]]:
+    """Return the other spellings of keys, each once."""
+    spellings: dict[KeyName, dict[str, None]] = {}
     for run in AGENTS:
-        if path[:2] == ("config", "optimizer") and path[-1] in flat_keys_of_optimizer(run):
-            yield f"config.{path[-1]}"
-        yield from (".".join(old) for old, new in renamed_keys(run).items() if new == path)
-    if path == ("num_samples",):
-        yield NUM_SEEDS
-    yield from (".".join(old) for old, new in computed_keys().items() if path in new)
+        flat = {("config", "optimizer", name): ("config", name) for name in flat_keys_of_optimizer(run)}
+        for new, old in [*flat.items(), *((new, old) for old, new in renamed_keys(run).items())]:
+            spellings.setdefault(new, {})[".".join(old)] = None
+    spellings.setdefault(("num_samples",), {})[NUM_SEEDS] = None
+    for old, computed in computed_keys().items():
+        for new in computed:
+            spellings.setdefault(new, {})[".".join(old)] = None
+    return spellings
 
 
 def find_keys(name: str) -> tuple[KeyReference, ...]:

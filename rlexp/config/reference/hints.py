@@ -84,6 +84,7 @@ _MEANT: Mapping[str, str] = MappingProxyType(
         "policy_kwargs": "model",
         "vf_coef": "vf_loss_coeff",
         "device": "num_gpus",
+        "features_extractor_class": "custom_model",
         "n_timesteps": "stop.timesteps_total",
         "num_steps": "stop.timesteps_total",
         "timesteps": "stop.timesteps_total",
@@ -94,6 +95,17 @@ _MEANT: Mapping[str, str] = MappingProxyType(
     }
 )
 """Other libraries' names of our keys; of several, the first that the agent has."""
+
+NOT_HERE: Mapping[str, str] = MappingProxyType(
+    {
+        "target_kl": "no key ends the epochs of a train batch early; kl_target is the goal of the penalty kl_coeff",
+        "use_sde": "there is no state-dependent exploration",
+        "sde_sample_freq": "there is no state-dependent exploration",
+        "log_std_init": "the first deviation cannot be set; model.free_log_std makes deviations parameters",
+        "norm_reward": "rewards are not normalised; clip_rewards limits them",
+    }
+)
+"""Keys of other libraries that nothing here does, and what is nearest."""
 
 _MEANT_METRICS: Mapping[str, str] = MappingProxyType(
     {
@@ -133,6 +145,8 @@ RLLIB_ALGORITHMS = frozenset(_ALGORITHMS.split()).difference(AGENTS)
 def for_unknown_key(path: KeyName, run: str) -> str | None:
     """Return the hint for a key that the agent does not have at its place."""
     name, table = path[-1], key_table(run)
+    if name.lower() in NOT_HERE:
+        return NOT_HERE[name.lower()]
     if path in [(each,) for each in REPEATS]:
         return f"did you mean {NUM_SEEDS}?"
     spaced = with_space(name)

@@ -173,6 +173,12 @@ def test_max_t_of_a_scheduler_moves_to_stop(write: Write) -> None:
             "write 1800, in seconds",
         ),
         (f"{MINIMAL}  environment: CartPole-v1\n", "f.yaml:5:3", "unknown key environment", "did you mean env?"),
+        (
+            f"{MINIMAL}  config: {{target_kl: 0.1}}\n",
+            "f.yaml:5:12",
+            "unknown key config.target_kl (agent APEX)",
+            "no key ends the epochs of a train batch early; kl_target is the goal of the penalty kl_coeff",
+        ),
         (f"{MINIMAL}  seeds: 3\n", "f.yaml:5:3", "unknown key seeds", "did you mean num_seeds?"),
         (
             f"{MINIMAL}  num_seeds: 3\n  num_samples: 2\n",

@@ -141,12 +141,12 @@ def test_settings_that_the_names_have_are_not_repeated(tmp_path: Path, show: Sho
     assert not any("differ" in line for line in lines)
 
 
-def test_settings_of_many_groups_are_named(tmp_path: Path, show: Show) -> None:
+def test_settings_of_many_groups_are_named_first_those_that_all_have(tmp_path: Path, show: Show) -> None:
     paths = [
         make_run(tmp_path / f"run{n}", [MadeTrial(rising(20.0), n, config={f"key{n}": n, "lr": n})]) for n in range(14)
     ]
     lines, _ = show(compare_groups(list(map(str, paths)), "episode_reward_mean", CurveAxis.STEPS, None))
-    assert any(line.startswith("settings that differ: config.key0, ") for line in lines)
+    assert any(line.startswith("settings that differ: config.lr, config.key0, ") for line in lines)
     assert "… and 3 more; --html FILE and --json have all" in lines
 
 

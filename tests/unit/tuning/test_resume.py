@@ -57,8 +57,14 @@ def content(run: Path) -> dict[str, Any]:
 def test_resume_refuses_run_that_has_reached_its_stop(run: Path) -> None:
     with pytest.raises(ResumeError, match=r"every trial of .* has reached its stop") as caught:
         resume(run, "stop.timesteps_total=60")
-    assert caught.value.hint is not None
-    assert "-o stop." in caught.value.hint
+    assert caught.value.message.endswith("has reached its stop: timesteps_total reached 60")
+    assert caught.value.hint == "-o stop.timesteps_total=... sets a later one"
+
+
+def test_resume_names_the_metric_that_ended_the_run(run: Path) -> None:
+    with pytest.raises(ResumeError, match=r"its stop: training_iteration reached 1$") as caught:
+        resume(run, "stop.timesteps_total=1e6", "stop.training_iteration=1")
+    assert caught.value.hint == "-o stop.training_iteration=... sets a later one"
 
 
 def test_run_killed_before_run_json_had_its_end_is_ended(run: Path) -> None:
