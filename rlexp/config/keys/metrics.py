@@ -184,8 +184,8 @@ _OTHERS: Final = (
         "info/learner/total_loss",
         "Loss of the newest train batch: of the policy and the values, with the KL penalty and the entropy bonus.",
     ),
-    Metric("info/learner/policy_loss", "Clipped loss of the policy, of the newest train batch."),
-    Metric("info/learner/vf_loss", "Mean squared error of the values, with vf_clip_param, of the newest train batch."),
+    Metric("info/learner/policy_loss", "Loss of the policy, of the newest train batch."),
+    Metric("info/learner/vf_loss", "Loss of the values, of the newest train batch."),
     Metric(
         "info/learner/vf_explained_var",
         "The part of the variance of the value targets that the values explain: 1 is best, and 0 or less"
