@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from rlexp import errors
-from rlexp.api.experiments import SingleExperiment, source_of
+from rlexp.api.experiments import SingleExperiment, naming_arguments, source_of
 from rlexp.api.notebook import CODE_FOLDER, ShowPicture, is_notebook, notebook_output
 from rlexp.api.runs import Run, failed_run
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, TrialError
@@ -105,7 +105,8 @@ def train_in_process(request: TrainingRequest) -> Ended:
     ):
         process.wait()
     if process.answer.get("kind") == "error":
-        raise reported(process.answer)
+        error = reported(process.answer)
+        raise error if request.source.env is None else naming_arguments(error)
     if not process.answer and not process.num_interrupts:
         raise TrialError(
             f"the process that trains {process.how_it_ended()}", process.tail.strip().rpartition("\n")[2] or None

@@ -6,10 +6,11 @@ Other processes must be able to import the classes of a dict.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +22,13 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import with_current_folder
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.yaml.python_values import ExperimentDict
-from rlexp.errors import ConfigError, Notice, UsageError
+from rlexp.errors import ConfigError, Notice, RlexpError, UsageError
 from rlexp.tuning.request import Source
 
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_OPTION: Final = re.compile(
+    r"--(?P<name>algo|env) (?P<value>.*)|-o config\.(?P<key>[\w.]+)=.*|-o (?P<stop>stop)=.*", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,22 @@ class SingleExperiment:
         overrides += [f"stop={json.dumps(plain['stop'])}"] if plain["stop"] else []
         folders = (*written, *module_folders(given))
         return Source(agent=self.algo, env=plain["env"], folders=folders), tuple(overrides)
+
+
+def naming_arguments(error: RlexpError) -> RlexpError:
+    """Return the error of a single experiment with the arguments of ``rlexp.run`` in place of the command's options."""
+    if not isinstance(error, ConfigError):
+        return error
+    return ConfigError([replace(problem, where=_argument(problem.where)) for problem in error.problems])
+
+
+def _argument(where: str) -> str:
+    option = _OPTION.fullmatch(where)
+    if option is None:
+        return where
+    if option["name"]:
+        return f'{option["name"]}="{option["value"]}"'
+    return f'config["{option["key"]}"]' if option["key"] else "stop"
 
 
 class LoadedExperiments(Sequence[LoadedExperiment]):

@@ -12,7 +12,7 @@ SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
     "agents": (76, 9_750),
-    "api": (8, 1_430),
+    "api": (8, 1_460),
     "board": (42, 9_250),
     "cluster": (23, 4_240),
     "commands": (14, 3_410),
@@ -26,9 +26,9 @@ BUDGETS = {
     "rollout": (18, 4_100),
     "runs": (15, 3_570),
     "search": (14, 3_560),
-    "terminal": (18, 4_280),
+    "terminal": (18, 4_290),
     "trackers": (6, 1_030),
-    "tuning": (13, 3_150),
+    "tuning": (13, 3_160),
     "user_code": (6, 870),
 }
 """The most files and lines of a room.

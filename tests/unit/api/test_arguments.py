@@ -20,9 +20,9 @@ import pytest
 import rlexp
 import rlexp.compare.curve
 from rlexp.api.arguments import CHECKS
-from rlexp.api.experiments import SingleExperiment
+from rlexp.api.experiments import SingleExperiment, naming_arguments
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.errors import ConfigError, UsageError
+from rlexp.errors import ConfigError, Problem, UsageError
 from tests.lab.envs import CountingEnv
 
 FUNCTIONS = [getattr(rlexp, name) for name in rlexp.__all__ if not name.startswith("_")]
@@ -283,6 +283,19 @@ def test_one_experiment_needs_env_and_algo_and_nothing_beside_it() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             rlexp.run(**given)
+
+
+def test_errors_of_a_single_experiment_name_arguments() -> None:
+    places = ["--algo PPOO", "--env x y", "-o config.model.dim=3", '-o stop={"reward": 1}', "f.yaml:3:1"]
+    error = naming_arguments(ConfigError([Problem(place, "wrong") for place in places]))
+    expected = ['algo="PPOO"', 'env="x y"', 'config["model.dim"]', "stop", "f.yaml:3:1"]
+    assert [problem.where for problem in error.problems] == expected
+    assert naming_arguments(other := UsageError("wrong")) is other
+
+
+def test_an_unknown_argument_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"^run\(\) got an unexpected keyword argument 'environment'"):
+        rlexp.run(environment="CartPole-v1")  # type: ignore[call-arg]
 
 
 def test_a_single_experiment_is_a_preset_with_overrides(tmp_path: Path) -> None:
