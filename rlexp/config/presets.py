@@ -48,6 +48,8 @@ _WORDS: Final[Mapping[Kind, str]] = MappingProxyType(
 _NAME: Final = re.compile(r"^([\w.-]+):(?: *#.*)?$", re.MULTILINE)
 _SCHEDULE: Final = re.compile(r"^    lr_schedule: *(\[\[.*\]\])( *#.*)?$", re.MULTILINE)
 _EXPLORATION: Final = re.compile(r"^(    (?:epsilon_timesteps|schedule_max_timesteps): *)(\d+)", re.MULTILINE)
+_FILTER: Final = re.compile(r"^(    observation_filter: ).*$", re.MULTILINE)
+_ITS_REASON: Final = re.compile(r",? and with observations standardised.*(?=\.$)", re.MULTILINE)
 _FACTS: Final = re.compile(rf"^# (?:{'|'.join((*MEASURED, UNSEEN))}): .*\n(?:#  +\S.*\n)*", re.MULTILINE)
 """Lines in the head of an example: what was measured with all of its settings."""
 _GOAL: Final = re.compile(r"^  stop:.*?\bepisode_reward_mean: *(-?[\d.]+)", re.MULTILINE)
@@ -131,11 +133,16 @@ def general_for(agent: str, env: str, kind: Kind) -> Preset:
     name = _run_name(env, agent)
     if not known:
         return Preset(f"the defaults of {agent}", to_yaml({name: {"run": agent, "env": env}}))
-    kind, like = known[0]
-    text, solved = texts[f"{like}-{kind}".lower()], SOLVED.get((current_env(env) or (env, {}))[0])
+    found, like = known[0]
+    text, solved = texts[f"{like}-{found}".lower()], SOLVED.get((current_env(env) or (env, {}))[0])
+    title = f"{agent} for {_WORDS[found]}"
+    if found != kind:
+        title += f", as it has none for {_WORDS[kind]}"
+        if kind != "continuous":  # images and one-hot vectors need no filter
+            text = _FILTER.sub(r"\1NoFilter", _ITS_REASON.sub("", text))
     if solved is not None:
         text = text.replace("  stop: {", f"  stop: {{{_REWARD}: {solved:g}, ", 1)
-    return Preset(f"{agent} for {_WORDS[kind]}", text).named(name)
+    return Preset(title, text).named(name)
 
 
 @cache

@@ -194,6 +194,14 @@ def test_arguments_of_the_env_from_overrides() -> None:
     assert given_env_config(overrides) == {"a": 1, "b": 2}
 
 
+def test_settings_for_another_kind_of_env_say_so() -> None:
+    preset = general_for("IMPALA", "ALE/Tennis-v5", "image")
+    assert preset.title == "IMPALA for vector observations, as it has none for images"
+    assert "observation_filter: NoFilter" in preset.text
+    assert preset.text.startswith("# The example cartpole-impala.\n")
+    assert "observation_filter: MeanStdFilter" in general_for("IMPALA", "Hopper-v5", "continuous").text
+
+
 def test_solved_scores_are_those_of_gymnasium() -> None:
     assert {env: gymnasium.spec(env).reward_threshold for env in SOLVED} == SOLVED
     assert "episode_reward_mean: -100" in general_for("PPO", "Acrobot-v1", "vector").text
