@@ -62,6 +62,8 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
 COMMANDS: Final[Mapping[str, str]] = {name: module for panel in PANELS.values() for name, module in panel.items()}
 _PACKAGE: Final = "rlexp.commands"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_PERMISSION_ERRORS = (errno.EACCES, errno.EPERM)
+_FREE_SPACE = "what was written before is kept; free some space"
 _ANSWER_SIGNALS = {"run", "sweep", "resume", "join", "submit", "board"}
 """Commands that create nothing before they have signal handlers of their own; until then Ctrl-C ends them at once."""
 
@@ -118,12 +120,11 @@ def main() -> None:
         print_error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno not in _DISK_ERRORS or errors.show_tracebacks:
+        if error.errno not in (*_DISK_ERRORS, *_PERMISSION_ERRORS) or errors.show_tracebacks:
             raise
-        where = f" {error.filename}" if error.filename else ""
-        print_error(
-            RlexpError(f"cannot write{where}: {error.strerror}", "what was written before is kept; free some space")
-        )
+        where, is_refused = f" {error.filename}" if error.filename else "", error.errno in _PERMISSION_ERRORS
+        hint = "name another place, or change who may use it" if is_refused else _FREE_SPACE
+        print_error(RlexpError(f"cannot {'use' if is_refused else 'write'}{where}: {error.strerror}", hint))
         sys.exit(RlexpError.exit_code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rlexp.cli import app
+from rlexp.cli import app, main
 from rlexp.commands.completion import complete_example
 from rlexp.config.examples import examples
 from rlexp.config.keys.agents import AGENTS
@@ -214,3 +215,16 @@ def test_init_names_the_command_for_another_agent_of_an_env(tmp_path: Path) -> N
 def test_init_explains_what_it_cannot_write(words: list[str], wanted: str, tmp_path: Path) -> None:
     assert wanted in refused("init", "new", *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_may_not_be_used_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(errors: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "a.yaml")
+
+    monkeypatch.setattr("rlexp.cli._run_app", refused)
+    monkeypatch.setattr("rlexp.cli.open_output_streams", lambda: None)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.startswith("error: cannot use a.yaml: Permission denied\nhint:")
