@@ -184,7 +184,7 @@ def test_without_workers_an_env_that_hangs_in_close_does_not_stop_the_trial(
     pool: ProcessTaskPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluator, "CLOSE_TIMEOUT_S", 0.2)
-    agent = failing(pool, tmp_path, "close", num_workers=0)
+    agent = failing(pool, tmp_path, "close", num_workers=0, horizon=50)  # its env never ends an episode
     agent.train()
     evaluated = CheckpointEvaluation(agent, 4, never, ignore_progress)
     assert evaluated.confirms(GOAL, {})
