@@ -1,4 +1,4 @@
-"""rlexp: reinforcement-learning experiments in YAML, by Ape-X, DQN, PPO, PQN and A2C on Ray, PyTorch and Gymnasium.
+"""rlexp: reinforcement-learning experiments in YAML, by Ape-X, DQN, PPO, SAC, IMPALA and more, on Ray and PyTorch.
 
 The commands as functions for programs and notebooks: ``load``, ``run``, ``sweep`` and ``resume`` for experiments,
 ``load_policy`` and ``results`` for their results, ``submit`` and ``join`` for boards. Importing this package loads none
