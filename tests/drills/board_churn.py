@@ -1,16 +1,24 @@
-"""A long drill: for ten minutes actors come and go at random, some of them killed and some frozen."""
+"""Long drills: for ten minutes actors come and go at random, or either end of a board is killed."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
+from rlexp.agents.agent import STATE_GROUP
+from rlexp.rollout.folds import IS_STEP
+from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.sample_batch import OBS
+from rlexp.states import join_state
 from tests.drills.board_scene import (
+    APPO_EXPERIMENT,
     ENDS_BY_INTERRUPT,
     STEPS,
     Account,
@@ -19,8 +27,9 @@ from tests.drills.board_scene import (
     board_scene,
     leave,
 )
+from tests.drills.boards import kill_all
 from tests.drills.endurance import follow
-from tests.drills.runs import rows_of
+from tests.drills.runs import checkpoints_of, rows_of
 from tests.drills.scene import Command, Scene, check, drill, own_bytes
 
 SEED = 12
@@ -161,3 +170,96 @@ def memory_told(memory: dict[float, dict[str, int]]) -> str:
         )
         + f" after {' / '.join(f'{at_s / 60:g}' for at_s in memory)} min"
     )
+
+
+MINUTES = float(os.environ.get("DRILL_MINUTES", "10"))
+"""Of the drill whose ends are killed."""
+PAUSE_S = (3.0, 12.0)
+"""Between two kills."""
+TRAINERS_SHARE = 0.3
+
+
+@dataclass
+class Ends:
+    """A submitted task of APPO, its actors, the trainer that has it, and the one that waits."""
+
+    board: BoardScene
+    client: Command
+    actors: list[Command]
+    trainers: list[Command]
+    rng: random.Random = field(default_factory=lambda: random.Random(SEED))
+    done: Counter[str] = field(default_factory=Counter)
+
+    def kill_an_actor(self) -> None:
+        """Kill the first or the second actor with -9, and let another one come."""
+        actor = self.actors.pop(self.rng.randrange(2))
+        actor.process.kill()
+        self.actors.append(self.board.join())
+        self.done["actors"] += 1
+
+    def kill_the_trainer(self) -> None:
+        """Kill all processes of the trainer with -9; the other one follows, and has learned before this returns."""
+        killed, follower = self.trainers[-2:]
+        kill_all(self.board.scene, killed, self.client, follower, *self.actors)
+        self.done["trainers"] += 1
+        follower.wait_for_note("trains")
+        folder = self.board.scene.folder / f"trainer-{len(self.trainers) - 1}/tasks" / self.board.task()
+        self.trainers.append(self.board.train(f"trainer-{len(self.trainers)}"))
+        self.client.wait_for_result(
+            lambda row: any("\n" in path.read_text(encoding="utf-8") for path in folder.glob("*/result.json"))
+        )
+
+
+@drill(127, "board-ends-killed", pace="long")
+def ends_killed(scene: Scene) -> str:
+    """For ten minutes (DRILL_MINUTES) actors and trainers of APPO are killed at random: no step is learned twice."""
+    with board_scene(scene) as board:
+        board.step_s, board.experiment = 0.025, APPO_EXPERIMENT
+        board.keys |= {"recovery_period_s": 2}
+        actors, client = [board.join(), board.join()], board.submit()
+        first = board.train("trainer-0")
+        client.wait_until_it_learns()
+        ends = Ends(board, client, actors, [first, board.train("trainer-1")])
+        ends.trainers[-1].wait_for_note("no submitted task waits")
+        ends_s = time.monotonic() + 60 * MINUTES
+        while time.monotonic() < ends_s:
+            follow(client, time.monotonic() + ends.rng.uniform(*PAUSE_S))
+            if ends.rng.random() < TRAINERS_SHARE:
+                ends.kill_the_trainer()
+            else:
+                ends.kill_an_actor()
+        row = client.wait_until_it_learns()
+        client.wait_until_it_learns(steps=row["timesteps_total"] + 200)
+        task = board.task()
+        leave(*ends.actors)
+        scene.run("cancel", board.url, task).end()
+        ends.trainers[-2].end()
+        ends.trainers[-1].process.send_signal(signal.SIGINT)
+        ends.trainers[-1].end()
+        return judge_ends(
+            ends, [scene.folder / f"trainer-{number}/tasks" / task for number in range(len(ends.trainers))]
+        )
+
+
+def judge_ends(ends: Ends, runs: list[Path]) -> str:
+    """Check that the last trainer has learned no step twice, and that only steps are missing that were told as lost."""
+    last = rows_of(runs[-2])[-1]
+    checkpoint = read_checkpoint(checkpoints_of(runs[-2])[-1])
+    state = join_state(checkpoint.copies(STATE_GROUP), checkpoint.state)
+    optimizer = state["optimizer"]["AsyncSamplesOptimizer"]
+    steps: dict[int, list[int]] = defaultdict(list)
+    for part in optimizer["old_fragments"]["kept"]:
+        for player, _, step in part["columns"][OBS][part["columns"][IS_STEP]].astype(int).tolist():
+            steps[player].append(step)
+    taken = sum(map(len, steps.values()))
+    twice = taken - sum(len(set(own)) for own in steps.values())
+    missing = sum(max(own) + 1 - len(set(own)) for own in steps.values())
+    lost = STEPS * sum(rows_of(run)[-1]["info"]["board"]["num_lost"] for run in runs if run.exists())
+    told = (
+        f"killed {dict(ends.done)}; {taken:,} steps of {len(steps)} players taken, {twice} twice, {missing:,} missing"
+        f" before later ones, {lost:,} told as lost; {last['info']['num_steps_trained']:,} trained,"
+        f" {last['info']['num_updates']:,} updates, {last['info']['board']['num_refused']} refused"
+    )
+    check(not twice and missing <= lost and not last["info"]["board"]["num_refused"], told)
+    check(last["info"]["num_steps_trained"] <= last["timesteps_total"] == taken, told)
+    return told

@@ -49,6 +49,27 @@ drill:
     board: {board}
 """
 
+APPO_EXPERIMENT: Final = """
+drill:
+  run: APPO
+  env: {env}
+  stop: {{timesteps_total: {steps}}}
+  config:
+    seed: 0
+    num_workers: 0
+    num_envs_per_worker: 2
+    env_config: {env_config}
+    sample_batch_size: 10
+    train_batch_size: 64
+    replay_proportion: 1.0e-9
+    replay_buffer_num_slots: 1000000
+    timesteps_per_iteration: 1
+    min_iter_time_s: 0.5
+    model: {{fcnet_hiddens: [16]}}
+    board: {board}
+"""
+"""Its checkpoints have each fragment that it has learned, as one that may be drawn again."""
+
 
 @dataclass(frozen=True)
 class Account:
@@ -70,6 +91,7 @@ class BoardScene:
         self.step_s = 0.005
         """Of the env."""
         self.env = ENV
+        self.experiment = EXPERIMENT
         self.prefix: Sequence[str] = ()
         """Words before the command of the next process: where it runs."""
         self.url = server.url
@@ -81,7 +103,7 @@ class BoardScene:
         """Write the experiment, with changes of ``config.board``."""
         board = ", ".join(f"{name}: {value}" for name, value in {**self.keys, **keys}.items())
         env_config = f"{{step_s: {self.step_s}}}" if self.env == ENV else "{}"
-        text = EXPERIMENT.format(env=self.env, steps=NEVER, env_config=env_config, board=f"{{{board}}}")
+        text = self.experiment.format(env=self.env, steps=NEVER, env_config=env_config, board=f"{{{board}}}")
         return self.scene.write("drill.yaml", text)
 
     def run(self, *words: object, variables: Mapping[str, str] | None = None, **keys: object) -> Command:
