@@ -33,7 +33,7 @@ NUM_STEPS = 20_000
 def noise(sigma: float = 0.2, base: float | None = 0.1, num_steps: int = NUM_STEPS, **keys: Any) -> Array:
     """Return what is added to actions of 0 in one env ``[T, 2]``."""
     settings: dict[str, Any] = {"scale": LinearSchedule(1.0, 1.0, 0), "theta": 0.15, "random_timesteps": 0} | keys
-    explorer = NoisyActions(NoiseExploration(num_envs=1, seed=0, sigma=sigma, base=base, **settings), ACTIONS_OF_TWO)
+    explorer = NoisyActions(NoiseExploration(seed=0, sigma=sigma, base=base, **settings), ACTIONS_OF_TWO)
     zeros, never = np.zeros((1, 2), np.float32), np.zeros(1, np.bool_)
     return np.concatenate([explorer.choose(zeros, never, step) for step in range(num_steps)])
 
@@ -56,7 +56,7 @@ def test_gaussian_noise_is_independent() -> None:
 
 
 def test_the_process_is_at_0_when_an_episode_begins() -> None:
-    exploration = NoiseExploration(2, 0, 0, LinearSchedule(1.0, 1.0, 0), 0.2, 0.1)
+    exploration = NoiseExploration(0, 0, LinearSchedule(1.0, 1.0, 0), 0.2, 0.1)
     explorer, zeros = NoisyActions(exploration, ACTIONS_OF_TWO), np.zeros((2, 2), np.float32)
     for _ in range(100):
         explorer.choose(zeros, np.zeros(2, np.bool_), 0)

@@ -66,7 +66,7 @@ class ScriptedPolicy:
         self._schedule = None if exploration is None else exploration.epsilon
         if exploration is not None:
             rng = np.random.default_rng(exploration.seed_of("epsilon"))
-            self._epsilon_greedy = EpsilonGreedy(len(exploration.epsilon.epsilons(0)), NUM_ACTIONS, rng)
+            self._epsilon_greedy = EpsilonGreedy(NUM_ACTIONS, rng)
 
     def compute_actions(self, obs: Array) -> Array:
         return np.zeros(len(obs), np.int64)

@@ -44,7 +44,6 @@ class ActionExplorer(Protocol):
 class Exploration:
     """How the policy of one worker explores: by drawing actions."""
 
-    num_envs: int
     seed: int
     random_timesteps: int
     """Env steps of all workers before which actions are uniformly random."""
@@ -90,7 +89,8 @@ class NoisyActions:
     def __init__(self, exploration: NoiseExploration, actions: SquashedActions) -> None:
         self._exploration, self._actions = exploration, actions
         self._rng = np.random.default_rng(exploration.seed)
-        self._levels = np.zeros((exploration.num_envs, actions.num_numbers), np.float32)
+        self._levels = np.zeros((0, actions.num_numbers), np.float32)
+        """The level of each row, from the first step on: an env of several agents has several rows."""
 
     def choose(self, inputs: Array, resetting: Array, num_steps_sampled: int) -> Array:
         if num_steps_sampled < self._exploration.random_timesteps:
@@ -103,11 +103,13 @@ class NoisyActions:
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        self._levels[:] = state["levels"]
+        self._levels = state["levels"].copy()
 
     def _noise(self, resetting: Array) -> Array:
         """Return the noise of each env ``[M, D]`` before it is scaled."""
         exploration = self._exploration
+        if not len(self._levels):
+            self._levels = np.zeros((len(resetting), self._levels.shape[1]), np.float32)
         drawn = self._rng.standard_normal(self._levels.shape, np.float32) * np.float32(exploration.sigma)
         if exploration.base is None:
             return drawn

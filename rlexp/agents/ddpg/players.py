@@ -39,7 +39,6 @@ class DDPGPolicies(PolicyNetworkPolicies[DDPGConfig]):
         config = self.config
         is_ou = config.exploration_noise_type == "ou"
         return NoiseExploration(
-            num_envs=config.num_envs_per_worker,
             seed=seed,
             random_timesteps=config.pure_exploration_steps,
             scale=self.scale(index, num_players),

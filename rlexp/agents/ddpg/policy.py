@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -239,8 +239,8 @@ class PolicyNetworkPolicies(Policies[KeysT]):
 
     def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
         assert isinstance(policy, NetworkPolicy)
-        exploration = replace(self.exploration(0, 1, seed), num_envs=num_envs)
-        return ExploringPlayer(policy, exploration.explorer(self.actions), num_envs)
+        explorer = self.exploration(0, 1, seed).explorer(self.actions)
+        return ExploringPlayer(policy, explorer, num_envs)
 
     def seat_players(self) -> Players:
         return Players(self, self.config.board.actors)

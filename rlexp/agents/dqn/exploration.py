@@ -84,11 +84,15 @@ class Explorer:
         self._schedule, self._softmax_temp = exploration.epsilon, exploration.softmax_temp
         self._softmax_rng = np.random.default_rng(exploration.seed_of("exploration"))
         epsilon_rng = np.random.default_rng(exploration.seed_of("epsilon"))
-        self._epsilon_greedy = EpsilonGreedy(len(exploration.epsilon.epsilons(0)), num_actions, epsilon_rng)
+        self._epsilon_greedy = EpsilonGreedy(num_actions, epsilon_rng)
 
-    def epsilons(self, num_steps_sampled: int) -> Array:
-        """Return ε per env ``[M]`` after all workers together have sampled so many env steps."""
-        return self._schedule.epsilons(num_steps_sampled)
+    def epsilons(self, num_steps_sampled: int, num_rows: int) -> Array:
+        """Return ε per row ``[M]`` after all workers together have sampled so many env steps.
+
+        An env of several agents has a row for each, all with its ε.
+        """
+        epsilons = self._schedule.epsilons(num_steps_sampled)
+        return epsilons if len(epsilons) == num_rows else epsilons.repeat(num_rows // len(epsilons))
 
     def choose(self, values: Array, epsilons: Array, allowed: Array | None = None) -> Array:
         """Return actions ``[M]`` for action values ``[M, A]`` and ``epsilons [M]``, of those ``allowed [M, A]``.
@@ -118,7 +122,7 @@ class EpsilonGreedyPolicy:
         """Explore in M envs, for ``epsilons [M]``."""
         self._policy, self._masking = policy, masking
         self._epsilons = epsilons
-        self._epsilon_greedy = EpsilonGreedy(len(epsilons), num_actions, np.random.default_rng(seed))
+        self._epsilon_greedy = EpsilonGreedy(num_actions, np.random.default_rng(seed))
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[M]``."""
@@ -147,9 +151,8 @@ def draw_softmax(values: Array, temperature: float, rng: np.random.Generator) ->
 class EpsilonGreedy:
     """Replaces actions by random ones. Drawing for many steps ahead takes a tenth of the time of drawing for one."""
 
-    def __init__(self, num_envs: int, num_actions: int, rng: np.random.Generator) -> None:
-        """Explore in ``num_envs`` envs (M); only this object draws from ``rng``."""
-        self._shape = (STEPS_DRAWN_AHEAD, num_envs)
+    def __init__(self, num_actions: int, rng: np.random.Generator) -> None:
+        """Only this object draws from ``rng``."""
         self._num_actions = num_actions
         self._rng = rng
         self._ahead: list[tuple[Array, Array]] = []  # for the coming steps, the next one last
@@ -160,7 +163,7 @@ class EpsilonGreedy:
         Only those ``allowed [M, A]`` are drawn; None: all, in every call.
         """
         if not self._ahead:
-            self._draw(draws_shares=allowed is not None)
+            self._draw(len(actions), draws_shares=allowed is not None)
         chances, drawn = self._ahead.pop()
         return np.where(chances < epsilons, drawn if allowed is None else _at_share(allowed, drawn), actions)
 
@@ -174,10 +177,11 @@ class EpsilonGreedy:
         self._rng.bit_generator.state = state["rng"]
         self._ahead = list(zip(state["chances"], state["actions"], strict=True))
 
-    def _draw(self, draws_shares: bool) -> None:
+    def _draw(self, num_rows: int, draws_shares: bool) -> None:
         """Draw actions, or with masks the share of the allowed actions that come before each."""
-        chances, rng = self._rng.random(self._shape), self._rng
-        drawn = rng.random(self._shape) if draws_shares else rng.integers(self._num_actions, size=self._shape)
+        shape, rng = (STEPS_DRAWN_AHEAD, num_rows), self._rng
+        chances = rng.random(shape)
+        drawn = rng.random(shape) if draws_shares else rng.integers(self._num_actions, size=shape)
         self._ahead = list(zip(chances[::-1], drawn[::-1], strict=True))
 
 

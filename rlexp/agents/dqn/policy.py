@@ -70,7 +70,7 @@ class DQNPolicy:
         if self._explorer is None:
             outputs = self._network.outputs(obs)
             return self._values(outputs, obs).argmax(axis=1), self.returned(outputs, obs)
-        epsilons = self._explorer.epsilons(num_steps_sampled)
+        epsilons = self._explorer.epsilons(num_steps_sampled, len(obs))
         outputs = self._network.exploring_outputs(obs, epsilons, resetting)
         actions = self._explorer.choose(self._values(outputs, obs), epsilons, self._allowed(obs))
         return actions, self.returned(outputs, obs)

@@ -46,7 +46,7 @@ class SACPolicies(PolicyNetworkPolicies[SACConfig]):
         return -float(actions.num_numbers)
 
     def exploration(self, index: int, num_players: int, seed: int) -> Exploration:
-        return Exploration(self.config.num_envs_per_worker, seed, self.config.pure_exploration_steps)
+        return Exploration(seed, self.config.pure_exploration_steps)
 
 
 def _layers(keys: LayersKeys) -> LayersConfig:

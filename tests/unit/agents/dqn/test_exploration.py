@@ -35,7 +35,7 @@ def assert_frequency(hits: int, draws: int, chance: float) -> None:
 
 def explore(actions: Array, epsilons: Array, num_actions: int, seed: int) -> Array:
     """Explore for one step in as many envs as there are actions."""
-    return EpsilonGreedy(len(actions), num_actions, np.random.default_rng(seed))(actions, epsilons)
+    return EpsilonGreedy(num_actions, np.random.default_rng(seed))(actions, epsilons)
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.4])
@@ -71,7 +71,7 @@ def test_exploring_is_reproducible_and_leaves_the_greedy_actions_alone() -> None
 
 
 def test_every_step_is_drawn_for_anew() -> None:
-    explore_one = EpsilonGreedy(1, 5, np.random.default_rng(4))
+    explore_one = EpsilonGreedy(5, np.random.default_rng(4))
     explored = np.array([explore_one(np.array([3]), np.array([0.4]))[0] for _ in range(DRAWS)])
     assert_frequency(int(np.count_nonzero(explored != 3)), DRAWS, 0.4 * 4 / 5)
     # Of two random steps in a row, one of five pairs repeats its action.
