@@ -5,13 +5,14 @@ Each function is a step of ``values.use_current_values``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, shown, shown_key, written
 
+_NO_VALUES: Final = (None, "None", False, "")
 TRIAL_RESOURCES: Final = ("resources_per_trial", "trial_resources", "resources")
 """The keys beside ``config`` that told Tune what a trial reserves."""
 
@@ -280,3 +281,55 @@ def _give(translation: Translation, key: str, arguments: Node) -> None:
     else:
         translation.put(_KEY, node.with_value({node.value: arguments}), node)
         translation.notice(arguments, f"{key} is below {_KEY}: {node.value} now")
+
+
+_POLICIES: Final = ("policies", "policy_graphs")
+_DEFAULT_POLICY: Final = "default_policy"
+
+
+def policies(translation: Translation) -> None:
+    """Take RLlib's keys of policies if they mean one, which all agents learn; several are refused by their names."""
+    for group in ("config.multiagent", "config"):
+        for key in _POLICIES:
+            node = translation.take(f"{group}.{key}")
+            if node is not None:
+                _take_policies(translation, node, f"{group}.{key}")
+        mapping = translation.take(f"{group}.policy_mapping_fn")
+        if mapping is not None and mapping.value not in _NO_VALUES:
+            what = f"{group}.policy_mapping_fn has no effect here, and is not evaluated"
+            translation.notice(mapping, f"{what}: all agents learn one policy")
+        trained = translation.take(f"{group}.policies_to_train")
+        if trained is not None:
+            translation.notice(trained, f"{group}.policies_to_train is left out: there is one policy", is_minor=True)
+
+
+def _take_policies(translation: Translation, node: Node, key: str) -> None:
+    given = node.plain()
+    number = given if isinstance(given, int) else len(given) if isinstance(given, Mapping | list | tuple) else None
+    if given in _NO_VALUES or number == 0:
+        return
+    if number is None:
+        translation.problem(node, f"{key} is {written(given)}, not the names of policies", "leave it out")
+    elif number > 1:
+        names = "" if isinstance(given, int) else f" ({', '.join(map(str, given))})"
+        translation.problem(
+            node,
+            f"{key}: rlexp trains one policy for all agents of an env, not {number}{names}",
+            "leave them out, and policy_mapping_fn: then all agents learn one policy, with equal spaces",
+        )
+    elif isinstance(given, Mapping) and (own := next(iter(given.values()))) and any(_leaves(own)):
+        name = next(iter(given))
+        message = f"{key}: {name} has settings of its own, {written(own)}"
+        translation.problem(node, message, f"write {name}: null here, and keys of the policy in config")
+    else:
+        translation.notice(node, f"{key} is left out: all agents learn one policy", is_minor=True)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the values in lists and mappings."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
+    if parts is None:
+        yield None if value in _NO_VALUES else value
+    else:
+        for part in parts:
+            yield from _leaves(part)

@@ -78,8 +78,8 @@ def test_it_gets_the_other_spellings_of_the_agent_that_it_derives_from(install: 
     install()
     plan = load("exploration_config: {type: SoftQ}, optimizer_class: SyncReplayOptimizer", tmp_path)
     assert plan.trials[0].experiment.config.model_dump()["soft_q"] is True
-    message, _ = problems("multiagent: {policies: {a: 1}}", tmp_path)[0]
-    assert "multi-agent training" in message
+    message, _ = problems("multiagent: {policies: [a, b]}", tmp_path)[0]
+    assert "rlexp trains one policy" in message
 
 
 def test_its_keys_are_checked_like_ours(install: Install, tmp_path: Path) -> None:

@@ -328,6 +328,10 @@ class TestValues:
             "exploration_config: {type: ParameterNoise, sub_exploration: {type: EpsilonGreedy}}",
             "model: {custom_model: mine}",
             "multiagent: {policies: {a: 1}}",
+            "multiagent: {policies: 4}",
+            "multiagent: {policies: mine}",
+            "multiagent: {observation_fn: mine}",
+            "multiagent: {count_steps_by: agent_steps}",
             "input: /tmp/data",
             "input: {sampler: 0.5, /tmp/data: 0.5}",
             "replay_sequence_length: 4",
@@ -336,9 +340,7 @@ class TestValues:
             "replay_buffer_config: {type: MyBuffer}",
             "evaluation_config: {env: MountainCar-v0}",
             "evaluation_config: {model: {use_lstm: true}}",
-            "multiagent: {policies: {p0: [null, null, null, {}]}}",
-            "multiagent: {policies: {p0: null}}",
-            "multiagent: {policies: [p0]}",
+            "multiagent: {policies: [p0, p1]}",
             "multiagent: {policies: {default_policy: [null, null, null, {lr: 1}]}}",
             "policies: {p0: [null, null, null, {}], p1: [null, null, null, {}]}",
         ],
@@ -351,6 +353,11 @@ class TestValues:
         [
             "multiagent: {policies: {}, policy_mapping_fn: null, policies_to_train: null}",
             "multiagent: {policies: {default_policy: [null, null, null, {}]}}",
+            "multiagent: {policies: {p0: [null, null, null, {}]}}",
+            "multiagent: {policies: {p0: null}, policy_mapping_fn: 'lambda agent: \"p0\"'}",
+            "multiagent: {policies: [p0], policies_to_train: [p0], count_steps_by: env_steps}",
+            "multiagent: {policies: 1}",
+            "policies: [p0]",
             "multiagent: {policies_to_train: [default_policy]}",
             "multiagent: {policies: null}",
             "callbacks: None",
@@ -364,6 +371,17 @@ class TestValues:
     )
     def test_features_turned_off_are_accepted(self, load: Load, text: str) -> None:
         assert load(text).trials
+
+    def test_several_policies_are_refused_by_their_names(self, load: Load) -> None:
+        text = "multiagent: {policies: {p0: null, p1: null}, policy_mapping_fn: {type: a.b.C}, policies_to_train: [p0]}"
+        ((place, message, hint),) = problems(load, text)
+        assert ":4:" in place
+        expected = "config.multiagent.policies: rlexp trains one policy for all agents of an env, not 2 (p0, p1)"
+        assert message == expected
+        assert "then all agents learn one policy" in (hint or "")
+        assert messages(load("multiagent: {policies: [p0], policy_mapping_fn: 'lambda _: \"p0\"'}")) == [
+            "config.multiagent.policy_mapping_fn has no effect here, and is not evaluated: all agents learn one policy"
+        ]
 
 
 class TestEvaluationConfig:
