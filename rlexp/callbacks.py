@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    import gymnasium as gym
+    pass
 
 Array = NDArray[Any]
 Number = float | np.number[Any] | np.bool_
@@ -36,9 +36,11 @@ class Episode:
     """Number of episodes that this env began before."""
     is_evaluation: bool
     """Whether an evaluation plays it; its own metrics are then reported below ``evaluation/custom_metrics``."""
-    env: gym.Env[Any, Any] | None
+    env: Any
     """The env itself, with its wrappers; ``env.unwrapped`` is without. None if it exists only as part of a vector env,
-    such as CartPole's or Atari's."""
+    such as CartPole's or Atari's. Of several agents: PettingZoo's env."""
+    agent: str | None = None
+    """The name of the agent, if the env has several: each agent's part of an episode is one for the hooks."""
     metrics: dict[str, Number] = field(default_factory=dict)
     """Own metrics; their values after ``on_episode_end`` are reported. NaN: none in this episode."""
     data: dict[str, Any] = field(default_factory=dict)

@@ -30,7 +30,7 @@ from rlexp.cluster.pool.pool import ActorLostError, TaskPool
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.action_masks import like
-from rlexp.envs.make import spaces_of
+from rlexp.envs.make import rows_per_env, spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.optimizers.policy_optimizer import Figures, PolicyOptimizer
 from rlexp.policy import Learner, Weights
@@ -91,6 +91,7 @@ class Agent(ABC, Generic[ConfigT]):
         self._stall_watch = StallWatch(is_patient=board is not None)
         self.observation_space, self.action_space = spaces_of(self.env_config)
         self.env_config = like(self.env_config, self.observation_space)
+        self.rows_per_env = rows_per_env(self.env_config)
         self.policies = self.POLICIES(config, self.observation_space, self.action_space, modules)
         arrays = checkpoint.arrays if checkpoint else {}
         self.filters = ObservationFilters(config, self.observation_space, arrays, self.num_players)

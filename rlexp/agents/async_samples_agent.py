@@ -27,7 +27,7 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
     optimizer: AsyncSamplesOptimizer
 
     def waits_for(self) -> str:
-        return f"the train batch has {self.num_steps_of_batch:,} rows"
+        return f"the train batch has {self.num_steps_of_batch * self.rows_per_env:,} rows"
 
     @property
     def num_steps_of_batch(self) -> int:
@@ -42,8 +42,8 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
         config = self.config
         length = config.fragment_length if config.num_workers else config.joined_fragment_length
         path = AsyncSamplesConfig(
-            train_batch_size=self.num_steps_of_batch,
-            steps_per_call=length * config.num_envs_per_worker,
+            train_batch_size=self.num_steps_of_batch * self.rows_per_env,
+            steps_per_call=length * config.num_envs_per_worker * self.rows_per_env,
             num_passes=config.num_sgd_iter,
             num_slots=config.minibatch_buffer_size if config.num_sgd_iter > 1 else 1,
             broadcast_interval=config.broadcast_interval,

@@ -25,7 +25,7 @@ from rlexp.compare.table import html_with_curve
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.rllib.names import renamed_keys
-from rlexp.envs.make import Env, make_env, spaces_of
+from rlexp.envs.make import Env, make_own_env, spaces_of
 from rlexp.envs.own_spaces import OwnSpaces, playable_config
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError, UsageError
@@ -354,9 +354,10 @@ class TrainedPolicy:
     def make_env(self, render_mode: str | None = None) -> Env:
         """Make one env to play in, with the ``env_config``, ``horizon`` and (for Atari) frames of the training.
 
-        ``act`` takes its observations and returns its actions.
+        ``act`` takes its observations and returns its actions. An env of several agents is PettingZoo's own:
+        ``{agent: policy.act(observations[agent]) for agent in env.agents}``.
         """
-        return make_env(playable_config(self._env_config), render_mode)
+        return make_own_env(playable_config(self._env_config), render_mode)
 
     def __repr__(self) -> str:
         about = self.metadata

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.agents.iteration import agent_rewards
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.common_keys import EvaluationConfig
@@ -88,7 +89,7 @@ class Evaluator:
         closed with the generator. Raises UsageError if the env cannot be filmed.
         """
         env = make_filmed_env(self.env_config)
-        player = self._player(1, seed)
+        player = self._player(env.num_envs, seed)
 
         def pictures() -> Iterator[Array]:
             try:
@@ -165,5 +166,6 @@ def evaluation_figures(played: PlayedEpisodes) -> dict[str, Any]:
         "episode_reward_max": float(returns.max()),
         "episode_len_mean": float(lengths.mean()),
         "episodes_this_iter": len(played.returns),
+        **agent_rewards(summarised(played.of_agents)),
         **({OWN_METRICS: own} if own else {}),
     }

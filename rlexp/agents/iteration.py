@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.metrics import OWN_METRICS
+from rlexp.config.keys.metrics import AGENT_REWARDS, OWN_METRICS
 from rlexp.errors import TrialError
 from rlexp.metrics import MetricWindows, RunningClock
 from rlexp.optimizers.policy_optimizer import Counters, Figures, PolicyOptimizer
@@ -123,6 +123,7 @@ class IterationReport:
             "policy_reward_max": {},
             "info": self.info(),
             "timers": self.timers(),
+            **progress.agent_rewards(),
             **progress.own_metrics(),
         }
 
@@ -163,6 +164,12 @@ class IterationReport:
         }
 
 
+def agent_rewards(summary: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return the group of a row with mean returns, from a summary of returns by agent; nothing without agents."""
+    means = {name.removesuffix("_mean"): value for name, value in summary.items() if name.endswith("_mean")}
+    return {AGENT_REWARDS: means} if means else {}
+
+
 class Progress:
     """Counts totals and stores the newest episodes; part of every checkpoint. Owned by one agent."""
 
@@ -172,6 +179,7 @@ class Progress:
         self.episodes_total = 0
         self._all, self._reported = (MetricWindows(smoothing_episodes, ("returns", "lengths")) for _ in range(2))
         self._own_metrics = MetricWindows(smoothing_episodes, own_metrics)
+        self._of_agents = MetricWindows(smoothing_episodes, ())
         self._started_s = time.monotonic()
         self._time_before_s = 0.0
 
@@ -200,10 +208,15 @@ class Progress:
         self._all.extend({"returns": episodes.returns, "lengths": episodes.lengths})
         self._reported.extend({"returns": episodes.returns[reported], "lengths": episodes.lengths[reported]})
         self._own_metrics.extend(episodes.own_metrics)
+        self._of_agents.extend(episodes.of_agents)
 
     def summaries(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Return mean, min and max of returns and lengths of the newest episodes: reported ones, and all."""
         return self._reported.summary(), self._all.summary()
+
+    def agent_rewards(self) -> dict[str, dict[str, float]]:
+        """Return the row's part with the mean return of each agent by its name; empty for envs of one agent."""
+        return agent_rewards(self._of_agents.summary())
 
     def own_metrics(self) -> dict[str, dict[str, float]]:
         """Return the row's part with the metrics of the user's callbacks; empty if there are none."""
@@ -218,6 +231,7 @@ class Progress:
             "episodes_total": self.episodes_total,
             "episodes": {"reported": self._reported.state(), "everybody": self._all.state()},
             "own_metrics": self._own_metrics.state(),
+            "of_agents": self._of_agents.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -228,6 +242,7 @@ class Progress:
             self._reported.load(state["episodes"]["reported"])
             self._all.load(state["episodes"]["everybody"])
         self._own_metrics.load(state.get("own_metrics", {}))
+        self._of_agents.load(state.get("of_agents", {}))
 
 
 STALL_TIMEOUT_S: Final = 600.0

@@ -29,7 +29,7 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         """Return the learner, which learns on a whole train batch at once."""
 
     def waits_for(self) -> str:
-        return f"the train batch has {self.config.whole_train_batch:,} rows"
+        return f"the train batch has {self.config.whole_train_batch * self.rows_per_env:,} rows"
 
     def make_source(self) -> SampleSource:
         return self.place_workers(WorkerLinks(self.calls_per_worker(), max_weight_sync_delay=0))
@@ -41,8 +41,8 @@ class SyncSamplesAgent(Agent[SyncSamplesKeysT]):
         """Return how a train batch is collected."""
         config = self.config
         return TrainBatchConfig(
-            size=config.whole_train_batch,
-            steps_per_call=config.fragment_length * config.num_envs_per_worker,
+            size=config.whole_train_batch * self.rows_per_env,
+            steps_per_call=config.fragment_length * config.num_envs_per_worker * self.rows_per_env,
             num_workers=config.num_workers,
             overlaps=config.sample_async and config.num_workers > 0,
         )

@@ -23,7 +23,8 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from rlexp.envs.checked_env import CheckedVectorEnv
-from rlexp.envs.native_vectors import ACTION_MASK, MASK_METHOD
+from rlexp.envs.native_vectors import ACTION_MASK, MASK_METHOD, RESTING
+from rlexp.envs.parallel_envs import AgentRows
 from rlexp.envs.registry import EnvConfig, MaskSource
 from rlexp.envs.spaces import SHAPES_KEPT, value_counts
 from rlexp.errors import EnvError, UsageError
@@ -257,7 +258,8 @@ def with_masks(vector: Vector, config: EnvConfig) -> Vector:
 
     Envs of Gymnasium that step together natively, Atari's and EnvPool's have none, so they are not reset for this.
     """
-    if config.action_mask is None or not isinstance(vector, SyncVectorEnv | CheckedVectorEnv):
+    may_mask = isinstance(vector, SyncVectorEnv | CheckedVectorEnv) or isinstance(vector.unwrapped, AgentRows)
+    if config.action_mask is None or not may_mask:
         return vector
     if isinstance(vector, SyncVectorEnv):
         has_method = vector.envs[0].has_wrapper_attr(MASK_METHOD)
@@ -299,4 +301,5 @@ class MaskedObservations(Wrapper):
         else:
             given = getattr(self.unwrapped, MASK_METHOD)()
         reader = MaskReader(self._name, self._source, self._space.choices)  # no attribute: snapshots hold plain data
-        return self._space.rows(obs, reader.checked(given, has_one, terminated))
+        ended = terminated | infos.get(RESTING, False)
+        return self._space.rows(obs, reader.checked(given, has_one, ended))

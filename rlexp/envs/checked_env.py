@@ -93,8 +93,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def _check(self, method: str, obs: Any, info: Any) -> None:
         space = self.env.observation_space
-        if not _has_form(space, obs):
-            raise self._unexpected(method, _misfit(space, obs))
+        if not has_form(space, obs):
+            raise self._unexpected(method, misfit(space, obs))
         if not isinstance(info, dict):
             raise self._unexpected(method, f"an info of {_kind(info)}, not a dict")
 
@@ -147,14 +147,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "biuf"
 
 
-def _has_form(space: gym.Space[Any], obs: Any) -> bool:
+def has_form(space: gym.Space[Any], obs: Any) -> bool:
     """Return whether an observation has the parts and shapes of its space, whatever its values."""
     if isinstance(space, Dict):
-        return isinstance(obs, Mapping) and all(key in obs and _has_form(part, obs[key]) for key, part in space.items())
+        return isinstance(obs, Mapping) and all(key in obs and has_form(part, obs[key]) for key, part in space.items())
     if isinstance(space, Tuple):
         parts = space.spaces
         fits = isinstance(obs, tuple | list) and len(obs) == len(parts)
-        return fits and all(_has_form(part, item) for part, item in zip(parts, obs, strict=True))
+        return fits and all(has_form(part, item) for part, item in zip(parts, obs, strict=True))
     if isinstance(space, Box):
         return bool(np.shape(obs) == space.shape)
     if isinstance(space, Discrete):
@@ -162,18 +162,18 @@ def _has_form(space: gym.Space[Any], obs: Any) -> bool:
     return True
 
 
-def _misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
+def misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
     """Return the first part of an observation that does not have the form of its space."""
     if isinstance(space, Dict) and isinstance(obs, Mapping):
         missing = [key for key in space.spaces if key not in obs]
         if missing:
             return f"an observation{where} without {missing[0]!r}, which is in its observation_space"
-        key = next(key for key, part in space.items() if not _has_form(part, obs[key]))
-        return _misfit(space[key], obs[key], f"{where}[{key!r}]")
+        key = next(key for key, part in space.items() if not has_form(part, obs[key]))
+        return misfit(space[key], obs[key], f"{where}[{key!r}]")
     if isinstance(space, Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
         pairs = list(zip(space.spaces, obs, strict=True))
-        index = next(index for index, (part, item) in enumerate(pairs) if not _has_form(part, item))
-        return _misfit(*pairs[index], f"{where}[{index}]")
+        index = next(index for index, (part, item) in enumerate(pairs) if not has_form(part, item))
+        return misfit(*pairs[index], f"{where}[{index}]")
     expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
     return f"an observation{where} of {_kind(obs)}, but its observation_space{where} {expected}"
 

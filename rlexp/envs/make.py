@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rlexp.config.keys.env_ids import is_atari, package_of
+from rlexp.config.keys.env_ids import is_atari, package_of, pettingzoo_name
 from rlexp.envs.action_masks import with_masks
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
@@ -30,7 +30,9 @@ from rlexp.envs.native_vectors import (
     vector_of_class,
     without_advice_on_versions,
 )
-from rlexp.envs.registry import EnvConfig, find_class, find_spec
+from rlexp.envs.parallel_envs import AgentRows, OneAgent, TranslatedRows, agents_per_env
+from rlexp.envs.pettingzoo import find_parallel_env
+from rlexp.envs.registry import EnvConfig, find_class, find_spec, named_object
 from rlexp.envs.spaces import Array, DiscreteActions, bound_actions, check_layout, check_spaces, flatten_observations
 from rlexp.envs.wrappers import ScaledFrames, preprocessed, wrapped
 from rlexp.errors import EnvError, RlexpError, UsageError
@@ -67,6 +69,50 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
         return prepared(preprocessed(env, config), config)
 
 
+def make_own_env(config: EnvConfig, render_mode: str | None = None) -> Env:
+    """Make one env to play in: as ``make_env`` does, or an env of several agents as its class makes it."""
+    with _errors_of_making(config):
+        prepare_imports(config.named_modules, config.modules)
+        rows = _rows_of_agents(config, 1, {"render_mode": render_mode} if render_mode else {})
+    own: Env | None = None if rows is None else rows.copies[0]
+    return make_env(config, render_mode) if own is None else own
+
+
+def _rows_of_agents(config: EnvConfig, num_envs: int, more: Mapping[str, Any]) -> AgentRows | None:
+    """Return the agents of an env of several as rows, made with ``more`` arguments; None for an env of one agent."""
+    make = find_parallel_env(config.env)
+    if make is None:
+        return None
+    if config.has_user_parts:
+        raise UsageError(
+            f"env {config.env} has several agents, but env_wrappers and custom_preprocessor change envs of one agent",
+            "wrap it in a class or a function of your own: env: package.module:parallel_env",
+        )
+    return AgentRows(lambda: make(**config.env_config, **more), config.env, num_envs, config.horizon)
+
+
+def _translated(rows: AgentRows, config: EnvConfig) -> Vector:
+    """Return the rows with prepared images and actions, if they have such."""
+    own = WithoutSteps(rows.single_observation_space, rows.single_action_space)
+    wrappers = list(wrappers_of(prepared(own, config)))[:-1]
+    return TranslatedRows(rows, wrappers[::-1]) if wrappers else rows
+
+
+class WithoutSteps(gym.Env[Any, Any]):
+    """Has the spaces of an env and nothing else, for wrappers that only translate."""
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+
+def wrappers_of(env: Env) -> Iterator[Env]:
+    """Yield an env, the env in it, and so on to the innermost."""
+    yield env
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+        yield env
+
+
 @contextmanager
 def _errors_of_making(config: EnvConfig) -> Iterator[None]:
     """Turn errors of an env's code in the body into a UsageError with a suggestion."""
@@ -84,6 +130,10 @@ def _cut_env(config: EnvConfig, kwargs: Mapping[str, Any]) -> Env:
     """Return the env without preparation, truncated after its limit of steps."""
     if is_task(config.env):
         return CheckedEnv(SingleEnv(make_pool(replace(config, env_config=kwargs), 1, config.horizon)), config.env)
+    render_mode = {name: kwargs[name] for name in kwargs if name not in config.env_config}
+    rows = _rows_of_agents(config, 1, render_mode)
+    if rows is not None:
+        return CheckedEnv(OneAgent(rows), config.env)
     user_class = find_class(config.env)
     if user_class is None and find_spec(config.env).entry_point is not None:
         return _registered_env(config, config.horizon, kwargs)
@@ -110,11 +160,13 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     If an episode is less than a game (Atari under ``deepmind``), every ``infos`` has arrays ``[M]`` under GAME_OVER,
     GAME_SCORE and GAME_STEPS of :mod:`rlexp.envs.atari`.
 
-    If the envs mask actions, observations are rows of a MaskedSpace.
+    If the envs mask actions, observations are rows of a MaskedSpace. If they have several agents, each is a row: see
+    AgentRows.
     """
     with _errors_of_making(config):
         prepare_imports(config.named_modules, config.modules)
-        vector = native_vector_env(config, num_envs)
+        rows = _rows_of_agents(config, num_envs, {})
+        vector = native_vector_env(config, num_envs) if rows is None else _translated(rows, config)
     if vector is None:
         vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
@@ -132,6 +184,16 @@ def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
     return vector.single_observation_space, vector.single_action_space
 
 
+def rows_per_env(config: EnvConfig) -> int:
+    """Return how many rows of a vector env an env has: its number of agents."""
+    with _errors_of_making(config):
+        prepare_imports(config.named_modules, config.modules)
+        if find_parallel_env(config.env) is None:
+            return 1
+    with closing(make_vector_env(config, 1)) as vector:
+        return agents_per_env(vector)
+
+
 def action_grid(config: EnvConfig) -> Array | None:
     """Return the env's action ``[A, *shape]`` for each action number; None if the env takes the numbers."""
     env = make_env(config)
@@ -147,11 +209,19 @@ def make_filmed_env(config: EnvConfig) -> Vector:
     for name, value in (QUIET_PYGAME | ({} if "DISPLAY" in os.environ else MUJOCO_WITHOUT_SCREEN)).items():
         os.environ.setdefault(name, value)
     try:
-        vector = SyncVectorEnv(
-            [lambda: make_env(config, render_mode="rgb_array")], autoreset_mode=AutoresetMode.NEXT_STEP
+        with _errors_of_making(config):
+            prepare_imports(config.named_modules, config.modules)
+            rows = _rows_of_agents(config, 1, {"render_mode": "rgb_array"})
+        vector: Vector = (
+            _translated(rows, config)
+            if rows is not None
+            else SyncVectorEnv(
+                [lambda: make_env(config, render_mode="rgb_array")], autoreset_mode=AutoresetMode.NEXT_STEP
+            )
         )
         vector.reset(seed=0)
-        picture = vector.render()[0]
+        pictures: Any = vector.render()
+        picture = pictures[0]
     except (UsageError, EnvError, gym.error.Error, AssertionError, TypeError) as error:
         raise _cannot_be_recorded(config.env, error) from error
     if getattr(picture, "ndim", 0) != PICTURE_RANK:
@@ -196,7 +266,8 @@ def _cannot_be_made(config: EnvConfig, error: BaseException) -> UsageError:
 
 def _argument_hint(config: EnvConfig, error: BaseException) -> str | None:
     """Return how a class of the user gets its arguments; None for errors about something else."""
-    if not isinstance(error, TypeError) or find_class(config.env) is None:
+    is_own = pettingzoo_name(config.env) is None and named_object(config.env) is not None
+    if not isinstance(error, TypeError) or not is_own:
         return None
     if "'num_envs'" in str(error):
         return "a class of vector envs is made with the keyword argument num_envs: write def __init__(self, num_envs)"

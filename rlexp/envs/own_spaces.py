@@ -6,7 +6,7 @@ anywhere. The env itself must do what needs earlier steps, such as Atari's frame
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from rlexp.envs.action_masks import PLACES, MaskedSpace, MaskReader, without_mask_in
-from rlexp.envs.make import make_env, prepared
+from rlexp.envs.make import WithoutSteps, make_env, prepared, wrappers_of
 from rlexp.envs.native_vectors import ACTION_MASK
 from rlexp.envs.registry import EnvConfig
 from rlexp.envs.spaces import SHAPES_KEPT, BoundedActions, DiscreteActions, bound_actions
@@ -37,13 +37,6 @@ def playable_config(config: EnvConfig) -> EnvConfig:
     Atari under ``deepmind`` is the exception: its observations need earlier steps, so the env prepares them itself.
     """
     return config if config.is_deepmind_atari else replace(config, frames=None, discretize_actions=None)
-
-
-class _EnvWithoutSteps(gym.Env[Any, Any]):
-    """Has the spaces of an env and nothing else, for wrappers that only translate."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        self.observation_space, self.action_space = env.observation_space, env.action_space
 
 
 class _VectorWithoutSteps(VectorEnv[Any, Any, Any]):
@@ -78,8 +71,8 @@ class OwnSpaces:
     def of(config: EnvConfig, seen: Space[Any]) -> OwnSpaces:
         """Make the env and read its spaces; raises as ``make_env`` does. The policy gets observations of ``seen``."""
         with closing(make_env(playable_config(config))) as env:
-            own = _EnvWithoutSteps(env)
-        wrappers = [] if config.is_deepmind_atari else list(_wrappers(prepared(own, config)))
+            own = WithoutSteps(env.observation_space, env.action_space)
+        wrappers = [] if config.is_deepmind_atari else list(wrappers_of(prepared(own, config)))
         vector = bound_actions(_VectorWithoutSteps(wrappers[0]), config.continuous_actions) if wrappers else None
         return OwnSpaces(
             env=config.env,
@@ -237,13 +230,6 @@ class OwnSpaces:
                 "returns, which has them"
             )
         return UsageError(f"observation{where}: expected {expected}, given {given}", hint)
-
-
-def _wrappers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
-    yield env
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-        yield env
 
 
 def _length(batch: Any) -> int:

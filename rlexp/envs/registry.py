@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -23,7 +23,7 @@ from rlexp.config.keys.env_ids import (
     BULLET_IDS,
     ENVPOOL,
     GROUP,
-    ONE_AGENT,
+    IN_TURN,
     RLLIB_ENVS,
     brought_by,
     has_game_frames,
@@ -31,7 +31,6 @@ from rlexp.config.keys.env_ids import (
     is_minatar,
     is_minigrid,
     is_of_ale,
-    several_agents,
 )
 from rlexp.config.keys.model import ATARI_DIM
 from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules, modules_of
@@ -87,7 +86,7 @@ class EnvConfig:
 
     env: str
     """A Gymnasium id, ``module:id`` (Gymnasium imports the module first), ``package.module:Class``, an env or vector
-    env, the id of a package's entry point, or EnvPool's task ``envpool:Pong-v5``."""
+    env, the id of a package's entry point, EnvPool's task ``envpool:Pong-v5``, or an env of several agents."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env."""
     horizon: int | None = None
@@ -160,11 +159,6 @@ def env_config_of(env: str, config: CommonConfig, modules: UserModules) -> EnvCo
 Env = gym.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
 
-OF_SEVERAL_AGENTS: Final = {
-    "pettingzoo": ("AECEnv", "ParallelEnv"),
-    "ray": ("MultiAgentEnv",),
-}
-"""Base classes of envs with several agents, by the library that has them."""
 UNKNOWN_ID: Final = "write a Gymnasium id or package.module:Class, or install the package that brings the env"
 
 
@@ -172,27 +166,47 @@ def find_class(name: str) -> type[Env] | type[Vector] | None:
     """Return the class that ``package.module:Class`` or a package's entry point names; None for other ids.
 
     This imports its module, or calls the function that registers a package's envs. Raises UsageError if it is not an
-    env class, and for envs with several agents.
+    env class of one agent.
     """
-    if several_agents(name) is not None:
-        raise UsageError(f"env {name} {several_agents(name)}", ONE_AGENT)
-    provider = None if name in gym.registry else brought_by(name)
-    if provider is not None:
-        return _provided_class(name, provider)
-    module_name, colon, class_name = name.partition(":")
-    if not colon or not class_name.isidentifier() or "/" in module_name or name.startswith(ENVPOOL):
+    found = named_object(name)
+    if found is None:
         return None
-    return _env_class(name, classes.find_object("env", name))
+    provider = _provider(name)
+    return _env_class(name if provider is None else provider.value, found)
 
 
-def _provided_class(name: str, provider: PackageEntry) -> type[Env] | type[Vector] | None:
+def named_object(name: str) -> Any:
+    """Return the object that ``package.module:Class`` or a package's entry point names; None for other ids.
+
+    Raises UsageError if there is none, or if it is a class of an env whose agents act in turn.
+    """
+    provider = _provider(name)
+    if provider is not None:
+        found: Any = _provided_class(name, provider)
+    else:
+        module_name, colon, class_name = name.partition(":")
+        if not colon or not class_name.isidentifier() or "/" in module_name or name.startswith(ENVPOOL):
+            return None
+        found = classes.find_object("env", name)
+    if isinstance(found, type):
+        _refuse_other_agents(name, found)
+    elif name.endswith(":env"):
+        refuse_turns(name, "a function of PettingZoo's form for an env")
+    return found
+
+
+def _provider(name: str) -> PackageEntry | None:
+    return None if name in gym.registry else brought_by(name)
+
+
+def _provided_class(name: str, provider: PackageEntry) -> type | None:
     found = _loaded(provider)
     if found is None:
         return None
     if provider.name != name:
         message = f"env {name}: the package {provider.package} has an entry point {provider.name!r} for a class"
         raise UsageError(message, f"write env: {provider.name}; only a function can register several envs")
-    return _env_class(provider.value, found)
+    return found
 
 
 @cache
@@ -216,21 +230,27 @@ def _loaded(provider: PackageEntry) -> type | None:
 
 
 def _env_class(name: str, found: Any) -> type[Env] | type[Vector]:
-    """Return ``found`` if it is a class of envs or vector envs with one agent; raises UsageError if not."""
-    if isinstance(found, type):
-        _refuse_several_agents(name, found)
-        if issubclass(found, VectorEnv):
-            return found
+    """Return ``found`` if it is a class of envs or vector envs of one agent; raises UsageError if not."""
+    if isinstance(found, type) and issubclass(found, VectorEnv):
+        return found
     return classes.derived("env", name, found, gym.Env, "gymnasium.Env")
 
 
-def _refuse_several_agents(name: str, found: type) -> None:
+def _refuse_other_agents(name: str, found: type) -> None:
+    """Raise UsageError for classes of several agents that do not act together."""
     for base in found.__mro__:
         library = base.__module__.partition(".")[0]
-        if base.__name__ in OF_SEVERAL_AGENTS.get(library, ()):
-            raise UsageError(
-                f"env {name} is a {base.__name__}, for several agents, but rlexp trains one agent", ONE_AGENT
-            )
+        if (library, base.__name__) == ("pettingzoo", "AECEnv"):
+            refuse_turns(name, "an AECEnv")
+        if (library, base.__name__) == ("ray", "MultiAgentEnv"):
+            message = f"env {name} is a MultiAgentEnv of RLlib, which rlexp does not have"
+            raise UsageError(message, "derive it from pettingzoo.ParallelEnv: docs/environments.md has the methods")
+
+
+def refuse_turns(name: str, kind: str, reason: str = "") -> NoReturn:
+    """Raise UsageError for an env whose agents act in turn."""
+    because = f" ({reason})" if reason else ""
+    raise UsageError(f"env {name} is {kind} whose agents act in turn{because}, but rlexp steps all together", IN_TURN)
 
 
 def find_spec(name: str) -> EnvSpec:

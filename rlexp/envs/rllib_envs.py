@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import gymnasium as gym
@@ -230,6 +231,52 @@ class RecommSys001(gym.Env[Any, Any]):
         }
 
 
+class IndependentEnvs:
+    """Envs of one kind side by side, each played by an agent until its episode ends: an env like a ParallelEnv."""
+
+    render_mode = None
+
+    def __init__(
+        self, make: Callable[..., gym.Env[Any, Any]], config: Options | None = None, num_agents: int = 1, **options: Any
+    ) -> None:
+        given = {**(config or {}), **options}
+        number = given.pop("num_agents", num_agents)
+        self._envs = {f"agent_{index}": make(**given) for index in range(number)}
+        self.possible_agents = list(self._envs)
+        self.agents: list[str] = []
+        self.metadata: dict[str, Any] = {}
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        """Return the space of an agent's observations."""
+        return self._envs[agent].observation_space
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        """Return the space of an agent's actions."""
+        return self._envs[agent].action_space
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Begin an episode of each env, with random streams of its own."""
+        seeds = np.random.SeedSequence(seed).generate_state(len(self._envs)).tolist()
+        self.agents = list(self._envs)
+        starts = {
+            agent: env.reset(seed=None if seed is None else own)
+            for (agent, env), own in zip(self._envs.items(), seeds, strict=True)
+        }
+        observations, infos = ({agent: start[part] for agent, start in starts.items()} for part in range(2))
+        return observations, infos
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Step the env of each agent."""
+        steps = {agent: self._envs[agent].step(actions[agent]) for agent in self.agents}
+        self.agents = [agent for agent, step in steps.items() if not (step[2] or step[3])]
+        return tuple({agent: step[part] for agent, step in steps.items()} for part in range(5))
+
+    def close(self) -> None:
+        """Close all envs."""
+        for env in self._envs.values():
+            env.close()
+
+
 def transformed_action_pendulum(
     config: Options | None = None, low: float = -1.0, high: float = 1.0, render_mode: str | None = None
 ) -> gym.Env[Any, Any]:
@@ -269,5 +316,15 @@ _MAKERS: Final[Mapping[str, Callable[..., gym.Env[Any, Any]]]] = {
     "StatelessCartPole": StatelessCartPole,
     "TransformedActionPendulum": transformed_action_pendulum,
 }
+PARALLEL_ENVS: Final[Mapping[str, Callable[..., IndependentEnvs]]] = {
+    RLLIB_ENVS[f"MultiAgent{name}"]: partial(IndependentEnvs, partial(gym.make, env_id, disable_env_checker=True))
+    for name, env_id in (
+        ("CartPole", "CartPole-v1"),
+        ("CartPoleCrashing", RLLIB_ENVS["CartPoleCrashing"]),
+        ("MountainCar", "MountainCarContinuous-v0"),
+        ("Pendulum", "Pendulum-v1"),
+    )
+}
+"""RLlib's example envs of several agents, whose option ``num_agents`` says how many."""
 for _name, _make in _MAKERS.items():
     gym.register(RLLIB_ENVS[_name], _make, max_episode_steps=CUT_AFTER.get(RLLIB_ENVS[_name]))

@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from rlexp.envs.pettingzoo import is_parallel_env
 from rlexp.envs.spaces import ActionBounds
 from rlexp.envs.wrappers import AreaMean
 
@@ -93,7 +94,7 @@ class _Encoder:
         self._objects.append(value)
         if number >= MOST_OBJECTS:
             raise _NotPlainError("too many objects")
-        if isinstance(value, gym.Env | VectorEnv):
+        if _is_env(value):
             return self._encode_env(value)
         if isinstance(value, Enum):
             return {"kind": "enum", "type": _type_name(value), "name": value.name}
@@ -169,7 +170,7 @@ class _Restorer:
         return self._restored[number]
 
     def _restore_env(self, encoded: Mapping[str, Any], current: Any) -> Any:
-        is_env = isinstance(current, gym.Env | VectorEnv) and _type_name(current) == encoded["type"]
+        is_env = _is_env(current) and _type_name(current) == encoded["type"]
         has = vars(_checked(current, is_env))
         attributes = {name: self.restore(value, has.get(name)) for name, value in encoded["attributes"]}
         self.changes.append(lambda: has.update(attributes))
@@ -215,6 +216,10 @@ class _Restorer:
         "tuple": _restore_list,
         "dict": _restore_dict,
     }
+
+
+def _is_env(value: object) -> bool:
+    return isinstance(value, gym.Env | VectorEnv) or is_parallel_env(type(value))
 
 
 def _stateless_name(value: Any) -> str | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from rlexp.callbacks import Callbacks, Episode, EpisodeEnd, EpisodeStart, EpisodeStep
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
+from rlexp.envs.native_vectors import AGENT_RETURNS, RESTING
+from rlexp.envs.parallel_envs import AgentRows, agents_of
 from rlexp.rollout.user_callbacks import UserCallbacks, plain_copy
 from rlexp.sample_batch import Array
 
@@ -27,6 +29,8 @@ class Episodes:
     """Whether they count for the reported returns ``[E]``; episodes that explore much do not."""
     own_metrics: Mapping[str, Array] = field(default_factory=dict)
     """The user's own metrics of the reported episodes, by name; only episodes that have a metric give a value."""
+    of_agents: Mapping[str, Array] = field(default_factory=dict)
+    """The returns of each agent in reported episodes, by its name, if the env has several."""
 
     @staticmethod
     def join(parts: Sequence[Episodes]) -> Episodes:
@@ -38,6 +42,7 @@ class Episodes:
             np.concatenate([part.lengths for part in parts]),
             np.concatenate([part.reported for part in parts]),
             join_metrics([part.own_metrics for part in parts]),
+            join_metrics([part.of_agents for part in parts]),
         )
 
 
@@ -57,28 +62,42 @@ class Finished:
     """Returns ``[E]``."""
     lengths: Array
     """Env steps ``[E]``."""
+    of_agents: Array | None = None
+    """The returns of the A agents of each env ``[E, A]``, NaN for those that were not in it; None without agents."""
+
+    def returns_by_agent(self, agents: Sequence[Any], counted: Array) -> dict[str, Array]:
+        """Return the returns of each agent by its name, in the ``counted [E]`` episodes that it was in."""
+        if self.of_agents is None:
+            return {}
+        columns = self.of_agents[counted].T
+        return {str(agent): column[~np.isnan(column)] for agent, column in zip(agents, columns, strict=True)}
 
 
 class EpisodeCounter:
     """Adds up the running episodes of ``M`` envs, which reset on the step after an episode's end.
 
-    If an env's episodes are only parts of a game, such as lives in Atari, its infos report the end, score and length of
-    each game. Whole games are then counted.
+    If an env's episodes are only parts of a game, such as Atari's lives or the agents of an AgentRows, its infos report
+    the end, score and length of each game. Whole games are then counted.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.resetting = np.zeros(num_envs, bool)
-        """Whether the next step of each env is a reset and not an env step ``[M]``."""
+        """Whether the next step of each env is a reset, or one that an agent rests, and not an env step ``[M]``."""
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
+
+    def begin(self, infos: Mapping[str, Any]) -> None:
+        """Begin with the infos of the first reset of all envs."""
+        if RESTING in infos:
+            self.resetting = infos[RESTING]
 
     def add(self, rewards: Array, ended: Array, infos: Mapping[str, Any]) -> Finished | None:
         """Count one step of every env: its rewards ``[M]`` and ends ``[M]``. Return None if no episode finished."""
         self._returns += rewards
         self._lengths += ~self.resetting
-        self.resetting = ended
+        self.resetting = infos.get(RESTING, ended)
         if GAME_OVER in infos:
-            return _finished(infos[GAME_OVER], infos[GAME_SCORE], infos[GAME_STEPS])
+            return _finished(infos[GAME_OVER], infos[GAME_SCORE], infos[GAME_STEPS], infos.get(AGENT_RETURNS))
         finished = _finished(ended, self._returns, self._lengths)
         if finished is not None:
             self._returns[finished.envs] = 0.0
@@ -94,11 +113,13 @@ class EpisodeCounter:
         self.resetting, self._returns, self._lengths = state["resetting"], state["returns"], state["lengths"]
 
 
-def _finished(over: Array, returns: Array, lengths: Array) -> Finished | None:
+def _finished(over: Array, returns: Array, lengths: Array, of_agents: Array | None = None) -> Finished | None:
     if not np.count_nonzero(over):  # Every step calls this; ``over.any()`` takes six times as long.
         return None
     envs = over.nonzero()[0]
-    return Finished(envs, returns[envs], lengths[envs])
+    if of_agents is not None:  # a copy reports its episode at the first of its agents' rows
+        of_agents = of_agents[envs // of_agents.shape[1]]
+    return Finished(envs, returns[envs], lengths[envs], of_agents)
 
 
 Vector = VectorEnv[Any, Any, Any]
@@ -150,6 +171,7 @@ class EpisodeHooks:
         self._on_end = callbacks.hooks(Callbacks.on_episode_end)
         self._worker_index = worker_index
         self._envs = _sub_envs(env)
+        self._agents: list[str | None] = [str(agent) for agent in agents_of(env)] or [None]
         self._reported = np.ones(env.num_envs, bool) if reported is None else reported
         self.playing: Array = np.ones(env.num_envs, bool)
         self._running: list[_Running | None] = [None] * env.num_envs
@@ -166,7 +188,8 @@ class EpisodeHooks:
         if self._first_reset is None:
             return
         (obs, infos), self._first_reset = self._first_reset, None
-        for index in range(len(self._running)):
+        rests = infos.get(RESTING, np.zeros(len(self._running), bool))
+        for index in np.flatnonzero(~rests).tolist():
             self._start(index, obs, infos)
 
     def after_step(self, step: VectorStep, finished: Finished | None) -> None:
@@ -177,13 +200,16 @@ class EpisodeHooks:
         if finished is not None:
             rows = zip(finished.envs.tolist(), finished.returns.tolist(), finished.lengths.tolist(), strict=True)
             totals = {index: (episode_return, length) for index, episode_return, length in rows}
+        rests = step.infos.get(RESTING)
         for index, resets in enumerate(step.resetting.tolist()):
             running = self._running[index]
             if running is not None and not resets:
                 self._step(running, index, step)
+            if running is not None and rests is not None:  # an agent's part is an episode of its own
+                totals = {index: (running.episode_return, running.length)} if rests[index] else {}
             if running is not None and index in totals:
                 self._end(running, index, step, totals[index])
-            if resets and self._running[index] is None:
+            if resets and self._running[index] is None and (rests is None or not rests[index]):
                 self._start(index, step.obs, step.infos)
 
     def drain_metrics(self) -> dict[str, Array]:
@@ -219,6 +245,8 @@ class EpisodeHooks:
 
     def _is_of_no_interest(self, step: VectorStep, finished: Finished | None) -> bool:
         if self._on_step or finished is not None:
+            return False
+        if RESTING in step.infos and np.count_nonzero(step.truncated):
             return False
         return not (np.count_nonzero(step.resetting) or np.count_nonzero(step.terminated))
 
@@ -262,6 +290,7 @@ class EpisodeHooks:
             number=number,
             is_evaluation=self._worker_index is None,
             env=self._envs[index],
+            agent=self._agents[index % len(self._agents)],
             **kept,
         )
 
@@ -280,13 +309,20 @@ def make_episode_hooks(
     return EpisodeHooks(callbacks, env, worker_index, reported)
 
 
+_REPORTS: Final = frozenset({RESTING, GAME_OVER, GAME_SCORE, GAME_STEPS, AGENT_RETURNS})
+"""What AgentRows adds to the infos of its envs."""
+
+
 def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
     """Return the info of one env from the infos of a vector env: ``_key`` says which envs gave ``key``, all without it.
 
     A value without an entry for each env, such as a number, belongs to all envs and is returned unchanged.
     """
     info: dict[str, Any] = {}
+    reports = _REPORTS if RESTING in infos else ()
     for key, values in infos.items():
+        if key in reports:
+            continue
         given: Any = infos.get(f"_{key}")
         is_mask = key.startswith("_") and key[1:] in infos
         if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
@@ -337,4 +373,6 @@ def _sub_envs(vector: Any) -> tuple[Any, ...]:
     """Return the envs of a vector env one by one; None for each if the vector env has no such list."""
     while isinstance(vector, VectorWrapper):
         vector = vector.env
+    if isinstance(vector, AgentRows):
+        return tuple(copy for copy in vector.copies for _ in vector.agents)
     return tuple(vector.envs) if isinstance(vector, SyncVectorEnv) else (None,) * vector.num_envs

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.envs.parallel_envs import agents_of, agents_per_env
 from rlexp.policy import HasMemory
-from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Finished, VectorStep
+from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Finished, VectorStep, join_metrics
 from rlexp.sample_batch import Array
 
 ShouldStop = Callable[[], bool]
@@ -35,9 +36,9 @@ def film_episode(policy: ActingPolicy, env: VectorEnv[Any, Any, Any], seed: int,
 
     The episode is a whole one, as it is reported: in Atari, a game with all its lives.
     """
-    episodes = EpisodeCounter(1)
+    episodes = EpisodeCounter(env.num_envs)
     obs, _ = env.reset(seed=seed)
-    memory = memory_of(policy, 1)
+    memory = memory_of(policy, env.num_envs)
     yield _picture(env)
     for _ in range(max_frames - 1):
         obs, rewards, terminated, truncated, infos = env.step(policy.compute_actions(obs))
@@ -94,6 +95,8 @@ class PlayedEpisodes:
     seconds: float
     own_metrics: Mapping[str, Array] = field(default_factory=dict)
     """The user's own metrics of the episodes, by name; only episodes that have a metric give a value."""
+    of_agents: Mapping[str, Array] = field(default_factory=dict)
+    """The returns of each agent by its name, if the env has several."""
 
     @property
     def is_complete(self) -> bool:
@@ -139,7 +142,8 @@ def play_episodes(
     Each of the M envs plays a fixed share of the episodes. Taking the first ones to finish would favour short episodes.
     ``hooks`` calls the user's hooks for the episodes that count.
     """
-    share = _Shares(num_episodes, env.num_envs, hooks)
+    num_agents = agents_per_env(env)
+    share = _Shares(num_episodes, env, hooks)
     started = reported = now = time.monotonic()
     obs, infos = env.reset(seed=seed)
     share.begin(obs, infos)
@@ -157,20 +161,25 @@ def play_episodes(
         now = time.monotonic()
         if now - reported >= REPORT_PERIOD_S:
             reported = now
-            yield len(share.returns), steps * env.num_envs
+            yield len(share.returns), steps * env.num_envs // num_agents
     returns, lengths = np.array(share.returns), np.array(share.lengths, np.int64)
-    num_env_steps, seconds = steps * env.num_envs, now - started
-    return PlayedEpisodes(returns, lengths, num_episodes, num_env_steps, seconds, share.own_metrics())
+    num_env_steps, seconds = steps * env.num_envs // num_agents, now - started
+    parts = share.own_metrics(), join_metrics(share.of_agents)
+    return PlayedEpisodes(returns, lengths, num_episodes, num_env_steps, seconds, *parts)
 
 
 class _Shares:
     """Counts the episodes of each env up to its share, and passes those episodes to ``hooks``."""
 
-    def __init__(self, num_episodes: int, num_envs: int, hooks: EpisodeHooks | None) -> None:
+    def __init__(self, num_episodes: int, env: VectorEnv[Any, Any, Any], hooks: EpisodeHooks | None) -> None:
         self.returns: list[float] = []
         self.lengths: list[int] = []
-        self._missing = np.array([len(range(env, num_episodes, num_envs)) for env in range(num_envs)])
-        self._episodes = EpisodeCounter(num_envs)
+        self.of_agents: list[dict[str, Array]] = []
+        self._agents, self._num_agents = agents_of(env), agents_per_env(env)
+        self._missing, num_envs = np.zeros(env.num_envs, np.int64), env.num_envs // self._num_agents
+        # Of several agents, the first one's row reports the episode of all.
+        self._missing[:: self._num_agents] = [len(range(env, num_episodes, num_envs)) for env in range(num_envs)]
+        self._episodes = EpisodeCounter(env.num_envs)
         self._hooks = hooks
 
     @property
@@ -185,8 +194,9 @@ class _Shares:
 
     def begin(self, obs: Array, infos: Mapping[str, Any]) -> None:
         """Begin with the result of the first reset of all envs."""
+        self._episodes.begin(infos)
         if self._hooks is not None:
-            self._hooks.playing = self._missing > 0
+            self._hooks.playing = self._playing()
             self._hooks.note_first_reset(obs, infos)
             self._hooks.begin()
 
@@ -196,15 +206,19 @@ class _Shares:
         if finished is not None:
             self._count(finished)
         if self._hooks is not None:
-            self._hooks.playing = self._missing > 0
+            self._hooks.playing = self._playing()
             self._hooks.after_step(step, finished)
 
     def own_metrics(self) -> dict[str, Array]:
         """Return the user's own metrics of the episodes, by name."""
         return {} if self._hooks is None else self._hooks.drain_metrics()
 
+    def _playing(self) -> Array:
+        return np.repeat(self._missing[:: self._num_agents] > 0, self._num_agents)
+
     def _count(self, finished: Finished) -> None:
         counted = self._missing[finished.envs] > 0
+        self.of_agents.append(finished.returns_by_agent(self._agents, counted))
         self.returns += finished.returns[counted].tolist()
         self.lengths += finished.lengths[counted].tolist()
         self._missing[finished.envs[counted]] -= 1

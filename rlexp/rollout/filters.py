@@ -90,10 +90,10 @@ class MeanStdFilter:
         self._is_shared = False
         self._observed = Moments.none(moments.mean.shape)
 
-    def __call__(self, obs: Array) -> Array:
-        """Observe ``obs [M, ...]`` and return them standardised."""
-        shape = self._moments.mean.shape
-        new = Moments.of(obs if obs.shape[1:] == shape else obs[:, : shape[0]])
+    def __call__(self, obs: Array, is_new: Array | None = None) -> Array:
+        """Observe ``obs [M, ...]``, those that are ``is_new [M]`` (None: all), and return all standardised."""
+        shape, seen = self._moments.mean.shape, obs if is_new is None else obs[is_new]
+        new = Moments.of(seen if obs.shape[1:] == shape else seen[:, : shape[0]])
         self._observed = self._observed.merged(new)
         if not self._is_shared:
             self._moments = self._moments.merged(new)

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.envs.parallel_envs import agents_of, agents_per_env
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import TrialError
 from rlexp.policy import HasMemory, LiveWeights, Outputs, Policy, Weights
-from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep
+from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, Finished, VectorStep
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment, SampleTime
 from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig
@@ -37,11 +38,16 @@ class Recording:
     """Number of learner updates that the acting weights include."""
     time: SampleTime
     """The time that recording took."""
+    agents_per_env: int = 1
+    """Rows of the fragment that are the agents of one env."""
 
     @property
     def num_env_steps(self) -> int:
-        """Env steps, without resets."""
-        return int(np.count_nonzero(self.fragment.valid))
+        """Env steps, without resets; a step of several agents is one."""
+        valid = self.fragment.valid
+        if self.agents_per_env > 1:
+            return int(np.count_nonzero(valid.reshape(len(valid), -1, self.agents_per_env).any(axis=2)))
+        return int(np.count_nonzero(valid))
 
 
 class StepRecorder(Protocol):
@@ -94,11 +100,14 @@ class FragmentRecorder:
         self._policy = policy
         self._memory = policy if isinstance(policy, HasMemory) else None
         self._config = config
-        self._reported = np.array(config.reported_envs or [True] * env.num_envs)
+        self._agents, self._agents_per_env = agents_of(env), agents_per_env(env)
+        reported = np.array(config.reported_envs or [True] * (env.num_envs // self._agents_per_env))
+        self._reported = reported.repeat(self._agents_per_env)
         self._filter = None if config.observation_filter is None else MeanStdFilter(config.observation_filter)
         self._weights_version = 0
         self._episodes = EpisodeCounter(env.num_envs)
         first_obs, infos = env.reset(seed=seed)
+        self._episodes.begin(infos)
         self._hooks = hooks
         if hooks is not None:
             hooks.note_first_reset(first_obs, infos)
@@ -109,7 +118,7 @@ class FragmentRecorder:
     def record(self, num_steps_sampled: int) -> Recording:
         started = time.perf_counter()
         acting_s = stepping_s = 0.0
-        num_envs, hooks = self._env.num_envs, self._hooks
+        num_envs, hooks = self._env.num_envs // self._agents_per_env, self._hooks
         if hooks is not None:
             hooks.begin()
         fragment = self._empty_fragment()
@@ -132,19 +141,21 @@ class FragmentRecorder:
             fragment.truncated[t] = truncated
             finished = self._episodes.add(rewards[t], terminated | truncated, infos)
             if finished is not None:
-                episodes.append(Episodes(finished.returns, finished.lengths, self._reported[finished.envs]))
+                episodes.append(self._reported_episodes(finished))
             if self._memory is not None:
                 self._memory.after_step(rewards[t], resetting)
             if hooks is not None:
                 step = VectorStep(resetting, next_obs, actions, rewards[t], terminated, truncated, infos)
                 hooks.after_step(step, finished)
-            self._obs = self._seen(next_obs)
+            if self._agents:
+                fragment.valid[t + 1 : t + 2] = ~self._episodes.resetting
+            self._obs = self._seen(next_obs, resetting)
         fragment.obs[-1] = self._obs
         _refuse_not_finite(fragment.obs, "an observation")
         _refuse_not_finite(rewards, "a reward")
         outputs.append(self._policy.outputs(self._obs))
-        # The step after an episode's end is a reset.
-        np.logical_not((fragment.terminated | fragment.truncated)[:-1], out=fragment.valid[1:])
+        if not self._agents:  # the step after an episode's end is a reset
+            np.logical_not((fragment.terminated | fragment.truncated)[:-1], out=fragment.valid[1:])
         return Recording(
             fragment=replace(
                 fragment,
@@ -156,6 +167,7 @@ class FragmentRecorder:
             observed=None if self._filter is None else self._filter.drain(),
             weights_version=self._weights_version,
             time=SampleTime(time.perf_counter() - started, acting_s, stepping_s),
+            agents_per_env=self._agents_per_env,
         )
 
     def set_weights(self, version: int, weights: Weights) -> None:
@@ -197,13 +209,22 @@ class FragmentRecorder:
     def stop(self) -> None:
         self._env.close()
 
+    def _reported_episodes(self, finished: Finished) -> Episodes:
+        reported = self._reported[finished.envs]
+        by_agent = finished.returns_by_agent(self._agents, reported)
+        return Episodes(finished.returns, finished.lengths, reported, of_agents=by_agent)
+
     def _joined(self, parts: list[Episodes]) -> Episodes:
         """Return the episodes of a fragment, with their own metrics if there are hooks."""
         episodes = Episodes.join(parts)
         return episodes if self._hooks is None else replace(episodes, own_metrics=self._hooks.drain_metrics())
 
-    def _seen(self, obs: Array) -> Array:
-        return obs if self._filter is None else self._filter(obs)
+    def _seen(self, obs: Array, rested: Array | None = None) -> Array:
+        """Return observations as the policy sees them; agents that ``rested [M]`` and still rest have old ones."""
+        if self._filter is None:
+            return obs
+        rests = self._episodes.resetting if self._agents else None
+        return self._filter(obs, None if rests is None else ~(rests if rested is None else rests & rested))
 
     def _empty_fragment(self) -> Fragment:
         shape, actions = (self._config.fragment_length, self._env.num_envs), self._env.single_action_space

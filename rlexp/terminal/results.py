@@ -146,6 +146,8 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
     print(f"episodes  {len(returns)}, {explores}")
     print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f})")
     print(f"          min {returns.min():.2f}, max {returns.max():.2f}, standard deviation {returns.std():.2f}")
+    if played.of_agents:
+        print("agents    " + ", ".join(f"{name} mean {each.mean():.2f}" for name, each in played.of_agents.items()))
     print(f"length    mean {lengths.mean():.1f}, min {lengths.min()}, max {lengths.max()}")
     if video is not None:
         print(f"video     {video}")
@@ -180,6 +182,7 @@ def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
         "length_mean": float(lengths.mean()),
         "returns": returns.tolist(),
         "lengths": lengths.tolist(),
+        **({"agents": {name: each.tolist() for name, each in played.of_agents.items()}} if played.of_agents else {}),
     }
 
 

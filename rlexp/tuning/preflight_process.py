@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
+from textwrap import shorten
 from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
@@ -28,6 +29,7 @@ from rlexp.envs.action_masks import MaskReader, mask_reader_of_env
 from rlexp.envs.checked_env import given_env
 from rlexp.envs.env_check import EPISODES, EnvCheck, check_first_steps
 from rlexp.envs.make import Env, make_env, make_filmed_env, spaces_of
+from rlexp.envs.parallel_envs import OneAgent
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.envs.spaces import check_spaces, observation_bytes, observation_shape
 from rlexp.envs.wrappers import images_in, is_image
@@ -91,7 +93,7 @@ def try_env(
             observation_space=_on_one_line(given_env(env).observation_space),
             action_space=_on_one_line(given_env(env).action_space),
             observation_shape=observation_shape(seen),
-            notices=tuple(_image_notices(experiment, env, is_image(seen))),
+            notices=tuple(_notices(experiment, env, is_image(seen))),
             action_masks=None if masks is None else str(masks),
             warnings=warnings,
             errors=errors,
@@ -160,9 +162,12 @@ def _on_one_line(space: object) -> str:
     return " ".join(str(space).split())
 
 
-def _image_notices(experiment: Experiment, env: Env, shows_an_image: bool) -> Iterator[str]:
-    """Yield notices about images that are not Atari frames; ``shows_an_image``: an agent's observation is one."""
-    given, seen = given_env(env).observation_space, env.observation_space
+def _notices(experiment: Experiment, env: Env, shows_an_image: bool) -> Iterator[str]:
+    """Yield notices about several agents, and about images that are not Atari frames."""
+    own, seen = given_env(env), env.observation_space
+    given = own.observation_space
+    if isinstance(own, OneAgent):
+        yield f"all {len(own.agents)} agents learn one policy: {shorten(', '.join(map(str, own.agents)), 60)}"
     is_split = experiment.config.model.custom_preprocessor is None and not shows_an_image
     for name in images_in(given) if is_split else ():
         yield f"the image {name!r} becomes part of a vector: only an observation that is one image has convolutions"

@@ -188,9 +188,14 @@ class ApexDataPath:
             num_rings=config.num_workers,
             # The fragments that a worker was asked for, and those that came back and are about to be stored. With so
             # much room, no worker ever waits.
-            headroom=2 * settings.sample_queue_depth * config.fragment_length * config.num_envs_per_worker,
+            headroom=2 * settings.sample_queue_depth * config.fragment_length * self._rows_per_step,
         )
         return SharedReplay(settings.num_replay_buffer_shards, sizes)
+
+    @property
+    def _rows_per_step(self) -> int:
+        """Rows of a step of all envs of a worker."""
+        return self._config.num_envs_per_worker * self._agent.rows_per_env
 
     def _place_shard(self, index: int, attempt: int) -> Actor[ReplayShard]:
         agent = self._agent

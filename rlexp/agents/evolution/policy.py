@@ -80,11 +80,12 @@ class ChangedPolicies:
         return self.compute_actions(obs), {}
 
     def compute_actions(self, obs: Array) -> Array:
-        parts = [network.inputs(obs[env : env + 1]) for env, network in enumerate(self._networks)]
+        rows = len(obs) // len(self._networks)  # of an env of several agents, one for each
+        parts = [network.inputs(obs[env * rows : (env + 1) * rows]) for env, network in enumerate(self._networks)]
         inputs = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if self.plan.action_noise_std and isinstance(self._actions, PlainActions):
             drawn = self._rng.standard_normal(inputs.shape, np.float32)
-            inputs = inputs + np.float32(self.plan.action_noise_std) * self._noisy[:, None] * drawn
+            inputs = inputs + np.float32(self.plan.action_noise_std) * self._noisy.repeat(rows)[:, None] * drawn
         return self._actions.most_likely(inputs)
 
     def outputs(self, obs: Array) -> Outputs:

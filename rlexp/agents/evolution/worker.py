@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from rlexp.agents.evolution.directions import RETURNS, SEEDS
 from rlexp.agents.evolution.policy import ChangedPolicies, Rollout
+from rlexp.envs.parallel_envs import agents_of, agents_per_env
 from rlexp.errors import TrialError
 from rlexp.policy import Weights
-from rlexp.rollout.episodes import EpisodeCounter, Episodes, Finished, VectorStep
+from rlexp.rollout.episodes import EpisodeCounter, Episodes, Finished, VectorStep, join_metrics
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.recorder import clip_rewards
@@ -62,11 +64,12 @@ class EvolutionWorker:
         seeds = self._rng.integers(LARGEST_SEED, size=self._plan.num_directions)
         rollouts = [Rollout(seed, sign) for seed in seeds.tolist() for sign in (1, -1)]
         num_evaluations = self._num_evaluations()
-        playing = _Playing(self._env.num_envs, rollouts + [Rollout(0, 0)] * num_evaluations, self._policy)
+        playing = _Playing(self._env, rollouts + [Rollout(0, 0)] * num_evaluations, self._policy)
         acting_s, stepping_s = self._play(playing)
-        episodes = Episodes(playing.returns, playing.lengths, np.arange(len(playing.returns)) >= len(rollouts))
-        if self._hooks is not None:
-            episodes = Episodes(*_parts(episodes), self._hooks.drain_metrics())
+        reported = np.arange(len(playing.returns)) >= len(rollouts)
+        own_metrics = {} if self._hooks is None else self._hooks.drain_metrics()
+        of_agents = join_metrics(playing.of_agents)
+        episodes = Episodes(playing.returns, playing.lengths, reported, own_metrics, of_agents)
         info = SampleInfo(
             worker_index=self._spec.index,
             num_rows=self._plan.num_directions,
@@ -112,8 +115,9 @@ class EvolutionWorker:
         acting_s = stepping_s = 0.0
         counter = EpisodeCounter(self._env.num_envs)
         obs, infos = self._env.reset(seed=int(self._rng.integers(2**31)))
+        counter.begin(infos)
         if self._hooks is not None:
-            self._hooks.playing = playing.rollout_of != IDLE
+            self._hooks.playing = playing.rows
             self._hooks.note_first_reset(obs, infos)
             self._hooks.begin()
         while playing.is_running:
@@ -128,7 +132,7 @@ class EvolutionWorker:
             learned = clip_rewards(rewards, self._spec.rollout.clip_rewards) - self._plan.offset
             playing.add(np.where(resetting, 0.0, learned), ~resetting, finished)
             if self._hooks is not None:
-                self._hooks.playing = playing.rollout_of != IDLE
+                self._hooks.playing = playing.rows
                 step = VectorStep(resetting, obs, actions, rewards, terminated, truncated, infos)
                 self._hooks.after_step(step, finished)
         return acting_s, stepping_s
@@ -142,8 +146,12 @@ class EvolutionWorker:
 class _Playing:
     """Which env plays which rollout of a call, and the returns of those that have ended."""
 
-    def __init__(self, num_envs: int, rollouts: list[Rollout], policy: ChangedPolicies) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], rollouts: list[Rollout], policy: ChangedPolicies) -> None:
         self._rollouts, self._policy = rollouts, policy
+        self._agents, self._num_agents = agents_of(env), agents_per_env(env)
+        self.of_agents: list[dict[str, Array]] = []
+        """The returns of each agent in episodes without noise."""
+        num_envs = env.num_envs // self._num_agents
         self._waiting = deque(range(len(rollouts)))
         self.returns, self.learned = np.zeros(len(rollouts)), np.zeros(len(rollouts))
         """Returns as they are reported, and as they are learned from."""
@@ -152,24 +160,33 @@ class _Playing:
         self._so_far = np.zeros(num_envs)
         self.rollout_of = np.full(num_envs, IDLE)
         """The rollout of each env ``[M]``."""
-        for env in range(num_envs):
-            self._next(env)
+        for index in range(num_envs):
+            self._next(index)
 
     @property
     def is_running(self) -> bool:
         """Whether an env plays a rollout."""
         return bool(np.count_nonzero(self.rollout_of != IDLE))
 
+    @property
+    def rows(self) -> Array:
+        """Whether the env of each row plays a rollout ``[M]``; an env of several agents has a row for each."""
+        return np.repeat(self.rollout_of != IDLE, self._num_agents)
+
     def add(self, rewards: Array, valid: Array, finished: Finished | None) -> None:
         """Add a step: ``rewards [M]`` as they are learned from, and the episodes that it ended.
 
         ``valid [M]`` says which envs stepped.
         """
-        self._so_far += rewards
-        self.num_env_steps += int(np.count_nonzero(valid))
+        self._so_far += rewards.reshape(-1, self._num_agents).sum(axis=1)
+        self.num_env_steps += int(np.count_nonzero(valid.reshape(-1, self._num_agents).any(axis=1)))
         if finished is None:
             return
-        for env, episode_return, length in zip(finished.envs, finished.returns, finished.lengths, strict=True):
+        envs = finished.envs // self._num_agents
+        rollouts = self.rollout_of[envs]
+        is_plain = np.array([rollout != IDLE and self._rollouts[rollout].sign == 0 for rollout in rollouts])
+        self.of_agents.append(finished.returns_by_agent(self._agents, is_plain))
+        for env, episode_return, length in zip(envs, finished.returns, finished.lengths, strict=True):
             rollout = self.rollout_of[env]
             if rollout != IDLE:
                 self.returns[rollout], self.learned[rollout] = episode_return, self._so_far[env]
@@ -183,10 +200,6 @@ class _Playing:
         self.rollout_of[env] = self._waiting.popleft() if self._waiting else IDLE
         if self.rollout_of[env] != IDLE:
             self._policy.begin(env, self._rollouts[self.rollout_of[env]])
-
-
-def _parts(episodes: Episodes) -> tuple[Array, Array, Array]:
-    return episodes.returns, episodes.lengths, episodes.reported
 
 
 def _not_finite(what: str) -> TrialError:

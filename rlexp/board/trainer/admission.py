@@ -18,6 +18,7 @@ from rlexp.agents.workers import PlayedTrial, reward_limits
 from rlexp.board.task import board_keys_of
 from rlexp.config.keys.common import CommonConfig, ReplayNeeds
 from rlexp.envs.action_masks import standardised_shape
+from rlexp.envs.make import rows_per_env
 from rlexp.models.action_distributions import ActionDistribution, actions_of
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.rollout.fragment import SampleInfo
@@ -90,11 +91,15 @@ class SegmentRules:
 
     actions: ActionDistribution
     """The distribution from which a policy draws."""
-    num_envs: int
+    num_rows: int
+    """Envs of a worker; of several agents, their number."""
     discounts_ends_only: bool
     """Whether a discount of 0 means the end of an episode: unless all are 0."""
     has_all_steps: bool
-    """Whether a fragment has the steps that it reports; whole episodes have steps of earlier fragments."""
+    """Whether a fragment has the steps that it reports. Whole episodes have steps of earlier fragments, and a step of
+    several agents is reported once."""
+    num_agents: int = 1
+    """Agents of an env, each with a segment of an episode."""
 
     def check(self, rows: SampleBatch, info: SampleInfo) -> None:
         """Raise RefusedError unless ``rows``, whose columns were checked, are whole segments of a policy's steps."""
@@ -106,7 +111,7 @@ class SegmentRules:
         num_steps = int(np.count_nonzero(is_step))
         if self.has_all_steps and num_steps != info.num_env_steps:
             raise RefusedError("it has not the steps that it reports")
-        if len(rows) - num_steps > self.num_envs + len(info.episodes.returns):
+        if len(rows) - num_steps > self.num_rows + self.num_agents * len(info.episodes.returns):
             raise RefusedError("more segments than episodes")
         with np.errstate(over="ignore", invalid="ignore"):
             logp = self.actions.log_prob(rows[DIST_INPUTS], rows[ACTIONS])
@@ -137,20 +142,22 @@ class AdmissionRules:
 
 def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
     """Return the rules for a trial's fragments, by its spaces."""
-    space, replay, num_envs = trial.observation_space, config.replay, config.num_envs_per_worker
+    space, replay, num_agents = trial.observation_space, config.replay, rows_per_env(trial.env_config)
+    num_rows = config.num_envs_per_worker * num_agents
     assert space.shape is not None
     assert space.dtype is not None
     has_whole_episodes = config.batch_mode == "complete_episodes"
-    steps = MOST_STEPS_OF_EPISODES if has_whole_episodes else config.joined_fragment_length * num_envs
+    steps = MOST_STEPS_OF_EPISODES if has_whole_episodes else config.joined_fragment_length * num_rows
     segments = None
     if replay is None:
-        segments = SegmentRules(actions_of(trial.action_space), num_envs, config.gamma > 0, not has_whole_episodes)
+        has_all_steps = num_agents == 1 and not has_whole_episodes
+        segments = SegmentRules(actions_of(trial.action_space), num_rows, config.gamma > 0, has_all_steps, num_agents)
     # A worker makes frames of observations if the env's space has a frame's dtype.
     framed = has_frames(space.shape, np.dtype(space.dtype))
     frames = num_frames(space.shape) if framed else 0
     return AdmissionRules(
         columns=_columns(config, trial, replay, segments),
-        max_rows=2 * steps if replay is None else steps + replay.n_step * num_envs,
+        max_rows=2 * steps if replay is None else steps + replay.n_step * num_rows,
         max_env_steps=steps,
         num_frames=frames,
         frame_shape=(*space.shape[:-1], space.shape[-1] // frames) if framed else (),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, package_of, several_agents
+from rlexp.config.keys.env_ids import brought_by, package_of
 from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.user_code import UserModules, modules_of
 from rlexp.config.plan import Plan
@@ -198,10 +198,8 @@ def _missing(name: str) -> tuple[str, str]:
 
 def _faults(env: str, modules: UserModules) -> Iterator[tuple[str, str | None]]:
     """Yield the known missing parts of an env, with hints."""
-    others, package, provider = several_agents(env), package_of(env), brought_by(env)
-    if others is not None:
-        yield others, ONE_AGENT
-    elif provider is not None and len(provider.packages) > 1:
+    package, provider = package_of(env), brought_by(env)
+    if provider is not None and len(provider.packages) > 1:
         packages = " and ".join(provider.packages)
         yield f"the packages {packages} both bring it", f"uninstall one of them, or write env: {provider.value}"
     elif package is not None:
@@ -261,13 +259,15 @@ class _Names:
 
     def _add(self, node: ast.stmt) -> None:
         match node:
-            case ast.ClassDef(bases=bases, keywords=keywords):
+            case ast.ClassDef(bases=bases, keywords=keywords, body=body):
                 self.defined.add(node.name)
-                if not keywords and all(map(self._is_underived, bases)):
-                    self.underived[node.name] = node.lineno
+                methods = {part.name for part in body if isinstance(part, ast.FunctionDef)}
+                if not keywords and all(map(self._is_underived, bases)) and "action_space" not in methods:
+                    self.underived[node.name] = node.lineno  # with that method, it may be an env of several agents
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.defined.add(node.name)
-                self.underived[node.name] = node.lineno
+                if node.name != "parallel_env":
+                    self.underived[node.name] = node.lineno
                 self.may_have_more |= node.name == "__getattr__"
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 self.may_have_more |= any(alias.name == "*" for alias in names)

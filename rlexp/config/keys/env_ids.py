@@ -72,9 +72,17 @@ _RLLIB_ENVS = """
 CartPoleCrashing RandomEnv RandomLargeObsSpaceEnv RandomLargeObsSpaceEnvContActions RecommSys001 RepeatAfterMeEnv
 StatelessCartPole TransformedActionPendulum
 """
-RLLIB_ENVS = {name: f"rllib/{name}-v0" for name in _RLLIB_ENVS.split()}
+RLLIB_PARALLEL_ENVS = (
+    "MultiAgentCartPole",
+    "MultiAgentCartPoleCrashing",
+    "MultiAgentMountainCar",
+    "MultiAgentPendulum",
+)
+"""RLlib's example envs of several agents."""
+RLLIB_ENVS = {name: f"rllib/{name}-v0" for name in (*_RLLIB_ENVS.split(), *RLLIB_PARALLEL_ENVS)}
 """The ids of RLlib's example envs, which are in this package, by their classes' names there."""
 RLLIB_ENVS["transformed_action_space_env"] = RLLIB_ENVS["TransformedActionPendulum"]
+RLLIB_ENVS["multi_cartpole"] = RLLIB_ENVS["multi_agent_cartpole"] = RLLIB_ENVS["MultiAgentCartPole"]
 CUT_AFTER = {RLLIB_ENVS[name]: 500 for name in ("CartPoleCrashing", "StatelessCartPole")}
 """Steps after which episodes are cut that had no limit in RLlib."""
 
@@ -95,11 +103,15 @@ BULLET_IDS = frozenset(f"{task}BulletEnv-v0" for task in _BULLET_TASKS.split())
 """PyBullet's envs, all with continuous actions."""
 
 BOX2D_TASKS = frozenset({"BipedalWalker", "BipedalWalkerHardcore", "CarRacing", "LunarLander", "LunarLanderContinuous"})
+_CONTINUOUS_EXAMPLES = (
+    *("RandomLargeObsSpaceEnvContActions", "TransformedActionPendulum"),
+    *("MultiAgentMountainCar", "MultiAgentPendulum"),
+)
 CONTINUOUS_IDS = frozenset(
     {
         *("Pendulum-v1", "MountainCarContinuous-v0", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"),
         *("LunarLanderContinuous-v3", "phys2d/Pendulum-v0"),
-        *(RLLIB_ENVS[name] for name in ("RandomLargeObsSpaceEnvContActions", "TransformedActionPendulum")),
+        *(RLLIB_ENVS[name] for name in _CONTINUOUS_EXAMPLES),
     }
 )
 """Envs, beside MuJoCo's, whose actions are continuous."""
@@ -138,15 +150,24 @@ _MINATAR = re.compile(r"MinAtar/(Asterix|Breakout|Freeway|Seaquest|SpaceInvaders
 _MINIGRID = re.compile(r"(MiniGrid|BabyAI)-\w[\w-]*-v[0-9]+", re.ASCII)
 ENVPOOL: Final = "envpool:"
 """Prefix of the names of EnvPool's tasks: ``envpool:Pong-v5``."""
-_PETTINGZOO = re.compile(r"pettingzoo[.:/].*")
-_PETTINGZOO_ID = re.compile(r"(\w+/)?[a-z][a-z0-9_]*_v[0-9]+", re.ASCII)
-"""The form of PettingZoo's names: ``pistonball_v6``. Gymnasium's have a hyphen."""
-OF_PETTINGZOO: Final = "is an environment of PettingZoo, for several agents, but rlexp trains one agent"
-ONE_AGENT: Final = (
-    "let a class of your own, derived from gymnasium.Env, play the other agents, or show all as the envs of a "
-    "gymnasium.vector.VectorEnv (SuperSuit makes one), and name it: env: package.module:Class"
+PETTINGZOO: Final = "pettingzoo:"
+"""Prefix of the names of PettingZoo's envs: ``pettingzoo:butterfly.pistonball_v6``."""
+PETTINGZOO_FAMILIES: Final = (
+    "pettingzoo.butterfly",
+    "pettingzoo.sisl",
+    "mpe2",
+    "pettingzoo.atari",
+    "pettingzoo.classic",
 )
-"""What to do with an env of several agents."""
+"""The packages with PettingZoo's envs; MPE has one of its own since PettingZoo 1.25."""
+_PETTINGZOO = re.compile(r"pettingzoo[.:/](?:(?P<family>[a-z]\w*)[./])?(?P<name>[a-z]\w*)(?::parallel_env)?", re.ASCII)
+_PETTINGZOO_ID = re.compile(r"(\w+/)?[a-z][a-z0-9_]*_v[0-9]+", re.ASCII)
+"""The form of PettingZoo's own names: ``pistonball_v6``. Gymnasium's have a hyphen."""
+IN_TURN: Final = (
+    "name an env whose agents act together, such as its parallel_env, or make one of it with "
+    "pettingzoo.utils.aec_to_parallel in a function parallel_env of your own: env: package.module:parallel_env"
+)
+"""What to do with an env whose agents act in turn."""
 _RLLIB_EXAMPLE = re.compile(r"(?:ray\.rllib\.examples\.envs?\.(?:classes\.)?\w+[.:])?(?P<name>\w+)", re.ASCII)
 _INSIDE_RLLIB = re.compile(r"ray\.(rllib|tune)\.")
 
@@ -232,7 +253,8 @@ def brought_by(env: str) -> PackageEntry | None:
 
 def _needs_no_entry_point(env: str) -> bool:
     is_included = env in GYMNASIUM_IDS or env in RLLIB_ENVS.values() or env in BULLET_IDS
-    return is_included or ":" in env or is_of_ale(env) or is_minatar(env) or is_minigrid(env)
+    has_prefix = ":" in env or pettingzoo_name(env) is not None
+    return is_included or has_prefix or is_of_ale(env) or is_minatar(env) or is_minigrid(env)
 
 
 def is_of_ale(env: str) -> bool:
@@ -254,9 +276,19 @@ def is_minigrid(env: str) -> bool:
     return _MINIGRID.fullmatch(env) is not None
 
 
-def several_agents(env: str) -> str | None:
-    """Return why an env of PettingZoo's package is refused; None for others."""
-    return OF_PETTINGZOO if _PETTINGZOO.fullmatch(env) else None
+def pettingzoo_name(env: str) -> tuple[str | None, str] | None:
+    """Return the package and the name of an env of PettingZoo; without a package if its name has none.
+
+    >>> pettingzoo_name("pettingzoo:mpe.simple_spread_v3"), pettingzoo_name("pettingzoo:pistonball_v6")
+    (('mpe2', 'simple_spread_v3'), (None, 'pistonball_v6'))
+    """
+    found = _PETTINGZOO.fullmatch(env)
+    if found is None:
+        return None
+    family = found["family"]
+    if family is None:
+        return None, found["name"]
+    return "mpe2" if family in {"mpe", "mpe2"} else f"pettingzoo.{family}", found["name"]
 
 
 @dataclass(frozen=True)
@@ -286,6 +318,9 @@ def package_of(env: str) -> Package | None:
         return Package("minatar", "rlexp[minatar]")
     if is_minigrid(env):
         return Package("minigrid", "rlexp[minigrid]")
+    team = pettingzoo_name(env)
+    if team is not None:
+        return Package((team[0] or "pettingzoo").partition(".")[0], "rlexp[pettingzoo]")
     if env.startswith(("phys2d/", "tabular/")):
         return Package("jax", "gymnasium[jax]")
     provider = brought_by(env)
@@ -312,8 +347,9 @@ def why_unknown(env: str) -> tuple[str, str]:
     if _INSIDE_RLLIB.match(env):
         hint = f"copy it to a module of your own, and name it with --map {env}=package.module:Class"
         return "is a class of RLlib, which rlexp does not have", hint
-    if _PETTINGZOO.fullmatch(env) or _PETTINGZOO_ID.fullmatch(env):
-        return OF_PETTINGZOO, ONE_AGENT
+    if _PETTINGZOO_ID.fullmatch(env):
+        name = env.replace("/", ".")
+        return "has a name of PettingZoo's form, without the word pettingzoo", f"write env: {PETTINGZOO}{name}"
     close = _closest(env[:_LONGEST_COMPARED])
     remedy = f"--import MODULE names what registers it, --map {env}=package.module:Class its class"
     if provided_names():

@@ -248,6 +248,8 @@ GROWING_METRICS = frozenset(metric.name for metric in METRICS.values() if metric
 KNOWN_METRICS = STOP_METRICS + EVALUATION_METRICS
 """Metrics that ``stop`` and ``checkpoint_score_attr`` can name."""
 
+AGENT_REWARDS: Final = "agent_reward_mean"
+"""The group of a row with the mean return of each agent, if the env has several."""
 OWN_METRICS: Final = "custom_metrics"
 """The group of a row for the metrics of the user's callbacks, named as in RLlib."""
 OWN_METRIC_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

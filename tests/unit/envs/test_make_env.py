@@ -15,7 +15,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from rlexp.config.keys import entry_points
-from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, is_known, package_of, why_unknown
+from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import registry
 from rlexp.envs.make import make_env, make_vector_env
@@ -353,48 +353,6 @@ def test_missing_minatar_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UsageError, match="needs MinAtar") as caught:
         make_env(BREAKOUT)
     assert caught.value.hint == "pip install 'rlexp[minatar]'"
-
-
-def foreign_class(name: str, module: str, *bases: type) -> type:
-    """Return a class of a library that need not be installed."""
-    return type(name, bases, {"__module__": module})
-
-
-def refused_env(env: str) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        make_env(EnvConfig(env))
-    assert caught.value.hint == ONE_AGENT
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    "env", ["pettingzoo.butterfly.pistonball_v6:parallel_env", "pettingzoo.classic.chess_v6:raw_env"]
-)
-def test_module_of_pettingzoo_is_refused_before_it_is_imported(env: str) -> None:
-    assert "is an environment of PettingZoo, for several agents" in refused_env(env).message
-    assert not any(name.startswith("pettingzoo.") for name in sys.modules)
-
-
-@pytest.mark.parametrize("env", ["pistonball_v6", "butterfly/pistonball_v6", "pettingzoo.butterfly.pistonball_v6"])
-def test_name_of_pettingzoos_form_is_known_as_such(env: str) -> None:
-    message, hint = why_unknown(env)
-    assert "PettingZoo" in message
-    assert hint == ONE_AGENT
-
-
-@pytest.mark.parametrize(
-    "base",
-    [
-        foreign_class("AECEnv", "pettingzoo.utils.env"),
-        foreign_class("ParallelEnv", "pettingzoo.utils.env"),
-        foreign_class("MultiAgentEnv", "ray.rllib.env.multi_agent_env", gym.Env),
-    ],
-)
-def test_class_derived_from_an_env_of_several_agents_is_refused(base: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("crowds")
-    module.Crowd = type("Crowd", (base,), {})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "crowds", module)
-    assert f"is a {base.__name__}, for several agents" in refused_env("crowds:Crowd").message
 
 
 def test_class_of_ones_own_with_such_a_name_is_played(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ CONFIGS = {
     "tuples": EnvConfig("MountainCar-v0", {}, 11),
     "flattened": EnvConfig("FrozenLake-v1", {}, 6),
     "user's own": EnvConfig(COUNTING_ENV),
+    "several agents": EnvConfig("rllib/MultiAgentCartPole-v0", {"num_agents": 3}, 20),
     "scaled": EnvConfig(PIXEL_ENV, {"size": 40}, frames=FRAMES),
     "numbered actions": EnvConfig("Pendulum-v1", {}, 9, discretize_actions=5),
     "scaled actions": EnvConfig("Pendulum-v1", {}, 9, continuous_actions="normalized"),

@@ -270,10 +270,11 @@ def test_missing_wrappers_and_preprocessors_are_errors_with_their_places(folder:
     assert [place for place, _ in found] == [*places, f"/maze.yaml:{last}:{below.index('my_maze:Plain') + 1}"]
 
 
-def test_env_of_pettingzoo_is_refused_with_the_reason(folder: Path) -> None:
-    ((place, message),) = problems(folder, "pettingzoo.butterfly.pistonball_v6:parallel_env")
-    assert place == "/maze.yaml:3:8"
-    assert "is an environment of PettingZoo, for several agents" in message
+def test_class_with_the_methods_of_several_agents_needs_no_base(folder: Path) -> None:
+    (folder / "crowd.py").write_text(
+        "class Crowd:\n    def action_space(self, agent): ...\n\ndef parallel_env(): ...\n"
+    )
+    assert problems(folder, "crowd:Crowd") == problems(folder, "crowd:parallel_env") == []
 
 
 def test_module_with_a_syntax_error_names_the_line(folder: Path) -> None:

@@ -375,7 +375,7 @@ class TestValues:
     def test_several_policies_are_refused_by_their_names(self, load: Load) -> None:
         text = "multiagent: {policies: {p0: null, p1: null}, policy_mapping_fn: {type: a.b.C}, policies_to_train: [p0]}"
         ((place, message, hint),) = problems(load, text)
-        assert ":4:" in place
+        assert ":5:" in place
         expected = "config.multiagent.policies: rlexp trains one policy for all agents of an env, not 2 (p0, p1)"
         assert message == expected
         assert "then all agents learn one policy" in (hint or "")
