@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import gymnasium as gym
 
@@ -18,6 +18,7 @@ from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.action_masks import MaskedSpace, seen_space
 from rlexp.errors import UsageError
 from rlexp.models.masking import Masking
+from rlexp.models.memory import EpisodeMemory
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array
@@ -40,6 +41,12 @@ class Exportable:
     """The same arrays, computed by the policy; raises NotFiniteError."""
     choose: Callable[[Array], Array]
     """Returns the policy's actions ``[B, ...]`` for the first of these arrays."""
+    memory: EpisodeMemory | None = None
+    """The memory by which ``outputs`` are computed, if the policy is recurrent.
+
+    The network then also takes states ``[B, S]``, and rewards ``[B]`` if it sees them. Its last array is the states
+    after the actions.
+    """
 
 
 class SeatPlayers(Protocol):
@@ -57,6 +64,18 @@ class SeatPlayers(Protocol):
     def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
         """Return the mean ε of a player's envs after all have sampled so many env steps; None if it has none."""
         ...
+
+
+@runtime_checkable
+class RemembersEpisodes(Protocol):
+    """A policy with a memory that others may read and replace."""
+
+    memory: EpisodeMemory
+
+
+def memory_in(policy: Policy) -> EpisodeMemory | None:
+    """Return the memory of a policy; None if it has none."""
+    return policy.memory if isinstance(policy, RemembersEpisodes) else None
 
 
 PlayedConfigT = TypeVar("PlayedConfigT", bound=CommonConfig)

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rlexp.models.lstm import Sequences
 from rlexp.models.networks import ActorCritic
 from rlexp.models.tensor_layers import TensorLayers, can_be_layered
 from rlexp.models.torsos import VectorTorso
@@ -15,8 +16,11 @@ from rlexp.models.torsos import VectorTorso
 class DifferentiableNetwork(Protocol):
     """An actor-critic network that adds to the gradients of its parameters."""
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``, without a history."""
+    def forward(self, obs: Tensor, sequences: Sequences | None = None) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``, without a history.
+
+        A network with a memory needs the ``sequences`` that the rows are.
+        """
         ...
 
     def backward(self, of_inputs: Tensor, of_values: Tensor) -> None:
@@ -31,8 +35,8 @@ class AutogradNetwork:
         self._network = network
         self._outputs: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, values = self._network(obs)
+    def forward(self, obs: Tensor, sequences: Sequences | None = None) -> tuple[Tensor, Tensor]:
+        inputs, values = self._network(obs, sequences)
         self._outputs = inputs, values
         return inputs.detach(), values.detach()
 
@@ -63,7 +67,7 @@ class LayeredNetwork:
         """Input and outputs of each of the three parts in the last forward pass."""
 
     @torch.no_grad()
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensor, sequences: Sequences | None = None) -> tuple[Tensor, Tensor]:
         masking = self._masking
         torso = self._torso.forward(self._see(obs if masking is None else masking.observations(obs)))
         policy, value = self._policy.forward(torso[-1]), self._value.forward(torso[-1])
@@ -92,7 +96,8 @@ class LayeredNetwork:
 
 def differentiable(network: ActorCritic) -> DifferentiableNetwork:
     """Return the fastest form of ``network``, whose parameters have a gradient already."""
-    return LayeredNetwork(network) if can_be_layered(network.policy_torso) else AutogradNetwork(network)
+    is_layered = network.memory is None and can_be_layered(network.policy_torso)
+    return LayeredNetwork(network) if is_layered else AutogradNetwork(network)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -5,12 +5,14 @@ A learner's rows are flat ``[N, ...]``, sequence after sequence. So there is no 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from rlexp.models.memory import PREVIOUS, SEQUENCE_STARTS, STATE_IN
 from rlexp.models.network_config import MemoryConfig
 
 
@@ -38,6 +40,16 @@ class Sequences:
         rows = (begins + torch.arange(len(begins))).to(self.states.device)
         previous = None if self.previous is None else self.previous.index_select(0, rows)
         return rows, Sequences(lengths, self.states.index_select(0, chosen.to(self.states.device)), previous)
+
+
+def sequences_of(columns: Mapping[str, Tensor]) -> Sequences | None:
+    """Return the sequences that ``memory_columns`` of rows ``[N]`` describe; None if there are none."""
+    if SEQUENCE_STARTS not in columns:
+        return None
+    starts = columns[SEQUENCE_STARTS]
+    first = starts.nonzero().squeeze(1)
+    lengths = torch.diff(first.cpu(), append=torch.tensor([len(starts)]))
+    return Sequences(lengths, columns[STATE_IN].index_select(0, first), columns.get(PREVIOUS))
 
 
 class LSTM(nn.Module):

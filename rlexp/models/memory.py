@@ -17,8 +17,19 @@ from rlexp.sample_batch import Array
 
 STATE_IN = "state_in"
 """The column of LSTM states ``[B, 2 H]`` before each row's observation: output and cell, zeros as an episode starts."""
+STATE_OUT = "state_out"
+"""The name of a network's states after its observations, in exports."""
 PREVIOUS = "previous"
 """The column of a PreviousStep ``[B, P]``; there is none if P is 0."""
+SEQUENCE_STARTS = "sequence_starts"
+"""Whether a row is the first of a sequence, ``[B]`` bool: an LSTM goes from it to the row before the next such row."""
+
+
+def memory_columns(config: MemoryConfig | None) -> tuple[str, ...]:
+    """Return the columns that a learner of a network needs for its memory, if it has one."""
+    if config is None:
+        return ()
+    return SEQUENCE_STARTS, STATE_IN, *((PREVIOUS,) if config.num_previous else ())
 
 
 @dataclass(frozen=True)
@@ -140,16 +151,21 @@ class EpisodeMemory:
             keeps = ~starting[:, None]
             self.states, self._previous = self.states * keeps, self._previous * keeps
 
+    @property
+    def rewards(self) -> Array:
+        """The rewards ``[M]`` of the last actions; 0 if the network sees none."""
+        return self._previous[:, -1] if self.previous_step.has_reward else np.zeros(len(self.states), np.float32)
+
     def packed(self) -> Array:
         """Return the memory of each env as one row ``[M, 2 H + A]``, without the reward."""
         return np.concatenate([self.states, self._previous[:, : self.previous_step.num_action_numbers]], axis=1)
 
     def unpack(self, packed: Array, rewards: Array) -> None:
         """Continue from what ``packed`` returned, with the ``rewards [M]`` of the last actions."""
+        self.start(len(packed))
         self.states = packed[:, : self._width]
-        self._previous = packed[:, self._width :].copy()
-        if self.previous_step.has_reward:
-            self._previous = np.concatenate([self._previous, rewards[:, None]], axis=1, dtype=np.float32)
+        self._previous[:, : self.previous_step.num_action_numbers] = packed[:, self._width :]
+        self.stepped(rewards, np.zeros(len(packed), bool))
 
     @property
     def packed_size(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlexp.models.lstm import LSTM, Sequences
 from rlexp.models.network_config import ActorCriticConfig, HeadConfig, QNetworkConfig
 from rlexp.models.torsos import ACTIVATIONS, make_torso
 from rlexp.models.user_torso import UserTorso, refuse_modes
@@ -22,8 +23,8 @@ HIDDEN_GAIN, POLICY_HEAD_GAIN, VALUE_HEAD_GAIN = 2**0.5, 0.01, 1.0
 class ActorCritic(nn.Module):
     """Maps observations ``[B, *observation_shape]`` to the inputs of a distribution ``[B, K]`` and values ``[B]``.
 
-    Both have their own torsos, or share one. With ``num_free_log_std`` the last inputs are parameters that do not
-    depend on the observation; they start at 0.
+    Both have their own torsos, or share one; an LSTM after it is shared. With ``num_free_log_std`` the last inputs are
+    parameters that do not depend on the observation; they start at 0.
     """
 
     def __init__(self, config: ActorCriticConfig) -> None:
@@ -35,17 +36,37 @@ class ActorCritic(nn.Module):
             else make_torso(config.observation_shape, config.torso, config.sees_byte_vectors)
         )
         refuse_modes(self.policy_torso)
-        features = self.policy_torso.num_features
+        self.memory = LSTM(self.policy_torso.num_features, config.memory) if config.memory is not None else None
+        features = self.policy_torso.num_features if self.memory is None else self.memory.num_features
         self.policy_head = nn.Linear(features, config.num_inputs - config.num_free_log_std)
         self.value_head = nn.Linear(features, 1)
         self.log_std = nn.Parameter(torch.zeros(config.num_free_log_std)) if config.num_free_log_std else None
         self.masking = config.masking
         _initialise(self)
 
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``; ``rows`` may have masks."""
-        obs = rows if self.masking is None else self.masking.observations(rows)
+    def forward(self, rows: Tensor, sequences: Sequences | None = None) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the distributions ``[B, K]`` and the values ``[B]``; ``rows`` may have masks.
+
+        A network with an LSTM needs the ``sequences`` that the rows are.
+        """
+        obs = self._unmasked(rows)
         features = self.policy_torso(obs)
+        if self.memory is not None:
+            assert sequences is not None
+            features, _ = self.memory(features, sequences)
+        return self._outputs(features, obs, rows)
+
+    def step(self, rows: Tensor, previous: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same for one row of each of B envs, and the LSTM's states ``[B, 2 H]`` after it."""
+        assert self.memory is not None
+        obs = self._unmasked(rows)
+        features, following = self.memory.step(self.policy_torso(obs), previous, states)
+        return *self._outputs(features, obs, rows), following
+
+    def _unmasked(self, rows: Tensor) -> Tensor:
+        return rows if self.masking is None else self.masking.observations(rows)
+
+    def _outputs(self, features: Tensor, obs: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         inputs = self.policy_head(features)
         if self.masking is not None:
             inputs = self.masking.of_tensors(inputs, rows)

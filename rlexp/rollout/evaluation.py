@@ -31,6 +31,23 @@ class ActingPolicy(Protocol):
         ...
 
 
+class WrappedPolicy:
+    """An ActingPolicy that changes what another one sees or does, and tells it of steps if that one HasMemory."""
+
+    def __init__(self, policy: ActingPolicy) -> None:
+        self._memory = policy if isinstance(policy, HasMemory) else None
+
+    def start_episodes(self, num_envs: int) -> None:
+        """Let the policy forget all."""
+        if self._memory is not None:
+            self._memory.start_episodes(num_envs)
+
+    def after_step(self, rewards: Array, starting: Array) -> None:
+        """Let the policy remember a step."""
+        if self._memory is not None:
+            self._memory.after_step(rewards, starting)
+
+
 def film_episode(policy: ActingPolicy, env: VectorEnv[Any, Any, Any], seed: int, max_frames: int) -> Iterator[Array]:
     """Yield the pictures ``[H, W, 3]`` of one episode, at most ``max_frames`` of them. The env must render.
 

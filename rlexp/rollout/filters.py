@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.policy import HasMemory
-from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.evaluation import ActingPolicy, WrappedPolicy
 from rlexp.sample_batch import Array
 
 LARGEST_DEVIATION = 10.0
@@ -160,23 +159,14 @@ class ObservedMoments:
         self._moments = loaded if same_number else [reduce(Moments.merged, loaded)] * len(self._moments)
 
 
-class StandardisingPolicy:
+class StandardisingPolicy(WrappedPolicy):
     """A policy that standardises observations with fixed moments, for evaluations."""
 
     def __init__(self, policy: ActingPolicy, moments: Moments) -> None:
+        super().__init__(policy)
         self._policy = policy
         self._moments = moments
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[B]``."""
         return self._policy.compute_actions(self._moments.standardise(obs))
-
-    def start_episodes(self, num_envs: int) -> None:
-        """Let a policy that HasMemory forget all."""
-        if isinstance(self._policy, HasMemory):
-            self._policy.start_episodes(num_envs)
-
-    def after_step(self, rewards: Array, starting: Array) -> None:
-        """Let a policy that HasMemory remember a step."""
-        if isinstance(self._policy, HasMemory):
-            self._policy.after_step(rewards, starting)

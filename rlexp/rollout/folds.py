@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlexp.errors import TrialError
+from rlexp.models.memory import SEQUENCE_STARTS
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, n_step_returns, new
 
@@ -224,6 +225,20 @@ class NStep:
         return SampleBatch(columns)
 
 
+def sequence_starts(envs: Array, steps: Array, max_seq_len: int) -> Array:
+    """Return SEQUENCE_STARTS ``[B]`` of rows that are ordered by ``envs [B]``, and for each env by ``steps [B]``.
+
+    A sequence is at most ``max_seq_len`` steps of one env without a gap. Between two episodes there is a gap: the
+    step that resets an env has no row.
+    """
+    follows = np.zeros(len(steps), bool)
+    follows[1:] = (envs[1:] == envs[:-1]) & (steps[1:] == steps[:-1] + 1)
+    rows = np.arange(len(steps))
+    first = np.maximum.accumulate(np.where(follows, 0, rows))
+    starts: Array = (rows - first) % max_seq_len == 0
+    return starts
+
+
 DIST_INPUTS = "dist_inputs"
 """The policy's output: the inputs ``[B, K]`` of the distribution from which an action was drawn."""
 VF_PREDS = "vf_preds"
@@ -247,13 +262,15 @@ class Advantages:
     """Whether the value function learns GAE's targets; otherwise it learns returns."""
     uses_critic: bool
     """Whether values are subtracted from returns, and replace rewards that are not known."""
+    max_seq_len: int | None = None
+    """Most steps of a sequence for a recurrent network; None: rows are in no sequences."""
 
     @property
     def lookahead(self) -> int:
         return 0
 
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
-        """Return one row for each valid step ``t < num_starts``.
+        """Return one row for each valid step ``t < num_starts``; sequences of env 0 first, then of env 1, and so on.
 
         With ``delta = r + gamma V(next) - V``, ADVANTAGES is the sum of ``(gamma lambda)^k delta_{t+k}`` to the end of
         the episode or to step ``num_starts`` (Schulman et al. 2016, equation 16), and VALUE_TARGETS is
@@ -264,15 +281,20 @@ class Advantages:
         if not self.uses_critic:
             values = np.zeros_like(values)
         advantages = self._advantages(stream, values, num_starts)
-        valid = stream.valid[:num_starts]
+        places: Any = stream.valid[:num_starts]
+        starts = {}
+        if self.max_seq_len is not None:
+            envs, steps = np.nonzero(places.T)
+            places = steps, envs
+            starts = {SEQUENCE_STARTS: sequence_starts(envs, steps, self.max_seq_len)}
         columns = {
-            OBS: stream.obs[:num_starts][valid],
-            ACTIONS: stream.actions[:num_starts][valid],
-            ADVANTAGES: advantages[valid],
-            VALUE_TARGETS: (advantages + values[:-1])[valid],
+            OBS: stream.obs[:num_starts][places],
+            ACTIONS: stream.actions[:num_starts][places],
+            ADVANTAGES: advantages[places],
+            VALUE_TARGETS: (advantages + values[:-1])[places],
         }
-        outputs = {name: output[:num_starts][valid] for name, output in stream.outputs.items()}
-        return SampleBatch({**columns, **outputs})
+        outputs = {name: output[:num_starts][places] for name, output in stream.outputs.items()}
+        return SampleBatch({**columns, **outputs, **starts})
 
     def _advantages(self, stream: Fragment, values: Array, num_starts: int) -> Array:
         """Return the sums ``[num_starts, M]``; sums of steps that are not valid have no meaning."""
@@ -288,24 +310,6 @@ class Advantages:
         return advantages
 
 
-SEQUENCE_STARTS = "sequence_starts"
-"""Whether a row is the first of a sequence, ``[B]`` bool: an LSTM goes from it to the row before the next such row."""
-
-
-def sequence_starts(envs: Array, steps: Array, max_seq_len: int) -> Array:
-    """Return SEQUENCE_STARTS ``[B]`` of rows that are ordered by ``envs [B]``, and for each env by ``steps [B]``.
-
-    A sequence is at most ``max_seq_len`` steps of one env without a gap. Between two episodes there is a gap: the
-    step that resets an env has no row.
-    """
-    follows = np.zeros(len(steps), bool)
-    follows[1:] = (envs[1:] == envs[:-1]) & (steps[1:] == steps[:-1] + 1)
-    rows = np.arange(len(steps))
-    first = np.maximum.accumulate(np.where(follows, 0, rows))
-    starts: Array = (rows - first) % max_seq_len == 0
-    return starts
-
-
 IS_STEP = "is_step"
 """Whether a row is an env step, ``[B]`` bool; other rows have the observation after the step before them."""
 
@@ -318,6 +322,8 @@ class Segments:
     """
 
     gamma: float
+    max_seq_len: int | None = None
+    """The same as in Advantages."""
 
     @property
     def lookahead(self) -> int:
@@ -348,5 +354,7 @@ class Segments:
             DISCOUNTS: np.where(stream.terminated[step_of, env_of], 0.0, self.gamma).astype(np.float32),
             IS_STEP: is_step,
         }
+        if self.max_seq_len is not None:  # the row after the steps belongs to their last sequence
+            columns[SEQUENCE_STARTS] = sequence_starts(envs, steps, self.max_seq_len).repeat(rows_of_step) & is_step
         outputs = {name: output[seen, env_of] for name, output in stream.outputs.items() if name != VF_PREDS}
         return SampleBatch({**columns, **outputs})

@@ -27,6 +27,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.models.action_distributions import actions_of
+from rlexp.models.lstm import sequences_of
 from rlexp.models.network_config import ActorCriticConfig, torso_config_of
 from rlexp.models.networks import ActorCritic
 from rlexp.policy import Weights
@@ -129,7 +130,7 @@ def reference(agent: PPOAgent, update: Update, **keys: Any) -> Reference:
     old, taken = log_softmax(batch[DIST_INPUTS], dim=1), batch[ACTIONS].reshape(-1, 1)
     low, high = 1 - config.clip_param, 1 + config.clip_param
     for _ in range(config.num_sgd_iter):
-        inputs, values = network(batch[OBS])
+        inputs, values = network(batch[OBS], sequences_of(batch))
         new = log_softmax(inputs, dim=1)
         ratio = torch.exp((new - old).gather(1, taken).squeeze(1))
         gain = torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)

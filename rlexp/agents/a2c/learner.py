@@ -15,6 +15,8 @@ from rlexp.agents.torch.flat_adam import RMSPropConfig
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
+from rlexp.models.lstm import sequences_of
+from rlexp.models.memory import memory_columns
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import Distribution, distribution_of, numbered_actions
@@ -86,13 +88,13 @@ class PolicyGradientLearner:
         self._trained = self.make_network(network, seed, device)
         self._adam = self._trained.adam
         self._network = differentiable(self._trained.module)
-        self._staging = BatchStaging(self.columns, device, num_slots=1)
+        self._staging = BatchStaging((*self.columns, *memory_columns(network.memory)), device, num_slots=1)
         self._num_steps_sampled = 0
         self.num_updates = 0
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that a train batch needs."""
+        """The columns that a train batch needs, beside the columns of a memory."""
         return OBS, ACTIONS, ADVANTAGES, VALUE_TARGETS
 
     def make_network(self, network: ActorCriticConfig, seed: int, device: torch.device) -> TrainedNetwork[ActorCritic]:
@@ -102,7 +104,7 @@ class PolicyGradientLearner:
 
     def passed(self, columns: Columns) -> ForwardPass:
         """Return the results of a forward pass, from which ``credit`` and losses are computed."""
-        inputs, values = self._network.forward(columns[OBS])
+        inputs, values = self._network.forward(columns[OBS], sequences_of(columns))
         taken = numbered_actions(self._actions, columns[ACTIONS])
         distribution = distribution_of(self._actions, inputs)
         return ForwardPass(distribution, taken, distribution.log_prob(taken), values)

@@ -6,7 +6,7 @@ imported here, unless a network needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -19,10 +19,17 @@ from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
-from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, parameter_shapes, torso_config_of
-from rlexp.models.numpy_actor_critic import NumpyActorCritic
+from rlexp.models.memory import EpisodeMemory, PreviousStep
+from rlexp.models.network_config import (
+    ActorCriticConfig,
+    MemoryConfig,
+    has_numpy_form,
+    parameter_shapes,
+    torso_config_of,
+)
+from rlexp.models.numpy_actor_critic import NumpyActorCritic, NumpyRecurrentActorCritic
 from rlexp.policy import Outputs, Policy, Weights
-from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.evaluation import ActingPolicy, WrappedPolicy
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS, Advantages, Segments
 from rlexp.sample_batch import ACTIONS, Array, SampleBatch
 from rlexp.schedules import derive_seed
@@ -37,6 +44,14 @@ class ActingActorCritic(Protocol):
 
     def outputs(self, obs: Array) -> tuple[Array, Array]:
         """Return the inputs of the distributions ``[B, K]`` and the values ``[B]`` for ``obs [B, ...]``."""
+        ...
+
+
+class ActingRecurrentActorCritic(ActingActorCritic, Protocol):
+    """An ActingActorCritic with a memory."""
+
+    def step(self, obs: Array, previous: Array | None, states: Array) -> tuple[Array, Array, Array]:
+        """Return the outputs for ``obs [M, ...]``, and the states ``[M, 2 H]`` after them; see EpisodeMemory."""
         ...
 
 
@@ -57,18 +72,15 @@ class ActorCriticPolicy:
         self._rng = None if seed is None else np.random.default_rng(seed)
 
     def compute_actions(self, obs: Array) -> Array:
-        return self._actions.most_likely(self.finite_outputs(obs)[DIST_INPUTS])
+        return self._chosen(self.finite_outputs(obs)[DIST_INPUTS], None)
 
     def drawn_actions(self, obs: Array, rng: np.random.Generator) -> Array:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, drawn with ``rng``."""
-        return self._actions.draw(self.finite_outputs(obs)[DIST_INPUTS], rng)
+        return self._chosen(self.finite_outputs(obs)[DIST_INPUTS], rng)
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
-        inputs, values = self._network.outputs(obs)
-        outputs = {DIST_INPUTS: inputs, VF_PREDS: values}
-        if self._rng is None:
-            return self._actions.most_likely(inputs), outputs
-        return self._actions.draw(inputs, self._rng), outputs
+        outputs = self.outputs(obs)
+        return self._chosen(outputs[DIST_INPUTS], self._rng), outputs
 
     def outputs(self, obs: Array) -> Outputs:
         inputs, values = self._network.outputs(obs)
@@ -76,10 +88,11 @@ class ActorCriticPolicy:
 
     def finite_outputs(self, obs: Array) -> Outputs:
         """Return the ``outputs``; raises NotFiniteError, as a NaN would otherwise become an action."""
-        outputs = self.outputs(obs)
-        if not np.isfinite(outputs[DIST_INPUTS]).all():
-            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        return outputs
+        return _finite(self.outputs(obs))
+
+    def _chosen(self, inputs: Array, rng: np.random.Generator | None) -> Array:
+        """Return actions that are drawn with ``rng``; the most likely ones without."""
+        return self._actions.most_likely(inputs) if rng is None else self._actions.draw(inputs, rng)
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Add LOGP for all rows at once, which takes less time than at each step."""
@@ -96,10 +109,71 @@ class ActorCriticPolicy:
             self._rng.bit_generator.state = state["rng"]
 
 
-class StochasticPlayer:
+def _finite(outputs: Outputs) -> Outputs:
+    """Return ``outputs``; raises NotFiniteError if the inputs of a distribution are not finite."""
+    if not np.isfinite(outputs[DIST_INPUTS]).all():
+        raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+    return outputs
+
+
+class RecurrentPolicy(ActorCriticPolicy):
+    """An ActorCriticPolicy with a memory: what it remembers comes with each row of a fragment, for the learner."""
+
+    _network: ActingRecurrentActorCritic
+
+    def __init__(self, previous_step: PreviousStep, network: ActorCriticConfig, *settings: Any) -> None:
+        """Let the network see ``previous_step``; the others are the arguments of an ActorCriticPolicy."""
+        super().__init__(network, *settings)
+        assert network.memory is not None
+        self.memory = EpisodeMemory(network.memory, previous_step)
+
+    def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
+        outputs, states = self.step(obs)
+        actions = self._chosen(outputs[DIST_INPUTS], self._rng)
+        self.memory.acted(states, actions)
+        return actions, outputs
+
+    def outputs(self, obs: Array) -> Outputs:
+        """Return the outputs of ``act``, without remembering them."""
+        return self.step(obs)[0]
+
+    def step(self, obs: Array) -> tuple[Outputs, Array]:
+        """Return the outputs of ``act`` for observations ``[M, ...]``, and the states ``[M, 2 H]`` after them."""
+        memory = self.memory.of(len(obs))
+        inputs, values, states = self._network.step(obs, memory.previous, memory.states)
+        return {DIST_INPUTS: inputs, VF_PREDS: values, **memory.columns()}, states
+
+    def compute_actions(self, obs: Array) -> Array:
+        return self._remembered(obs, None)
+
+    def drawn_actions(self, obs: Array, rng: np.random.Generator) -> Array:
+        return self._remembered(obs, rng)
+
+    def start_episodes(self, num_envs: int) -> None:
+        self.memory.start(num_envs)
+
+    def after_step(self, rewards: Array, starting: Array) -> None:
+        self.memory.stepped(rewards, starting)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"memory": self.memory.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self.memory.load(state["memory"])
+
+    def _remembered(self, obs: Array, rng: np.random.Generator | None) -> Array:
+        outputs, states = self.step(obs)
+        actions = self._chosen(_finite(outputs)[DIST_INPUTS], rng)
+        self.memory.acted(states, actions)
+        return actions
+
+
+class StochasticPlayer(WrappedPolicy):
     """Acts in evaluations that explore: draws each action, as workers do."""
 
     def __init__(self, policy: ActorCriticPolicy, seed: int) -> None:
+        super().__init__(policy)
         self._policy = policy
         self._rng = np.random.default_rng(seed)
 
@@ -111,7 +185,7 @@ class StochasticPlayer:
 def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> ActingActorCritic:
     """Return the fastest acting network: in NumPy if possible, so that the process needs no torch."""
     if has_numpy_form(config) and num_threads in {None, 1}:
-        return NumpyActorCritic(config)
+        return NumpyActorCritic(config) if config.memory is None else NumpyRecurrentActorCritic(config)
     from rlexp.agents.actor_critic.torch_policy import TorchActingActorCritic
 
     return TorchActingActorCritic(config, num_threads)
@@ -130,13 +204,14 @@ class ActorCriticPlayers:
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
         """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
-        policies, config = self.policies, self.policies.config
+        config = self.policies.config
         own_seed = derive_seed(seed, "worker", index, "exploration") if config.explore else None
+        length = config.model.sequence_length
         return WorkerParts(
-            make_policy=partial(ActorCriticPolicy, policies.network, policies.actions, own_seed, num_threads),
-            fold=Segments(config.gamma)
+            make_policy=partial(self.policies.policy_maker, own_seed, num_threads),
+            fold=Segments(config.gamma, length)
             if config.workers_send_segments
-            else Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic),
+            else Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic, length),
         )
 
     def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
@@ -163,13 +238,27 @@ class ActorCriticPolicies(Policies[ActorCriticKeys]):
             num_inputs=self.actions.num_inputs,
             num_free_log_std=self.actions.num_inputs // 2 if is_free else 0,
             torso=torso_config_of(config, observations, self.modules),
-            shares_torso=model.vf_share_layers,
+            shares_torso=model.vf_share_layers or model.use_lstm,
             sees_byte_vectors=config.observation_filter == "NoFilter" and is_byte_vector(observations),
             masking=self.masking,
+            memory=MemoryConfig(model.lstm_cell_size, self.previous_step.num_numbers) if model.use_lstm else None,
         )
 
+    @property
+    def previous_step(self) -> PreviousStep:
+        """What an LSTM sees of the step before."""
+        model = self.config.model
+        return PreviousStep(self.actions if model.lstm_use_prev_action else None, model.lstm_use_prev_reward)
+
+    @property
+    def policy_maker(self) -> Callable[..., ActorCriticPolicy]:
+        """A function that makes a policy of its seed and threads, in any process."""
+        shape = self.network, self.actions
+        is_plain = self.network.memory is None
+        return partial(ActorCriticPolicy, *shape) if is_plain else partial(RecurrentPolicy, self.previous_step, *shape)
+
     def make_policy(self) -> ActorCriticPolicy:
-        return ActorCriticPolicy(self.network, self.actions)
+        return self.policy_maker()
 
     def exploring_player(self, policy: Policy, num_envs: int, seed: int) -> ActingPolicy:
         assert isinstance(policy, ActorCriticPolicy)

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlexp.agents.actor_critic.policy import ActorCriticPolicy
+from rlexp.agents.actor_critic.policy import ActorCriticPolicy, RecurrentPolicy
 from rlexp.agents.export.policy_graph import torch_dtype
 from rlexp.agents.policies import Exportable
 from rlexp.agents.torch.device import as_tensor
 from rlexp.models.action_distributions import Actions, CategoricalActions
+from rlexp.models.memory import STATE_OUT, PreviousStep
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torsos import load_arrays
@@ -35,6 +36,13 @@ class TorchActingActorCritic:
     def outputs(self, obs: Array) -> tuple[Array, Array]:
         inputs, values = self._network(as_tensor(obs))
         return inputs.numpy(), values.numpy()
+
+    @torch.inference_mode()
+    def step(self, obs: Array, previous: Array | None, states: Array) -> tuple[Array, Array, Array]:
+        """Return the outputs for ``obs [M, ...]`` by a network with a memory, and the states ``[M, 2 H]`` after it."""
+        before = None if previous is None else as_tensor(previous)
+        inputs, values, following = self._network.step(as_tensor(obs), before, as_tensor(states))
+        return inputs.numpy(), values.numpy(), following.numpy()
 
 
 def best_choices(actions: CategoricalActions, inputs: Tensor) -> Tensor:
@@ -68,6 +76,38 @@ class GreedyActorCritic(nn.Module):
         return best_choices(self._actions, inputs)
 
 
+class GreedyRecurrentActorCritic(GreedyActorCritic):
+    """The same with a memory: takes states ``[B, S]`` too, as EpisodeMemory packs them, and returns the next ones."""
+
+    def __init__(self, network: ActorCritic, actions: Actions, previous_step: PreviousStep) -> None:
+        super().__init__(network, actions)
+        self._num_action_numbers, self._sees_reward = previous_step.num_action_numbers, previous_step.has_reward
+
+    def forward(  # type: ignore[override]  # a memory is more than an observation
+        self, seen: Tensor, packed: Tensor, rewards: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return actions, inputs, values and states; ``rewards [B]`` only if the network sees them."""
+        count = self._num_action_numbers
+        states, previous = packed[:, : packed.shape[1] - count], [packed[:, packed.shape[1] - count :]]
+        if rewards is not None:
+            previous.append(rewards.unsqueeze(1))
+        joined = torch.cat(previous, dim=1) if count or self._sees_reward else None
+        inputs, values, following = self.network.step(seen, joined, states)
+        numbers = self._most_likely(inputs)
+        chosen = numbers.reshape(inputs.shape[0], *self._actions.shape).to(self._dtype)
+        if count:
+            following = torch.cat([following, self._numbers(numbers)], dim=1)
+        return chosen, inputs, values, following
+
+    def _numbers(self, chosen: Tensor) -> Tensor:
+        """Return the numbers ``[B, A]`` of chosen actions ``[B, D]``: see PreviousStep."""
+        if not isinstance(self._actions, CategoricalActions):
+            return chosen
+        from_zero = chosen - torch.tensor(self._actions.first)
+        parts = [from_zero[:, i : i + 1] == torch.arange(size) for i, size in enumerate(self._actions.sizes)]
+        return torch.cat(parts, dim=1).to(torch.float32)
+
+
 def exportable_actor_critic(
     config: ActorCriticConfig, actions: Actions, policy: ActorCriticPolicy, weights: Weights
 ) -> Exportable:
@@ -80,4 +120,14 @@ def exportable_actor_critic(
         return computed[DIST_INPUTS], computed[VF_PREDS]
 
     names = ("distribution_inputs", "values")
-    return Exportable(GreedyActorCritic(network, actions).eval(), names, outputs, actions.most_likely)
+    if not isinstance(policy, RecurrentPolicy):
+        return Exportable(GreedyActorCritic(network, actions).eval(), names, outputs, actions.most_likely)
+    recurrent = GreedyRecurrentActorCritic(network, actions, policy.memory.previous_step).eval()
+
+    def remembered(seen: Array) -> tuple[Array, ...]:
+        computed, states = policy.step(seen)
+        inputs = computed[DIST_INPUTS]
+        policy.memory.acted(states, actions.most_likely(inputs))
+        return inputs, computed[VF_PREDS], policy.memory.packed()
+
+    return Exportable(recurrent, (*names, STATE_OUT), remembered, actions.most_likely, policy.memory)

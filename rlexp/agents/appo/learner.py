@@ -16,6 +16,7 @@ from rlexp.agents.impala.learner import IMPALALearner, VTraceClips
 from rlexp.agents.ppo.learner import adapted_kl_coeff, surrogate_losses
 from rlexp.agents.torch.trained_network import FollowedNetwork
 from rlexp.models.action_distributions import Actions
+from rlexp.models.lstm import sequences_of
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of
@@ -72,7 +73,7 @@ class APPOLearner(IMPALALearner):
         if self._clips is None:
             return passed
         with torch.no_grad():
-            inputs, _ = self._trained.target(columns[OBS])
+            inputs, _ = self._trained.target(columns[OBS], sequences_of(columns))
         target = distribution_of(self._actions, inputs)
         return replace(passed, reference=target, reference_logp=target.log_prob(passed.taken))
 

@@ -15,6 +15,8 @@ from rlexp.agents.torch.learners import ALONE, Shard
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
+from rlexp.models.lstm import Sequences, sequences_of
+from rlexp.models.memory import memory_columns
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
@@ -61,6 +63,8 @@ def adapted_kl_coeff(kl_coeff: float, kl: float, kl_target: float) -> float:
 
 
 COLUMNS = (OBS, ACTIONS, LOGP, ADVANTAGES, VALUE_TARGETS, VF_PREDS, DIST_INPUTS)
+NUM_MEASURED = 6
+"""Stats that are measured of each minibatch."""
 SMALLEST_DEVIATION = 1e-4
 """Least divisor of advantages, as all may be equal."""
 
@@ -103,10 +107,18 @@ class TrainBatch:
     numbers: Tensor
     """``[B, 4 + K]``: LOGP, ADVANTAGES (normalised), VALUE_TARGETS, VF_PREDS and DIST_INPUTS. One tensor, so that
     taking a minibatch is three operations."""
+    sequences: Sequences | None = None
+    """The sequences that the rows are, for a network with a memory."""
 
     def part(self, indices: Tensor) -> TrainBatch:
-        """Return the rows at ``indices [b]``."""
-        return TrainBatch(*(tensor.index_select(0, indices) for tensor in (self.obs, self.actions, self.numbers)))
+        """Return the rows at ``indices [b]``, or the sequences of these numbers."""
+        rows, part = (indices, None) if self.sequences is None else self.sequences.part(indices)
+        obs, actions, numbers = (each.index_select(0, rows) for each in (self.obs, self.actions, self.numbers))
+        return TrainBatch(obs, actions, numbers, part)
+
+    def num_rows(self, indices: Tensor) -> int:
+        """Return the number of rows of ``part``."""
+        return len(indices) if self.sequences is None else int(self.sequences.lengths[indices].sum())
 
 
 class PPOLearner:
@@ -130,7 +142,7 @@ class PPOLearner:
         )
         self._module, self._adam = self._trained.module, self._trained.adam
         self._network = differentiable(self._module)
-        self._staging = BatchStaging(COLUMNS, self._device, num_slots=1)
+        self._staging = BatchStaging((*COLUMNS, *memory_columns(network.memory)), self._device, num_slots=1)
         self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._module, self._adam, seed)
         self._kl_coeff = config.kl_coeff
         self._num_steps_sampled = 0
@@ -156,7 +168,8 @@ class PPOLearner:
         def update(indices: Tensor, measures: bool) -> list[Tensor]:
             return self._update(rows, indices, lr, entropy_coeff, measures)
 
-        figures = self._epochs.train(batch.count, update, should_stop)
+        lengths = None if rows.sequences is None else rows.sequences.lengths
+        figures = self._epochs.train(batch.count, update, should_stop, lengths)
         stats = self._stats(figures, rows)
         stats |= {"cur_kl_coeff": self._kl_coeff, "cur_entropy_coeff": entropy_coeff, "lr": lr}
         self._kl_coeff = adapted_kl_coeff(self._kl_coeff, stats["kl"], self._config.kl_target)
@@ -192,6 +205,7 @@ class PPOLearner:
             obs=columns[OBS],
             actions=numbered_actions(self._actions, columns[ACTIONS]),
             numbers=torch.cat([torch.stack(numbers, dim=1), columns[DIST_INPUTS]], dim=1),
+            sequences=sequences_of(columns),
         )
 
     def _update(
@@ -200,7 +214,7 @@ class PPOLearner:
         """Do one SGD step; return the stats of this learner's part of the minibatch if it ``measures`` them."""
         own = rows.part(self._shard.part(indices))
         self._adam.zero_grad()
-        figures = self._backward(own, 1.0 / len(indices), entropy_coeff, measures)
+        figures = self._backward(own, 1.0 / rows.num_rows(indices), entropy_coeff, measures)
         self._shard.add_up(self._adam.gradient)
         return [*figures, self._adam.step(lr)]
 
@@ -211,8 +225,10 @@ class PPOLearner:
         minibatch, starting an operation costs more than computing it.
         """
         config = self._config
+        if not len(rows.numbers):  # a minibatch may have fewer sequences than there are learners
+            return [rows.numbers.new_zeros(())] * NUM_MEASURED if measures else []
         old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
-        inputs, values = self._network.forward(rows.obs)
+        inputs, values = self._network.forward(rows.obs, rows.sequences)
         distribution = distribution_of(self._actions, inputs)
         logp = distribution.log_prob(rows.actions)
         policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)

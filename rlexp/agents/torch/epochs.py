@@ -46,9 +46,12 @@ class Epochs:
         self._order = torch.Generator().manual_seed(seed)
         self.num_updates = 0
 
-    def train(self, num_rows: int, update: Update, should_stop: ShouldStop) -> list[list[Tensor]]:
+    def train(
+        self, num_rows: int, update: Update, should_stop: ShouldStop, lengths: Tensor | None = None
+    ) -> list[list[Tensor]]:
         """Call ``update`` for each minibatch of a train batch; return the stats of the last epoch.
 
+        With the ``lengths [C]`` of sequences, a minibatch is whole sequences, and ``update`` gets their numbers.
         Raises InterruptedLearningError once ``should_stop``, which is called before each step, returns True. All state
         is then as before the train batch.
         """
@@ -56,7 +59,7 @@ class Epochs:
         figures: list[list[Tensor]] = []
         for epoch in range(self._number):
             is_last = epoch == self._number - 1
-            for indices in self._minibatches(num_rows):
+            for indices in self._minibatches(num_rows, lengths):
                 if should_stop():
                     self._return_to(before)
                     raise InterruptedLearningError
@@ -76,9 +79,17 @@ class Epochs:
         self._order.set_state(torch.tensor(order_state))
         self.num_updates = num_updates
 
-    def _minibatches(self, num_rows: int) -> Iterator[Tensor]:
+    def _minibatches(self, num_rows: int, lengths: Tensor | None) -> Iterator[Tensor]:
         """Yield the indices of nearly equal parts of a batch; together they are one permutation of it."""
         num_parts = max(round(num_rows / self._minibatch_size), 1)
+        if lengths is not None:
+            order = torch.randperm(len(lengths), generator=self._order)
+            ends = lengths[order].cumsum(0)
+            # The middle of a sequence decides its part, so that parts differ by less than the longest sequence.
+            part_of = (ends - lengths[order] / 2) * num_parts // num_rows
+            _, sizes = torch.unique_consecutive(part_of, return_counts=True)
+            yield from torch.split(order, sizes.tolist())
+            return
         order = torch.randperm(num_rows, generator=self._order).to(self._adam.gradient.device)
         yield from order.tensor_split(num_parts)
 

@@ -96,6 +96,9 @@ class ActorCriticKeys(PolicyActionKeys):
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         """Yield the parent's keys, then keys of schedules and advantages."""
         yield from super().ineffective_keys()
+        yield from self.model.ineffective_memory_keys()
+        if self.model.use_lstm and self.use_critic and not self.model.vf_share_layers:
+            yield "model.vf_share_layers", "policy and value function share an LSTM and all layers before it"
         for is_ineffective, keys, reason in (
             (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
             (not self.use_gae, ("lambda",), "use_gae is false"),

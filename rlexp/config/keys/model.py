@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Final, Literal
 
@@ -21,6 +21,8 @@ LAYER_KEYS: Final = (
     *("post_fcnet_hiddens", "post_fcnet_activation", "layer_norm", "zero_mean"),
 )
 """The keys that describe the layers which a ``custom_model`` replaces."""
+LSTM_KEYS: Final = ("lstm_cell_size", "max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
+"""The keys of an LSTM."""
 
 
 def weights_between(sizes: Sequence[int]) -> int:
@@ -106,7 +108,41 @@ class ModelConfig(KeyGroup):
         return ATARI_DIM if self.dim is None else self.dim
 
 
-class ActorCriticModelConfig(ModelConfig):
+class RecurrentModelConfig(ModelConfig):
+    """A network that may have an LSTM after these layers."""
+
+    use_lstm: bool = False
+    """Add an LSTM between the other layers and the heads, which remembers what was seen since the episode's start.
+
+    Policy and value function then share all layers. Minibatches are whole sequences, see ``max_seq_len``.
+    """
+
+    lstm_cell_size: Count = 256
+    """Outputs of the LSTM."""
+
+    max_seq_len: Count = 20
+    """Most steps through which the LSTM learns. A fragment is cut into such sequences, and at the end of an
+    episode; each begins with the state that the worker had there."""
+
+    lstm_use_prev_action: bool = False
+    """Let the LSTM also see the action of the step before: one number for each value of a choice, 1 for the chosen one.
+    All are 0 at an episode's start."""
+
+    lstm_use_prev_reward: bool = False
+    """Let the LSTM also see the reward of the step before, as the env gave it. It is 0 at an episode's start."""
+
+    @property
+    def sequence_length(self) -> int | None:
+        """``max_seq_len``; None without an LSTM."""
+        return self.max_seq_len if self.use_lstm else None
+
+    def ineffective_memory_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys of a memory that has no LSTM, or what an LSTM decides."""
+        if not self.use_lstm:
+            yield from ((f"model.{key}", "model.use_lstm is false") for key in LSTM_KEYS)
+
+
+class ActorCriticModelConfig(RecurrentModelConfig):
     """The network of an agent with a policy and a value function."""
 
     vf_share_layers: bool = False

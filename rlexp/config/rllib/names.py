@@ -75,7 +75,8 @@ def absent_keys(run: str) -> tuple[Absent, ...]:
             hint, has_names = group.get("hint"), group.get("names", False)
             found += [Absent(key_path(key), reason, welcome, is_feature, hint, has_names) for key in group["keys"]]
     found.sort(key=lambda absent: -len(absent.path))
-    own = {*renamed_keys(run), *key_table(run)}
+    table = key_table(run)
+    own = {*renamed_keys(run), *table, *(old for old, new in computed_keys().items() if table.keys() >= {*new})}
     return tuple(absent for absent in found if absent.path not in own)
 
 

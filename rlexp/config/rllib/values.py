@@ -108,6 +108,17 @@ def _videos(translation: Translation) -> None:
     translation.compute("config.record_env", "config.monitor", lambda node: bool(node.value))
 
 
+def _previous_step(translation: Translation) -> None:
+    """Read RLlib's key up to 1.1, which was about the action and the reward together."""
+    old, table = "config.model.lstm_use_prev_action_reward", key_table(translation.run)
+    keys = [f"config.model.lstm_use_prev_{part}" for part in ("action", "reward")]
+    if all(tuple(key.split(".")) in table for key in keys):
+        node = translation.take(old)
+        if node is not None:
+            for key in keys:
+                translation.put_instead(node, old, key, node.value)
+
+
 def _automatic(translation: Translation) -> None:
     """Read ``auto``, RLlib's choice of a number: ``n_step`` for a Q-learner's fragments, else the default.
 
@@ -280,6 +291,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     policies,
     _words,
     _videos,
+    _previous_step,
     _automatic,
     custom_model,
     _frames,
