@@ -1,7 +1,7 @@
-"""A loaded checkpoint that can be evaluated, filmed and called, without its run or Ray.
+"""A loaded checkpoint that can be evaluated and filmed, without its run or Ray.
 
 ``LoadedCheckpoint`` has the experiment, the env and the policy of a checkpoint. The functions after it evaluate and
-film it. ``TrainedPolicy``, at the end, acts on an env's own observations.
+film it; ``trained_policy`` acts with it in other programs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,20 +20,17 @@ from rlexp.agents.evaluation import MAX_STEPS, Evaluator
 from rlexp.agents.policies import Policies
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import FILTERS, ObservationFilters
-from rlexp.compare.table import html_with_curve
 from rlexp.config.keys.agents import experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.rllib.names import renamed_keys
-from rlexp.envs.make import Env, make_own_env, spaces_of
-from rlexp.envs.own_spaces import OwnSpaces, playable_config
+from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import CheckpointError, NotFiniteError, TrialError, UsageError
 from rlexp.files import refuse_other_than_file
 from rlexp.metrics import bootstrap_interval
 from rlexp.policy import Policy
-from rlexp.rollout.evaluation import ActingPolicy, EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
+from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.checkpoints.contents import MANIFEST, Checkpoint, read_checkpoint
-from rlexp.runs.checkpoints.kept import find_checkpoint
 from rlexp.runs.directories import refuse_foreign, run_of
 from rlexp.runs.trial_files import require_video_extra, write_video
 from rlexp.sample_batch import Array
@@ -269,132 +265,3 @@ def _evaluator(loaded: LoadedCheckpoint) -> Evaluator:
     """Return the evaluator of the checkpoint's policy, as ``evaluation_config`` says."""
     restored = loaded.policy()
     return Evaluator(loaded.env_config, restored.policies, restored.policy, restored.filters)
-
-
-@dataclass(frozen=True)
-class PolicyMetadata:
-    """The origin of a policy."""
-
-    checkpoint: Path
-    run: str
-    """The agent, such as ``DQN``."""
-    env: str
-    iteration: int
-    """The training iteration after which the checkpoint was written."""
-    seed: int | None
-    """The seed of the trial."""
-    explores: bool
-    """Whether its actions are drawn as in an evaluation that explores; otherwise they are greedy."""
-
-
-class TrainedPolicy:
-    """The policy of one checkpoint; made by :func:`rlexp.load_policy`.
-
-    It needs neither Ray nor the run. Fully connected networks run in NumPy, others in torch. One thread or process uses
-    it at a time. It can be pickled, and the copy acts in the same way.
-    """
-
-    def __init__(self, loaded: LoadedCheckpoint, explore: bool, seed: int) -> None:
-        """Raise CheckpointError if the weights belong to another network or are not finite."""
-        restored, experiment = loaded.policy(), loaded.experiment
-        self.metadata = PolicyMetadata(
-            checkpoint=loaded.checkpoint.path,
-            run=experiment.run,
-            env=experiment.env,
-            iteration=loaded.checkpoint.sequence,
-            seed=experiment.config.seed,
-            explores=explore,
-        )
-        self._env_config: EnvConfig = loaded.env_config
-        self._spaces = OwnSpaces.of(loaded.env_config, restored.policies.observation_space)
-        self._restored = restored
-        self._seed = seed
-        self._divergence = loaded.divergence(NotFiniteError("the network's outputs are NaN or infinite"))
-        self._greedy = restored.filters.applied_to(restored.policy)
-        self._exploring: dict[int, ActingPolicy] = {}
-        """For each number of observations, the policy that explores with a random stream of its own."""
-
-    @property
-    def observation_space(self) -> gym.Space[Any]:
-        """The space of observations that ``act`` takes: the env's own; for Atari under ``deepmind``, make_env's."""
-        return self._spaces.observation_space
-
-    @property
-    def action_space(self) -> gym.Space[Any]:
-        """The space of actions that ``act`` returns: the env's own."""
-        return self._spaces.action_space
-
-    @property
-    def env_id(self) -> str:
-        """The env of its training, as the experiment names it."""
-        return self.metadata.env
-
-    def act(self, observation: Any, action_mask: Any = None) -> Any:
-        """Return the action for one observation, for ``env.step``; with masks, one that ``action_mask`` allows.
-
-        A Dict observation may have the mask in it.
-        What training does to observations and actions is done here too: images are scaled, Dict, Tuple and Discrete
-        observations become vectors, the observation filter is applied, discretised actions become values of the env's
-        Box, and continuous ones are brought within its bounds.
-
-        Raises:
-            UsageError: if it is not in ``observation_space``, or a mask is missing; says what was expected and given.
-            CheckpointError: if the network's outputs are not finite.
-
-        """
-        return self._act(self._spaces.prepared(observation, action_mask))[0]
-
-    def act_batch(self, observations: Any, action_masks: Any = None) -> Array:
-        """Return the actions ``[B, ...]`` for B observations, and ``action_masks [B, A]``, as ``act`` does for one.
-
-        Observations are an array ``[B, ...]`` or a list; for Dict and Tuple, the form that a vector env returns.
-        """
-        return self._act(self._spaces.prepared_batch(observations, action_masks))
-
-    def make_env(self, render_mode: str | None = None) -> Env:
-        """Make one env to play in, with the ``env_config``, ``horizon`` and (for Atari) frames of the training.
-
-        ``act`` takes its observations and returns its actions. An env of several agents is PettingZoo's own:
-        ``{agent: policy.act(observations[agent]) for agent in env.agents}``.
-        """
-        return make_own_env(playable_config(self._env_config), render_mode)
-
-    def __repr__(self) -> str:
-        about = self.metadata
-        return f"<TrainedPolicy {about.run} {about.env}, iteration {about.iteration}, {about.checkpoint}>"
-
-    def _repr_html_(self) -> str:
-        """Return what it is and what it acts on, and the curve of its trial if this is there, for a notebook."""
-        about = self.metadata
-        facts = {
-            "agent": about.run,
-            "env": about.env,
-            "checkpoint": str(about.checkpoint),
-            "observations, actions": f"{self.observation_space}, {self.action_space}",
-        }
-        return html_with_curve(facts, about.checkpoint.parent)
-
-    def _act(self, prepared: Array) -> Array:
-        if not len(prepared):
-            raise UsageError("there are no observations to act on", "give at least one")
-        player = self._player(len(prepared)) if self.metadata.explores else self._greedy
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                actions = player.compute_actions(prepared)
-        except NotFiniteError as error:
-            raise CheckpointError(self._divergence.message, self._divergence.hint) from error
-        return self._spaces.own_actions(actions)
-
-    def _player(self, num_observations: int) -> ActingPolicy:
-        if num_observations not in self._exploring:
-            seed = derive_seed(self._seed, "explore", num_observations)
-            exploring = self._restored.policies.exploring_player(self._restored.policy, num_observations, seed)
-            self._exploring[num_observations] = self._restored.filters.applied_to(exploring)
-        return self._exploring[num_observations]
-
-
-@hides_what_is_beside
-def load_trained_policy(path: Path, explore: bool, seed: int | None, trusted: TrustedCode) -> TrainedPolicy:
-    """Return the policy of a checkpoint, or of the best checkpoint of a trial or run; see :func:`rlexp.load_policy`."""
-    loaded = LoadedCheckpoint.load(find_checkpoint(path, trusted), trusted=trusted)
-    return TrainedPolicy(loaded, explore, loaded.seed("policy", seed))

@@ -14,7 +14,7 @@ from rlexp.api.arguments import checked_arguments
 from rlexp.errors import UsageError
 
 if TYPE_CHECKING:
-    from rlexp.agents.checkpoint import TrainedPolicy
+    from rlexp.agents.trained_policy import TrainedPolicy
     from rlexp.api.experiments import LoadedExperiments
     from rlexp.api.runs import Run
     from rlexp.board.client.submit import Submitted
@@ -237,7 +237,7 @@ def load_policy(
         UsageError: its env cannot be made here.
 
     """
-    from rlexp.agents.checkpoint import load_trained_policy
+    from rlexp.agents.trained_policy import load_trained_policy
     from rlexp.user_code.trusted_code import TrustedCode
 
     trusted = TrustedCode.of(imports, allow_env, allow_class, allow_storage)

@@ -13,7 +13,7 @@ from rlexp.runs.record import Status, TrialRecord, read_run_record
 from rlexp.runs.rows import last_row
 
 if TYPE_CHECKING:
-    from rlexp.agents.checkpoint import TrainedPolicy
+    from rlexp.agents.trained_policy import TrainedPolicy
     from rlexp.compare.table import Results
 
 

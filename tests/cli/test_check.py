@@ -290,7 +290,7 @@ def test_explain() -> None:
     done = rlexp("explain", "num_env_runners")
     assert done.stdout.splitlines()[0] == "config.num_workers"
     assert "32 (APEX, APEX_DDPG), 2 (PPO, A2C, A3C, DDPPO, IMPALA, APPO, ARS), 10 (ES)" in " ".join(done.stdout.split())
-    assert "not supported by rlexp: LSTM" in rlexp("explain", "use_lstm").stdout
+    assert "not supported by rlexp: attention" in rlexp("explain", "use_attention").stdout
     assert "config.n_step" in rlexp("explain", "apex").stdout
     assert rlexp("explain").returncode == 0
     wrong = rlexp("explain", "num_wokers")

@@ -39,7 +39,7 @@ ENDED_OTHERWISE = {
 CLASSES = {
     "What a training returns": ("rlexp.api.runs.Run", "rlexp.api.runs.FinishedTrial"),
     "Experiments that were read": ("rlexp.api.experiments.LoadedExperiments", "rlexp.api.experiments.LoadedExperiment"),
-    "Policies": ("rlexp.agents.checkpoint.TrainedPolicy",),
+    "Policies": ("rlexp.agents.trained_policy.TrainedPolicy",),
     "Callbacks": tuple(
         f"rlexp.callbacks.{name}"
         for name in (

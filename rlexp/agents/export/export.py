@@ -16,12 +16,13 @@ from rlexp import __version__
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.evaluation import evaluation_env
 from rlexp.agents.export.onnx import Verification, Verifier, onnx_model, refuse_unplayed_actions
-from rlexp.agents.export.policy_graph import GreedyPolicy
+from rlexp.agents.export.policy_graph import GreedyPolicy, Observations, RecurrentInputs
 from rlexp.envs.action_masks import MaskedSpace
 from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.files import replace_bytes
-from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.models.memory import EpisodeMemory
+from rlexp.rollout.evaluation import ActingPolicy, memory_of
 from rlexp.runs.directories import run_of
 from rlexp.sample_batch import Array
 from rlexp.user_code.import_guard import hides_what_is_beside
@@ -67,10 +68,14 @@ def _verified(model: bytes, policy: GreedyPolicy, loaded: LoadedCheckpoint) -> V
     restored, half = policy.restored, NUM_OBSERVATIONS // 2
     env_config = evaluation_env(loaded.env_config, loaded.experiment.config.evaluation_config)
     player = restored.filters.applied_to(restored.policy)
-    played = played_observations(player, env_config, half, loaded.seed("evaluation", None))
-    space = restored.policies.observation_space
-    drawn = drawn_observations(space, NUM_OBSERVATIONS - half, loaded.seed("export", None))
-    observations = {"of its episodes": played, "drawn from the space": drawn}
+    memory = policy.exportable.memory
+    played = played_observations(player, env_config, half, loaded.seed("evaluation", None), memory)
+    space, seed = restored.policies.observation_space, loaded.seed("export", None)
+    drawn = drawn_observations(space, NUM_OBSERVATIONS - half, seed)
+    observations = {
+        "of its episodes": played,
+        "drawn from the space": drawn if memory is None else drawn_memory(drawn, memory, seed),
+    }
     refuse_unplayed_actions(policy, observations)
     return Verifier(model, policy).verify(observations)
 
@@ -99,18 +104,33 @@ LARGEST_DRAWN: Final = 1e3
 _NUM_ENVS: Final = 4
 
 
-def played_observations(policy: ActingPolicy, config: EnvConfig, number: int, seed: int) -> Array:
-    """Return observations ``[number, ...]`` from episodes that ``policy`` plays."""
+def played_observations(
+    policy: ActingPolicy, config: EnvConfig, number: int, seed: int, memory: EpisodeMemory | None = None
+) -> Observations:
+    """Return observations ``[number, ...]`` from episodes that ``policy`` plays, with what is in its ``memory``."""
     env = make_vector_env(config, _NUM_ENVS)
+    ended = np.zeros(_NUM_ENVS, bool)
+    parts: list[tuple[Array, ...]] = []
     try:
         obs, _ = env.reset(seed=seed)
-        steps = [np.array(obs)]
-        while len(steps) * _NUM_ENVS < number:
-            obs, *_ = env.step(policy.compute_actions(obs))
-            steps.append(np.array(obs))
+        told = memory_of(policy, _NUM_ENVS)
+        while len(parts) * _NUM_ENVS < number:
+            parts.append((np.array(obs), *(() if memory is None else (memory.packed(), memory.rewards.copy()))))
+            obs, rewards, terminated, truncated, _ = env.step(policy.compute_actions(obs))
+            if told is not None:
+                told.after_step(rewards, ended)
+            ended = terminated | truncated
     finally:
         env.close()
-    return np.concatenate(steps)[:number]
+    columns = [np.concatenate(column)[:number] for column in zip(*parts, strict=True)]
+    return columns[0] if memory is None else RecurrentInputs(*columns)
+
+
+def drawn_memory(obs: Array, memory: EpisodeMemory, seed: int) -> RecurrentInputs:
+    """Return observations with drawn states and rewards."""
+    rng = np.random.default_rng(seed)
+    states = rng.uniform(-1, 1, (len(obs), memory.packed_size))
+    return RecurrentInputs(obs, states.astype(np.float32), rng.standard_normal(len(obs), np.float32))
 
 
 def drawn_observations(space: gym.Space[Any], number: int, seed: int) -> Array:

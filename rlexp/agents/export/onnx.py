@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlexp.agents.export.policy_graph import GreedyPolicy
+from rlexp.agents.export.policy_graph import GreedyPolicy, Observations, RecurrentGraph
 from rlexp.errors import RlexpError
 from rlexp.models.masking import MASKED
+from rlexp.models.memory import STATE_OUT
 from rlexp.sample_batch import Array
 
 BATCH: Final = "batch"
@@ -38,6 +39,7 @@ def onnx_model(
     This is PyTorch's exporter through ``torch.export``. The older exporter needs no onnxscript, but is deprecated, and
     records only the branch that one example took. This one refuses a user's network with an ``if`` on its observations.
     """
+    sizes = ({0: torch.export.Dim(BATCH)},) * len(example)
     with _without_notes_on_packages(), torch.inference_mode():
         try:
             program = torch.onnx.export(
@@ -45,7 +47,7 @@ def onnx_model(
                 tuple(map(torch.from_numpy, example.values())),
                 input_names=list(example),
                 output_names=list(output_names),
-                dynamic_shapes=({0: torch.export.Dim(BATCH)},) * len(example),
+                dynamic_shapes=(sizes,) if isinstance(graph, RecurrentGraph) else sizes,
                 dynamo=True,
                 verbose=False,
             )
@@ -136,7 +138,7 @@ class Verifier:
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._policy = policy
 
-    def verify(self, observations: Mapping[str, Array]) -> Verification:
+    def verify(self, observations: Mapping[str, Observations]) -> Verification:
         """Return how near the model is to the policy; raises ExportError if it differs.
 
         ``observations [N, ...]`` are in sets by their source; each set has its own tolerance.
@@ -145,10 +147,12 @@ class Verifier:
         for source, obs in observations.items():
             actions, *outputs = self._computed(obs)
             ours = self._policy.outputs(obs)
+            agree = self._agree(actions, self._policy.actions_by(ours[0]))
             for name, computed, expected in zip(self._policy.output_names[1:], outputs, ours, strict=True):
-                differences.append(_difference(name, source, computed, expected))
+                rows = agree if name == STATE_OUT else slice(None)  # a state may have the action in it
+                differences.append(_difference(name, source, computed[rows], expected[rows]))
             differences.append(self._check_choice(source, actions, outputs[0]))
-            num_other += self._num_other_actions(actions, self._policy.actions_by(ours[0]))
+            num_other += int(np.count_nonzero(~agree))
         return Verification(
             {source: len(obs) for source, obs in observations.items()},
             max(differences),
@@ -157,7 +161,7 @@ class Verifier:
             _forms(self._session.get_outputs()),
         )
 
-    def _computed(self, obs: Array) -> list[Array]:
+    def _computed(self, obs: Observations) -> list[Array]:
         """Return the model's outputs for ``obs [N, ...]``, computed in batches of different sizes."""
         try:
             parts = [self._session.run(None, self._policy.inputs_of(batch)) for batch in _batches(obs)]
@@ -177,14 +181,15 @@ class Verifier:
             raise _another_policy("actions", source, "they do not belong to the best outputs")
         return 0.0
 
-    def _num_other_actions(self, actions: Array, expected: Array) -> int:
+    def _agree(self, actions: Array, expected: Array) -> Array:
+        """Return for which observations ``[N]`` the same action is chosen; continuous ones are compared as outputs."""
         if not self._policy.chooses_numbers:
-            return 0
-        differs = (actions != expected).reshape(len(actions), -1)
-        return int(differs.any(axis=1).sum())
+            return np.ones(len(actions), bool)
+        agree: Array = (actions == expected).reshape(len(actions), -1).all(axis=1)
+        return agree
 
 
-def refuse_unplayed_actions(policy: GreedyPolicy, observations: Mapping[str, Array]) -> None:
+def refuse_unplayed_actions(policy: GreedyPolicy, observations: Mapping[str, Observations]) -> None:
     """Raise ExportError if the exported ``policy`` acts differently from its evaluations.
 
     The Verifier compares the model with the exported form, so it would not see this. An agent of a package may mask
@@ -201,7 +206,7 @@ def refuse_unplayed_actions(policy: GreedyPolicy, observations: Mapping[str, Arr
         )
 
 
-def _batches(obs: Array) -> Iterator[Array]:
+def _batches(obs: Observations) -> Iterator[Observations]:
     start = 0
     sizes = iter(BATCH_SIZES)
     while start < len(obs):

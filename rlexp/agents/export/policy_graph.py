@@ -16,11 +16,36 @@ from rlexp.envs.make import action_grid
 from rlexp.envs.native_vectors import ACTION_MASK
 from rlexp.envs.registry import EnvConfig
 from rlexp.envs.spaces import ActionBounds, is_continuous
+from rlexp.models.memory import STATE_IN
 from rlexp.rollout.filters import LARGEST_DEVIATION, SMALLEST_SCALE, Moments
 from rlexp.sample_batch import Array
 
 INPUT: Final = "obs"
 """The name of the graph's input."""
+REWARD: Final = "reward"
+"""The name of its input of the rewards of the actions before, if it sees them."""
+
+
+@dataclass(frozen=True)
+class RecurrentInputs:
+    """Observations, and what a recurrent policy remembers as it sees each of them."""
+
+    obs: Array
+    """``[N, ...]``."""
+    states: Array
+    """``[N, S]``, as EpisodeMemory packs them."""
+    rewards: Array
+    """``[N]``, of the actions before."""
+
+    def __len__(self) -> int:
+        return len(self.obs)
+
+    def __getitem__(self, rows: slice) -> RecurrentInputs:
+        return RecurrentInputs(self.obs[rows], self.states[rows], self.rewards[rows])
+
+
+Observations = Array | RecurrentInputs
+"""What a policy acts on; only recurrent ones remember something."""
 
 
 class _Standardised(nn.Module):
@@ -116,9 +141,9 @@ class PolicyGraph(nn.Module):
         self.network = network
         self.env_actions = env_actions.as_module()
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        """Return the actions, and then the outputs."""
-        actions, *outputs = self.network(self.standardised(obs))
+    def forward(self, obs: Tensor, *memory: Tensor) -> tuple[Tensor, ...]:
+        """Return the actions, and then the outputs; a recurrent network also sees its ``memory``."""
+        actions, *outputs = self.network(self.standardised(obs), *memory)
         return self.env_actions(actions), *outputs
 
 
@@ -132,6 +157,26 @@ class MaskedGraph(nn.Module):
     def forward(self, obs: Tensor, action_mask: Tensor) -> tuple[Tensor, ...]:
         """Return the actions, and then the outputs."""
         outputs: tuple[Tensor, ...] = self.of_rows(torch.cat([obs.flatten(1), action_mask.to(obs.dtype)], dim=1))
+        return outputs
+
+
+class RecurrentGraph(nn.Module):
+    """Maps the inputs of a recurrent policy to what a PolicyGraph returns, with the next states at the end.
+
+    They are observations, action masks if there are any, states, and rewards if the network sees them.
+    """
+
+    def __init__(self, graph: PolicyGraph, has_masks: bool) -> None:
+        super().__init__()
+        self.of_rows = graph
+        self._has_masks = has_masks
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the actions, the outputs, and the states after them."""
+        obs, *others = inputs
+        if self._has_masks:
+            obs = torch.cat([obs.flatten(1), others.pop(0).to(obs.dtype)], dim=1)
+        outputs: tuple[Tensor, ...] = self.of_rows(obs, *others)
         return outputs
 
 
@@ -160,34 +205,57 @@ class GreedyPolicy:
         """Whether actions are chosen from a finite set."""
         return not is_continuous(self.restored.policies.action_space)
 
-    def graph(self) -> PolicyGraph | MaskedGraph:
+    def graph(self) -> PolicyGraph | MaskedGraph | RecurrentGraph:
         """Return the policy as one torch module, which takes ``inputs_of`` observations."""
         moments = self.restored.filters.of_evaluations()
         graph = PolicyGraph(self.exportable.network, moments, self.env_actions).eval()
-        return MaskedGraph(graph).eval() if self.restored.policies.masking is not None else graph
+        has_masks = self.restored.policies.masking is not None
+        if self.exportable.memory is not None:
+            return RecurrentGraph(graph, has_masks).eval()
+        return MaskedGraph(graph).eval() if has_masks else graph
 
     def example(self, num_rows: int) -> dict[str, Array]:
         """Return the graph's inputs for observations ``[num_rows, ...]`` of zeros, of the type that the env gives."""
         space = self.restored.policies.observation_space
-        return self.inputs_of(np.zeros((num_rows, *(space.shape or ())), space.dtype))
+        obs, memory = np.zeros((num_rows, *(space.shape or ())), space.dtype), self.exportable.memory
+        if memory is None:
+            return self.inputs_of(obs)
+        zeros = np.zeros((num_rows, memory.packed_size), np.float32), np.zeros(num_rows, np.float32)
+        return self.inputs_of(RecurrentInputs(obs, *zeros))
 
-    def inputs_of(self, obs: Array) -> dict[str, Array]:
+    def inputs_of(self, obs: Observations) -> dict[str, Array]:
         """Return the inputs of the graph for ``obs [B, ...]``, by name: action masks have an input of their own."""
         space = self.restored.policies.observation_space
+        if isinstance(obs, RecurrentInputs):
+            assert self.exportable.memory is not None
+            has_reward = self.exportable.memory.previous_step.has_reward
+            return {
+                **self.inputs_of(obs.obs),
+                STATE_IN: obs.states,
+                **({REWARD: obs.rewards.astype(np.float32)} if has_reward else {}),
+            }
         if not isinstance(space, MaskedSpace):
             return {INPUT: obs}
         observations, allowed = space.parts(obs)
         return {INPUT: observations, ACTION_MASK: allowed.astype(np.int8)}
 
-    def played_actions(self, obs: Array) -> Array:
+    def played_actions(self, obs: Observations) -> Array:
         """Return the env's actions ``[B, ...]`` in evaluations, for ``obs [B, ...]``."""
         player = self.restored.filters.applied_to(self.restored.policy)
-        return self.env_actions.taken(player.compute_actions(obs))
+        return self.env_actions.taken(player.compute_actions(self._seen(obs)))
 
-    def outputs(self, obs: Array) -> tuple[Array, ...]:
+    def outputs(self, obs: Observations) -> tuple[Array, ...]:
         """Return the outputs that decide exported actions."""
-        moments = self.restored.filters.of_evaluations()
-        return self.exportable.outputs(obs if moments is None else moments.standardise(obs))
+        moments, seen = self.restored.filters.of_evaluations(), self._seen(obs)
+        return self.exportable.outputs(seen if moments is None else moments.standardise(seen))
+
+    def _seen(self, obs: Observations) -> Array:
+        """Return the observations alone; the policy's memory goes on from what is remembered."""
+        if not isinstance(obs, RecurrentInputs):
+            return obs
+        assert self.exportable.memory is not None
+        self.exportable.memory.unpack(obs.states, obs.rewards)
+        return obs.obs
 
     def actions_by(self, outputs: Array) -> Array:
         """Return the env's actions ``[B, ...]`` for ``outputs``, the first of the graph's arrays."""

@@ -11,9 +11,10 @@ import pytest
 from gymnasium.spaces import Box
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, TrainedPolicy, evaluate_checkpoint
+from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, evaluate_checkpoint
 from rlexp.agents.export.export import export_checkpoint
 from rlexp.agents.registry import agent_class
+from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.errors import UsageError

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import rlexp
-from rlexp.agents.checkpoint import LoadedCheckpoint, TrainedPolicy
+from rlexp.agents.checkpoint import LoadedCheckpoint
+from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.envs.make import make_vector_env
 from rlexp.errors import CheckpointError, ResumeError, UsageError
 from tests.unit.agents.sampled_env import NUM_STEPS, OBSERVATIONS, SampledEnv, fill_weights, saved_checkpoint

@@ -249,9 +249,9 @@ def test_find_keys_by_any_name(name: str, found: list[str]) -> None:
 
 
 def test_find_old_key() -> None:
-    gone = find_old_key("model.use_lstm")
+    gone = find_old_key("model.use_attention")
     assert gone is not None
-    assert (gone.dotted, gone.says) == ("config.model.use_lstm", "is not supported by rlexp: LSTM models")
+    assert (gone.dotted, gone.says) == ("config.model.use_attention", "is not supported by rlexp: attention models")
     assert find_old_key("nothing") is None
     assert nearest_key("num_wokers") == "num_workers"
 

@@ -18,6 +18,7 @@ from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.export.export import NUM_OBSERVATIONS, drawn_observations
 from rlexp.agents.export.onnx import ExportError, Verifier, onnx_model
 from rlexp.agents.export.policy_graph import GreedyPolicy
+from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.cli import app
 from tests.lab.envs import PIXEL_ENV
 from tests.unit.agents.export.checkpoints import MATCHING_ENV, saved_checkpoint
@@ -204,6 +205,35 @@ def test_a_model_takes_any_number_of_rows(run: str, env: str, model: dict[str, A
     content = onnx_model(policy.graph(), policy.example(2), policy.output_names, {})
     verified = Verifier(content, policy).verify(observations(policy))
     assert verified.num_other_actions is None if run == "PPO" else verified.num_other_actions == 0
+
+
+def test_a_recurrent_model_takes_a_state_and_returns_the_next(tmp_path: Path) -> None:
+    import onnxruntime
+
+    sees = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+    model = {"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 3, **sees}
+    config = {"env_config": {"space": "multi-discrete"}, "model": model, "observation_filter": "MeanStdFilter"}
+    path = saved_checkpoint(tmp_path, "PPO", MATCHING_ENV, config)
+    file = tmp_path / "policy.onnx"
+    done = CliRunner().invoke(app, ["export", str(path), "--onnx", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    assert [each["name"] for each in printed["inputs"]] == ["obs", "state_in", "reward"]
+    assert printed["outputs"][-1]["name"] == "state_out"
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    policy = TrainedPolicy(LoadedCheckpoint.load(path), False, 0)
+    (rows, size), state, reward = printed["inputs"][1]["shape"], None, 0.0
+    states, rng = np.zeros((1, size), np.float32), np.random.default_rng(0)
+    assert rows == "batch"
+    for _ in range(4):
+        obs = rng.standard_normal((1, printed["inputs"][0]["shape"][1]), np.float32)
+        actions, *_, states = session.run(
+            None, {"obs": obs, "state_in": states, "reward": np.array([reward], np.float32)}
+        )
+        action, state = policy.act(obs[0], state, reward=reward)
+        np.testing.assert_allclose(actions[0], action, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(states[0], state, rtol=1e-4, atol=1e-5)
+        reward = float(rng.standard_normal())
 
 
 def test_ppo_with_several_choices(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_graph_equals_evaluation(case: str, tmp_path: Path) -> None:
     player = restored.filters.applied_to(restored.policy)
     played = played_observations(player, loaded.env_config, 20, seed=1)
     drawn = drawn_observations(restored.policies.observation_space, 20, seed=2)
+    assert isinstance(played, np.ndarray)
     for obs in (played, drawn):
         actions, *outputs = computed(policy, obs)
         for array, expected in zip(outputs, policy.outputs(obs), strict=True):

@@ -31,11 +31,27 @@ def test_flat_keys_of_the_first_a3c() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "feature"), [("use_lstm: true", "LSTM models"), ("reward_filter: MeanStdFilter", "filters of rewards")]
+    ("keys", "feature"),
+    [("model: {use_attention: true}", "attention models"), ("reward_filter: MeanStdFilter", "filters of rewards")],
 )
 def test_flat_keys_that_ask_for_what_is_not_here(keys: str, feature: str) -> None:
     ((_, message, _),) = problems(planned, experiment("A3C", keys))
-    assert message == f"config.{keys.partition(':')[0]}: rlexp does not support {feature}"
+    assert message.endswith(f": rlexp does not support {feature}")
+
+
+@pytest.mark.parametrize("run", ["A2C", "A3C", "APPO", "IMPALA", "PG", "PPO", "DDPPO"])
+def test_keys_of_an_lstm_of_every_age(run: str) -> None:
+    model = "use_lstm: true, lstm_cell_size: 32, max_seq_len: 30, lstm_use_prev_action_reward: true"
+    found = config_of(planned(experiment(run, f"model: {{{model}}}"))).model
+    assert (found.use_lstm, found.lstm_cell_size, found.sequence_length) == (True, 32, 30)
+    assert found.lstm_use_prev_action
+    assert found.lstm_use_prev_reward
+    plan = planned(experiment(run, "use_lstm: true, model: {vf_share_layers: false}"))
+    assert config_of(plan).model.use_lstm
+    assert ("config.use_lstm is config.model.use_lstm now") in messages(plan)
+    alone = planned(experiment(run, "model: {max_seq_len: 5}"))
+    assert config_of(alone).model.sequence_length is None
+    assert any(message.startswith("config.model.max_seq_len has no effect") for message in messages(alone))
 
 
 def test_batch_size_of_other_agents_is_unknown() -> None:

@@ -153,7 +153,11 @@ class TestNames:
 
     def test_allow_unknown_refuses_missing_features(self, load: Load) -> None:
         assert problems(load, "model: {use_lstm: true}", allow_unknown=True) == [
-            ("f.yaml:5:20", "config.model.use_lstm: rlexp does not support LSTM models", None)
+            (
+                "f.yaml:5:20",
+                "config.model.use_lstm: rlexp does not support LSTM models with this agent",
+                "A2C, A3C, APPO, IMPALA, PG and PPO have them",
+            )
         ]
 
     @pytest.mark.parametrize("name", ["apex", "APEX_DQN", "ApexDQN", "ApexTrainer"])
