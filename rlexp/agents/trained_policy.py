@@ -163,9 +163,9 @@ class TrainedPolicy:
         shape = len(prepared), memory.packed_size
         given = np.zeros(shape, np.float32) if states is None else np.asarray(states)
         if given.shape != shape or given.dtype != np.float32:
-            found = f"shape {given.shape} and dtype {given.dtype}"
+            expected = f"{memory.packed_size} numbers for each observation, float32"
             hint = "give what act returned for the observation before, or None as an episode starts"
-            raise UsageError(f"state: expected shape {shape} and dtype float32, given {found}", hint)
+            raise UsageError(f"state: expected {expected}; given shape {given.shape[1:]}, {given.dtype}", hint)
         memory.unpack(given, np.broadcast_to(np.asarray(rewards, np.float32), len(prepared)))
         actions = self._act(prepared)
         return actions, memory.packed()
