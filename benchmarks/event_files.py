@@ -44,7 +44,8 @@ def write_events(path: Path, scalars: int) -> None:
 
 def rlexp_table() -> Reader:
     """What ``rlexp logs`` does: figures and curves, in bounded memory."""
-    from rlexp.compare.event_files import Summary, find_runs, read_run
+    from rlexp.compare.event_files.gathering import Summary
+    from rlexp.compare.event_files.runs import find_runs, read_run
 
     def read(path: str) -> int:
         contents = read_run(find_runs([Path(path)])[0], Summary, lambda tag: True)
@@ -55,7 +56,8 @@ def rlexp_table() -> Reader:
 
 def rlexp_points() -> Reader:
     """What ``rlexp logs --csv`` does before it prints: all points in memory."""
-    from rlexp.compare.event_files import Series, find_runs, read_run
+    from rlexp.compare.event_files.gathering import Series
+    from rlexp.compare.event_files.runs import find_runs, read_run
 
     def read(path: str) -> int:
         contents = read_run(find_runs([Path(path)])[0], Series, lambda tag: True)

@@ -8,10 +8,9 @@ from types import MappingProxyType
 
 from rlexp.config.command_line import Override
 from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
-from rlexp.config.keys.experiment import NUM_SEEDS
+from rlexp.config.keys.experiment import NUM_SEEDS, TRACKERS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.search import SchedulerConfig
-from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.reference import hints
 from rlexp.config.rllib.ages import Age, leave_out_ignored, use_defaults
 from rlexp.config.rllib.dating import Dating, dated, report_stale_keys, report_undecided

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.experiment import Experiment
+from rlexp.config.keys.experiment import Experiment, TrackerName
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
-from rlexp.config.keys.tracking import TrackerName
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart
 from rlexp.config.parsed_experiment import ParsedExperiment

@@ -19,7 +19,7 @@ from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
 from rlexp.config.rllib.names import old_groups
-from rlexp.config.space.samplers import GRID
+from rlexp.config.space.domains import GRID
 from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError

@@ -18,7 +18,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlexp.config.keys.common import ActionScaling, CommonConfig, PlayableActions
-from rlexp.config.keys.entry_points import PackageEntry
 from rlexp.config.keys.env_ids import (
     BULLET_IDS,
     ENVPOOL,
@@ -33,7 +32,7 @@ from rlexp.config.keys.env_ids import (
     is_of_ale,
 )
 from rlexp.config.keys.model import ATARI_DIM
-from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules, modules_of
+from rlexp.config.keys.user_code import NO_MODULES, PackageEntry, UserClass, UserModules, modules_of
 from rlexp.errors import UsageError
 from rlexp.user_code import classes
 

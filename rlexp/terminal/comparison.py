@@ -13,8 +13,7 @@ from typing import Any, Final
 from rlexp.compare.comparison import ComparedGroup, ComparedTrial, Comparison
 from rlexp.compare.curve import unit_of
 from rlexp.compare.importance import METHOD, Importance, KeyImportance
-from rlexp.compare.report import write_picture
-from rlexp.compare.report.page import write_report
+from rlexp.compare.report import write_picture, write_report
 from rlexp.compare.scoring import UnscoredGroup
 from rlexp.compare.sweep import SweepResults
 from rlexp.errors import Notice

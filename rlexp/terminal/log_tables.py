@@ -12,7 +12,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Final, TextIO
 
-from rlexp.compare.event_files import AtStep, Figures, LogRun, RunContents, Summary
+from rlexp.compare.event_files.gathering import AtStep, Figures, Summary
+from rlexp.compare.event_files.runs import LogRun, RunContents
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import BOLD, aligned, painted
 from rlexp.text import BLOCKS, CUT, MISSING, duration, heights

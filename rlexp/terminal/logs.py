@@ -17,19 +17,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from rlexp.compare.event_files import (
-    AtStep,
-    Figures,
-    Follower,
-    LogGatherer,
-    LogRun,
-    RunContents,
-    Series,
-    Summary,
-    TagGlobs,
-    find_runs,
-    read_run,
-)
+from rlexp.compare.event_files.gathering import AtStep, Figures, LogGatherer, Series, Summary
+from rlexp.compare.event_files.runs import Follower, LogRun, RunContents, TagGlobs, find_runs, read_run
 from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.sample_batch import Array

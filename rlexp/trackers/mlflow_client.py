@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from rlexp.config.keys.tracking import DEFAULT_PROJECT
+from rlexp.config.keys.experiment import DEFAULT_PROJECT
 from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.runs.record import Status

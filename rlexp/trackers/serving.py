@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import psutil
 
-from rlexp.config.keys.tracking import TrackerName
+from rlexp.config.keys.experiment import TrackerName
 from rlexp.errors import UsageError
 from rlexp.files import read_regular
 from rlexp.processes.child import Message, Send, answer

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rlexp.cluster.room.machine import is_installed, missing_tracker
-from rlexp.config.keys.tracking import TrackerName
+from rlexp.config.keys.experiment import TrackerName
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import UsageError
 from rlexp.files import plain

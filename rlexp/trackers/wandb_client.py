@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 
 import wandb
 
-from rlexp.config.keys.tracking import DEFAULT_PROJECT
+from rlexp.config.keys.experiment import DEFAULT_PROJECT
 from rlexp.errors import UsageError
 from rlexp.processes.threads import without_current_folder
 from rlexp.runs.record import Status

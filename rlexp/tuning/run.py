@@ -25,11 +25,10 @@ from rlexp.board.trainer.trial import (
 )
 from rlexp.cluster.environment import AUTH_MODE, named_modules, named_packages, refuse_full_disk, runtime_env
 from rlexp.cluster.joined import JoinedRay
-from rlexp.cluster.own import OwnRay
 from rlexp.cluster.probe import ClusterReport, Question, ask_for_bundles, probe_cluster
 from rlexp.cluster.room.fit import all_fit, check_fits, number_that_fit, wait_for_room
 from rlexp.cluster.room.machine import Cluster, this_machine
-from rlexp.cluster.session import RayStartError, RayStoppedError, Session, exit_without_ray
+from rlexp.cluster.session import OwnRay, RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import only_sweep

@@ -14,8 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.tracking import TrackConfig
+from rlexp.config.keys.experiment import Experiment, TrackConfig
 from rlexp.config.plan import Plan
 from rlexp.errors import Notice
 from rlexp.files import parse_json, read_regular, replace_json

@@ -11,13 +11,13 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (77, 10_060),
-    "api": (8, 1_460),
+    "agents": (76, 9_750),
+    "api": (8, 1_430),
     "board": (42, 9_250),
-    "cluster": (23, 4_240),
-    "commands": (14, 3_450),
-    "compare": (22, 4_630),
-    "config": (65, 12_500),
+    "cluster": (22, 4_230),
+    "commands": (14, 3_410),
+    "compare": (20, 4_580),
+    "config": (62, 12_390),
     "envs": (14, 3_350),
     "models": (17, 2_750),
     "optimizers": (10, 2_100),
@@ -26,9 +26,9 @@ BUDGETS = {
     "rollout": (18, 4_100),
     "runs": (15, 3_570),
     "search": (14, 3_560),
-    "terminal": (18, 4_290),
+    "terminal": (18, 4_270),
     "trackers": (6, 1_030),
-    "tuning": (13, 3_160),
+    "tuning": (13, 3_140),
     "user_code": (6, 870),
 }
 """The most files and lines of a room.

@@ -114,7 +114,7 @@ WALKS: Mapping[str, Sequence[Station]] = {
         Station("runs/checkpoints/trial.py", "write_checkpoint"),
         Station("tuning/tune_callbacks.py", "TrialEvents.on_result"),
         Station("runs/run_directory.py", "RunDirectory.trial_status"),
-        Station("cluster/own.py"),
+        Station("cluster/session.py"),
         Station("tuning/run.py"),
         Station("commands/answers.py"),
     ),

@@ -16,7 +16,8 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.util.tensor_util import make_ndarray
 
-from rlexp.compare.event_files import RunContents, Series, find_runs, read_run
+from rlexp.compare.event_files.gathering import Series
+from rlexp.compare.event_files.runs import RunContents, find_runs, read_run
 
 Point = tuple[int, float, str]
 """Step, wall time, and the value as text, for NaN does not equal itself."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from rlexp.board.messages.tasks import MAX_BLOB_BYTES, Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.task import board_keys_of, joinable_trial, new_task_id, submitted_plan
-from rlexp.config.keys.tracking import TrackConfig
+from rlexp.config.keys.experiment import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps

@@ -21,13 +21,13 @@ from rlexp.config.keys.apex import ApexExperiment
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.ddpg import ApexDDPGExperiment, DDPGExperiment, TD3Experiment
 from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
-from rlexp.config.keys.entry_points import PackageEntry, entry_points
 from rlexp.config.keys.evolution import ARSExperiment, ESExperiment
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.impala import APPOExperiment, IMPALAExperiment
 from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment
 from rlexp.config.keys.sac import SACExperiment
+from rlexp.config.keys.user_code import PackageEntry, entry_points
 from rlexp.errors import UsageError
 
 GROUP: Final = "rlexp.agents"

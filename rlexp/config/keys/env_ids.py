@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from rlexp.config.keys.entry_points import PackageEntry, entry_points
+from rlexp.config.keys.user_code import PackageEntry, entry_points
 
 GROUP: Final = "rlexp.envs"
 

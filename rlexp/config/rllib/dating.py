@@ -25,7 +25,7 @@ from rlexp.config.rllib.ages import (
     unused_if_stale,
 )
 from rlexp.config.rllib.names import absent_keys, choices_of
-from rlexp.config.space.samplers import GRID
+from rlexp.config.space.domains import GRID
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, dotted, shown_key, written
 

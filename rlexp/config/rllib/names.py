@@ -25,7 +25,7 @@ from rlexp.config.keys.key_table import (
     nested_keys_of_config,
 )
 from rlexp.config.keys.metrics import SHORT_NAMES, current_metric
-from rlexp.config.space.samplers import EVAL, FREE_FORM, GRID, MAX_LENGTH, SAMPLERS
+from rlexp.config.space.domains import EVAL, FREE_FORM, GRID, MAX_LENGTH, SAMPLERS
 from rlexp.config.translation import Translation, leaves
 from rlexp.config.yaml.nodes import Finding, Node, dotted, read_yaml_1_1, shown, shown_key
 

@@ -17,8 +17,9 @@ import pytest
 from rlexp.errors import UsageError
 from rlexp.processes.family import PREFIX, SESSION
 from rlexp.runs.record import Status
-from rlexp.trackers import Trackers, trackers
+from rlexp.trackers import trackers
 from rlexp.trackers import trackers as tracker_process
+from rlexp.trackers.trackers import Trackers
 from tests.lab.trials import Notes, needs_mlflow, needs_wandb, one_trial, result_row, tracked_scene, wandb_logs
 
 pytestmark = pytest.mark.usefixtures("no_account")

@@ -10,7 +10,7 @@ import pytest
 from rlexp.errors import UsageError
 from rlexp.runs.checkpoints.trial import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
-from rlexp.trackers import Trackers
+from rlexp.trackers.trackers import Trackers
 from tests.lab.trials import (
     Notes,
     WandbLog,

@@ -17,7 +17,7 @@ from rlexp.board.messages.tasks import Task
 from rlexp.board.task import joinable_trial
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.commands import completion
-from rlexp.config.keys import agents, entry_points
+from rlexp.config.keys import agents, user_code
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, built_in_base, experiment_class, find_agent
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
@@ -42,13 +42,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def into_site(**parts: Any) -> None:
         install_agent(site, **parts)
         monkeypatch.syspath_prepend(str(site))
-        monkeypatch.setattr(entry_points, "INSTALLED_IN", (str(site),))
+        monkeypatch.setattr(user_code, "INSTALLED_IN", (str(site),))
 
     yield into_site
     for name in set(sys.modules) - before:
         if name.startswith("twice_dqn"):
             del sys.modules[name]
-    for cached in (entry_points._entry_points, agents.experiment_of, key_table):
+    for cached in (user_code._entry_points, agents.experiment_of, key_table):
         cached.cache_clear()
 
 
@@ -153,8 +153,8 @@ def test_another_spelling_of_its_name_makes_no_second_package(install: Install, 
 
 
 def test_packages_of_the_current_folder_are_not_installed() -> None:
-    assert not {"", str(Path.cwd())} & set(entry_points.INSTALLED_IN)
-    assert entry_points.INSTALLED_IN
+    assert not {"", str(Path.cwd())} & set(user_code.INSTALLED_IN)
+    assert user_code.INSTALLED_IN
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_it_trains_and_its_checkpoint_is_read_back(
     metadata = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
     path = agent.save(tmp_path / "checkpoint_000001", metadata)
     agent.stop()
-    monkeypatch.setattr(entry_points, "INSTALLED_IN", ())
+    monkeypatch.setattr(user_code, "INSTALLED_IN", ())
     with pytest.raises(CheckpointError, match="is of the agent TwiceDQN, which is not installed here"):
         LoadedCheckpoint.load(path)
     install()

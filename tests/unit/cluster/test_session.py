@@ -25,9 +25,8 @@ from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined
 
 from rlexp.cluster import environment as user_code
 from rlexp.cluster.environment import auth_modes, runtime_env, sent_modules, set_ray_environment
-from rlexp.cluster.own import OwnRay
 from rlexp.cluster.quick_start.raylet import job_without_folders
-from rlexp.cluster.session import OWN, Joining, RayStartError, RayStoppedError, choose
+from rlexp.cluster.session import OWN, Joining, OwnRay, RayStartError, RayStoppedError, choose
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import UsageError
 
@@ -161,7 +160,7 @@ def test_session_is_abandoned_while_a_call_does_not_end(monkeypatch: pytest.Monk
 def test_ray_that_does_not_start_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     unblocked = threading.Event()
     monkeypatch.setattr("ray.init", lambda **options: unblocked.wait(TIMEOUT_S))
-    monkeypatch.setattr("rlexp.cluster.own.START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlexp.cluster.session.START_TIMEOUT_S", 0.1)
     monkeypatch.setattr("rlexp.processes.threads.LEAVE_TIMEOUT_S", 0.01)
     session = OwnRay(1, 0, debug=False)
     with pytest.raises(RayStartError, match=r"^Ray did not start within 0\.1 s$"), session:

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from rlexp.api.runs import Run
-from rlexp.compare.notebook_html import MOST_CURVES, NotebookCurve, html_curves, html_table
-from rlexp.compare.table import read_results
+from rlexp.compare.table import MOST_CURVES, NotebookCurve, html_curves, html_table, read_results
 from tests.lab.run_folders import MadeTrial, make_run
 
 EVIL = "<script>alert(1)</script>"

@@ -22,9 +22,8 @@ import pytest
 
 from rlexp.compare.comparison import Comparison, compare_groups
 from rlexp.compare.curve import CurveAxis
-from rlexp.compare.report import write_picture
-from rlexp.compare.report.page import _LARGEST_BYTES, report_page, write_report
-from rlexp.compare.report.sweep_charts import MOST_DRAWN
+from rlexp.compare.report import _LARGEST_BYTES, report_page, write_picture, write_report
+from rlexp.compare.sweep_charts import MOST_DRAWN
 from rlexp.errors import UsageError
 from rlexp.runs.record import Status
 from tests.lab.run_folders import MadeTrial, configuration, ended_early, make_run, make_sweep, write_resolved
@@ -188,7 +187,7 @@ def test_report_loads_nothing_and_has_no_scripts(tmp_path: Path) -> None:
                 assert str(value).startswith("data:video/mp4;base64,")
     [policy] = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     assert str(policy).startswith("default-src 'none'")
-    css = (Path(__file__).parents[3] / "rlexp/compare/report/style.css").read_text()
+    css = (Path(__file__).parents[3] / "rlexp/compare/templates/style.css").read_text()
     assert "url(" not in css
     assert "@import" not in css
 

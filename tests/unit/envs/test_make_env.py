@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from rlexp.config.keys import entry_points
-from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
+from rlexp.config.keys import user_code
+from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import registry
 from rlexp.envs.make import make_env, make_vector_env
@@ -68,10 +68,10 @@ def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     install(tmp_path / "site", "labyrinth", ENTRY_POINTS)
     (tmp_path / "site" / "labyrinth_code.py").write_text(CODE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    monkeypatch.setattr(entry_points, "INSTALLED_IN", (str(tmp_path / "site"),))
+    monkeypatch.setattr(user_code, "INSTALLED_IN", (str(tmp_path / "site"),))
     monkeypatch.delitem(sys.modules, "labyrinth_code", raising=False)
     registry._loaded.cache_clear()
-    entry_points._entry_points.cache_clear()
+    user_code._entry_points.cache_clear()
     yield tmp_path / "site"
     gym.registry.pop("labyrinths/Large-v0", None)
 

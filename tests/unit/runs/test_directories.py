@@ -12,8 +12,8 @@ from typing import Self
 
 import pytest
 
-from rlexp.cluster.own import OwnRay
 from rlexp.cluster.pool.pool import InlineTaskPool
+from rlexp.cluster.session import OwnRay
 from rlexp.compare.run_listing import found_at
 from rlexp.errors import TrialError
 from rlexp.processes.locks import RunLock

@@ -26,7 +26,7 @@ from rlexp.config.keys.pqn import PQNConfig
 from rlexp.config.keys.sac import SACConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
-from rlexp.config.space.samplers import GRID, PYTHON_KEYS, SAMPLERS
+from rlexp.config.space.domains import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.errors import ConfigError, Notice, Problem, RlexpError, UsageError
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS

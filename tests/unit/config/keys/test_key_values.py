@@ -25,11 +25,11 @@ from rlexp.cluster.room import machine
 from rlexp.cluster.room.machine import check_requirements
 from rlexp.commands.options import SchedulerName, SearcherName, Tracking
 from rlexp.commands.requests import track_flags
+from rlexp.config.keys.experiment import TRACKERS
 from rlexp.config.keys.fields import ConvFilter, KeyGroup
 from rlexp.config.keys.key_table import expectation
 from rlexp.config.keys.model import misfit, sides_before_last
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
-from rlexp.config.keys.tracking import TRACKERS
 from rlexp.config.keys.user_code import UserClass, UserClasses
 from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
 from rlexp.config.reference.json_schema import experiment_schema

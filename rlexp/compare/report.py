@@ -1,11 +1,14 @@
-"""The page of a report: ``page.html``, filled with a comparison, its charts, where its runs ran, and videos.
+"""The report of a comparison: one HTML file that needs no other file and no script, or a PNG of its curves.
 
-The page has the newest video of each compared trial, inside it if it is small, else as a link.
+``page.html`` of ``templates`` is filled with a comparison, its charts, where its runs ran, and the newest video of each
+trial, inside it if it is small, else as a link. The PNG needs the extra ``[plot]``.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib.util
+import io
 import os
 import shlex
 from dataclasses import dataclass, replace
@@ -15,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from rlexp import __version__
+from rlexp.compare.charts import CurvesChart, axes_of, colour_class, dashes, place, scores_frame
 from rlexp.compare.comparison import ComparedTrial, Comparison
-from rlexp.compare.report.charts import CurvesChart, axes_of, colour_class, dashes, place, scores_frame
-from rlexp.compare.report.sweep_charts import SweepSection
+from rlexp.compare.curve import CurveAxis, unit_of
+from rlexp.compare.sweep_charts import SweepSection
 from rlexp.errors import UsageError
-from rlexp.files import read_regular, replace_text
+from rlexp.files import read_regular, replace_bytes, replace_text
 from rlexp.metrics import RESAMPLES
+from rlexp.processes.threads import without_current_folder
 from rlexp.runs.record import RunRecord
 from rlexp.runs.trial_files import FOLDER
 from rlexp.text import MISSING, count, decimal, duration, exact, percent, score, value_words
@@ -123,7 +128,7 @@ def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # only a command that writes a report needs it
 
     environment = Environment(
-        loader=PackageLoader("rlexp.compare", "report"),
+        loader=PackageLoader("rlexp.compare", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_printable,
@@ -175,3 +180,55 @@ def _facts(record: RunRecord) -> dict[str, str]:
     if isinstance(record.command, list):
         shown["command"] = shlex.join(map(str, record.command))
     return shown
+
+
+_COLOURS: Final = ("#0072b2", "#c65a00", "#00805a", "#b0428a", "#8a6d00", "#3d8fc4", "#b3261e", "#5c5c5c")
+_DASHES: Final = ("-", "--", ":", "-.")
+_INCHES: Final = (12.0, 5.0)
+_DOTS_PER_INCH: Final = 150
+_MOST_NAMED: Final = 12
+"""More groups than these get no legend: it would cover their curves."""
+
+
+def write_picture(comparison: Comparison, path: Path) -> None:
+    """Write the curve of each group over env steps and over time; raises UsageError if it cannot be written."""
+    if importlib.util.find_spec("matplotlib") is None:
+        hint = "pip install 'rlexp[plot]'; --html draws the same curves without it"
+        raise UsageError("--png needs matplotlib, which is not installed", hint)
+    with without_current_folder():  # matplotlib obeys a matplotlibrc there
+        from matplotlib.figure import Figure  # its object interface: no display, no state
+
+    axes_drawn = axes_of(comparison)
+    figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
+    for axes, axis in zip(figure.subplots(1, len(axes_drawn), sharey=True), axes_drawn, strict=True):
+        _draw(axes, comparison, axis)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel(_literal(comparison.metric))
+    figure.suptitle(_literal(f"{comparison.title}\n{comparison.what_curves_show}"))
+    if len(comparison.groups) <= _MOST_NAMED:
+        figure.axes[0].legend(frameon=False)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    try:
+        replace_bytes(path, content.getvalue())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "--png takes the file to write") from error
+
+
+def _draw(axes: Any, comparison: Comparison, axis: CurveAxis) -> None:
+    """Draw every group's curve and interval along env steps or time."""
+    bands = [group.band_along(axis) for group in comparison.groups]
+    unit = unit_of(axis, max(float(band.x[-1]) for band in bands))
+    for index, (group, band) in enumerate(zip(comparison.groups, bands, strict=True)):
+        x, colour = band.x / unit.size, _COLOURS[index % len(_COLOURS)]
+        dashes = _DASHES[index // len(_COLOURS) % len(_DASHES)]
+        axes.plot(x, band.middle, dashes, color=colour, label=_literal(f"{group.mark} {group.label}"))
+        if len(group.trials) > 1:
+            axes.fill_between(x, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
+    axes.set_xlabel(unit.label)
+
+
+def _literal(text: str) -> str:
+    """Return a name that matplotlib does not parse as a formula."""
+    return text.replace("$", r"\$")
