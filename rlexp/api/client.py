@@ -15,15 +15,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final
 
 from rlexp import errors
-from rlexp.api.experiments import SingleExperiment, naming_arguments, source_of
-from rlexp.api.notebook import CODE_FOLDER, ShowPicture, is_notebook, notebook_output
+from rlexp.api.experiments import CODE_FOLDER, SingleExperiment, naming_arguments, source_of
 from rlexp.api.runs import Run, failed_run
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, TrialError
 from rlexp.processes.child import Child, end_child, how_it_ended, own_environment, own_program, start_child
@@ -31,6 +31,8 @@ from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import SignalHandlers
 from rlexp.tuning.request import Kind, Source, TrainingRequest
 
+ShowPicture = Callable[[str, str], None]
+"""Takes a picture of the live display, as HTML and as text."""
 END_TIMEOUT_S: Final = 60.0
 """Seconds that the process may take to save and end after its answer, or after this program stops waiting."""
 OUTPUT_TIMEOUT_S: Final = 2.0
@@ -81,6 +83,29 @@ def _stopped(ended: Ended, run: Run | None) -> TrialError:
 
 def _how_to_resume(run: Run) -> str:
     return f"rlexp.resume({str(run.directory)!r}) continues from its checkpoints"
+
+
+def is_notebook() -> bool:
+    """Return whether what is printed goes below the cell of a notebook, which can show HTML."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    has_kernel = getattr(shell, "kernel", None) is not None  # IPython in a terminal has none
+    return has_kernel and type(sys.stdout).__module__.startswith("ipykernel.")
+
+
+def notebook_output() -> ShowPicture:
+    """Return what shows pictures below the cell, each in place of the one before."""
+    display = import_module("IPython.display").display
+    handles: list[Any] = []
+
+    def show(html: str, text: str) -> None:
+        picture = {"text/html": html, "text/plain": text}
+        if handles:
+            handles[0].update(picture, raw=True)
+        else:
+            handles.append(display(picture, raw=True, display_id=True))
+
+    return show
 
 
 @dataclass(frozen=True)

@@ -310,38 +310,10 @@ def submit(
         KeyboardInterrupt: on Ctrl-C; the task goes on.
 
     """
-    import io
-    import sys
+    options = locals()
+    from rlexp.commands.submit import submit_or_raise
 
-    from rlexp.board.client.run import RunPlace
-    from rlexp.board.client.submit import SubmitOptions, Submitter
-    from rlexp.board.messages.credentials import client_token
-    from rlexp.commands.board_keys import required_board, take_token
-    from rlexp.commands.submit import check_options, checked_plan, submit_or_attach
-    from rlexp.config.load import LoadOptions
-    from rlexp.rollout.evaluation import never
-    from rlexp.terminal.displays import QuietDisplay
-    from rlexp.terminal.submissions import TaskDisplay
-
-    address = required_board(board, insecure, 'rlexp.submit(FILE, board="redis://HOST:6379")')
-    place = RunPlace(Path(out), name, overwrite, sys.argv)
-    options = SubmitOptions(place, evaluate, wait, client_token(take_token(token)))
-    check_options(file, attach, not wait, evaluate)
-    plan = None if file is None else checked_plan(Path(file), overrides, seed, LoadOptions(tuple(imports)))
-    with QuietDisplay(io.StringIO()) if quiet else TaskDisplay(sys.stdout, sys.stderr) as display:
-        submitter = Submitter(address, options, display, never)
-        return _ended_well(submit_or_attach(submitter, plan, attach, allow_env, allow_class))
-
-
-def _ended_well(done: Submitted) -> Submitted:
-    """Return a task that has ended, or goes on; raises TrialError if it failed or was cancelled."""
-    from rlexp.board.servers.board import TaskStatus
-    from rlexp.errors import TrialError
-
-    if done.status not in (None, TaskStatus.ENDED):
-        hint = None if done.directory is None else f"what came of it is in {done.directory}"
-        raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)
-    return done
+    return submit_or_raise(options)
 
 
 @checked_arguments

@@ -44,11 +44,13 @@ from rlexp.commands.options import AsJson, Debug, Insecure
 from rlexp.commands.submit import cancel, submit, tasks
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import DrainRequest
-from rlexp.terminal.board_check import (
+from rlexp.terminal.board import (
     BoardCheck,
     Level,
+    ServedBoard,
     print_access,
     print_findings,
+    print_served,
     reach_findings,
     refused,
     server_findings,
@@ -143,7 +145,6 @@ def serve(
     Without --bind only this machine reaches it. Ctrl-C ends it, and what is on it is gone.
     """
     from rlexp.cluster.room.machine import this_machine
-    from rlexp.terminal.board import ServedBoard, print_served  # with NumPy and rich
 
     tls = _tls_files(tls_cert, tls_key, tls_ca)
     where = binding(bind, host)

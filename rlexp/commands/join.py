@@ -149,7 +149,7 @@ def join(
     most_bytes = None if max_memory is None else _bytes(max_memory)
     limit_s = None if duration is None else seconds_of(duration, "--for")
     outlive_readers()
-    from rlexp.terminal.board import ActorDisplay
+    from rlexp.terminal.tasks import ActorDisplay
 
     if processes > 1:
         given = {"once": once, "task": task, "allow_env": allow_env, "import": imports, "allow_class": allow_class}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -34,7 +34,7 @@ from rlexp.commands.options import (
     Track,
     remember_ones_own,
 )
-from rlexp.errors import UsageError
+from rlexp.errors import TrialError, UsageError
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.lines import outlive_readers
 
@@ -134,7 +134,7 @@ def submit(
     plan = None if file is None else checked_plan(file, overrides or (), seed, reading)
     from rlexp.board.client.run import RunPlace
     from rlexp.board.client.submit import SubmitOptions, Submitter
-    from rlexp.terminal.submissions import choose_task_display
+    from rlexp.terminal.tasks import choose_task_display
 
     options = SubmitOptions(RunPlace(out, name, overwrite, sys.argv), evaluate, not no_wait, own_token)
     with choose_task_display(sys.stdout, sys.stderr, json=as_json, quiet=quiet) as display, DrainRequest() as request:
@@ -144,6 +144,34 @@ def submit(
     if no_wait and not as_json:
         print(done.task_id)
     raise typer.Exit(request.exit_code if done.status is None else int(done.status is not TaskStatus.ENDED))
+
+
+def submit_or_raise(options: Mapping[str, Any]) -> Submitted:
+    """Submit for a program, with the arguments of ``rlexp.submit``; raises TrialError if the command would exit."""
+    import io
+
+    from rlexp.board.client.run import RunPlace
+    from rlexp.board.client.submit import SubmitOptions, Submitter
+    from rlexp.board.servers.board import TaskStatus
+    from rlexp.config.load import LoadOptions
+    from rlexp.rollout.evaluation import never
+    from rlexp.terminal.displays import QuietDisplay
+    from rlexp.terminal.tasks import TaskDisplay
+
+    file, attach, evaluate, wait = (options[name] for name in ("file", "attach", "evaluate", "wait"))
+    address = required_board(options["board"], options["insecure"], 'rlexp.submit(FILE, board="redis://HOST:6379")')
+    place = RunPlace(Path(options["out"]), options["name"], options["overwrite"], sys.argv)
+    own = SubmitOptions(place, evaluate, wait, client_token(take_token(options["token"])))
+    check_options(file, attach, not wait, evaluate)
+    reading = LoadOptions(tuple(options["imports"]))
+    plan = None if file is None else checked_plan(Path(file), options["overrides"], options["seed"], reading)
+    with QuietDisplay(io.StringIO()) if options["quiet"] else TaskDisplay(sys.stdout, sys.stderr) as display:
+        submitter = Submitter(address, own, display, never)
+        done = submit_or_attach(submitter, plan, attach, options["allow_env"], options["allow_class"])
+    if done.status not in (None, TaskStatus.ENDED):
+        hint = None if done.directory is None else f"what came of it is in {done.directory}"
+        raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)
+    return done
 
 
 def check_options(file: str | Path | None, attach: str | None, no_wait: bool, evaluate: int | None) -> None:
@@ -187,7 +215,7 @@ def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson =
     """
     address = required_board(url, insecure, "rlexp tasks redis://HOST:6379")
     from rlexp.board.servers import open_board
-    from rlexp.terminal.board import print_tasks, print_unreadable
+    from rlexp.terminal.tasks import print_tasks, print_unreadable
 
     with closing(open_board(address)) as board:
         found = board.tasks()
@@ -204,7 +232,7 @@ def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> No
         raise UsageError("rlexp cancel ends one task", "rlexp cancel URL ID")
     address = required_board(words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID")
     from rlexp.board.servers import open_board
-    from rlexp.terminal.board import print_cancelled, print_unreadable
+    from rlexp.terminal.tasks import print_cancelled, print_unreadable
 
     task_id = words[-1]
     with closing(open_board(address)) as board:

@@ -71,7 +71,6 @@ class JoinPlace(Protocol):
     @property
     def server(self) -> str:
         """Its address."""
-        ...
 
 
 class TrialSource(Protocol):

@@ -1,26 +1,23 @@
-"""The output of commands for boards: ``board serve``, ``join`` (a line that is updated, or JSON), ``tasks``."""
+"""The output of ``rlexp board``: a board that was started, a line for each finding of a check, access rules."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Final
 
-from rlexp.board.servers.board import TaskStatus, TaskSummary
+from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.servers.access import OLDEST, ROLES
+from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
 from rlexp.board.servers.serving import RoleFiles
-from rlexp.files import to_json
-from rlexp.terminal.displays import task_as_json
-from rlexp.terminal.lines import GREEN, RED, YELLOW, StatusLine, Table, aligned, tolerate_unknown_letters, visible
-from rlexp.terminal.submissions import short_duration
-from rlexp.text import MISSING, count, middle_cut, one_line, percent, score, short, size
-
-if TYPE_CHECKING:
-    from rlexp.board.actor.actor import ActorFigures
+from rlexp.terminal.lines import CYAN, GREEN, RED, YELLOW, aligned, painted, visible
+from rlexp.text import columns_of, duration, size, wrapped
 
 
 @dataclass(frozen=True)
@@ -98,146 +95,228 @@ def _print_json(board: ServedBoard) -> None:
     print(json.dumps(about), flush=True)
 
 
-_JSON_PERIOD_S: Final = 10.0
+_CERTIFICATE_S: Final = 14 * 86400.0
+_SLOW_S: Final = 0.3
+_CLOCK_S: Final = 300.0
+_LITTLE_MEMORY: Final = 64 << 20
+_FEW_CONNECTIONS: Final = 10
+_RULES_HINT: Final = "rlexp board acl prints the rules of roles, for the server's owner"
 
 
-class ActorDisplay:
-    """Prints what one actor does; owned by its main thread."""
+class Level(StrEnum):
+    """The severity of a finding."""
 
-    def __init__(self, as_json: bool, quiet: bool, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """Initialise. ``as_json``: print to stdout; else to ``stream``, and with ``quiet`` only errors."""
-        self._as_json, self._quiet, self._clock = as_json, quiet, clock
-        self._line = StatusLine(stream)
-        self._period_s = _JSON_PERIOD_S if as_json else self._line.period_s
-        self._seat = ""
-        self._shown_s = clock()
-        self._before: ActorFigures | None = None
-        self._last_return: float | None = None
-
-    def note(self, text: str) -> None:
-        """Print an event."""
-        if self._as_json:
-            self._print_json("note", text=text)
-        elif not self._quiet:
-            self._line.print_above(text)
-
-    def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
-        """Print that a seat was taken."""
-        self._seat, self._before, self._shown_s = f"seat {seat}/{num_seats} {env}", None, self._clock()
-        self.note(f"took seat {seat} of {num_seats} in {task}, {env}")
-
-    def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
-        """Print the actor's stats if the last time is long enough ago; ``epsilon`` is None if it changes."""
-        if figures.mean_return is not None:
-            self._last_return = figures.mean_return
-        elapsed_s = self._clock() - self._shown_s
-        if elapsed_s < self._period_s:
-            return
-        self._shown_s += elapsed_s
-        before, self._before = self._before, figures
-        if self._as_json:
-            self._print_json("actor", **asdict(figures), epsilon=epsilon)
-        elif not self._quiet:
-            line = f"{self._seat} · {line_of(figures, before, elapsed_s, epsilon, self._last_return)}"
-            self._line.show(line)
-
-    def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
-        """Print that the seat was left, with the actor's totals."""
-        if self._as_json:
-            self._print_json("left", task=task, why=why, **asdict(figures))
-            return
-        sent = f"{count(figures.num_env_steps)} steps in {count(figures.num_fragments)} fragments"
-        dropped = f", {count(figures.num_dropped)} of them thrown away" if figures.num_dropped else ""
-        self.note(f"left seat {figures.seat} of {task}: {why} · {sent}{dropped}")
-
-    def close(self) -> None:
-        """Leave the cursor on a line of its own."""
-        self._line.close()
-
-    def _print_json(self, event: str, **values: Any) -> None:
-        print(json.dumps({"event": event, "time": time.time(), **values}), file=sys.stdout, flush=True)
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+    """This user may not ask."""
 
 
-def line_of(
-    figures: ActorFigures,
-    before: ActorFigures | None,
-    elapsed_s: float,
-    epsilon: float | None,
-    mean_return: float | None,
-) -> str:
-    """Return an actor's stats as a line; rates are over the last ``elapsed_s`` seconds, since ``before``."""
-    steps, fragments, sent = (
-        (getattr(figures, name) - (0 if before is None else getattr(before, name))) / max(elapsed_s, 1e-9)
-        for name in ("num_env_steps", "num_fragments", "num_bytes")
-    )
-    parts = [
-        f"{count(steps)} steps/s",
-        f"sent {count(fragments)}/s {size(sent)}/s",
-        f"window {figures.num_waiting}/{figures.window}",
-        f"waited {percent(figures.wait_share)}",
-        f"weights {count(figures.weights_version)}",
-    ]
-    if epsilon is not None:
-        parts.append(f"ε {short(epsilon)}")
-    if mean_return is not None:
-        parts.append(f"return {score(mean_return)}")
-    if not figures.is_connected:
-        parts.append("board away")
-    return " · ".join(parts)
+@dataclass(frozen=True)
+class BoardCheck:
+    """A line."""
+
+    check: str
+    level: Level
+    text: str
+    hint: str | None = None
+    """A remedy."""
 
 
-_LONGEST: Final = 24
-"""Longest shown name or trainer, as both may have any length."""
-_TASKS: Final = Table(  # an id is never cut, as users type it
-    columns=("id", "name", "status", "trainer", "seats", "updates", "reward", "age"),
-    by_need=("id", "status", "seats", "updates", "reward", "age", "trainer", "name"),
-    numbers=frozenset({"seats", "updates", "reward", "age"}),
-    colours={TaskStatus.RUNNING: GREEN, TaskStatus.FAILED: RED, TaskStatus.QUEUED: YELLOW},
-)
+_REMEDIES: Final[Mapping[ReachObstacle, str]] = {
+    ReachObstacle.NAME: "correct the name in the address; try it with ping",
+    ReachObstacle.PORT: (
+        "start the server, correct the port, or open the firewall; it may listen on loopback only (bind)"
+    ),
+    ReachObstacle.SILENCE: "open the firewall or the cloud's access rules for this machine, or use a tunnel (ssh -L)",
+    ReachObstacle.PLAIN: "give redis:// where the server has no TLS, or the port at which it has it",
+    ReachObstacle.AUTHORITY: "add ?ssl_ca_certs=FILE with the authority's certificate to the address",
+    ReachObstacle.HOST: "give the name that the certificate is for, or have one made for this name",
+    ReachObstacle.TIME: "renew the server's certificate; if it is valid, set this machine's clock",
+}
 
 
-def print_tasks(tasks: Sequence[TaskSummary], board: str, as_json: bool) -> None:
-    """Print ``tasks`` to stdout, a table or one JSON object; if there are none, say so on stderr."""
+def unreachable(error: ReachError) -> BoardCheck:
+    """Return the only finding of a server that cannot be reached."""
+    return BoardCheck("reach", Level.PROBLEM, error.reason, _REMEDIES[error.obstacle])
+
+
+def reach_findings(address: BoardAddress, found: Reach) -> Iterator[BoardCheck]:
+    """Yield how the server is reached."""
+    where = "this machine" if found.is_this_machine else "a private network" if found.is_private else "public"
+    yield BoardCheck("reach", Level.OK, f"{found.peer} ({where}) in {_ms(found.connect_s)}")
+    if found.tls_version:
+        yield _certificate(found)
+    elif found.is_this_machine:
+        yield BoardCheck("TLS", Level.OK, "none, and none is needed on this machine")
+    else:
+        level = Level.WARNING if found.is_private else Level.PROBLEM
+        yield BoardCheck("TLS", level, "none: whoever is on the way reads the password", "use rediss://, or a tunnel")
+    if not address.password:
+        yield BoardCheck(
+            "password", Level.WARNING, "none: everybody who reaches the server can use and erase it", _RULES_HINT
+        )
+
+
+def refused(address: BoardAddress, error: BoardError) -> BoardCheck:
+    """Return the last finding of a server that can be reached but does not answer as it should."""
+    hint = error.hint
+    if isinstance(error, BoardLostError) and not address.has_tls:
+        hint = "if it has TLS, give rediss://"
+    return BoardCheck("server", Level.PROBLEM, error.message, hint)
+
+
+def server_findings(facts: RedisFacts) -> Iterator[BoardCheck]:
+    """Yield findings about the server."""
+    yield from _server(facts)
+    yield from _rights(facts)
+    yield from speed_findings(facts.speed)
+    yield from _memory(facts.about)
+    offset = f"{abs(facts.clock_offset_s):.1f} s {'ahead' if facts.clock_offset_s > 0 else 'behind'}"
+    if abs(facts.clock_offset_s) > _CLOCK_S:
+        yield BoardCheck(
+            "clock", Level.WARNING, f"the server's is {offset}", "leases do not depend on it, but certificates do"
+        )
+    else:
+        yield BoardCheck("clock", Level.OK, f"the server's is {offset}")
+
+
+def speed_findings(speed: Speed) -> Iterator[BoardCheck]:
+    """Yield the speed of messages of a board or a queue."""
+    trip = f"{_ms(speed.round_trip_s)}, the median of 20"
+    if speed.round_trip_s > _SLOW_S:
+        yield BoardCheck(
+            "round trip", Level.WARNING, trip, "raise board.window, so that more fragments are on their way"
+        )
+    else:
+        yield BoardCheck("round trip", Level.OK, trip)
+    if speed.bytes_per_s is not None:
+        yield BoardCheck("speed", Level.OK, f"{size(speed.bytes_per_s)}/s, both ways together")
+    if speed.refused_bytes is not None:
+        text = f"{size(speed.refused_bytes)} do not go through: {speed.refusal}"
+        hint = "raise the limit of the server (proto-max-bulk-len) or plan, or set board.max_fragment_mb below it"
+        yield BoardCheck("largest message", Level.PROBLEM, text, hint)
+    else:
+        yield BoardCheck("largest message", Level.OK, f"{size(speed.largest_bytes)} go through")
+
+
+def _certificate(found: Reach) -> BoardCheck:
+    left_s = found.certificate_left_s
+    if left_s is None:
+        return BoardCheck("TLS", Level.OK, f"{found.tls_version}, the certificate is the host's")
+    text = f"{found.tls_version}, the certificate is the host's and valid for {duration(left_s)}"
+    if left_s < _CERTIFICATE_S:
+        return BoardCheck("TLS", Level.WARNING, text, "renew it: afterwards nobody can connect")
+    return BoardCheck("TLS", Level.OK, text)
+
+
+def _server(facts: RedisFacts) -> Iterator[BoardCheck]:
+    title = f"{facts.server} {'.'.join(map(str, facts.version))}"
+    if facts.version < OLDEST:
+        yield BoardCheck("server", Level.PROBLEM, title, "a board needs Redis 6.2 or newer, or Valkey")
+    elif facts.role != "master":
+        yield BoardCheck(
+            "server", Level.PROBLEM, f"{title}, a replica, which only reads", "give the address of the master"
+        )
+    elif facts.mode != "standalone":
+        hint = "it works where one node has all slots; else give a server that is not a cluster"
+        yield BoardCheck("server", Level.WARNING, f"{title}, {facts.mode}", hint)
+    else:
+        yield BoardCheck("server", Level.OK, title)
+
+
+def _rights(facts: RedisFacts) -> Iterator[BoardCheck]:
+    user = f"user {facts.user}" if facts.user else "this user"
+    if facts.missing is None:
+        yield BoardCheck("rights", Level.UNKNOWN, "the server does not say what this user may do", _RULES_HINT)
+        return
+    roles = [role for role, missing in facts.missing.items() if not missing]
+    if not roles:
+        role, missing = min(facts.missing.items(), key=lambda item: len(item[1]))
+        text = f"{user} can be of no role; as {role} it may not {', '.join(missing)}"
+        yield BoardCheck("rights", Level.PROBLEM, text, _RULES_HINT)
+    elif facts.rules_server:
+        text = f"{user} may do everything, also erase the server: so may all who have its password"
+        yield BoardCheck("rights", Level.WARNING, text, _RULES_HINT)
+    else:
+        yield BoardCheck("rights", Level.OK, f"{user} can be {_listed(roles)}")
+
+
+def _memory(about: Mapping[str, str] | None) -> Iterator[BoardCheck]:
+    if about is None:
+        hint = "ask as trainer, client or owner"
+        yield BoardCheck("memory", Level.UNKNOWN, "this user may not ask for memory and persistence (INFO)", hint)
+        return
+    limit, used = int(about.get("maxmemory", 0)), int(about.get("used_memory", 0))
+    policy = about.get("maxmemory_policy", "noeviction")
+    text = f"{size(used)} used of {size(limit)}" if limit else f"{size(used)} used, no limit (maxmemory 0)"
+    if limit and policy != "noeviction":
+        text = f"{text}; when full, it deletes what tasks still need ({policy})"
+        yield BoardCheck(
+            "memory", Level.PROBLEM, text, "set maxmemory-policy noeviction: then it refuses, and both ends wait"
+        )
+    elif limit and limit - used < _LITTLE_MEMORY:
+        hint = "few or small tasks: window x seats x fragment size and two versions of weights must fit"
+        yield BoardCheck("memory", Level.WARNING, text, hint)
+    else:
+        yield BoardCheck("memory", Level.OK, text)
+    yield _persistence(about)
+    yield from _connections(about)
+
+
+def _persistence(about: Mapping[str, str]) -> BoardCheck:
+    if about.get("rdb_last_bgsave_status", "ok") != "ok" or about.get("aof_last_write_status", "ok") != "ok":
+        hint = 'free its disk, or turn persistence off (save "", appendonly no): a board needs none'
+        return BoardCheck(
+            "persistence", Level.PROBLEM, "its last write to the disk failed: it may refuse messages", hint
+        )
+    if about.get("aof_enabled") == "1":
+        text = "every fragment is written to the disk (appendonly), which a board does not need"
+        return BoardCheck("persistence", Level.WARNING, text, "appendonly no: a trainer fills an emptied board again")
+    return BoardCheck("persistence", Level.OK, "fragments are not logged to the disk")
+
+
+def _connections(about: Mapping[str, str]) -> Iterator[BoardCheck]:
+    most, now = int(about.get("maxclients", 0)), int(about.get("connected_clients", 0))
+    if most:
+        text = f"{now} of {most}"
+        level = Level.WARNING if most - now < _FEW_CONNECTIONS else Level.OK
+        hint = "an actor takes one or two, a trainer up to four" if level is Level.WARNING else None
+        yield BoardCheck("connections", level, text, hint)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
+
+
+_COLOURS: Final = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.PROBLEM: RED, Level.UNKNOWN: CYAN}
+
+
+def print_findings(server: str, findings: Sequence[BoardCheck], as_json: bool) -> None:
+    """Print the findings about ``server``, which has no password."""
     if as_json:
-        print(to_json({"tasks": [task_as_json(task) for task in tasks]}))
-    elif not tasks:
-        print(f"no tasks on {board}", file=sys.stderr)
-    else:
-        _print_table(tasks)
+        is_ok = all(finding.level is not Level.PROBLEM for finding in findings)
+        print(json.dumps({"server": server, "ok": is_ok, "checks": [asdict(finding) for finding in findings]}))
+        return
+    print(visible(server))
+    width = max((len(finding.check) for finding in findings), default=0)
+    longest = max(map(len, Level))
+    indent, columns = " " * (width + longest + 4), columns_of(sys.stdout)
+    for finding in findings:
+        level = painted(f"{finding.level:{longest}}", _COLOURS[finding.level], sys.stdout)
+        print(f"{finding.check:{width}}  {level}  {wrapped(visible(finding.text), columns, indent, len(indent))}")
+        if finding.hint:
+            print(wrapped(f"{indent}{visible(finding.hint)}", columns, indent))
 
 
-def print_unreadable(events: Sequence[str]) -> None:
-    """Print to stderr the unreadable values on a board, a sentence each."""
-    for event in events:
-        print(f"warning: {visible(event)}", file=sys.stderr)
-
-
-def _print_table(tasks: Sequence[TaskSummary]) -> None:
-    tolerate_unknown_letters(sys.stdout)
-    print(*_TASKS.lines([_cells(task) for task in tasks], sys.stdout), sep="\n")
-    for task in tasks:
-        if task.reason:
-            print(f"{task.id}: {one_line(task.reason)}")
-
-
-def _cells(task: TaskSummary) -> dict[str, str]:
-    figures = task.figures
-    return {
-        "id": task.id,
-        "name": middle_cut(one_line(task.name), _LONGEST) or MISSING,
-        "status": task.status,
-        "trainer": middle_cut(one_line(task.trainer or ""), _LONGEST) or MISSING,
-        "seats": f"{count(task.num_taken)}/{count(task.num_seats)}",
-        "updates": count(figures.get("num_updates")),
-        "reward": score(figures.get("episode_reward_mean")),
-        "age": short_duration(task.age_s),
-    }
-
-
-def print_cancelled(task: TaskSummary) -> None:
-    """Print the result of cancelling a task; ``task`` is its state before."""
-    if task.trainer is None:
-        print(f"cancelled {task.id}; nobody trained it")
-    else:
-        trainer = one_line(task.trainer)
-        print(f"cancelled {task.id}; trainer {trainer} saves a checkpoint and ends, and its actors leave")
+def print_access(names: Sequence[str], version: tuple[int, int], as_commands: bool) -> None:
+    """Print the rules of roles, as lines of ``users.acl`` and ``redis.conf``, or as commands for redis-cli."""
+    start = "ACL SETUSER" if as_commands else "user"
+    for role in ROLES:
+        if role.name in names:
+            print(f"{start} {role.name} {role.template(version)}")

@@ -95,7 +95,8 @@ class TablePrinter:
         name = f"{_GAP}{printable(run.name)}" if len(self._runs) > 1 else ""
         for point in points:
             step, value = exact_step(int(point["step"])), shown_value(tag, float(point["value"]))
-            print(f"{_clock(point['wall_time'])}{step:>14}{value:>12}{_GAP}{printable(tag)}{name}")
+            clock = _date(point["wall_time"], "%H:%M:%S") or "--:--:--"
+            print(f"{clock}{step:>14}{value:>12}{_GAP}{printable(tag)}{name}")
 
 
 class PointTablePrinter:
@@ -141,18 +142,16 @@ def _extent(figures: Iterable[Figures]) -> str:
 
 
 def _when(first: float, last: float) -> str:
-    try:
-        took, end = timedelta(seconds=round(last - first)), datetime.fromtimestamp(last)
-    except (ValueError, OverflowError, OSError):  # times that no clock shows
-        return ""
-    return f", written in {took} until {end:%Y-%m-%d %H:%M:%S}"
+    end = _date(last, "%Y-%m-%d %H:%M:%S")
+    return f", written in {timedelta(seconds=round(last - first))} until {end}" if end and _date(first, "%H") else ""
 
 
-def _clock(wall_time: float) -> str:
+def _date(wall_time: float, form: str) -> str:
+    """Return a time in a form of ``strftime``; empty for one that no clock shows."""
     try:
-        return f"{datetime.fromtimestamp(wall_time):%H:%M:%S}"
+        return f"{datetime.fromtimestamp(wall_time):{form}}"
     except (ValueError, OverflowError, OSError):
-        return "--:--:--"
+        return ""
 
 
 def _print_others(contents: RunContents[Summary]) -> None:
@@ -256,17 +255,10 @@ def number(value: float | None) -> str:
 def shown_value(tag: str, value: float | None) -> str:
     """Return a value as :func:`number` does; a time as a time: ``2026-11-23 10:14:05``, ``1:02:03``."""
     name = tag.rpartition("/")[2]
-    if value is not None and name == "timestamp" and (moment := _moment(value)):
+    if value is not None and name == "timestamp" and (moment := _date(value, "%Y-%m-%d %H:%M:%S")):
         return moment
     is_duration = name.startswith("time_") or name.endswith("_s")
     return duration(value) if is_duration and value is not None and abs(value) >= _MINUTE else number(value)
-
-
-def _moment(wall_time: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(wall_time):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):  # no clock shows it
-        return ""
 
 
 def tags_of_a_screen(lines: int, runs: int) -> int:

@@ -12,10 +12,10 @@ SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
     "agents": (76, 9_750),
-    "api": (8, 1_430),
+    "api": (7, 1_380),
     "board": (42, 9_250),
-    "cluster": (22, 4_230),
-    "commands": (14, 3_410),
+    "cluster": (22, 4_220),
+    "commands": (14, 3_440),
     "compare": (20, 4_580),
     "config": (62, 12_390),
     "envs": (14, 3_350),
@@ -26,7 +26,7 @@ BUDGETS = {
     "rollout": (18, 4_100),
     "runs": (15, 3_570),
     "search": (14, 3_560),
-    "terminal": (18, 4_270),
+    "terminal": (17, 4_230),
     "trackers": (6, 1_030),
     "tuning": (13, 3_140),
     "user_code": (6, 870),

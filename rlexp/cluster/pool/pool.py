@@ -100,49 +100,39 @@ class TaskPool(Protocol):
 
         ``make`` is a class.
         """
-        ...
 
     def call(self, actor: Actor[A], method: Callable[Concatenate[A, ...], R], *args: object) -> Ref[R]:
         """Start one call outside of any lane; calls to one actor run in the order made.
 
         A failed call raises when its result is asked for, or here if the actor is in this process.
         """
-        ...
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         """Start one call of a lane (see ``Lane.submit``)."""
-        ...
 
     def put(self, value: R) -> Ref[R]:
         """Hold a value that is sent once and shared by all who get its ref."""
-        ...
 
     def keep(self, value: R) -> Ref[R]:
         """Hold a value in this process for callers and objects here; it is sent anew to each one elsewhere."""
-        ...
 
     def get(self, ref: Ref[R], timeout: float) -> R:
         """Return a value within ``timeout`` seconds.
 
         Raises TimeoutError, ActorLostError, ArgumentLostError, or the error of the call.
         """
-        ...
 
     def wait(self, timeout: float) -> bool:
         """Return when a call of any lane has completed, or after ``timeout`` seconds; False if none is in flight."""
-        ...
 
     def cluster_state(self) -> ClusterState:
         """Return the known state of the nodes; the same object as before if nothing has changed."""
-        ...
 
     def remove(self, actor: Actor[Any]) -> None:
         """End one placed object, whatever it is doing, and forget its calls, so that none of them completes."""
-        ...
 
     def stop(self) -> None:
         """End every placed object; idempotent."""
-        ...
 
 
 class Lane:

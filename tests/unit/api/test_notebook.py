@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rlexp.api import notebook
-from rlexp.api.notebook import is_notebook, notebook_output, with_modules
+from rlexp.api import client
+from rlexp.api.client import is_notebook, notebook_output
+from rlexp.api.experiments import with_modules
 from rlexp.errors import UsageError
 
 PROGRAM = '''
@@ -193,7 +194,7 @@ def test_pictures_replace_each_other_below_the_cell(monkeypatch: pytest.MonkeyPa
         shown.append(("display", picture, options))
         return Handle()
 
-    monkeypatch.setattr(notebook, "import_module", lambda name: types.SimpleNamespace(display=display))
+    monkeypatch.setattr(client, "import_module", lambda name: types.SimpleNamespace(display=display))
     show = notebook_output()
     show("<b>1</b>", "1")
     show("<b>2</b>", "2")

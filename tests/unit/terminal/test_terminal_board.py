@@ -20,11 +20,18 @@ from rlexp.board.messages.address import parse_address
 from rlexp.board.messages.errors import BoardLostError
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
-from rlexp.terminal.board import ActorDisplay, line_of, print_cancelled, print_tasks
-from rlexp.terminal.board_check import BoardCheck, Level, reach_findings, refused, server_findings, unreachable
+from rlexp.terminal.board import BoardCheck, Level, reach_findings, refused, server_findings, unreachable
 from rlexp.terminal.displays import JsonDisplay, QuietDisplay
 from rlexp.terminal.lines import visible
-from rlexp.terminal.submissions import TaskDisplay, seats_of, short_duration
+from rlexp.terminal.tasks import (
+    ActorDisplay,
+    TaskDisplay,
+    line_of,
+    print_cancelled,
+    print_tasks,
+    seats_of,
+    short_duration,
+)
 from tests.lab.board import result_row, submitted_task
 from tests.lab.terminals import Terminal
 

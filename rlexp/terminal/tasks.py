@@ -1,21 +1,31 @@
-"""The output of ``rlexp submit``: an updated line about the task, results at its end, or JSON lines."""
+"""The output about tasks of a board: a line of who submitted one (or JSON lines), a line of who plays, the list.
+
+``rlexp submit`` has a display of a run, ``join`` one of an actor, both updated; ``tasks`` and ``cancel`` print once.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.config.keys.trial import Trial
+from rlexp.files import to_json
 from rlexp.runs.directories import as_typed, derived_name
 from rlexp.runs.record import RunRecord, Status
 from rlexp.runs.rows import earlier_rewards, last_row
-from rlexp.terminal.displays import JsonDisplay, QuietDisplay
-from rlexp.terminal.lines import StatusLine
+from rlexp.terminal.displays import JsonDisplay, QuietDisplay, task_as_json
+from rlexp.terminal.lines import GREEN, RED, YELLOW, StatusLine, Table, tolerate_unknown_letters, visible
 from rlexp.terminal.trial_view import TrialView
-from rlexp.text import count, is_known, middle_cut, score
+from rlexp.text import MISSING, count, is_known, middle_cut, one_line, percent, score, short, size
+
+if TYPE_CHECKING:
+    from rlexp.board.actor.actor import ActorFigures
 
 TAKEN: Final = "●"
 FREE: Final = "○"
@@ -170,3 +180,148 @@ def short_duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minute:02d}"
     return f"{minutes}m{second:02d}" if minutes else f"{second}s"
+
+
+_JSON_PERIOD_S: Final = 10.0
+
+
+class ActorDisplay:
+    """Prints what one actor does; owned by its main thread."""
+
+    def __init__(self, as_json: bool, quiet: bool, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        """Initialise. ``as_json``: print to stdout; else to ``stream``, and with ``quiet`` only errors."""
+        self._as_json, self._quiet, self._clock = as_json, quiet, clock
+        self._line = StatusLine(stream)
+        self._period_s = _JSON_PERIOD_S if as_json else self._line.period_s
+        self._seat = ""
+        self._shown_s = clock()
+        self._before: ActorFigures | None = None
+        self._last_return: float | None = None
+
+    def note(self, text: str) -> None:
+        """Print an event."""
+        if self._as_json:
+            self._print_json("note", text=text)
+        elif not self._quiet:
+            self._line.print_above(text)
+
+    def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
+        """Print that a seat was taken."""
+        self._seat, self._before, self._shown_s = f"seat {seat}/{num_seats} {env}", None, self._clock()
+        self.note(f"took seat {seat} of {num_seats} in {task}, {env}")
+
+    def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
+        """Print the actor's stats if the last time is long enough ago; ``epsilon`` is None if it changes."""
+        if figures.mean_return is not None:
+            self._last_return = figures.mean_return
+        elapsed_s = self._clock() - self._shown_s
+        if elapsed_s < self._period_s:
+            return
+        self._shown_s += elapsed_s
+        before, self._before = self._before, figures
+        if self._as_json:
+            self._print_json("actor", **asdict(figures), epsilon=epsilon)
+        elif not self._quiet:
+            line = f"{self._seat} · {line_of(figures, before, elapsed_s, epsilon, self._last_return)}"
+            self._line.show(line)
+
+    def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
+        """Print that the seat was left, with the actor's totals."""
+        if self._as_json:
+            self._print_json("left", task=task, why=why, **asdict(figures))
+            return
+        sent = f"{count(figures.num_env_steps)} steps in {count(figures.num_fragments)} fragments"
+        dropped = f", {count(figures.num_dropped)} of them thrown away" if figures.num_dropped else ""
+        self.note(f"left seat {figures.seat} of {task}: {why} · {sent}{dropped}")
+
+    def close(self) -> None:
+        """Leave the cursor on a line of its own."""
+        self._line.close()
+
+    def _print_json(self, event: str, **values: Any) -> None:
+        print(json.dumps({"event": event, "time": time.time(), **values}), file=sys.stdout, flush=True)
+
+
+def line_of(
+    figures: ActorFigures,
+    before: ActorFigures | None,
+    elapsed_s: float,
+    epsilon: float | None,
+    mean_return: float | None,
+) -> str:
+    """Return an actor's stats as a line; rates are over the last ``elapsed_s`` seconds, since ``before``."""
+    steps, fragments, sent = (
+        (getattr(figures, name) - (0 if before is None else getattr(before, name))) / max(elapsed_s, 1e-9)
+        for name in ("num_env_steps", "num_fragments", "num_bytes")
+    )
+    parts = [
+        f"{count(steps)} steps/s",
+        f"sent {count(fragments)}/s {size(sent)}/s",
+        f"window {figures.num_waiting}/{figures.window}",
+        f"waited {percent(figures.wait_share)}",
+        f"weights {count(figures.weights_version)}",
+    ]
+    if epsilon is not None:
+        parts.append(f"ε {short(epsilon)}")
+    if mean_return is not None:
+        parts.append(f"return {score(mean_return)}")
+    if not figures.is_connected:
+        parts.append("board away")
+    return " · ".join(parts)
+
+
+_LONGEST: Final = 24
+"""Longest shown name or trainer, as both may have any length."""
+_TASKS: Final = Table(  # an id is never cut, as users type it
+    columns=("id", "name", "status", "trainer", "seats", "updates", "reward", "age"),
+    by_need=("id", "status", "seats", "updates", "reward", "age", "trainer", "name"),
+    numbers=frozenset({"seats", "updates", "reward", "age"}),
+    colours={TaskStatus.RUNNING: GREEN, TaskStatus.FAILED: RED, TaskStatus.QUEUED: YELLOW},
+)
+
+
+def print_tasks(tasks: Sequence[TaskSummary], board: str, as_json: bool) -> None:
+    """Print ``tasks`` to stdout, a table or one JSON object; if there are none, say so on stderr."""
+    if as_json:
+        print(to_json({"tasks": [task_as_json(task) for task in tasks]}))
+    elif not tasks:
+        print(f"no tasks on {board}", file=sys.stderr)
+    else:
+        _print_table(tasks)
+
+
+def print_unreadable(events: Sequence[str]) -> None:
+    """Print to stderr the unreadable values on a board, a sentence each."""
+    for event in events:
+        print(f"warning: {visible(event)}", file=sys.stderr)
+
+
+def _print_table(tasks: Sequence[TaskSummary]) -> None:
+    tolerate_unknown_letters(sys.stdout)
+    print(*_TASKS.lines([_cells(task) for task in tasks], sys.stdout), sep="\n")
+    for task in tasks:
+        if task.reason:
+            print(f"{task.id}: {one_line(task.reason)}")
+
+
+def _cells(task: TaskSummary) -> dict[str, str]:
+    figures = task.figures
+    return {
+        "id": task.id,
+        "name": middle_cut(one_line(task.name), _LONGEST) or MISSING,
+        "status": task.status,
+        "trainer": middle_cut(one_line(task.trainer or ""), _LONGEST) or MISSING,
+        "seats": f"{count(task.num_taken)}/{count(task.num_seats)}",
+        "updates": count(figures.get("num_updates")),
+        "reward": score(figures.get("episode_reward_mean")),
+        "age": short_duration(task.age_s),
+    }
+
+
+def print_cancelled(task: TaskSummary) -> None:
+    """Print the result of cancelling a task; ``task`` is its state before."""
+    if task.trainer is None:
+        print(f"cancelled {task.id}; nobody trained it")
+    else:
+        trainer = one_line(task.trainer)
+        print(f"cancelled {task.id}; trainer {trainer} saves a checkpoint and ends, and its actors leave")
