@@ -87,7 +87,6 @@ class JsonRecorder:
         self._file.write(row[ITERATION], to_json(row) + "\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -123,7 +122,6 @@ class CsvRecorder:
         self._file.write(row[ITERATION], _line(_cell(cells.get(name)) for name in self._header))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _iteration_of(self, line: str) -> int | None:
@@ -221,7 +219,6 @@ class TrialRecorder:
             self.record(row)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Pass ``row`` to every recorder."""
         for recorder in self._recorders:
             recorder.record(row)
 

@@ -91,7 +91,6 @@ class TensorBoardRecorder:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write(self, event: Event) -> None:

@@ -45,14 +45,12 @@ class QuietDisplay:
         return None if self._run_directory == Path() else self._run_directory
 
     def follow(self, standings: Standings) -> None:
-        """Store the standings of the sweep."""
         self._standings = standings
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
         """Show nothing."""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Store the run's directory."""
         self._run_directory = run_directory
 
     def on_trial_start(self, trial: Trial) -> None:
@@ -68,7 +66,6 @@ class QuietDisplay:
         """Show nothing."""
 
     def on_stop_request(self) -> None:
-        """Note the request."""
         self._stop_requested = True
 
     def tick(self) -> None:
@@ -87,7 +84,6 @@ class QuietDisplay:
         """Show nothing."""
 
     def finish(self, run: RunRecord) -> None:
-        """Print the summary on stdout."""
         lines = summary_lines(run, self._run_directory, self._standings, columns_of(self._stdout))
         print(*lines, sep="\n", file=self._stdout, flush=True)
 
@@ -110,53 +106,42 @@ class JsonDisplay(QuietDisplay):
         self._shown_task: tuple[Any, ...] = ()
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Print ``start`` with the run directory and the names of the trials."""
         super().start(run_directory, trials)
         self._print("start", directory=run_directory, trials=[trial.name for trial in trials])
 
     def on_trial_start(self, trial: Trial) -> None:
-        """Print ``trial_start``."""
         self._print("trial_start", trial=trial.name)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Print ``result`` with the row as in ``result.json``."""
         self._print("result", trial=trial.name, result=row)
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print ``note`` with the trial, or null, and the event."""
         self._print("note", trial=trial.name if trial else None, text=text)
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Print ``trial_end`` with the status and the message or null."""
         self._print("trial_end", trial=trial.name, status=status, message=message)
 
     def tick(self) -> None:
-        """Print ``stopping``, once, after the run was asked to end."""
         if self._stop_requested:
             self._stop_requested = False
             self._print("stopping")
 
     def on_submitted(self, task_id: str) -> None:
-        """Print ``submitted`` with the task's id."""
         self._print("submitted", task=task_id)
 
     def on_task(self, task: TaskSummary) -> None:
-        """Print ``task`` if more than its age has changed."""
         shown = (task.status, task.trainer, task.taken, task.weights_version)
         if shown != self._shown_task:
             self._shown_task = shown
             self._print("task", **task_as_json(task))
 
     def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Print ``evaluation`` with the number of updates in the weights."""
         self._print("evaluation", num_updates=version, evaluation=figures)
 
     def on_leave(self, task_id: str, board: str) -> None:
-        """Print ``left``: the task continues."""
         self._print("left", task=task_id, board=board)
 
     def finish(self, run: RunRecord) -> None:
-        """Print ``end`` with the run as in ``run.json``, and the ranked configurations of a sweep."""
         sweep = {} if self._standings is None else {"configurations": standings_as_json(self._standings)}
         if self._standings is not None and self._standings.confirmation is not None:
             sweep["confirmation"] = standings_as_json(self._standings.confirmation)
@@ -217,7 +202,6 @@ class PlainDisplay(QuietDisplay):
             self._phases_said.add((trial.name, text))
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Print where the run is and how many trials it has."""
         super().start(run_directory, trials)
         self._views = {trial.name: TrialView(trial) for trial in trials}
         said = f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'}"
@@ -226,12 +210,10 @@ class PlainDisplay(QuietDisplay):
         self._line.print_above(f"{said} in {run_directory}")
 
     def on_trial_start(self, trial: Trial) -> None:
-        """Print that the trial starts."""
         self._views.setdefault(trial.name, TrialView(trial)).begin(time.monotonic())
         self._say_start(trial)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Print the row's main figures."""
         view = self._views[trial.name]
         view.add(row)
         self._progress_due.pop(trial.name, None)
@@ -245,12 +227,10 @@ class PlainDisplay(QuietDisplay):
             self._say_of(trial, text)
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Print how the trial ended."""
         self._started.discard(trial.name)
         self._line.print_above(f"{trial.name} {status}{f': {one_line(message)}' if message else ''}")
 
     def tick(self) -> None:
-        """Print once that the run was asked to end."""
         if self._stop_requested and not self._stop_told:
             self._stop_told = True
             self._line.print_above(STOPPING)

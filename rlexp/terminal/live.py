@@ -64,13 +64,11 @@ class Canvas:
         self._width = console.width
 
     def open(self) -> None:
-        """Make room for pictures of several lines."""
         with self._lock:
             self._erase_single_line()
             self._live.start()
 
     def draw(self, text: Text) -> None:
-        """Replace the drawn text; no line of ``text`` is wider than the terminal."""
         with self._lock:
             if not self._live.is_started:
                 self._erase_single_line()
@@ -82,7 +80,6 @@ class Canvas:
             self._drawn, self._width = text, self._console.width
 
     def print_above(self, text: Text) -> None:
-        """Print a line that stays."""
         with self._lock:
             if self._live.is_started:
                 self._go_back_over_wrapped_lines()
@@ -91,7 +88,6 @@ class Canvas:
             self._console.print(text)
 
     def close(self) -> None:
-        """Erase the picture and show the cursor; idempotent."""
         with self._lock:
             if self._live.is_started:
                 self._go_back_over_wrapped_lines()
@@ -214,21 +210,17 @@ class LiveDisplay(QuietDisplay):
         self._canvas.open()
 
     def on_trial_start(self, trial: Trial) -> None:
-        """Show the trial among the running ones."""
         self._phase = ""
         self._view(trial).begin(time.monotonic())
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Add the row to the next picture."""
         self._view(trial).add(row)
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print the note above the picture."""
         who = f"{trial.name}: " if trial else ""
         self._canvas.print_above(Text.assemble(who, (one_line(text), "yellow")))
 
     def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Print, above the picture, how the trial ended."""
         self._view(trial).status = status
         style = {Status.ERROR: "red", Status.PRUNED: "yellow"}.get(status, "green")
         said = f": {one_line(message)}" if message else ""
@@ -246,7 +238,6 @@ class LiveDisplay(QuietDisplay):
         self._canvas.draw(drawn)
 
     def finish(self, run: RunRecord) -> None:
-        """Remove the picture and print the summary."""
         self._close()
         super().finish(run)
 

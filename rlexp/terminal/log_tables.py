@@ -71,11 +71,9 @@ class TablePrinter:
         self._runs: set[str] = set()
 
     def keep(self) -> Summary:
-        """Return the gatherer of one tag's points."""
         return Summary()
 
     def print_run(self, contents: RunContents[Summary]) -> None:
-        """Print the table."""
         _print_heading(contents.run, first=not self._runs)
         self._runs.add(contents.run.name)
         figures = {tag: kept.figures() for tag, kept in sorted(contents.scalars.items())}
@@ -109,11 +107,9 @@ class PointTablePrinter:
         self._runs = 0
 
     def keep(self) -> AtStep:
-        """Return the gatherer of one tag's point."""
         return AtStep(self._step)
 
     def print_run(self, contents: RunContents[AtStep]) -> None:
-        """Print the lines."""
         _print_heading(contents.run, first=not self._runs)
         self._runs += 1
         rows = [("tag", "step", "value")]

@@ -171,12 +171,10 @@ class CsvPrinter:
         print("run,tag,step,wall_time,value")
 
     def print_run(self, contents: RunContents[PointKeeper]) -> None:
-        """Print the points of every tag; tags that are not scalars have none."""
         for tag, kept in sorted(contents.scalars.items()):
             self._print(contents.run, tag, kept.points())
 
     def print_news(self, run: LogRun, tag: str, points: Array) -> None:
-        """Print more rows."""
         self._print(run, tag, points)
 
     def _print(self, run: LogRun, tag: str, points: Array) -> None:
@@ -194,7 +192,6 @@ class Everything:
         self._summary, self._series = Summary(), Series()
 
     def take(self, points: Array) -> None:
-        """Take points ``[N]`` of POINT."""
         self._summary.take(points)
         self._series.take(points)
 
@@ -203,7 +200,6 @@ class Everything:
         return self._summary.figures()
 
     def points(self) -> Array:
-        """Return all points, ``[N]`` of SERIES."""
         return self._series.points()
 
 
@@ -220,7 +216,6 @@ class JsonPrinter:
         self.keep = keep
 
     def print_run(self, contents: RunContents[PointKeeper]) -> None:
-        """Print a line for every tag."""
         for tag, kept in sorted(contents.scalars.items()):
             figures = asdict(kept.figures()) if isinstance(kept, Everything) else {}
             self._print(contents.run, tag, kept.points(), figures)
@@ -228,7 +223,6 @@ class JsonPrinter:
             print(to_json({"run": contents.run.name, "tag": tag, "kind": kind, "points": count}))
 
     def print_news(self, run: LogRun, tag: str, points: Array) -> None:
-        """Print a line with new points."""
         self._print(run, tag, points, {})
 
     def _print(self, run: LogRun, tag: str, points: Array, figures: dict[str, Any]) -> None:

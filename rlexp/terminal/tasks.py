@@ -47,7 +47,6 @@ class TaskDisplay(QuietDisplay):
         self._evaluation = ""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
-        """Print the directory of the results."""
         super().start(run_directory, trials)
         (trial,) = trials
         self._view = TrialView(trial)
@@ -59,24 +58,19 @@ class TaskDisplay(QuietDisplay):
         self._line.print_above(f"results in {as_typed(run_directory)}")
 
     def on_submitted(self, task_id: str) -> None:
-        """Print the id."""
         self._line.print_above(f"submitted as {task_id}")
 
     def on_note(self, trial: Trial | None, text: str) -> None:
-        """Print the note."""
         self._line.print_above(text)
 
     def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Print the phase."""
         self._line.print_above(text)
 
     def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Add the row to the next line."""
         assert self._view is not None
         self._view.add(row)
 
     def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Print the evaluation, and its mean in every later line."""
         mean, low, high = (score(figures.get(f"episode_reward_{name}")) for name in ("mean", "min", "max"))
         episodes = count(figures.get("episodes_this_iter"))
         self._evaluation = mean
@@ -85,7 +79,6 @@ class TaskDisplay(QuietDisplay):
         )
 
     def on_task(self, task: TaskSummary) -> None:
-        """Show the task's progress if the last time is long enough ago."""
         now_s = self._clock()
         if task.status is TaskStatus.RUNNING and self._started_s is None:
             row = self._view.row if self._view else {}
@@ -100,13 +93,11 @@ class TaskDisplay(QuietDisplay):
             self._line.print_above(f"the task was cancelled: {message or 'no reason is given'}")
 
     def on_leave(self, task_id: str, board: str) -> None:
-        """Print how to attach again, and how to end the task."""
         self._line.print_above(f"task {task_id} goes on without this command")
         self._line.print_above(f"  to wait for it again:  rlexp submit --attach {task_id} --board {board}")
         self._line.print_above(f"  to end it:             rlexp cancel {board} {task_id}")
 
     def finish(self, run: RunRecord) -> None:
-        """Print the summary on stdout."""
         self._line.close()
         super().finish(run)
 
@@ -199,19 +190,16 @@ class ActorDisplay:
         self._last_return: float | None = None
 
     def note(self, text: str) -> None:
-        """Print an event."""
         if self._as_json:
             self._print_json("note", text=text)
         elif not self._quiet:
             self._line.print_above(text)
 
     def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
-        """Print that a seat was taken."""
         self._seat, self._before, self._shown_s = f"seat {seat}/{num_seats} {env}", None, self._clock()
         self.note(f"took seat {seat} of {num_seats} in {task}, {env}")
 
     def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
-        """Print the actor's stats if the last time is long enough ago; ``epsilon`` is None if it changes."""
         if figures.mean_return is not None:
             self._last_return = figures.mean_return
         elapsed_s = self._clock() - self._shown_s
@@ -226,7 +214,6 @@ class ActorDisplay:
             self._line.show(line)
 
     def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
-        """Print that the seat was left, with the actor's totals."""
         if self._as_json:
             self._print_json("left", task=task, why=why, **asdict(figures))
             return

@@ -222,12 +222,10 @@ class Trackers:
         return trackers
 
     def of(self, trial: Trial, folder: Path, record: RunRecord) -> Sequence[TrialTracker]:
-        """Return the objects that send the rows of ``trial`` to the processes; see ``RunTrackers``."""
         names = [name for name in trial.experiment.track.to if name in self._processes]
         return [RowSender(self._processes[name], tracked(trial, name, folder, record)) for name in names]
 
     def drain_notes(self) -> list[str]:
-        """Return the notes since the last call."""
         return [note for process in self._processes.values() for note in process.drain_notes()]
 
     def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> list[str]:
@@ -263,13 +261,11 @@ class RowSender:
         self._has_begun = False
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Send the numbers of ``row``."""
         self._begin()
         sent = TrackedRow(self._trial.name, row["timesteps_total"], row["timestamp"], dict(scalars(row)))
         self._process.send(Kind.ROW, asdict(sent))
 
     def end(self, status: Status, score: float | None) -> None:
-        """Send how the trial ended."""
         if status is Status.ERROR:
             self._begin()
         if self._has_begun:

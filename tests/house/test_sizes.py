@@ -24,10 +24,10 @@ BUDGETS = {
     "processes": (7, 1_140),
     "replay": (14, 2_850),
     "rollout": (18, 4_100),
-    "runs": (15, 3_570),
+    "runs": (15, 3_560),
     "search": (14, 3_560),
-    "terminal": (17, 4_230),
-    "trackers": (6, 1_030),
+    "terminal": (17, 4_180),
+    "trackers": (6, 1_020),
     "tuning": (13, 3_140),
     "user_code": (6, 870),
 }

@@ -63,7 +63,6 @@ class Summary:
         self._extremes = _Extreme(1), _Extreme(-1)
 
     def take(self, points: Array) -> None:
-        """Take points ``[N]`` of POINT."""
         self._waiting.append(points.copy())  # a view would keep the whole batch in memory
         self._waiting_points += len(points)
         if self._waiting_points >= _FOLDED_AT_ONCE:
@@ -127,7 +126,6 @@ class Series:
         self._pieces: list[Array] = []
 
     def take(self, points: Array) -> None:
-        """Take points ``[N]`` of POINT."""
         piece = np.empty(len(points), SERIES)
         for name in SERIES.names or ():
             piece[name] = points[name]
@@ -147,7 +145,6 @@ class AtStep:
         self._found: Array | None = None
 
     def take(self, points: Array) -> None:
-        """Take points ``[N]`` of POINT."""
         reached = points[points["step"] <= self._step]
         if not len(reached):
             return
