@@ -25,7 +25,7 @@ from benchmarks.processes import evaluate
 from rlexp.compare.curve import read_curve
 from rlexp.compare.group import Group, SettingsReader, groups_of
 from rlexp.compare.run_listing import TrialFolder
-from rlexp.runs.checkpoints.trial import newest_checkpoint
+from rlexp.runs.checkpoints import newest_checkpoint
 
 REWARD: Final = "episode_reward_mean"
 PLAYED: Final = f"evaluation/{REWARD}"

@@ -39,8 +39,8 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.rollout.user_callbacks import end_iteration, trial_callbacks
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.runs.checkpoints.contents import Checkpoint
-from rlexp.runs.checkpoints.trial import write_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
+from rlexp.runs.checkpoints import write_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.states import AnyArray, join_state, split_state
 

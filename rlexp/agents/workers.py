@@ -49,7 +49,7 @@ from rlexp.rollout.worker_spec import (
     RowWriter,
     WorkerSpec,
 )
-from rlexp.runs.checkpoints.contents import Checkpoint, Manifest, read_state
+from rlexp.runs.checkpoint_contents import Checkpoint, Manifest, read_state
 from rlexp.runs.rows import checkpoint_row
 from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed

@@ -88,8 +88,8 @@ def export(
     _require_extra()
     if onnx is not None:
         _check_target(onnx, overwrite)
-    from rlexp.runs.checkpoints.kept import find_checkpoint
     from rlexp.runs.directories import as_typed
+    from rlexp.runs.kept_checkpoints import find_checkpoint
 
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     checkpoint = find_checkpoint(path, trusted)
@@ -137,12 +137,12 @@ def prune(
     Each trial keeps its newest N checkpoints and the best one, which evaluate plays. A run that is in use is refused,
     and then nothing is removed.
     """
-    from rlexp.runs.checkpoints import kept
+    from rlexp.runs import kept_checkpoints
     from rlexp.terminal.results import print_pruned
 
-    found = [kept.superseded_in(run, keep) for run in dict.fromkeys(runs)]
+    found = [kept_checkpoints.superseded_in(run, keep) for run in dict.fromkeys(runs)]
     if not dry_run:
-        found = [kept.prune(each.run, keep) for each in found]
+        found = [kept_checkpoints.prune(each.run, keep) for each in found]
     print_pruned(found, dry_run, as_json)
 
 
@@ -176,7 +176,7 @@ def evaluate(
     For a run or a trial, its best checkpoint is used. The episodes are played as in the run's own evaluation, by
     evaluation_config: greedy by default. Modules and classes that you have not trained with have to be allowed.
     """
-    from rlexp.runs.checkpoints.kept import find_checkpoint
+    from rlexp.runs.kept_checkpoints import find_checkpoint
 
     trusted = trusted_code(imports, allow_env, allow_class, allow_storage)
     checkpoint = find_checkpoint(path, trusted)

@@ -17,7 +17,7 @@ import numpy as np
 from rlexp.compare.comparison import ComparedGroup, Comparison
 from rlexp.compare.curve import CurveAxis, amount, tick_label, ticks, unit_of
 from rlexp.compare.sweep import SweepResults
-from rlexp.config.space.domains import Listed, Range
+from rlexp.config.domains import Listed, Range
 from rlexp.files import to_json
 from rlexp.sample_batch import Array
 from rlexp.text import distinct_cuts, score, value_words

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.compare.run_listing import ClosedFolderError, TrialFolder, trials_at
-from rlexp.config.space.grid import GRID
+from rlexp.config.grid import GRID
 from rlexp.config.yaml.reader import read_file
 from rlexp.errors import Notice, UsageError
 from rlexp.files import to_json

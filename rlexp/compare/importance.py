@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rlexp.compare.sweep import Configuration, RecordedOutcome, SweepResults
-from rlexp.config.space.domains import Listed, Range
+from rlexp.config.domains import Listed, Range
 from rlexp.files import to_json
 from rlexp.sample_batch import Array
 

@@ -16,18 +16,8 @@ from typing import Any, Final, get_args
 
 from rlexp.compare.group import Group
 from rlexp.compare.run_listing import TrialFolder, number, read_mapping
+from rlexp.config.domains import GRID, SAMPLERS, Domain, Listed, MalformedError, Normal, Number, Range, read_sampler
 from rlexp.config.keys.search import SCHEDULERS, TimeAttribute
-from rlexp.config.space.domains import (
-    GRID,
-    SAMPLERS,
-    Domain,
-    Listed,
-    MalformedError,
-    Normal,
-    Number,
-    Range,
-    read_sampler,
-)
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
 from rlexp.errors import Notice

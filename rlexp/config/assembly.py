@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rlexp.config.command_line import Override
+from rlexp.config.grid import GRID, SEARCH, TRACK
 from rlexp.config.keys.agents import AGENTS, experiment_class, find_agent
 from rlexp.config.keys.experiment import NUM_SEEDS, TRACKERS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
@@ -23,7 +24,6 @@ from rlexp.config.rllib.names import (
     read_yaml_1_1_words,
     use_current_names,
 )
-from rlexp.config.space.grid import GRID, SEARCH, TRACK
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
 from rlexp.errors import UsageError

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlexp.config.grid import Axis, line_of
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.space.grid import Axis, line_of
 from rlexp.config.translation import Translation, node_of
 from rlexp.config.variants import data_of
 from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at

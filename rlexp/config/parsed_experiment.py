@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from rlexp.config.assembly import Assembled, agent_of, assembled
 from rlexp.config.command_line import LoadOptions, Override
+from rlexp.config.domains import Listed
+from rlexp.config.grid import GRID, Axis, find_axes, variant_indices, variants
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
-from rlexp.config.space.domains import Listed
-from rlexp.config.space.grid import GRID, Axis, find_axes, variant_indices, variants
 from rlexp.config.sweep import Space
 from rlexp.config.validation import validated
 from rlexp.config.variants import Variant, is_at_a_key, located, unused_resources, variants_of

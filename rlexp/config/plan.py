@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.grid import SEARCH, TRACK
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment, TrackerName
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart
 from rlexp.config.parsed_experiment import ParsedExperiment
-from rlexp.config.space.grid import SEARCH, TRACK
 from rlexp.config.sweep import Sweep
 from rlexp.config.variants import resolved, varied_values, without_section
 from rlexp.config.yaml.nodes import Finding, Node

@@ -10,20 +10,13 @@ from random import Random
 from typing import Any
 
 from rlexp.config.command_line import LoadOptions
+from rlexp.config.domains import Domain, Normal
+from rlexp.config.grid import SEARCH, Axis
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.search import ConfirmConfig, SearchConfig
 from rlexp.config.keys.trial import Trial, sample_seed, trial_of
+from rlexp.config.points import TriedPoints, column_domains, domains_in, every_value, is_continuous, number_of_points
 from rlexp.config.rllib.ages import Age
-from rlexp.config.space.domains import Domain, Normal
-from rlexp.config.space.grid import SEARCH, Axis
-from rlexp.config.space.points import (
-    TriedPoints,
-    column_domains,
-    domains_in,
-    every_value,
-    is_continuous,
-    number_of_points,
-)
 from rlexp.config.translation import node_of
 from rlexp.config.variants import Variant, data_of, variant_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, at

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rlexp.config.domains import GRID
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
@@ -19,7 +20,6 @@ from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
 from rlexp.config.rllib.names import old_groups
-from rlexp.config.space.domains import GRID
 from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError

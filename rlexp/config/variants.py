@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.config.command_line import LoadOptions
+from rlexp.config.domains import EVAL, FREE_FORM, PYTHON_KEYS, SAMPLERS, sampler_in
+from rlexp.config.grid import SEARCH, Axis, line_of, variant_indices
 from rlexp.config.keys import env_ids
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import KeyName, key_table
@@ -20,8 +22,6 @@ from rlexp.config.rllib.ages import Age, leave_out_ignored
 from rlexp.config.rllib.groups import TRIAL_RESOURCES
 from rlexp.config.rllib.names import arranged, old_groups, read_literal, use_current_names
 from rlexp.config.rllib.values import use_current_values
-from rlexp.config.space.domains import EVAL, FREE_FORM, PYTHON_KEYS, SAMPLERS, sampler_in
-from rlexp.config.space.grid import SEARCH, Axis, line_of, variant_indices
 from rlexp.config.translation import Translation
 from rlexp.config.validation import conflict_findings, unknown_keys, unused_beside_errors, validated
 from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at, dotted, shown_key, written

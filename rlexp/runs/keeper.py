@@ -22,15 +22,15 @@ from rlexp.errors import CheckpointError, RlexpError, TrialError
 from rlexp.files import open_regular
 from rlexp.processes.family import TemporaryFolder
 from rlexp.processes.locks import OpenFolder
-from rlexp.runs.checkpoints.contents import MANIFEST, is_file_of_checkpoint, sha256_of, verify_checkpoint
-from rlexp.runs.checkpoints.kept import KeptNumber, keep_best
-from rlexp.runs.checkpoints.trial import (
+from rlexp.runs.checkpoint_contents import MANIFEST, is_file_of_checkpoint, sha256_of, verify_checkpoint
+from rlexp.runs.checkpoints import (
     is_checkpoint_name,
     list_checkpoints,
     newest_with_damaged_aside,
     publish_verified,
     remove_leftovers,
 )
+from rlexp.runs.kept_checkpoints import KeptNumber, keep_best
 from rlexp.runs.record import is_in_run
 from rlexp.runs.trial_files import (
     ERROR_FILE,

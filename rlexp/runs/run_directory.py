@@ -17,7 +17,7 @@ from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.errors import RlexpError
 from rlexp.files import replace_json, replace_text, sync
 from rlexp.processes.locks import RunLock
-from rlexp.runs.checkpoints.trial import iteration_of, list_checkpoints
+from rlexp.runs.checkpoints import iteration_of, list_checkpoints
 from rlexp.runs.directories import derived_name, make_run_directory, remove_remains, remove_unfinished
 from rlexp.runs.record import (
     PARAMETERS_FILE,

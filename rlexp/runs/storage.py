@@ -19,14 +19,8 @@ from typing import Any, Final
 from rlexp.errors import CheckpointError, DamagedCheckpointError, ResourceError, ResumeError, RlexpError, UsageError
 from rlexp.files import open_regular, read_regular
 from rlexp.processes.threads import Progress, bounded
-from rlexp.runs.checkpoints.contents import MANIFEST, is_file_of_checkpoint
-from rlexp.runs.checkpoints.trial import (
-    hidden_folder,
-    is_checkpoint_name,
-    iteration_of,
-    list_checkpoints,
-    publish_verified,
-)
+from rlexp.runs.checkpoint_contents import MANIFEST, is_file_of_checkpoint
+from rlexp.runs.checkpoints import hidden_folder, is_checkpoint_name, iteration_of, list_checkpoints, publish_verified
 from rlexp.runs.record import RESOLVED_FILE, RunRecord, TrialRecord
 from rlexp.text import MASK, masked
 

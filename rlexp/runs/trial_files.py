@@ -20,8 +20,8 @@ import numpy as np
 from rlexp.errors import TrialError, UsageError
 from rlexp.files import read_regular, refuse_other_than_file
 from rlexp.processes.locks import OpenFolder
-from rlexp.runs.checkpoints.kept import KeptNumber, keep_best
-from rlexp.runs.checkpoints.trial import newest_with_damaged_aside
+from rlexp.runs.checkpoints import newest_with_damaged_aside
+from rlexp.runs.kept_checkpoints import KeptNumber, keep_best
 from rlexp.sample_batch import Array
 
 STOP_FILE: Final = ".stop"
@@ -79,7 +79,7 @@ class TrialFiles(Protocol):
         """
 
     def keep_best(self, count: KeptNumber, score_attribute: str) -> None:
-        """Delete all but the best checkpoints, as ``runs.checkpoints.kept.keep_best`` does."""
+        """Delete all but the best checkpoints, as ``kept_checkpoints.keep_best`` does."""
 
     def put_video(self, name: str, write: Callable[[Path], None]) -> None:
         """Store the video that ``write`` writes to a given path."""

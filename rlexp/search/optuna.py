@@ -28,10 +28,10 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from rlexp.config.domains import Domain, Listed, Range
+from rlexp.config.grid import SEARCH
 from rlexp.config.keys.search import OptunaConfig
-from rlexp.config.space.domains import Domain, Listed, Range
-from rlexp.config.space.grid import SEARCH
-from rlexp.config.space.points import Alternatives, identity
+from rlexp.config.points import Alternatives, identity
 from rlexp.config.sweep import Point, Sweep
 from rlexp.config.yaml.nodes import KeyPath, dotted, shown
 from rlexp.errors import ConfigError, Problem, UsageError

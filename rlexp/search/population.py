@@ -15,7 +15,7 @@ from typing import Any
 from rlexp.config.keys.trial import Trial
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import CheckpointError, ConfigError
-from rlexp.runs.checkpoints.kept import copy_checkpoint
+from rlexp.runs.kept_checkpoints import copy_checkpoint
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.record import Event, Journal
 from rlexp.search.state import SearchState

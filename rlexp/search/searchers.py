@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rlexp.config.space.points import TriedPoints, identity
+from rlexp.config.points import TriedPoints, identity
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import ConfigError
 from rlexp.search.optuna import make_sampler, parameters_of, require_sampler, suggested_point

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlexp.agents.checkpoint import Evaluation
     from rlexp.agents.export.export import Export
     from rlexp.agents.export.onnx import Verification
-    from rlexp.runs.checkpoints.kept import Superseded
+    from rlexp.runs.kept_checkpoints import Superseded
 
 _LONGEST_ENV: Final = 24
 _FOUND: Final = Table(

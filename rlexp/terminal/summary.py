@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from rlexp.config.keys.search import TimeAttribute
-from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import RunRecord, Status, TrialRecord
 from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest

@@ -26,8 +26,8 @@ from rlexp.errors import UsageError
 from rlexp.files import read_regular
 from rlexp.processes.child import Message, Send, answer
 from rlexp.processes.family import kill
-from rlexp.runs.checkpoints.contents import MANIFEST
-from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.checkpoint_contents import MANIFEST
+from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.record import Status
 from rlexp.runs.trial_files import FOLDER as VIDEOS
 from rlexp.text import masked

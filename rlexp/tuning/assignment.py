@@ -28,8 +28,8 @@ from rlexp.board.trainer.trial import AssignedTask, assigned_task
 from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import ResourceError
-from rlexp.runs.checkpoints.kept import starting_point
 from rlexp.runs.keeper import Answer, Keeper, KeeperLostError, SentFiles
+from rlexp.runs.kept_checkpoints import starting_point
 from rlexp.runs.record import RecordedError
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import SharedFiles, TrialFiles, end_phases

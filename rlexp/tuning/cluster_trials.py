@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from rlexp.cluster.pool.nodes import RayNode, RayTables
 from rlexp.config.keys.trial import Trial, bundles_of
-from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.trial_files import MOVE_FILE
 from rlexp.search.standings import Display

@@ -28,9 +28,9 @@ from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import plain
 from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import StopRequest
-from rlexp.runs.checkpoints.contents import Manifest
-from rlexp.runs.checkpoints.kept import copy_checkpoint
-from rlexp.runs.checkpoints.trial import newest_manifest
+from rlexp.runs.checkpoint_contents import Manifest
+from rlexp.runs.checkpoints import newest_manifest
+from rlexp.runs.kept_checkpoints import copy_checkpoint
 from rlexp.runs.record import (
     PARAMETERS_FILE,
     RESOLVED_FILE,

@@ -36,9 +36,9 @@ from rlexp.config.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.processes.signals import StopRequest
 from rlexp.processes.threads import imported_meanwhile
-from rlexp.runs.checkpoints.kept import starting_point
-from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.directories import as_typed, refuse_unwritable, usual_name
+from rlexp.runs.kept_checkpoints import starting_point
 from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
 from rlexp.runs.storage import check_storage

@@ -25,8 +25,8 @@ from rlexp.config.keys.fields import AUTO
 from rlexp.errors import RlexpError
 from rlexp.processes.threads import few_collections
 from rlexp.rollout.user_callbacks import announce_checkpoint
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import checkpoint_directory
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory
 from rlexp.runs.rows import checkpoint_row
 from rlexp.runs.trial_files import TRAINING, Poll, TrialFiles, write_video
 from rlexp.text import masked

@@ -19,8 +19,8 @@ from rlexp.board.servers.board import Board, TaskStatus
 from rlexp.board.trainer.link import RECOVERY, RESULT
 from rlexp.board.trainer.trial import AssignedTask
 from rlexp.cluster.pool.pool import InlineTaskPool
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import iteration_of_packed, unpack_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import iteration_of_packed, unpack_checkpoint
 from rlexp.runs.trial_files import STOP_FILE
 from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT, BoardSecrets

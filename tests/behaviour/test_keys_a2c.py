@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.lab.a2c import AGENTS, CONFIGS, LENGTH, NUM_ENVS, TINY, distance, make_agent, reference
 from tests.lab.agents import CountingPool, train_until, updates_of, watched, weights_of
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV

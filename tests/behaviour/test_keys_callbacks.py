@@ -18,7 +18,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import UserModules
 from rlexp.errors import CallbackError, ConfigError
 from rlexp.metrics import MOST_METRICS
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.runs.recorders import CsvRecorder, JsonRecorder
 from tests.lab.agents import TINY, checkpoint_of, make_apex, make_dqn
 from tests.lab.ppo import make_ppo

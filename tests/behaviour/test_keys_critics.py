@@ -16,7 +16,7 @@ from rlexp.config.keys.ddpg import ApexDDPGConfig, DDPGConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.models.action_distributions import SquashedActions
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, Array
 from rlexp.schedules import LinearSchedule
 from tests.lab.agents import updates_of

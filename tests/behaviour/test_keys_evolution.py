@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.lab.agents import poll, updates_of, watched, weights_of
 from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV
 from tests.lab.evolution import AGENTS, CONFIGS, PAYING_ENV, STEPS, flat, make_agent, noises, pays, reference

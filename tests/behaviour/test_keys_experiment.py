@@ -17,9 +17,9 @@ import pytest
 from rlexp.cluster.room.machine import available_cpus
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, ResumeError
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.kept import keep_best
-from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, write_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, write_checkpoint
+from rlexp.runs.kept_checkpoints import keep_best
 from rlexp.runs.run_directory import RunDirectory
 from tests.lab.agents import TINY
 from tests.lab.trials import assigned, rows_of, trials_of

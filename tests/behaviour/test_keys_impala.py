@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlexp.rollout.folds import IS_STEP, LOGP
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import OBS
 from tests.lab.a2c import distance
 from tests.lab.agents import CountingPool, train_until, updates_of, watched, weights_of

@@ -15,7 +15,7 @@ from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.cluster.pool.pool import Actor, Resources
 from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.policy import Weights
-from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from rlexp.tuning.tune_runner import placement
 from tests.lab.agents import weights_of
 from tests.lab.ppo import make_ppo

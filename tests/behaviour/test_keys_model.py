@@ -35,7 +35,7 @@ from rlexp.models.networks import QNetwork
 from rlexp.models.user_torso import UserTorso
 from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.agents import make_apex, make_dqn, updates_of

@@ -15,7 +15,7 @@ from rlexp.cluster.room.machine import Cluster, Machine
 from rlexp.config.keys.dqn import DQNConfig, SimpleQConfig
 from rlexp.config.keys.ppo import DDPPOConfig, PPOConfig
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from tests.lab import ppo
 from tests.lab.agents import SMALL, PlacementPool, stopped_in_the_end, updates_of, weights_of
 from tests.lab.envs import ENDLESS_ENV

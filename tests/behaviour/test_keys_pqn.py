@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlexp.rollout.folds import VALUE_TARGETS
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from tests.lab.agents import rows, updates_of, weights_of
 from tests.lab.envs import COUNTING_ENV, episode_length, episode_terminates

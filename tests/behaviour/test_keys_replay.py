@@ -16,7 +16,7 @@ from rlexp.cluster.pool.pool import Resources
 from rlexp.cluster.pool.ray_calls import TrialGroup
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.replay.rows import STORAGE_PREFIX
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import IMPORTANCE_WEIGHTS, OBS, Array, SampleBatch, WrittenRows
 from tests.lab.agents import (
     MAKERS,

@@ -23,7 +23,7 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.models.networks import QNetwork
 from rlexp.rollout import folds
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.schedules import derive_seed
 from tests.lab.agents import (

@@ -12,8 +12,8 @@ import pytest
 from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.config.keys.trial import Trial
 from rlexp.metrics import interquartile_mean
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.record import Status
 from rlexp.search.search import Search
 from rlexp.search.searchers import OptunaSearcher, PlannedSearcher, make_searcher

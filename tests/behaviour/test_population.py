@@ -19,9 +19,9 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Point, Sweep
 from rlexp.errors import CheckpointError, ConfigError, Problem
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.kept import keep_best
-from rlexp.runs.checkpoints.trial import list_checkpoints, newest_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints, newest_checkpoint
+from rlexp.runs.kept_checkpoints import keep_best
 from rlexp.runs.record import Status
 from rlexp.schedules import derive_seed
 from rlexp.search.population import quantile_size

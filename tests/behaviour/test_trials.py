@@ -26,8 +26,8 @@ import torch
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.errors import EnvError
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import list_checkpoints, newest_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints, newest_checkpoint
 from rlexp.runs.trial_files import PhaseWatch, end_phases, read_phase, write_phase
 from rlexp.search.trial_scheduler import Milestones
 from rlexp.tuning import stop_condition, trainable

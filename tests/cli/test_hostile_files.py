@@ -18,7 +18,7 @@ from rlexp.agents.checkpoint import EvaluationRequest, film_checkpoint_to
 from rlexp.cli import app
 from rlexp.errors import RlexpError
 from rlexp.replay.buffers import write_npz
-from rlexp.runs.checkpoints.trial import write_checkpoint
+from rlexp.runs.checkpoints import write_checkpoint
 from rlexp.runs.tensorboard import TensorBoardRecorder
 from tests.lab.run_folders import MadeTrial, make_run, row, write_resolved
 

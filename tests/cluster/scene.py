@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.cluster.cluster import Command, TestCluster, wait_until
 
 BOUND_S = 240.0

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from rlexp.errors import ResourceError
-from rlexp.runs.checkpoints.contents import verify_checkpoint
-from rlexp.runs.checkpoints.trial import checkpoint_directory, remove_checkpoint, write_checkpoint
+from rlexp.runs.checkpoint_contents import verify_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, remove_checkpoint, write_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
 from rlexp.text import masked

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.drills.runs import NEVER, checkpoints_of
 from tests.drills.scene import Command, Scene, check
 from tests.lab.brokers import RedisServer, running_redis

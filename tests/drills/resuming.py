@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.drills.runs import (
     apex,
     check_no_step_twice,

@@ -111,7 +111,7 @@ WALKS: Mapping[str, Sequence[Station]] = {
         Station("processes/signals.py", "StopRequest._handle"),
         Station("runs/trial_files.py", "requests_of"),
         Station("agents/agent.py", "Agent.save"),
-        Station("runs/checkpoints/trial.py", "write_checkpoint"),
+        Station("runs/checkpoints.py", "write_checkpoint"),
         Station("tuning/tune_callbacks.py", "TrialEvents.on_result"),
         Station("runs/run_directory.py", "RunDirectory.trial_status"),
         Station("cluster/session.py"),

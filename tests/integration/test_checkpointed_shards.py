@@ -16,8 +16,8 @@ from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.replay import ReplayShard
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import write_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import write_checkpoint
 from rlexp.sample_batch import ACTIONS, REWARDS, TD_ERRORS, Array, FrameRows
 from tests.lab.checkpoints import in_memory
 from tests.lab.doubles import REPLAY

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import list_checkpoints
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.ray
 

@@ -15,7 +15,7 @@ from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.a2c import A2CConfig, A3CConfig, PGConfig, PolicyGradientKeys
 from rlexp.models.action_distributions import actions_of
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from rlexp.schedules import PiecewiseSchedule
 from tests.lab.agents import PlacementPool, Update, stopped_in_the_end

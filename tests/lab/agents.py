@@ -25,7 +25,7 @@ from rlexp.models.torsos import tensors_of
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, SentRows
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
 from tests.lab.rollout import whole

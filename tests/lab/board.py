@@ -38,7 +38,7 @@ from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
-from rlexp.runs.checkpoints.trial import checkpoint_directory, pack_checkpoint, write_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, pack_checkpoint, write_checkpoint
 from rlexp.sample_batch import Array, SampleBatch
 from tests.lab.brokers import QueueServer, RedisServer
 from tests.lab.memory_board import MemoryBoard, MemoryServer

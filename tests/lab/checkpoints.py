@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.config.keys.experiment import Experiment
-from rlexp.runs.checkpoints import contents
+from rlexp.runs import checkpoint_contents
 from rlexp.states import LazyArray, rows_of
 from rlexp.user_code.finding import module_file
 from rlexp.user_code.memory import Remembered, remember
@@ -30,7 +30,7 @@ def forge(path: Path, **changes: Any) -> None:
     """Change a manifest and seal it again."""
     content = json.loads((path / "manifest.json").read_bytes()) | changes
     del content["seal"]
-    (path / "manifest.json").write_text(json.dumps({**content, "seal": contents._seal(content)}))
+    (path / "manifest.json").write_text(json.dumps({**content, "seal": checkpoint_contents._seal(content)}))
 
 
 def trained_with(*names: str, storage: str | None = None) -> None:

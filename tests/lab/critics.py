@@ -20,7 +20,7 @@ from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.critic_keys import CriticKeys
 from rlexp.config.keys.ddpg import ApexDDPGConfig, DDPGConfig, TD3Config
 from rlexp.config.keys.sac import SACConfig
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from tests.lab.agents import PlacementPool, Update, stopped_in_the_end
 from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from rlexp.agents.evolution.agent import ARSAgent, ESAgent, EvolutionAgent
 from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.evolution import ARSConfig, ESConfig, EvolutionKeys
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import Array, SampleBatch
 from tests.lab.agents import PlacementPool, Update, stopped_in_the_end
 

@@ -15,7 +15,7 @@ from rlexp.agents.impala.agent import IMPALAAgent, VTraceAgent
 from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.impala import APPOConfig, IMPALAConfig, VTraceKeys
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, IS_STEP, LOGP, VALUE_TARGETS
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, Array
 from tests.lab.agents import PlacementPool, Update, stopped_in_the_end
 from tests.lab.envs import ENDLESS_ENV

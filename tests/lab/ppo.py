@@ -33,7 +33,7 @@ from rlexp.models.networks import ActorCritic
 from rlexp.policy import Weights
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 from tests.lab.agents import PlacementPool, Update, delivered, stopped_in_the_end, with_weights

@@ -21,7 +21,7 @@ from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config
 from rlexp.models.networks import QNetwork
 from rlexp.rollout.folds import VALUE_TARGETS
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 from tests.lab.agents import PlacementPool, Update, delivered, stopped_in_the_end, with_weights

@@ -26,8 +26,8 @@ from rlexp.config.load import LoadOptions, load_plan
 from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.files import to_json
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import checkpoint_directory, newest_checkpoint, write_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, newest_checkpoint, write_checkpoint
 from rlexp.runs.record import RecordedError, Status
 from rlexp.runs.recorders import JsonRecorder, LineFile
 from rlexp.runs.run_directory import RunDirectory

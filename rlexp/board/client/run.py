@@ -16,15 +16,15 @@ from typing import Any, Final, Self
 from rlexp.board.messages.tasks import MAX_BLOB_BYTES, Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.task import board_keys_of, joinable_trial, new_task_id, submitted_plan
+from rlexp.config.grid import TRACK
 from rlexp.config.keys.experiment import TrackConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, resolved_yaml
 from rlexp.config.plan import refuse_sweeps
-from rlexp.config.space.grid import TRACK
 from rlexp.errors import ConfigError, ResumeError, TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
-from rlexp.runs.checkpoints.contents import MANIFEST, Manifest, write_manifest
-from rlexp.runs.checkpoints.trial import unpack_checkpoint
+from rlexp.runs.checkpoint_contents import MANIFEST, Manifest, write_manifest
+from rlexp.runs.checkpoints import unpack_checkpoint
 from rlexp.runs.record import RecordedError, Status, read_run_record
 from rlexp.runs.recorders import RunTrackers, TrialRecorder
 from rlexp.runs.rows import checkpoint_row, last_row

@@ -21,12 +21,7 @@ from rlexp.board.messages.tasks import KEPT_ROWS, MAX_BLOB_BYTES, MAX_ROW_BYTES
 from rlexp.board.servers.board import Board, Lead, SeatHolder, TaskStatus, TrainerBeat
 from rlexp.errors import CheckpointError
 from rlexp.files import to_json
-from rlexp.runs.checkpoints.trial import (
-    iteration_of,
-    iteration_of_packed,
-    pack_checkpoint,
-    unpack_checkpoint,
-)
+from rlexp.runs.checkpoints import iteration_of, iteration_of_packed, pack_checkpoint, unpack_checkpoint
 
 RESULT: Final = "result"
 """The blob with the checkpoint at the end."""

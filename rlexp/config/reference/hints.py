@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from rlexp.config.domains import GRID, SAMPLERS
 from rlexp.config.keys.agents import AGENTS, agents_of_packages
 from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.metrics import KNOWN_METRICS
-from rlexp.config.space.domains import GRID, SAMPLERS
 from rlexp.config.yaml.nodes import dotted, shown_key
 from rlexp.config.yaml.reader import with_space
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from rlexp.config.domains import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import NUM_SEEDS, TRACKERS
 from rlexp.config.keys.key_table import KeyName, flat_keys_of_optimizer, key_table, nested_keys_of_config
 from rlexp.config.keys.metrics import KNOWN_METRICS, OWN_METRIC_PATTERN, may_be_negative
 from rlexp.config.rllib.names import absent_keys, computed_keys, renamed_keys
-from rlexp.config.space.domains import GRID, PYTHON_KEYS, SAMPLERS
 
 Schema = dict[str, Any]
 

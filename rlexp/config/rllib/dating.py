@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
+from rlexp.config.domains import GRID
 from rlexp.config.keys.env_ids import current_env, has_discrete_actions
 from rlexp.config.keys.key_table import KeyName, key_table, rlexp_only_keys
 from rlexp.config.rllib.ages import (
@@ -25,7 +26,6 @@ from rlexp.config.rllib.ages import (
     unused_if_stale,
 )
 from rlexp.config.rllib.names import absent_keys, choices_of
-from rlexp.config.space.domains import GRID
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, dotted, shown_key, written
 

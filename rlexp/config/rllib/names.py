@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rlexp.config.domains import EVAL, FREE_FORM, GRID, MAX_LENGTH, SAMPLERS
 from rlexp.config.keys.agents import AGENTS, built_in_base
 from rlexp.config.keys.key_table import (
     MAPPING,
@@ -25,7 +26,6 @@ from rlexp.config.keys.key_table import (
     nested_keys_of_config,
 )
 from rlexp.config.keys.metrics import SHORT_NAMES, current_metric
-from rlexp.config.space.domains import EVAL, FREE_FORM, GRID, MAX_LENGTH, SAMPLERS
 from rlexp.config.translation import Translation, leaves
 from rlexp.config.yaml.nodes import Finding, Node, dotted, read_yaml_1_1, shown, shown_key
 

@@ -15,7 +15,7 @@ import torch
 
 from rlexp.cluster.pool.pool import Resources
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from tests.lab.agents import (
     PlacementPool,

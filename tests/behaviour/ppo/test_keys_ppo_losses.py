@@ -20,7 +20,7 @@ from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.config.keys.trial import Trial
 from rlexp.errors import ConfigError, ResourceError
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, VF_PREDS
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.runs.rows import COLUMNS
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from tests.lab import sweeps

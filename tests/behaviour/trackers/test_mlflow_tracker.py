@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlexp.files import read_json
-from rlexp.runs.checkpoints.trial import checkpoint_directory, write_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
 from tests.lab.trials import needs_mlflow, one_trial, recorded_numbers, result_row, tracked_scene
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.runs.checkpoints.trial import checkpoint_directory, write_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
 from rlexp.trackers.client import TrackedRow, TrackedTrial, TrialState
 from rlexp.trackers.serving import OpenTrial

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlexp.errors import UsageError
-from rlexp.runs.checkpoints.trial import checkpoint_directory, write_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, write_checkpoint
 from rlexp.runs.record import Status
 from rlexp.trackers.trackers import Trackers
 from tests.lab.trials import (

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from rlexp.agents.registry import agent_class
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.agents import AGENTS
-from rlexp.runs.checkpoints.contents import read_arrays
+from rlexp.runs.checkpoint_contents import read_arrays
 from rlexp.sample_batch import Array
 from tests.lab.checkpoints import trained
 from tests.unit.agents.test_strange_checkpoints import with_array

@@ -23,7 +23,7 @@ from rlexp.cluster.pool.pool import Actor, ActorLostError, InlineTaskPool, Ref, 
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import CheckpointError, TrialError
-from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from rlexp.sample_batch import OBS, Array
 from tests.lab.agents import PlacementPool, make_agent, poll
 from tests.lab.checkpoints import in_memory

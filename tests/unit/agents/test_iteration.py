@@ -18,7 +18,7 @@ from rlexp.optimizers.policy_optimizer import Counters
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.runs.rows import flatten
 from tests.lab.agents import MAKERS, STEPS, both_agents, make_dqn
 from tests.lab.envs import COUNTING_ENV

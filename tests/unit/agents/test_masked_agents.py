@@ -18,7 +18,7 @@ from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.errors import UsageError
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from tests.lab import critics, evolution, impala, ppo, pqn
 from tests.lab.agents import PlacementPool, checkpoint_of, stopped_in_the_end, weights_of
 from tests.lab.checkpoints import trained

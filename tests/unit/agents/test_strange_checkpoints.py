@@ -16,7 +16,7 @@ import pytest
 from rlexp import load_policy
 from rlexp.agents.checkpoint import EvaluationRequest, evaluate_checkpoint
 from rlexp.errors import CheckpointError, ResumeError
-from rlexp.runs.checkpoints.contents import read_arrays, read_checkpoint, write_arrays
+from rlexp.runs.checkpoint_contents import read_arrays, read_checkpoint, write_arrays
 from rlexp.sample_batch import Array
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.agents import make_agent

@@ -20,7 +20,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from rlexp.compare.importance import Importance, importance_of
 from rlexp.compare.sweep import RecordedOutcome, SweepResults, read_sweep_results
-from rlexp.config.space.domains import Listed, Range
+from rlexp.config.domains import Listed, Range
 from rlexp.runs.record import Status
 from rlexp.search.ranking import EndComparison
 from tests.lab.run_folders import configuration, ended_early, write_sweep

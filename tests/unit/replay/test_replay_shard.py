@@ -17,8 +17,8 @@ from rlexp import states
 from rlexp.agents.off_policy_agent import join_shard_states, split_shard_states
 from rlexp.errors import CheckpointError
 from rlexp.replay.shard import ReplayShard, ShardStats, split_evenly
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import write_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import write_checkpoint
 from rlexp.sample_batch import (
     ACTIONS,
     IMPORTANCE_WEIGHTS,

@@ -283,7 +283,7 @@ class Trap:
             raise SystemExit("imports " + name)
 
 sys.meta_path.insert(0, Trap())
-import rlexp.runs.checkpoints.trial, rlexp.terminal.displays, rlexp.runs.run_directory
+import rlexp.runs.checkpoints, rlexp.terminal.displays, rlexp.runs.run_directory
 from rlexp.runs.recorders import TrialRecorder
 recorder = TrialRecorder(Path({str(tmp_path)!r}), {{"lr": 0.1}})
 recorder.record({{"training_iteration": 1, "timesteps_total": 1, "timesteps_this_iter": 1}})

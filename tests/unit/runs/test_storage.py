@@ -14,9 +14,9 @@ import pytest
 
 from rlexp.errors import CheckpointError, ResourceError, ResumeError, UsageError
 from rlexp.processes.threads import bounded
-from rlexp.runs.checkpoints.contents import MANIFEST
-from rlexp.runs.checkpoints.kept import find_checkpoint
-from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, remove_checkpoint, write_checkpoint
+from rlexp.runs.checkpoint_contents import MANIFEST
+from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, remove_checkpoint, write_checkpoint
+from rlexp.runs.kept_checkpoints import find_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
 from rlexp.runs.storage import CheckpointCopies, StoragePlace, check_storage, fetch_missing, folder_of
 from tests.lab.checkpoints import trained_with

@@ -26,8 +26,8 @@ from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError, Tr
 from rlexp.processes.family import find_leftovers
 from rlexp.rollout.evaluation import film_episode
 from rlexp.runs import keeper as keeper_module
-from rlexp.runs.checkpoints.contents import read_checkpoint, verify_checkpoint
-from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, newest_checkpoint, write_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, newest_checkpoint, write_checkpoint
 from rlexp.runs.keeper import Keeper, KeeperLostError, SentFiles
 from rlexp.runs.trial_files import (
     ERROR_FILE,

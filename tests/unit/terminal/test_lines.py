@@ -16,6 +16,7 @@ from typing import get_args
 
 import pytest
 
+from rlexp.config.domains import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.config.keys.ddpg import DDPGConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.evolution import ESConfig
@@ -26,7 +27,6 @@ from rlexp.config.keys.pqn import PQNConfig
 from rlexp.config.keys.sac import SACConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
-from rlexp.config.space.domains import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.errors import ConfigError, Notice, Problem, RlexpError, UsageError
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS

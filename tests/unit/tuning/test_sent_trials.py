@@ -14,8 +14,8 @@ import pytest
 
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.errors import EnvError
-from rlexp.runs.checkpoints.contents import read_checkpoint, verify_checkpoint
-from rlexp.runs.checkpoints.trial import list_checkpoints, newest_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints import list_checkpoints, newest_checkpoint
 from rlexp.runs.keeper import Keeper, KeeperLostError
 from rlexp.runs.trial_files import ERROR_FILE, STOP_FILE
 from rlexp.tuning import assignment as keeper_actor

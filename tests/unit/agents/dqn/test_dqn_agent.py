@@ -23,7 +23,7 @@ from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.errors import EnvError, TrialError, UsageError
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV, ENDLESS_ENV, IDENTITY_ENV, RAISING_ENV
 
 SMALL: Mapping[str, Any] = {

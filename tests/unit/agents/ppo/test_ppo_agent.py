@@ -27,7 +27,7 @@ from rlexp.config.keys.ppo import PPOConfig, PPOExperiment
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.policy import InterruptedLearningError, LearnResult
 from rlexp.rollout.evaluation import ShouldStop
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import SampleBatch
 from tests.lab.checkpoints import trained
 from tests.lab.envs import FILMED_ENV, IDENTITY_ENV, PIXEL_ENV

@@ -15,7 +15,7 @@ from rlexp.agents.pqn.players import PQNPolicy
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.pqn import PQNConfig, PQNExperiment
 from rlexp.errors import UsageError
-from rlexp.runs.checkpoints.contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from tests.lab.checkpoints import trained
 from tests.lab.envs import CONTINUOUS_ENV, IDENTITY_ENV, PIXEL_ENV
 from tests.unit.agents.test_agent import assert_same_bits, small_images, timeless

@@ -15,8 +15,8 @@ from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, described, 
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.errors import CheckpointError, TrialError, UsageError
-from rlexp.runs.checkpoints.contents import verify_checkpoint
-from rlexp.runs.checkpoints.kept import find_checkpoint
+from rlexp.runs.checkpoint_contents import verify_checkpoint
+from rlexp.runs.kept_checkpoints import find_checkpoint
 from rlexp.runs.record import Status, read_run_record
 from rlexp.runs.resuming import load_recorded_plan
 from rlexp.terminal.displays import QuietDisplay

@@ -8,8 +8,8 @@ from itertools import chain, combinations, product
 from math import prod
 from typing import Any
 
-from rlexp.config.space.domains import CHOICE, GRID, Domain, Listed, MalformedError, Sampled, read_sampler, sampler_in
-from rlexp.config.space.points import Alternative, Alternatives, columns_of
+from rlexp.config.domains import CHOICE, GRID, Domain, Listed, MalformedError, Sampled, read_sampler, sampler_in
+from rlexp.config.points import Alternative, Alternatives, columns_of
 from rlexp.config.yaml.nodes import Finding, KeyPath, Node, dotted
 
 __all__ = ["GRID", "SEARCH", "Axis", "find_axes", "line_of", "variant_indices", "variants"]

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from rlexp.errors import CheckpointError, DamagedCheckpointError, RlexpError
 from rlexp.files import parse_json, read_regular, sync
-from rlexp.runs.checkpoints.contents import (
+from rlexp.runs.checkpoint_contents import (
     ARRAYS_SUFFIX,
     GROUP_NAME,
     STATE,

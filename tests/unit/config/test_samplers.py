@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlexp.config.domains import Domain, Listed, Normal, Range, read_sampler
 from rlexp.config.keys.trial import MAX_NAME_LENGTH, sample_seed, trial_name
 from rlexp.config.load import resolved_yaml
-from rlexp.config.space.domains import Domain, Listed, Normal, Range, read_sampler
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import Node, Place
 from tests.lab.experiment_files import Load, messages, planned, problems

@@ -20,8 +20,8 @@ from hypothesis.extra import numpy as hnp
 
 from rlexp import states
 from rlexp.errors import CheckpointError, RlexpError
-from rlexp.runs.checkpoints.contents import read_arrays, read_checkpoint, write_arrays
-from rlexp.runs.checkpoints.trial import (
+from rlexp.runs.checkpoint_contents import read_arrays, read_checkpoint, write_arrays
+from rlexp.runs.checkpoints import (
     checkpoint_directory,
     list_checkpoints,
     newest_checkpoint,

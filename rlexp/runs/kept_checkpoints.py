@@ -17,8 +17,8 @@ from rlexp.config.keys.trial import Trial
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import size_below
 from rlexp.processes.locks import RUN_FILE, RunLock, in_use, is_in_use
-from rlexp.runs.checkpoints.contents import MANIFEST, Manifest, looks_whole, read_manifest, verify_checkpoint
-from rlexp.runs.checkpoints.trial import (
+from rlexp.runs.checkpoint_contents import MANIFEST, Manifest, looks_whole, read_manifest, verify_checkpoint
+from rlexp.runs.checkpoints import (
     hidden_folder,
     iteration_of,
     list_checkpoints,

@@ -16,9 +16,9 @@ from rlexp.cli import app
 from rlexp.commands import results
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.processes.locks import RunLock
-from rlexp.runs.checkpoints.contents import read_checkpoint, verify_checkpoint
-from rlexp.runs.checkpoints.kept import NEWEST_KEPT, copy_checkpoint, find_checkpoint
-from rlexp.runs.checkpoints.trial import checkpoint_directory, list_checkpoints, newest_checkpoint, write_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint, verify_checkpoint
+from rlexp.runs.checkpoints import checkpoint_directory, list_checkpoints, newest_checkpoint, write_checkpoint
+from rlexp.runs.kept_checkpoints import NEWEST_KEPT, copy_checkpoint, find_checkpoint
 from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
 
 

@@ -15,7 +15,7 @@ from math import prod
 from random import Random
 from typing import Any, Final
 
-from rlexp.config.space.domains import SIGNIFICANT, Domain, Listed, Normal, Number, Range
+from rlexp.config.domains import SIGNIFICANT, Domain, Listed, Normal, Number, Range
 from rlexp.config.yaml.nodes import MISSING, KeyPath, at
 from rlexp.files import plain
 

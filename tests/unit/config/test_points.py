@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlexp.config.domains import Domain, Listed, Normal, Range
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
-from rlexp.config.space.domains import Domain, Listed, Normal, Range
-from rlexp.config.space.points import Alternative, Alternatives, every_value, identity, is_continuous, number_of_values
+from rlexp.config.points import Alternative, Alternatives, every_value, identity, is_continuous, number_of_values
 from rlexp.terminal.checking import print_plan
 from tests.lab.experiment_files import Load, problems
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlexp.errors import CheckpointError
-from rlexp.runs.checkpoints.contents import read_checkpoint
-from rlexp.runs.checkpoints.trial import (
+from rlexp.runs.checkpoint_contents import read_checkpoint
+from rlexp.runs.checkpoints import (
     checkpoint_directory,
     iteration_of_packed,
     pack_checkpoint,

@@ -1,1 +1,0 @@
-"""Expressions in place of one value: grids, samplers and their domains, arithmetic."""
