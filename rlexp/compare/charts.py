@@ -7,7 +7,7 @@ frame's width and height.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from rlexp.compare.comparison import ComparedGroup, Comparison
-from rlexp.compare.curve import CurveAxis, amount, tick_label, ticks, unit_of
+from rlexp.compare.curve import CurveAxis, Frame, amount, limits, place, tick_label, ticks, unit_of
 from rlexp.compare.sweep import SweepResults
 from rlexp.config.domains import Listed, Range
 from rlexp.files import to_json
@@ -25,19 +25,14 @@ from rlexp.text import distinct_cuts, score, value_words
 _COLOURS: Final = 8
 """Number of colours in the style sheet: ``c0`` to ``c7``; later groups are dashed as well."""
 _DASHES: Final = (None, "7 4", "2 3", "9 3 2 3")
-_WIDTH: Final = 900
 _CURVES_HEIGHT: Final = 400
 _ROW_HEIGHT: Final = 34
 _SCORES_MARGIN: Final = 56
 _LINE_HEIGHT: Final = 14
 _POINTS: Final = 25
 """Points with a tooltip along each curve."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 72, 10, 42
-_X_TICKS, _Y_TICKS = 9, 6
 _ROOM: Final = 0.04
 """The room above and below the values, as a share of their range."""
-_ROOM_OF_ONE_VALUE: Final = 1e-6
-"""The room around a single large value, as a share of it."""
 
 
 def colour_class(index: int) -> str:
@@ -48,49 +43,6 @@ def colour_class(index: int) -> str:
 def dashes(index: int) -> str | None:
     """Return the dashes of the curve of group number ``index``; None for a solid line."""
     return _DASHES[index // _COLOURS % len(_DASHES)]
-
-
-def place(at: Array | float) -> str:
-    """Return a place as text for an attribute."""
-    return f"{float(at):.1f}"
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A chart's rectangle between its axes, and the places of values in it."""
-
-    height: int
-    x_limits: tuple[float, float]
-    y_limits: tuple[float, float]
-    width: int = _WIDTH
-    left: int = _LEFT
-    right: int = _WIDTH - _RIGHT
-    top: int = _TOP
-
-    @property
-    def bottom(self) -> int:
-        """Where the horizontal axis is."""
-        return self.height - _BOTTOM
-
-    def x(self, values: Array | float) -> Array:
-        """Return the places of ``values`` from the left."""
-        return _placed(values, self.x_limits, (self.left, self.right))
-
-    def y(self, values: Array | float) -> Array:
-        """Return the places of ``values`` from the top."""
-        return _placed(values, self.y_limits, (self.bottom, self.top))
-
-    def points(self, x: Array, y: Array) -> str:
-        """Return a curve in the format of SVG's ``points``."""
-        return " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(self.x(x), self.y(y), strict=True))
-
-    def x_ticks(self) -> Iterator[tuple[str, str]]:
-        """Yield place and label of each tick of the horizontal axis."""
-        return ((place(self.x(value)), tick_label(value)) for value in ticks(*self.x_limits, _X_TICKS))
-
-    def y_ticks(self) -> Iterator[tuple[str, str]]:
-        """Yield place and label of each tick of the vertical axis."""
-        return ((place(self.y(value)), tick_label(value)) for value in ticks(*self.y_limits, _Y_TICKS))
 
 
 class CurvesChart:
@@ -163,20 +115,6 @@ def scores_frame(comparison: Comparison) -> Frame:
     trained = [values for group in groups for values in (group.band.low, group.band.high)]
     height = _SCORES_MARGIN + _ROW_HEIGHT * len(groups)
     return Frame(height, limits([*scores, *trained], _ROOM), (len(groups) - 0.5, -0.5))
-
-
-def limits(arrays: Iterable[Array], room: float = 0.0) -> tuple[float, float]:
-    """Return the lowest and highest value, with ``room`` (a share of their distance) around; apart if equal."""
-    values = np.concatenate([np.ravel(each) for each in arrays])
-    low, high = float(values.min()), float(values.max())
-    slack = high * room - low * room if high > low else max(0.5, abs(high) * _ROOM_OF_ONE_VALUE)
-    return low - slack, high + slack
-
-
-def _placed(values: Array | float, limits: tuple[float, float], ends: tuple[float, float]) -> Array:
-    low, high = limits
-    share = (np.asarray(values) / 2 - low / 2) / (high / 2 - low / 2)  # halves: high - low may exceed every float
-    return np.asarray(ends[0] + share * (ends[1] - ends[0]))
 
 
 _STEPS: Final = 7

@@ -1,12 +1,12 @@
 """A trial's curve: a metric over an axis of env steps or time, read from its rows; the band of several, and a goal.
 
-The axis has units, and ticks in a plot.
+The axis has units. Ticks, limits and frames are what every plot needs, on a page or in a terminal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,13 +20,14 @@ from rlexp.metrics import interquartile_band
 from rlexp.sample_batch import Array
 
 _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
-
 _UNITS: Final = (("hours", 3600.0), ("minutes", 60.0))
-
 _UNITS_SHOWN: Final = 3.0
 """A unit of time is used if the plot spans at least this many of it."""
-
 _SUFFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_ROOM_OF_ONE_VALUE: Final = 1e-6
+"""The room around a single large value, as a share of it."""
+_WIDTH, _LEFT, _RIGHT, _TOP, _BELOW = 900, 56, 72, 10, 42
+_X_TICKS, _Y_TICKS = 9, 6
 
 
 class CurveAxis(StrEnum):
@@ -85,6 +86,65 @@ def _multiples(step: float, low: float, high: float) -> list[float]:
     slack = step * 1e-9
     first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
     return [number * step for number in range(first, last + 1)]
+
+
+def place(at: Array | float) -> str:
+    """Return a place as text for an attribute."""
+    return f"{float(at):.1f}"
+
+
+def limits(arrays: Iterable[Array], room: float = 0.0) -> tuple[float, float]:
+    """Return the lowest and highest value, with ``room`` (a share of their distance) around; apart if equal."""
+    values = np.concatenate([np.ravel(each) for each in arrays])
+    low, high = float(values.min()), float(values.max())
+    slack = high * room - low * room if high > low else max(0.5, abs(high) * _ROOM_OF_ONE_VALUE)
+    return low - slack, high + slack
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A chart's rectangle between its axes, and the places of values in it."""
+
+    height: int
+    x_limits: tuple[float, float]
+    y_limits: tuple[float, float]
+    width: int = _WIDTH
+    left: int = _LEFT
+    right: int = _WIDTH - _RIGHT
+    top: int = _TOP
+    below: int = _BELOW
+    """The room for labels under the horizontal axis."""
+
+    @property
+    def bottom(self) -> int:
+        """Where the horizontal axis is."""
+        return self.height - self.below
+
+    def x(self, values: Array | float) -> Array:
+        """Return the places of ``values`` from the left."""
+        return _placed(values, self.x_limits, (self.left, self.right))
+
+    def y(self, values: Array | float) -> Array:
+        """Return the places of ``values`` from the top."""
+        return _placed(values, self.y_limits, (self.bottom, self.top))
+
+    def points(self, x: Array, y: Array) -> str:
+        """Return a curve in the format of SVG's ``points``."""
+        return " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(self.x(x), self.y(y), strict=True))
+
+    def x_ticks(self) -> Iterator[tuple[str, str]]:
+        """Return place and label of each tick of the horizontal axis."""
+        return ((place(self.x(value)), tick_label(value)) for value in ticks(*self.x_limits, _X_TICKS))
+
+    def y_ticks(self) -> Iterator[tuple[str, str]]:
+        """Return place and label of each tick of the vertical axis."""
+        return ((place(self.y(value)), tick_label(value)) for value in ticks(*self.y_limits, _Y_TICKS))
+
+
+def _placed(values: Array | float, limits: tuple[float, float], ends: tuple[float, float]) -> Array:
+    low, high = limits
+    share = (np.asarray(values) / 2 - low / 2) / (high / 2 - low / 2)  # halves: high - low may exceed every float
+    return np.asarray(ends[0] + share * (ends[1] - ends[0]))
 
 
 _POINTS: Final = 200

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from rlexp import __version__
-from rlexp.compare.charts import CurvesChart, axes_of, colour_class, dashes, place, scores_frame
+from rlexp.compare.charts import CurvesChart, axes_of, colour_class, dashes, scores_frame
 from rlexp.compare.comparison import ComparedTrial, Comparison
-from rlexp.compare.curve import CurveAxis, unit_of
+from rlexp.compare.curve import CurveAxis, place, unit_of
 from rlexp.compare.sweep_charts import SweepSection
 from rlexp.errors import UsageError
 from rlexp.files import read_regular, replace_bytes, replace_text

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlexp.compare.charts import Frame, KeyScale, ScoreScale, Tick, place
+from rlexp.compare.charts import KeyScale, ScoreScale, Tick
+from rlexp.compare.curve import Frame, place
 from rlexp.compare.importance import Importance
 from rlexp.compare.sweep import Configuration, RecordedOutcome, SweepResults
 from rlexp.text import distinct_cuts, exact, score, value_words

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from rlexp.compare.curve import read_rows, tick_label, ticks
+from rlexp.compare.curve import Frame, limits, read_rows, tick_label, ticks
 from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number, trials_at
 from rlexp.errors import UsageError
 from rlexp.runs.record import Status
@@ -212,9 +212,7 @@ MOST_CURVES: Final = len(_COLOURS)
 """More curves than these cannot be told apart."""
 _WIDTH: Final = 460
 _HEIGHT: Final = 180
-_LEFT: Final = 48
-_BOTTOM: Final = 30
-_TOP: Final = 8
+_LEFT, _RIGHT, _TOP, _BELOW = 48, 12, 8, 30
 _MOST_TICKS: Final = 5
 _MOST_POINTS: Final = 300
 _NAME: Final = "margin-right:1em;white-space:nowrap"
@@ -243,10 +241,22 @@ def html_curves(curves: Sequence[NotebookCurve], x_label: str, y_label: str) -> 
     drawn = [curve for curve in map(_finite, curves[:MOST_CURVES]) if len(curve.x) > 1]
     if not drawn:
         return ""
-    x_limits, y_limits = _limits([curve.x for curve in drawn]), _limits([curve.y for curve in drawn])
+    frame = Frame(
+        height=_HEIGHT,
+        x_limits=limits(curve.x for curve in drawn),
+        y_limits=limits(curve.y for curve in drawn),
+        width=_WIDTH,
+        left=_LEFT,
+        right=_WIDTH - _RIGHT,
+        top=_TOP,
+        below=_BELOW,
+    )
     coloured = list(zip(drawn, _COLOURS, strict=False))
-    lines = "".join(_polyline(curve, x_limits, y_limits, colour) for curve, colour in coloured)
-    axes = "".join(_axes(x_limits, y_limits))
+    lines = "".join(
+        f'<polyline points="{frame.points(curve.x, curve.y)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+        for curve, colour in coloured
+    )
+    axes = "".join(_axes(frame))
     names = f"{escape(y_label)} over {escape(x_label)}"
     label = f'<text x="{_WIDTH - 6}" y="{_HEIGHT - 2}" text-anchor="end" fill="currentColor">{escape(x_label)}</text>'
     svg = (
@@ -270,31 +280,16 @@ def _finite(curve: NotebookCurve) -> NotebookCurve:
     return NotebookCurve(curve.name, curve.x[known], curve.y[known])
 
 
-def _limits(arrays: Sequence[Array]) -> tuple[float, float]:
-    low, high = min(float(each.min()) for each in arrays), max(float(each.max()) for each in arrays)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _polyline(curve: NotebookCurve, x_limits: tuple[float, float], y_limits: tuple[float, float], colour: str) -> str:
-    x, y = np.interp(curve.x, x_limits, _ACROSS), np.interp(curve.y, y_limits, _UPWARD)
-    points = " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(x, y, strict=True))
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-
-
-def _axes(x_limits: tuple[float, float], y_limits: tuple[float, float]) -> Iterator[str]:
-    (left, right), (bottom, top) = _ACROSS, _UPWARD
-    for value in ticks(*y_limits, _MOST_TICKS):
-        y = float(np.interp(value, y_limits, _UPWARD))
+def _axes(frame: Frame) -> Iterator[str]:
+    left, right, bottom = frame.left, frame.right, frame.bottom
+    for value in ticks(*frame.y_limits, _MOST_TICKS):
+        y = float(frame.y(value))
         yield f'<path d="M{left} {y:.1f}H{right}" stroke="currentColor" stroke-opacity="0.15"/>'
         yield _number(left - 6, y + 4, value, "end")
-    for value in ticks(*x_limits, _MOST_TICKS):
-        yield _number(float(np.interp(value, x_limits, _ACROSS)), bottom + 14, value, "middle")
-    yield f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="currentColor" stroke-opacity="0.6"/>'
+    for value in ticks(*frame.x_limits, _MOST_TICKS):
+        yield _number(float(frame.x(value)), bottom + 14, value, "middle")
+    yield f'<path d="M{left} {frame.top}V{bottom}H{right}" fill="none" stroke="currentColor" stroke-opacity="0.6"/>'
 
 
 def _number(x: float, y: float, value: float, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor">{tick_label(value)}</text>'
-
-
-_ACROSS: Final = (_LEFT, _WIDTH - 12)
-_UPWARD: Final = (_HEIGHT - _BOTTOM, _TOP)

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from rlexp.compare.curve import tick_label, ticks
+from rlexp.compare.curve import limits, tick_label, ticks
 from rlexp.sample_batch import Array
 from rlexp.terminal.lines import painted
 
@@ -44,10 +44,8 @@ def colour_of(index: int) -> str:
 
 def plot(lines: Sequence[PlotLine], width: int, height: int, x_label: str, stream: TextIO) -> Iterator[str]:
     """Yield a plot of ``height`` rows, none wider than ``width``; painted as ``stream`` allows."""
-    y_low, y_high = _limits(
-        [values for line in lines for values in (line.y, line.low, line.high) if values is not None]
-    )
-    x_low, x_high = _limits([line.x for line in lines])
+    y_low, y_high = limits(values for line in lines for values in (line.y, line.low, line.high) if values is not None)
+    x_low, x_high = limits(line.x for line in lines)
     rows = height - 2
     y_ticks = ticks(y_low, y_high, max(rows // _ROWS_PER_TICK, _FEWEST_TICKS))
     margin = max(len(tick_label(value)) for value in y_ticks)
@@ -74,12 +72,6 @@ def _x_axis(canvas: _Canvas, margin: int, label: str) -> Iterator[str]:
             text[start : start + len(shown)] = shown
     yield f"{'':{margin}} └{''.join(axis)}"
     yield f"{'':{margin}}  {''.join(text)} {label}"
-
-
-def _limits(arrays: Sequence[Array]) -> tuple[float, float]:
-    """Return the lowest and highest value; one apart if they are equal."""
-    low, high = min(float(values.min()) for values in arrays), max(float(values.max()) for values in arrays)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 class _Canvas:
