@@ -58,7 +58,9 @@ class OffPolicyAgent(Agent[ReplayKeysT]):
         config, shard = self.config, self.make_shard()
         pacing = Pacing(config.training_intensity, config.train_batch_size)
         round_size = max(config.num_workers, 1)
-        return SyncReplayOptimizer(self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing)
+        return SyncReplayOptimizer(
+            self.pool, source, shard, learner, round_size, self.beta_schedule(), pacing, config.replay.steps_per_row
+        )
 
     def waits_for(self) -> str:
         return f"learning starts at {self.config.learning_starts:,} rows" if self.config.learning_starts else ""
@@ -83,11 +85,11 @@ class OffPolicyAgent(Agent[ReplayKeysT]):
 
     def replay_config(self, num_shards: int) -> ReplayConfig:
         """Return the config of one of ``num_shards`` shards."""
-        keys = self.config
+        keys, steps = self.config, self.config.replay.steps_per_row
         return ReplayConfig(
-            capacity=split_evenly(keys.buffer_size, num_shards),
-            learning_starts=split_evenly(keys.learning_starts, num_shards),
-            train_batch_size=keys.train_batch_size,
+            capacity=split_evenly(keys.buffer_size, num_shards * steps),
+            learning_starts=split_evenly(keys.learning_starts, num_shards * steps),
+            train_batch_size=split_evenly(keys.train_batch_size, steps),
             prioritized=keys.prioritized_replay,
             alpha=keys.prioritized_replay_alpha,
             eps=keys.prioritized_replay_eps,

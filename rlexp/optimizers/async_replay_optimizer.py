@@ -238,7 +238,7 @@ class AsyncReplayOptimizer:
     def _return_priorities(self) -> None:
         self._check(self._priority_calls)
         for output in self._learner_runner.outputs():
-            self.counters.num_steps_trained += output.num_rows
+            self.counters.num_steps_trained += output.num_rows * self._config.steps_per_row
             shard, keys = output.origin.shard, output.origin.keys
             if output.td_errors is not None and shard in self._shards:
                 self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, output.td_errors)

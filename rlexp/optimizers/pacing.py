@@ -33,6 +33,8 @@ class DataPathConfig:
     """Least seconds between two published versions of the weights; None: see ``WeightPublisher``."""
     num_gatherers: int = 0
     """Number of gatherers between workers and shards."""
+    steps_per_row: int = 1
+    """Trained steps that a row of a batch counts as: sequences have several."""
 
 
 class Pacing:

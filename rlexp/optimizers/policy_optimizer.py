@@ -28,7 +28,7 @@ class Counters:
     num_steps_sampled: int = 0
     """Env steps that workers took."""
     num_steps_trained: int = 0
-    """Rows in SGD batches."""
+    """Steps in SGD batches: their rows, or several for each sequence."""
 
 
 class PolicyOptimizer(Protocol):

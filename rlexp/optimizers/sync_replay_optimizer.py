@@ -42,10 +42,12 @@ class SyncReplayOptimizer:
         round_size: int,
         beta: LinearSchedule,
         pacing: Pacing,
+        steps_per_row: int = 1,
     ) -> None:
         """``round_size`` batches make a round; ``beta`` is the importance-sampling exponent over trained steps.
 
-        If ``pacing`` holds an intensity, the sampled steps decide how often to learn, instead of the rounds.
+        If ``pacing`` holds an intensity, the sampled steps decide how often to learn, instead of the rounds. A row
+        counts as ``steps_per_row`` trained steps.
         """
         self.counters = Counters()
         self._pool = pool
@@ -55,6 +57,7 @@ class SyncReplayOptimizer:
         self._round_size = round_size
         self._beta = beta
         self._pacing = pacing
+        self._steps_per_row = steps_per_row
         self._due = 0
         self._num_fragments_lost = 0
         self._infos: list[SampleInfo] = []
@@ -163,7 +166,7 @@ class SyncReplayOptimizer:
         self._last_stats = result.stats
         if result.td_errors is not None:
             self._shard.update_priorities(batch[KEYS], result.td_errors)
-        self.counters.num_steps_trained += batch.count
+        self.counters.num_steps_trained += batch.count * self._steps_per_row
         self._publish_weights()
 
     def _publish_weights(self) -> None:

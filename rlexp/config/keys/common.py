@@ -60,6 +60,8 @@ class ReplayNeeds:
     """Processes between workers and shards that the keys ask for by number."""
     queued_batches: int = 2
     """Most train batches in memory at the same time."""
+    steps_per_row: int = 1
+    """Steps that a row counts as: transitions are steps, sequences have several."""
 
 
 @dataclass(frozen=True)
