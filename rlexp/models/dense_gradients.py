@@ -196,7 +196,7 @@ Noise = Mapping[str, tuple[Array, Array]]
 
 def is_dense(config: QNetworkConfig) -> bool:
     """Return whether a network has fully connected layers only, not normalised, whose slopes are known."""
-    if config.torso.layer_norm:
+    if config.torso.layer_norm or config.memory is not None:
         return False
     return has_numpy_form(config) and SLOPES.keys() >= {*config.torso.activations, *config.head.activations}
 

@@ -58,6 +58,7 @@ class LSTM(nn.Module):
     def __init__(self, num_features: int, config: MemoryConfig) -> None:
         super().__init__()
         self.num_features = config.cell_size
+        self.sees_previous = config.num_previous > 0
         self.lstm = nn.LSTM(num_features + config.num_previous, config.cell_size)
 
     def forward(self, features: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:

@@ -124,6 +124,16 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
+class MemoryConfig:
+    """The LSTM between a torso and the heads of a recurrent network."""
+
+    cell_size: int
+    """Numbers H of its output; its state has as many again."""
+    num_previous: int = 0
+    """Numbers P about the previous step that it sees beside the features: see ``PreviousStep``."""
+
+
+@dataclass(frozen=True)
 class QNetworkConfig:
     """The shape of a Q-network."""
 
@@ -136,16 +146,8 @@ class QNetworkConfig:
     """Whether observations are vectors of bytes, 0 to 255, which it sees as (x - 128) / 128: RAM of Atari games."""
     masking: Masking | None = None
     """How the action masks after observations are obeyed; None: there are none."""
-
-
-@dataclass(frozen=True)
-class MemoryConfig:
-    """The LSTM between a torso and the heads of a recurrent network."""
-
-    cell_size: int
-    """Numbers H of its output; its state has as many again."""
-    num_previous: int = 0
-    """Numbers P about the previous step that it sees beside the features: see ``PreviousStep``."""
+    memory: MemoryConfig | None = None
+    """The LSTM between torso and heads; None: there is none."""
 
 
 @dataclass(frozen=True)

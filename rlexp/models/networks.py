@@ -142,8 +142,10 @@ class QNetwork(nn.Module):
         head = config.head
         self.num_actions, self.num_atoms = config.num_actions, head.num_atoms
         self.torso = make_torso(config.observation_shape, config.torso, config.sees_byte_vectors)
-        self.advantage_head = _head(self.torso.num_features, head, config.num_actions * head.num_atoms)
-        self.value_head = _head(self.torso.num_features, head, head.num_atoms) if head.dueling else None
+        self.memory = None if config.memory is None else LSTM(self.torso.num_features, config.memory)
+        features = self.torso.num_features if self.memory is None else self.memory.num_features
+        self.advantage_head = _head(features, head, config.num_actions * head.num_atoms)
+        self.value_head = _head(features, head, head.num_atoms) if head.dueling else None
         support = torch.linspace(head.v_min, head.v_max, head.num_atoms)
         self.register_buffer("support", support, persistent=False)
         self._noise = self._join_noise()
@@ -163,7 +165,21 @@ class QNetwork(nn.Module):
 
     def outputs_of(self, seen: Tensor) -> Tensor:
         """Return the ``outputs`` for what ``seen`` returned; equal torsos prepare observations equally."""
-        features = self.torso.features(seen)
+        return self._of_features(self.torso.features(seen))
+
+    def recurrent_outputs(self, seen: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Return the ``outputs_of`` the rows of ``sequences``, and the states ``[C, 2 H]`` of the memory after each."""
+        assert self.memory is not None
+        features, states = self.memory(self.torso.features(seen), sequences)
+        return self._of_features(features), states
+
+    def step(self, obs: Tensor, previous: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ``outputs`` of one observation for each of B sequences, and the next states ``[B, 2 H]``."""
+        assert self.memory is not None
+        features, states = self.memory.step(self.torso.features(self.seen(obs)), previous, states)
+        return self._of_features(features), states
+
+    def _of_features(self, features: Tensor) -> Tensor:
         advantages: Tensor = self.advantage_head(features).unflatten(1, (self.num_actions, self.num_atoms))
         if self.value_head is None:
             return advantages
