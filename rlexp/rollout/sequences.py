@@ -55,6 +55,8 @@ class ReplaySequences:
     burn_in: int
     n_step: int
     gamma: float
+    stores_states: bool = True
+    """Whether rows have STATE_IN; without, their networks start from the state 0."""
 
     @property
     def lookahead(self) -> int:
@@ -106,7 +108,10 @@ class ReplaySequences:
             NUM_BURNED: (first - begin).astype(np.int32),
         }
         for name, output in stream.outputs.items():
-            columns[name] = output[begin, env] if name == STATE_IN else output[seen, envs]
+            if name != STATE_IN:
+                columns[name] = output[seen, envs]
+            elif self.stores_states:
+                columns[name] = output[begin, env]
         return SampleBatch(columns)
 
     def _seen_steps(self, begin: Array, first: Array, last: Array) -> Array:

@@ -267,10 +267,10 @@ def test_actors_that_cannot_make_it_leave_the_task_out(
 
 def test_module_is_made_once_for_each_network() -> None:
     agent = make_dqn(**custom(DENSE))
-    torso = learner_of(agent)._network.torso  # type: ignore[attr-defined]
+    torso = learner_of(agent).network.torso  # type: ignore[attr-defined]
     assert isinstance(torso, UserTorso)
     assert torso.training
-    assert not learner_of(agent)._target.torso.training  # type: ignore[attr-defined]
+    assert not learner_of(agent).target.torso.training  # type: ignore[attr-defined]
     assert all(parameter.dtype == torch.float32 for parameter in torso.parameters())
 
 

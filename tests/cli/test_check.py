@@ -289,7 +289,8 @@ def test_unknown_keys_and_envs_may_be_allowed(legacy_file: Path) -> None:
 def test_explain() -> None:
     done = rlexp("explain", "num_env_runners")
     assert done.stdout.splitlines()[0] == "config.num_workers"
-    assert "32 (APEX, APEX_DDPG), 2 (PPO, A2C, A3C, DDPPO, IMPALA, APPO, ARS), 10 (ES)" in " ".join(done.stdout.split())
+    defaults = "32 (APEX, APEX_DDPG, APEX_R2D2), 2 (PPO, A2C, A3C, DDPPO, IMPALA, APPO, ARS, R2D2), 10 (ES)"
+    assert defaults in " ".join(done.stdout.split())
     assert "not supported by rlexp: attention" in rlexp("explain", "use_attention").stdout
     assert "config.n_step" in rlexp("explain", "apex").stdout
     assert rlexp("explain").returncode == 0

@@ -299,7 +299,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "pong.yaml").write_text("pong: {env: x}\n")
     (tmp_path / "ppo.yaml").write_text("a:\n  run: ppo\n  env: CartPole-v1\n")
-    (tmp_path / "sac.yaml").write_text("a:\n  run: R2D2\n  env: Pendulum-v1\n")
+    (tmp_path / "sac.yaml").write_text("a:\n  run: QMIX\n  env: Pendulum-v1\n")
     (tmp_path / "notes.txt").write_text("")
     return tmp_path
 

@@ -143,8 +143,8 @@ def test_a_sweep_without_a_file() -> None:
             "for example --stop reward=475, or --stop steps=1e6",
         ),
         (
-            ["--algo", "R2D2", "--env", "Pendulum-v1"],
-            "--algo R2D2  R2D2 is an algorithm of RLlib that rlexp does not have",
+            ["--algo", "QMIX", "--env", "Pendulum-v1"],
+            "--algo QMIX  QMIX is an algorithm of RLlib that rlexp does not have",
             "use DQN, APEX, PPO, PQN, A2C, A3C, PG, SIMPLEQ, DDPPO, DDPG, TD3, APEX_DDPG, SAC, IMPALA, APPO, ES or ARS",
         ),
         (

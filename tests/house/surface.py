@@ -27,7 +27,7 @@ from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.errors import RlexpError
 from rlexp.runs.record import RunRecord
 from rlexp.runs.rows import COLUMNS
-from tests.lab import a2c, critics, evolution, ppo, pqn
+from tests.lab import a2c, critics, evolution, ppo, pqn, r2d2
 from tests.lab.agents import ONE_SHARD, TINY, CountingPool
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,8 @@ TRAINED: dict[str, Mapping[str, Any]] = {
     "DDPPO": ppo.TINY,
     **{run: {**critics.TINY, **own} for run, (_, _, own) in critics.AGENTS.items()},
     **{run: {**evolution.TINY, **own} for run, own in evolution.OWN.items()},
+    "R2D2": r2d2.TINY,
+    "APEX_R2D2": {**r2d2.TINY, "num_workers": 1, "num_envs_per_worker": 1, "optimizer": ONE_SHARD},
 }
 """Agents whose checkpoints are looked at, and their keys."""
 ENVS = dict.fromkeys(critics.AGENTS, "Pendulum-v1")

@@ -69,12 +69,13 @@ FLOORS_WITHIN = {
     },
     # a client plays as an actor does and reads what a trainer writes
     "board": {"client": 4, "trainer": 3, "actor": 3, "task": 2, "demands": 1, "servers": 1, "messages": 0},
-    # the algorithms are on top, Ape-X on DQN, SAC on DDPG, and APPO on IMPALA on A2C
+    # the algorithms are on top, R2D2 on Ape-X on DQN, SAC on DDPG, and APPO on IMPALA on A2C
     "agents": {
         "evolution": 6,
         "appo": 6,
         "sac": 6,
         "impala": 5,
+        "r2d2": 5,
         "ddpg": 5,
         "a2c": 4,
         "ppo": 4,
@@ -91,7 +92,7 @@ FLOORS_WITHIN = {
     "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }
 """The same within a room, by the first name below it."""
-ALGORITHMS = ("a2c", "apex", "appo", "ddpg", "dqn", "evolution", "impala", "ppo", "pqn", "sac")
+ALGORITHMS = ("a2c", "apex", "appo", "ddpg", "dqn", "evolution", "impala", "ppo", "pqn", "r2d2", "sac")
 KNOW_AN_ALGORITHM = {"config/keys/agents.py"}
 """Files beside an algorithm's own that import parts or keys of it. None is to be added."""
 

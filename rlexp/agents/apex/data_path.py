@@ -101,6 +101,7 @@ class ApexDataPath:
             reports_timing=settings.debug,
             min_weight_publish_s=settings.min_weight_publish_s,
             num_gatherers=0 if self._gathered is None else self._gathered.num_gatherers,
+            steps_per_row=self._config.replay.steps_per_row,
         )
         return AsyncReplayOptimizer(
             agent.pool,
@@ -238,7 +239,8 @@ class ApexDataPath:
             return None
         capacity = self._agent.replay_config(self._config.replay.num_shards).capacity
         device = learner_device(self._config.num_gpus)
-        return device_rows(capacity, device, math.ceil(capacity * self._frames_per_row()))
+        steps = capacity * self._config.replay.steps_per_row
+        return device_rows(capacity, device, math.ceil(steps * self._frames_per_row()))
 
     def _check_device_memory(self) -> None:
         space, num_gpus, num_rows = self._agent.observation_space, self._config.num_gpus, self._config.buffer_size

@@ -27,6 +27,12 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
     policies: DQNPolicies
 
     def make_learner(self) -> DQNLearner:
+        return DQNLearner(
+            self.policies.network, self.learner_config(), derive_seed(self.seed, "learner"), self.add_event
+        )
+
+    def learner_config(self) -> DQNLearnerConfig:
+        """Return the learner's settings; let torch use the driver's CPUs."""
         config = self.config
         learner_config = DQNLearnerConfig(
             lr=PiecewiseSchedule(config.lr_schedule or ((0, config.lr),)),
@@ -38,12 +44,13 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
             tau=config.tau,
             device=learner_device(config.num_gpus),
             precision=config.learner_precision,
+            steps_per_row=config.replay.steps_per_row,
         )
         emulated = emulation(config.learner_precision, learner_config.device)
         if emulated is not None:
             self.add_event(emulated)
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        return DQNLearner(self.policies.network, learner_config, derive_seed(self.seed, "learner"), self.add_event)
+        return learner_config
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         return self._players.parts(worker_index, seed, num_threads)
@@ -65,5 +72,4 @@ class DQNAgent(OffPolicyAgent[DQNConfigT]):
 
     @cached_property
     def _players(self) -> DQNWorkerParts:
-        num_seats = None if self.board is None else self.config.board.actors
-        return DQNWorkerParts(self.config, self.policies.network, num_seats)
+        return self.policies.players(None if self.board is None else self.config.board.actors)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from rlexp.agents.dqn.dense_loss import MOST_PRODUCTS, DenseGradient
-from rlexp.agents.dqn.loss import AutogradGradient
+from rlexp.agents.dqn.loss import AutogradGradient, BatchLoss
 from rlexp.agents.torch.device import LateNumbers, Precision, continue_generator, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.process import keep_freed_memory
@@ -45,6 +46,16 @@ class DQNLearnerConfig:
     precision: Precision = "float32"
     tau: float = 1.0
     """Share of the way to the online network that the target network moves in an update."""
+    steps_per_row: int = 1
+    """Trained steps that a row of a batch counts as."""
+
+
+class BatchGradient(Protocol):
+    """Computes the gradient of a learner's loss."""
+
+    def compute(self, batch: SampleBatch) -> BatchLoss:
+        """Replace the gradient, which the learner's Adam reads, by the gradient of a batch."""
+        ...
 
 
 ReadFigures = Callable[[], Sequence[Array]]
@@ -62,7 +73,7 @@ class DQNLearner:
         self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int, note: Callable[[str], None] = _say_nothing
     ) -> None:
         """Initialise; ``note`` gets notices for the user."""
-        self._config, self._note = config, note
+        self.config, self._note = config, note
         device = torch.device(config.device)
         use_precision(config.precision, device)
         if device.type == "cpu":
@@ -71,15 +82,13 @@ class DQNLearner:
         self.max_pending_updates = 0 if device.type == "cpu" else NUM_PENDING_ON_GPU
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._network = QNetwork(network).to(device)
-        self._target = QNetwork(network).to(device).requires_grad_(False)
-        self._target.torso.eval()
-        self._parameters, self._target_parameters = FlatParameters(self._network), FlatParameters(self._target)
+            self.network = QNetwork(network).to(device)
+        self.target = QNetwork(network).to(device).requires_grad_(False)
+        self.target.torso.eval()
+        self._parameters, self._target_parameters = FlatParameters(self.network), FlatParameters(self.target)
         self._target_parameters.move_towards(self._parameters, 1)
-        self._adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
-        self._autograd = AutogradGradient(
-            self._network, self._target, self._adam, device, config.precision, config.double_q, note
-        )
+        self.adam = FlatAdam(self._parameters, config.adam_epsilon, config.grad_norm_clipping)
+        self._autograd = self.make_gradient()
         self._by_hand = self._make_dense_gradient(network)
         self._live_weights = self._parameters.live_arrays()
         self._noise = torch.Generator(device).manual_seed(seed)
@@ -93,6 +102,13 @@ class DQNLearner:
         self.num_threads: int | None = None
         """Threads from the next update on; may be set from another thread. None: the threads that its own thread has.
         """
+
+    def make_gradient(self) -> BatchGradient:
+        """Return what computes the gradient of a batch, unless it is computed by hand."""
+        settings = self.config
+        return AutogradGradient(
+            self.network, self.target, self.adam, self._device, settings.precision, settings.double_q, self._note
+        )
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
@@ -108,13 +124,13 @@ class DQNLearner:
         """Begin the update of ``learn_on_batch``; on a CPU it is done when this returns."""
         if self.num_threads not in {None, torch.get_num_threads()}:
             torch.set_num_threads(self.num_threads)
-        for network in (self._network, self._target):
+        for network in (self.network, self.target):
             network.resample_noise(self._noise)
-        lr = self._config.lr.value(self._num_steps_sampled)
+        lr = self.config.lr.value(self._num_steps_sampled)
         figures = self._step_by_hand(batch, lr) if self._is_by_hand(batch.count) else self._step(batch, lr)
         self.num_updates += 1
         self._importance_weights = batch[IMPORTANCE_WEIGHTS]
-        self._num_steps_trained += batch.count
+        self._num_steps_trained += batch.count * self.config.steps_per_row
         self._update_target_when_due()
         return DQNUpdate(self.num_updates, lr, figures)
 
@@ -123,7 +139,7 @@ class DQNLearner:
         return {
             "num_target_updates": self.num_target_updates,
             "mean_importance_weight": float(weight[0]) if len(weight) else None,
-            "adam_step_share": self._adam.step_share(),
+            "adam_step_share": self.adam.step_share(),
         }
 
     def get_weights(self) -> Weights:
@@ -135,17 +151,17 @@ class DQNLearner:
     def state_dict(self) -> Mapping[str, Array]:
         state = {f"network.{name}": array for name, array in self._parameters.arrays().items()}
         state |= {f"target.{name}": array for name, array in self._target_parameters.arrays().items()}
-        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self._adam.state_dict().items()}
+        state |= {f"adam.{name}": tensor.cpu().numpy().copy() for name, tensor in self.adam.state_dict().items()}
         state["noise_rng"] = self._noise.get_state().cpu().numpy()
         state["mean_importance_weight"] = self._mean_weight()
         counters = (self._num_steps_sampled, self._num_steps_trained, self._target_updated_at)
         return state | {"counters": np.array([*counters, self.num_updates, self.num_target_updates])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        load_weights(self._network, tensors_of(state, "network."))
-        load_weights(self._target, tensors_of(state, "target."))
-        self._adam.load_state_dict(tensors_of(state, "adam."))
-        if not continue_generator(self._noise, state["noise_rng"]) and self._network.named_noisy_layers():
+        load_weights(self.network, tensors_of(state, "network."))
+        load_weights(self.target, tensors_of(state, "target."))
+        self.adam.load_state_dict(tensors_of(state, "adam."))
+        if not continue_generator(self._noise, state["noise_rng"]) and self.network.named_noisy_layers():
             other = "a GPU" if self._device.type == "cpu" else "a CPU"
             self._note(f"noisy layers draw other noise than without the stop: the checkpoint was written on {other}")
         self._importance_weights = state.get("mean_importance_weight", self._importance_weights)
@@ -164,10 +180,10 @@ class DQNLearner:
 
     def _make_dense_gradient(self, network: QNetworkConfig) -> DenseGradient | None:
         """Return the object that computes small gradients; None if only autograd can."""
-        if self._device.type != "cpu" or self._config.precision != "float32" or not is_dense(network):
+        if self._device.type != "cpu" or self.config.precision != "float32" or not is_dense(network):
             return None
-        online, target = (self._network, self._parameters), (self._target, self._target_parameters)
-        return DenseGradient(network, online, target, self._adam, self._config.double_q)
+        online, target = (self.network, self._parameters), (self.target, self._target_parameters)
+        return DenseGradient(network, online, target, self.adam, self.config.double_q)
 
     def _is_by_hand(self, num_rows: int) -> bool:
         """Return whether computing the gradient by hand is fastest for so many rows."""
@@ -175,19 +191,19 @@ class DQNLearner:
 
     def _step(self, batch: SampleBatch, lr: float) -> ReadFigures:
         loss = self._autograd.compute(batch)
-        return LateNumbers(torch.cat([loss.figures, self._adam.step(lr).unsqueeze(0)]), loss.td_errors).read
+        return LateNumbers(torch.cat([loss.figures, self.adam.step(lr).unsqueeze(0)]), loss.td_errors).read
 
     def _step_by_hand(self, batch: SampleBatch, lr: float) -> ReadFigures:
         assert self._by_hand is not None
         loss = self._by_hand.compute(batch)
-        norm = float(self._adam.step(lr))
+        norm = float(self.adam.step(lr))
         computed = np.array([loss.loss, loss.mean_q, loss.mean_td_error, norm]), loss.td_errors
         return lambda: computed
 
     def _update_target_when_due(self) -> None:
-        now = self._num_steps_trained if self._config.target_counts_trained else self._num_steps_sampled
-        if now - self._target_updated_at >= self._config.target_network_update_freq:
-            self._target_parameters.move_towards(self._parameters, self._config.tau)
+        now = self._num_steps_trained if self.config.target_counts_trained else self._num_steps_sampled
+        if now - self._target_updated_at >= self.config.target_network_update_freq:
+            self._target_parameters.move_towards(self._parameters, self.config.tau)
             self._target_updated_at = now
             self.num_target_updates += 1
 

@@ -244,5 +244,9 @@ class DQNPolicies(QNetworkPolicies[DQNConfig]):
             v_max=config.v_max,
         )
 
+    def players(self, num_seats: int | None) -> DQNWorkerParts:
+        """Return all players of a trial, which may have seats for joined actors."""
+        return DQNWorkerParts(self.config, self.network, num_seats)
+
     def seat_players(self) -> DQNWorkerParts:
-        return DQNWorkerParts(self.config, self.network, self.config.board.actors)
+        return self.players(self.config.board.actors)

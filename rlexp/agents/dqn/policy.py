@@ -41,7 +41,7 @@ class DQNPolicy:
         With ``worker_side_prioritization``, the worker computes each row's TD error before it is sent. ``num_threads``
         is for the forward passes of a worker in its own process; None leaves the process unchanged.
         """
-        self._network = make_acting_network(network, exploration, num_threads)
+        self._network = self._make_network(network, exploration, num_threads)
         self._masking = network.masking
         self._atoms = None if network.head.num_atoms == 1 else Atoms(network.head)
         self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
@@ -51,6 +51,11 @@ class DQNPolicy:
         self.postprocess_reads_obs = worker_side_prioritization and (
             not self._returns_outputs or network.masking is not None
         )
+
+    def _make_network(
+        self, network: QNetworkConfig, exploration: PolicyExploration | None, num_threads: int | None
+    ) -> ActingNetwork:
+        return make_acting_network(network, exploration, num_threads)
 
     def compute_actions(self, obs: Array) -> Array:
         actions: Array = self.action_values(obs).argmax(axis=1)

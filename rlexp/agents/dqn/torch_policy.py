@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.policies import Exportable
+from rlexp.agents.policies import Exportable, memory_in
 from rlexp.agents.torch.acting import ActingWeights
 from rlexp.agents.torch.device import as_tensor
+from rlexp.models.memory import STATE_OUT, PreviousStep
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import load_arrays
@@ -46,6 +47,15 @@ class TorchActingNetwork:
 
     def outputs(self, obs: Array) -> Array:
         return self._array(self._outputs(self._network, obs))
+
+    @torch.inference_mode()
+    def step(self, obs: Array, previous: Array | None, states: Array) -> tuple[Array, Array]:
+        """Return the outputs for ``obs [M, ...]`` by a network with a memory, and the states ``[M, 2 H]`` after it."""
+        if self._layer_noise is not None:
+            self._network.resample_noise(self._layer_noise)
+        before = None if previous is None else as_tensor(previous)
+        outputs, following = self._network.step(as_tensor(obs), before, as_tensor(states))
+        return self._array(outputs), following.numpy()
 
     def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
         noise = self._parameter_noise
@@ -216,6 +226,31 @@ class GreedyQNetwork(nn.Module):
         return values.argmax(dim=1), values
 
 
+class GreedyRecurrentQNetwork(GreedyQNetwork):
+    """The same with a memory: takes states ``[B, S]`` too, as EpisodeMemory packs them, and returns the next ones."""
+
+    def __init__(self, network: QNetwork, previous_step: PreviousStep) -> None:
+        super().__init__(network)
+        self._previous_step = previous_step
+
+    def forward(  # type: ignore[override]  # a memory is more than an observation
+        self, seen: Tensor, packed: Tensor, rewards: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return actions, values and states; ``rewards [B]`` only if the network sees them."""
+        count = self._previous_step.num_action_numbers
+        size = packed.shape[1] - count
+        states, action = packed[:, :size], packed[:, size:]
+        parts = [action] if rewards is None else [action, rewards.unsqueeze(1)]
+        previous = torch.cat(parts, dim=1) if self._previous_step.num_numbers else None
+        outputs, following = self.network.step(seen, previous, states)
+        values = self.network.values(outputs)
+        if self.network.masking is not None:
+            values = self.network.masking.of_tensors(values, seen)
+        actions = values.argmax(dim=1)
+        chosen = (actions.unsqueeze(1) == torch.arange(count)).to(torch.float32)
+        return actions, values, torch.cat([following, chosen], dim=1)
+
+
 def exportable_q_network(config: QNetworkConfig, policy: DQNPolicy, weights: Weights) -> Exportable:
     """Return the exportable form of ``policy`` with ``weights``."""
     network = QNetwork(config)
@@ -225,4 +260,16 @@ def exportable_q_network(config: QNetworkConfig, policy: DQNPolicy, weights: Wei
         actions: Array = values.argmax(axis=1)
         return actions
 
-    return Exportable(GreedyQNetwork(network).eval(), ("q_values",), lambda seen: (policy.action_values(seen),), choose)
+    memory = memory_in(policy)
+    if memory is None:
+        return Exportable(
+            GreedyQNetwork(network).eval(), ("q_values",), lambda obs: (policy.action_values(obs),), choose
+        )
+
+    def remembered(seen: Array) -> tuple[Array, ...]:
+        values = policy.action_values(seen)
+        policy.compute_actions(seen)
+        return values, memory.packed()
+
+    recurrent = GreedyRecurrentQNetwork(network, memory.previous_step).eval()
+    return Exportable(recurrent, ("q_values", STATE_OUT), remembered, choose, memory)

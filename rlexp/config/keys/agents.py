@@ -26,6 +26,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.impala import APPOExperiment, IMPALAExperiment
 from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
 from rlexp.config.keys.pqn import PQNExperiment
+from rlexp.config.keys.r2d2 import ApexR2D2Experiment, R2D2Experiment
 from rlexp.config.keys.sac import SACExperiment
 from rlexp.config.keys.user_code import PackageEntry, entry_points
 from rlexp.errors import UsageError
@@ -93,6 +94,8 @@ AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
         "APPO": APPOExperiment,
         "ES": ESExperiment,
         "ARS": ARSExperiment,
+        "R2D2": R2D2Experiment,
+        "APEX_R2D2": ApexR2D2Experiment,
     }
 )
 """Our own agents, and the models of their experiments."""

@@ -119,6 +119,13 @@ def _previous_step(translation: Translation) -> None:
                 translation.put_instead(node, old, key, node.value)
 
 
+def _whole_sequences(translation: Translation) -> None:
+    """Read RLlib's -1 for the length of a sequence as null."""
+    node = translation.find("config.replay_sequence_length")
+    if node is not None and node.value == -1:
+        translation.put("config.replay_sequence_length", None, node)
+
+
 def _automatic(translation: Translation) -> None:
     """Read ``auto``, RLlib's choice of a number: ``n_step`` for a Q-learner's fragments, else the default.
 
@@ -292,6 +299,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _words,
     _videos,
     _previous_step,
+    _whole_sequences,
     _automatic,
     custom_model,
     _frames,

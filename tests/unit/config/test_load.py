@@ -82,7 +82,7 @@ def test_load_reports_every_problem_in_file_order(write: Write) -> None:
         (
             "f.yaml:18:12",
             "unknown key config.num_replay_buffer_shards (agent DQN)",
-            "num_replay_buffer_shards is a key of APEX and APEX_DDPG",
+            "num_replay_buffer_shards is a key of APEX, APEX_DDPG and APEX_R2D2",
         ),
     ]
 
@@ -90,8 +90,8 @@ def test_load_reports_every_problem_in_file_order(write: Write) -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("num_replay_buffer_shards: 2", "num_replay_buffer_shards is a key of APEX and APEX_DDPG"),
-        ("n_step: 3", "n_step is a key of DQN, APEX, SIMPLEQ, DDPG, TD3, APEX_DDPG and SAC"),
+        ("num_replay_buffer_shards: 2", "num_replay_buffer_shards is a key of APEX, APEX_DDPG and APEX_R2D2"),
+        ("n_step: 3", "n_step is a key of DQN, APEX, SIMPLEQ, DDPG, TD3, APEX_DDPG, SAC, R2D2 and APEX_R2D2"),
     ],
 )
 def test_a_key_of_other_agents_names_them(write: Write, key: str, hint: str) -> None:
@@ -103,7 +103,7 @@ def test_a_key_of_other_agents_names_them(write: Write, key: str, hint: str) -> 
 @pytest.mark.parametrize(
     ("run", "message", "hint"),
     [
-        ("R2D2", "R2D2 is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
+        ("QMIX", "QMIX is an algorithm of RLlib that rlexp does not have", f"use {agents()}"),
         ("apexx", "unknown agent apexx", "did you mean APEX?"),
         ("3", "run must be the name of an agent, got 3", f"use {agents()}"),
         ("{grid_search: [DQN, APEX]}", "run must be the name of an agent, got a mapping", f"use {agents()}"),
@@ -592,7 +592,7 @@ class TestOverrides:
             ("=1", "an override must be key.path=value"),
             ("a..b=1", "an override must be key.path=value"),
             ("lr=[1", "not valid YAML: expected ',' or ']', but got '<stream end>'"),
-            ("run=R2D2", "R2D2 is an algorithm of RLlib that rlexp does not have"),
+            ("run=QMIX", "QMIX is an algorithm of RLlib that rlexp does not have"),
             ("config=3", "config must be a mapping, got 3"),
             ("model=", None),
         ],

@@ -288,7 +288,17 @@ def test_keys_of_a_class_without_source_have_no_meaning() -> None:
 
 def test_key_reference_has_defaults_by_agent() -> None:
     (key,) = find_keys("n_step")
-    assert key.defaults == {"DQN": 1, "APEX": 3, "DDPG": 1, "TD3": 1, "APEX_DDPG": 3, "SAC": 1, "SIMPLEQ": 1}
+    assert key.defaults == {
+        "DQN": 1,
+        "APEX": 3,
+        "DDPG": 1,
+        "TD3": 1,
+        "APEX_DDPG": 3,
+        "SAC": 1,
+        "SIMPLEQ": 1,
+        "R2D2": 1,
+        "APEX_R2D2": 5,
+    }
 
 
 def test_key_reference_has_values_and_meaning_by_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,5 +312,7 @@ def test_key_reference_has_values_and_meaning_by_agent(monkeypatch: pytest.Monke
     finally:
         explain.key_references.cache_clear()
     dqn = key_table("DQN")[path]
-    assert key.expects == "a whole number >= 1 (DQN, SIMPLEQ, DDPG, TD3, APEX_DDPG, SAC), a number (APEX)"
-    assert key.meaning == f"DQN, SIMPLEQ, DDPG, TD3, APEX_DDPG, SAC: {dqn.meaning} APEX: Other steps."
+    assert (
+        key.expects == "a whole number >= 1 (DQN, SIMPLEQ, DDPG, TD3, APEX_DDPG, SAC, R2D2, APEX_R2D2), a number (APEX)"
+    )
+    assert key.meaning == f"DQN, SIMPLEQ, DDPG, TD3, APEX_DDPG, SAC, R2D2, APEX_R2D2: {dqn.meaning} APEX: Other steps."

@@ -156,7 +156,7 @@ class TestNames:
             (
                 "f.yaml:5:20",
                 "config.model.use_lstm: rlexp does not support LSTM models with this agent",
-                "A2C, A3C, APPO, IMPALA, PG and PPO have them",
+                "A2C, A3C, APPO, IMPALA, PG, PPO and R2D2 have them",
             )
         ]
 
