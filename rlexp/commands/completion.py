@@ -98,7 +98,8 @@ def complete_file(ctx: typer.Context, incomplete: str) -> Completions:
 def _overrides(ctx: typer.Context, incomplete: str) -> list[Candidate]:
     from rlexp.config.reference.candidates import overrides_from
 
-    named = _usable_agent(ctx.params.get("algo") or "")
+    algo = ctx.params.get("algo")
+    named = _usable_agent(algo) if algo else None  # an unknown name is looked for in all installed packages
     return overrides_from(incomplete, _agents_in(_files_of(ctx)) if named is None else {named})
 
 
