@@ -45,7 +45,7 @@ LEARNER = """
 import socket, sys, time
 from pathlib import Path
 import psutil, torch
-from rlexp.agents.torch.learners import LearnerProcess, add_up
+from rlexp.agents.torch.learner_process import LearnerProcess, add_up
 from tests.unit.agents.torch.test_learners import learner_spec
 rank, place = int(sys.argv[1]), Path(sys.argv[2])
 assert socket.gethostbyname(socket.gethostname()) == "127.0.1.1"

@@ -11,13 +11,13 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (81, 10_640),
+    "agents": (77, 9_830),
     "api": (8, 1_460),
     "board": (42, 9_250),
     "cluster": (23, 4_240),
     "commands": (14, 3_450),
     "compare": (22, 4_630),
-    "config": (66, 12_680),
+    "config": (65, 12_450),
     "envs": (14, 3_350),
     "models": (17, 2_750),
     "optimizers": (10, 2_100),

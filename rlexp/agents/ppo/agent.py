@@ -10,7 +10,8 @@ from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import learner_device
-from rlexp.agents.torch.learners import LearnerGroup, LearnerSpec
+from rlexp.agents.torch.learner_process import LearnerSpec
+from rlexp.agents.torch.learners import LearnerGroup
 from rlexp.cluster.pool.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.trial import bundles_of
@@ -42,7 +43,8 @@ class PPOAgent(ActorCriticAgent[PPOConfig], SyncSamplesAgent[PPOConfig]):
             num_gpus=processes.gpus,
         )
         bundle = bundles_of(config).of_first_learner
-        return LearnerGroup(self.pool, Resources(processes.cpus, processes.gpus, bundle=bundle), spec)
+        resources = Resources(processes.cpus, processes.gpus, bundle=bundle)
+        return LearnerGroup(self.pool, resources, spec, self.add_event)
 
     def stats(self) -> Figures:
         """Return no stats of its own. Add a notice if ``vf_clip_param`` is far below the value targets."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.epochs import Epochs, explained_variance, refuse_divergence
-from rlexp.agents.torch.learners import ALONE, Shard
+from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -22,15 +23,9 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from rlexp.agents.ppo.learner import PPOLearner
-from rlexp.agents.torch import learners
-from rlexp.agents.torch.learners import (
-    ALONE,
-    LearnerGroup,
-    LearnerProcess,
-    LearnerSpec,
-    PeerUnreachedError,
-    Shard,
-)
+from rlexp.agents.torch import learner_process, learners
+from rlexp.agents.torch.learner_process import ALONE, LearnerProcess, LearnerSpec, PeerUnreachedError, Shard
+from rlexp.agents.torch.learners import LearnerGroup
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources
 from rlexp.cluster.pool.ray_calls import OwnNode
 from rlexp.errors import TrialError
@@ -62,16 +57,15 @@ def ppo_learner(spec: LearnerSpec, shard: Shard = ALONE) -> Learner:
 class Group:
     """A LearnerGroup, its pool and the actors of its learners."""
 
-    def __init__(self, spec: LearnerSpec) -> None:
+    def __init__(self, spec: LearnerSpec, report: Callable[[str], object] = str) -> None:
         self.spec = spec
         self.pool = ProcessTaskPool()
-        self.learner = LearnerGroup(self.pool, NOTHING_RESERVED, spec)
-        self.actors: list[Actor[LearnerProcess]] = self.pool.actors()
-        self.pids = [int(actor.handle) for actor in self.actors]
+        self.learner = LearnerGroup(self.pool, NOTHING_RESERVED, spec, report)
+        self.pids = [int(actor.handle) for actor in self.pool.actors()]
 
     def states(self) -> list[dict[str, bytes]]:
         """Return the state of each learner."""
-        refs = [self.pool.call(actor, LearnerProcess.state_dict) for actor in self.actors]
+        refs = [self.pool.call(actor, LearnerProcess.state_dict) for actor in self.pool.actors()]
         return [as_bytes(self.pool.get(ref, SOON_S)) for ref in refs]
 
     def signal_while_learning(self, rank: int, number: signal.Signals) -> threading.Timer:
@@ -82,9 +76,9 @@ class Group:
 
 
 @contextmanager
-def running(spec: LearnerSpec) -> Iterator[Group]:
+def running(spec: LearnerSpec, report: Callable[[str], object] = str) -> Iterator[Group]:
     """Provide a group, and end its processes."""
-    group = Group(spec)
+    group = Group(spec, report)
     try:
         yield group
     finally:
@@ -111,14 +105,41 @@ def assert_ended(group: Group, failure: TrialError, started_s: float) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_learner_killed_while_it_learns_ends_all_with_the_cause(rank: int) -> None:
+def test_a_learner_killed_while_it_learns_is_replaced_and_nothing_else_changes(rank: int) -> None:
+    """Where learning is over before the kill, the learner is missed by the next call; the end is the same."""
+    reports: list[str] = []
+    spec = learner_spec(num_sgd_iter=100)
+    with running(spec) as undisturbed, running(spec, reports.append) as group:
+        expected = undisturbed.learner.learn_on_batch(BATCH).stats
+        timer = group.signal_while_learning(rank, signal.SIGKILL)
+        found = group.learner.learn_on_batch(BATCH).stats
+        timer.join()
+        group.learner.load_state_dict(group.learner.state_dict())
+        assert reports == [f"learner {rank} died; another one has replaced it, with the state of the others"]
+        assert found == expected
+        first, second = group.states()
+        assert first == second == undisturbed.states()[0]
+        assert group.learner.num_updates == undisturbed.learner.num_updates
+
+
+def test_a_learner_killed_between_two_train_batches_is_replaced_too() -> None:
+    with running(learner_spec()) as group:
+        group.learner.learn_on_batch(BATCH)
+        before, num_updates = group.states()[0], group.learner.num_updates
+        os.kill(group.pids[0], signal.SIGKILL)
+        assert as_bytes(group.learner.state_dict()) == before
+        assert (group.states(), group.learner.num_updates) == ([before] * 2, num_updates)
+
+
+def test_learners_of_which_all_die_end_the_trial_with_the_cause() -> None:
     with running(learner_spec(num_sgd_iter=ENDLESS)) as group:
         started_s = time.monotonic()
-        timer = group.signal_while_learning(rank, signal.SIGKILL)
+        timers = [group.signal_while_learning(rank, signal.SIGKILL) for rank in (0, 1)]
         with pytest.raises(TrialError) as failure:
             group.learner.learn_on_batch(BATCH)
-        timer.join()
-        assert failure.value.message == f"learner {rank} failed: its process died"
+        for timer in timers:
+            timer.join()
+        assert re.fullmatch(r"learner \d failed: its process died", failure.value.message)
         assert "max_failures" in str(failure.value.hint)
         assert_ended(group, failure.value, started_s)
 
@@ -182,20 +203,20 @@ def test_address_of_the_learners_is_that_of_rays_nodes(monkeypatch: pytest.Monke
     interfaces = {"lo": ["127.0.0.1", "127.0.1.1"], "eth0": ["10.0.0.3"], "eth1": ["10.1.0.3"]}
     found = {name: [SimpleNamespace(address=each) for each in addresses] for name, addresses in interfaces.items()}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
-    monkeypatch.setattr(learners, "_outer_address", lambda: "10.0.0.3")
-    monkeypatch.setattr(learners, "own_node", lambda: OwnNode("a", "10.1.0.3"))
-    assert learners._address(are_together=False) == "10.1.0.3"
-    assert learners.interface_of("10.1.0.3") == "eth1"
-    monkeypatch.setattr(learners, "own_node", lambda: OwnNode("a", "203.0.113.7"))
-    assert learners._address(are_together=False) == "10.0.0.3", "its address is translated by a router"
-    assert learners._address(are_together=True) == "127.0.0.1"
+    monkeypatch.setattr(learner_process, "_outer_address", lambda: "10.0.0.3")
+    monkeypatch.setattr(learner_process, "own_node", lambda: OwnNode("a", "10.1.0.3"))
+    assert learner_process._address(are_together=False) == "10.1.0.3"
+    assert learner_process.interface_of("10.1.0.3") == "eth1"
+    monkeypatch.setattr(learner_process, "own_node", lambda: OwnNode("a", "203.0.113.7"))
+    assert learner_process._address(are_together=False) == "10.0.0.3", "its address is translated by a router"
+    assert learner_process._address(are_together=True) == "127.0.0.1"
 
 
 def test_interface_of_the_user_wins_between_nodes() -> None:
     environment = {"GLOO_SOCKET_IFNAME": "ib0"}
-    learners.use_interface("eth0", environment, is_only_choice=False)
+    learner_process.use_interface("eth0", environment, is_only_choice=False)
     assert environment == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "eth0"}
-    learners.use_interface("lo", environment, is_only_choice=True)
+    learner_process.use_interface("lo", environment, is_only_choice=True)
     assert environment == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -206,6 +227,21 @@ def test_a_learner_that_cannot_be_made_fails_the_group_at_once() -> None:
     with pytest.raises(Exception, match="sees no GPU"):
         LearnerGroup(pool, NOTHING_RESERVED, spec)
     pool.stop()
+
+
+def test_a_learner_that_dies_before_it_connects_fails_the_group() -> None:
+    pool = ProcessTaskPool()
+    spec = learner_spec()
+    with pytest.raises(TrialError, match=r"learner 1 failed: its process died"):
+        LearnerGroup(pool, NOTHING_RESERVED, replace(spec, make=partial(made_or_dead, spec.make)))
+    pool.stop()
+
+
+def made_or_dead(make: Callable[[str, Shard], Learner], device: str, shard: Shard) -> Learner:
+    """Return a learner; the second one's process dies."""
+    if shard.rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make(device, shard)
 
 
 def test_learners_in_one_process_are_refused_instead_of_waiting_for_each_other() -> None:
