@@ -32,7 +32,6 @@ from rlexp.policy import Policy
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ReportProgress, ignore_progress
 from rlexp.runs.checkpoint_contents import MANIFEST, Checkpoint, read_checkpoint
 from rlexp.runs.directories import refuse_foreign, run_of
-from rlexp.runs.kept_checkpoints import find_checkpoint
 from rlexp.runs.trial_files import require_video_extra, write_video
 from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed

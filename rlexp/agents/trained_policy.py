@@ -12,12 +12,12 @@ import numpy as np
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.policies import memory_in
 from rlexp.compare.table import html_with_curve
-from rlexp.envs.make import Env, make_env
+from rlexp.envs.make import Env, make_own_env
 from rlexp.envs.own_spaces import OwnSpaces, playable_config
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import CheckpointError, NotFiniteError, UsageError
 from rlexp.rollout.evaluation import ActingPolicy
-from rlexp.runs.checkpoints.kept import find_checkpoint
+from rlexp.runs.kept_checkpoints import find_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed
 from rlexp.user_code.import_guard import hides_what_is_beside
@@ -125,9 +125,10 @@ class TrainedPolicy:
     def make_env(self, render_mode: str | None = None) -> Env:
         """Make one env to play in, with the ``env_config``, ``horizon`` and (for Atari) frames of the training.
 
-        ``act`` takes its observations and returns its actions.
+        ``act`` takes its observations and returns its actions. An env of several agents is PettingZoo's own:
+        ``{agent: policy.act(observations[agent]) for agent in env.agents}``.
         """
-        return make_env(playable_config(self._env_config), render_mode)
+        return make_own_env(playable_config(self._env_config), render_mode)
 
     def __repr__(self) -> str:
         about = self.metadata

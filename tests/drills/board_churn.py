@@ -14,7 +14,7 @@ import psutil
 
 from rlexp.agents.agent import STATE_GROUP
 from rlexp.rollout.folds import IS_STEP
-from rlexp.runs.checkpoints.contents import read_checkpoint
+from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import OBS
 from rlexp.states import join_state
 from tests.drills.board_scene import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlexp.agents.r2d2.agent import ApexR2D2Agent, R2D2Agent
 from rlexp.config.keys.r2d2 import ApexR2D2Config, R2D2Config
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from tests.lab import agents
 from tests.lab.agents import ONE_SHARD, CountingPool, PlacementPool, stopped_in_the_end
 from tests.lab.envs import ENDLESS_ENV

@@ -110,7 +110,7 @@ class R2D2Policy(DQNPolicy):
         if self._explorer is None:
             actions: Array = values.argmax(axis=1)
         else:
-            epsilons = self._explorer.epsilons(num_steps_sampled)
+            epsilons = self._explorer.epsilons(num_steps_sampled, len(obs))
             actions = self._explorer.choose(values, epsilons, self._allowed(obs))
         self.memory.acted(states, actions)
         return actions, {**before, **self.returned(values, obs)}

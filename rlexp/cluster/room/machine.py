@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, package_of, several_agents
+from rlexp.config.keys.env_ids import brought_by, package_of
 from rlexp.config.keys.experiment import TrackerName
 from rlexp.config.keys.user_code import UserModules, modules_of
 from rlexp.config.plan import Plan

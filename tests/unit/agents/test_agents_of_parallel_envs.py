@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, TrainedPolicy, evaluate_checkpoint
+from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, evaluate_checkpoint
 from rlexp.agents.registry import agent_class
+from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.env_ids import RLLIB_ENVS
 from rlexp.config.keys.experiment import Experiment
@@ -22,7 +23,7 @@ from rlexp.rollout.evaluation import EvaluationLimits, film_episode, play_episod
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import NStep
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.runs.checkpoints.contents import Checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, SampleBatch
 from tests.lab import critics, evolution, impala, ppo, pqn
 from tests.lab.agents import PlacementPool, checkpoint_of, stopped_in_the_end, weights_of

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from rlexp.config.keys import user_code
-from rlexp.config.keys.env_ids import ONE_AGENT, brought_by, is_known, package_of, why_unknown
+from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs import registry
 from rlexp.envs.make import make_env, make_vector_env
