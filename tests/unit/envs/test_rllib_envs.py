@@ -18,7 +18,7 @@ from rlexp.config.keys.env_ids import (
     has_discrete_actions,
     is_known,
 )
-from rlexp.envs.make import make_env, spaces_of
+from rlexp.envs.make import make_env, rows_per_env, spaces_of
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import EnvError, UsageError
 from tests.lab.experiment_files import messages, planned
@@ -80,7 +80,7 @@ def test_a_function_of_rllib_is_the_env_that_it_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mine:RandomEnv", "mine.RandomEnv", "ray.rllib.examples.env.multi_agent.MultiAgentCartPole"]
+    "name", ["mine:RandomEnv", "mine.RandomEnv", "ray.rllib.examples.env.multi_agent.BasicMultiAgent"]
 )
 def test_other_classes_are_left_alone(name: str) -> None:
     found = current_env(name)
@@ -244,3 +244,10 @@ def test_pendulum_gets_rescaled_actions() -> None:
         expected = plain.step(np.array([torque], np.float32))
         np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
         assert found[1] == pytest.approx(expected[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["multi_cartpole", "ray.rllib.examples.envs.classes.multi_agent.MultiAgentCartPole"])
+def test_cartpoles_of_several_agents_have_rllibs_names(name: str) -> None:
+    found = current_env(name)
+    assert found == (RLLIB_ENVS["MultiAgentCartPole"], {})
+    assert rows_per_env(EnvConfig(found[0], {"config": {"num_agents": 4}})) == 4
