@@ -248,6 +248,6 @@ def test_pendulum_gets_rescaled_actions() -> None:
 
 @pytest.mark.parametrize("name", ["multi_cartpole", "ray.rllib.examples.envs.classes.multi_agent.MultiAgentCartPole"])
 def test_cartpoles_of_several_agents_have_rllibs_names(name: str) -> None:
-    found = current_env(name)
-    assert found == (RLLIB_ENVS["MultiAgentCartPole"], {})
-    assert rows_per_env(EnvConfig(found[0], {"config": {"num_agents": 4}})) == 4
+    env = RLLIB_ENVS["MultiAgentCartPole"]
+    assert current_env(name) == (env, {})
+    assert rows_per_env(EnvConfig(env, {"config": {"num_agents": 4}})) == 4
