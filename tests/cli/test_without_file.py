@@ -145,7 +145,8 @@ def test_a_sweep_without_a_file() -> None:
         (
             ["--algo", "QMIX", "--env", "Pendulum-v1"],
             "--algo QMIX  QMIX is an algorithm of RLlib that rlexp does not have",
-            "use DQN, APEX, PPO, PQN, A2C, A3C, PG, SIMPLEQ, DDPPO, DDPG, TD3, APEX_DDPG, SAC, IMPALA, APPO, ES or ARS",
+            "use DQN, APEX, PPO, PQN, A2C, A3C, PG, SIMPLEQ, DDPPO, DDPG, TD3, APEX_DDPG, SAC, IMPALA, APPO, ES, ARS, "
+            "R2D2 or APEX_R2D2",
         ),
         (
             ["--algo", "PPO", "--env", "CartPole-v1", "-o", "env=Pendulum-v1"],

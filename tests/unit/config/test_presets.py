@@ -55,7 +55,7 @@ def kept(agent: str, env: str, *overrides: str, flags: tuple[Flag, ...] = ()) ->
     [(agent, kind) for agent in AGENTS for kind in KINDS if kind == "continuous" or agent not in OF_NUMBERS],
 )
 def test_general_settings_are_experiments_that_fit_a_small_machine(agent: str, kind: Kind) -> None:
-    needs_bins = kind == "continuous" and agent in {"DQN", "APEX", "PQN", "SIMPLEQ"}
+    needs_bins = kind == "continuous" and agent in {"DQN", "APEX", "PQN", "SIMPLEQ", "R2D2", "APEX_R2D2"}
     text, run, file = kept(agent, KINDS[kind], *(["discretize_actions=3"] if needs_bins else []))
     assert run == file
     assert f"env: {KINDS[kind]}" in text
