@@ -124,7 +124,8 @@ def test_a_sweep_without_a_file() -> None:
         ),
         (
             ["--algo", "DQN", "--env", "BipedalWalker-v3"],
-            "--env BipedalWalker-v3  env BipedalWalker-v3 has continuous actions; DQN, APEX and PQN need discrete ones",
+            "--env BipedalWalker-v3  env BipedalWalker-v3 has continuous actions; "
+            "DQN, APEX, R2D2 and PQN need discrete ones",
             "PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension",
         ),
         (

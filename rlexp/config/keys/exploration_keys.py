@@ -120,7 +120,7 @@ class ExplorationKeys(ScheduledKeys):
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield continuous actions that are not discretized, as a Q-network needs a finite number."""
         if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
-            message = f"env {env} has continuous actions; DQN, APEX and PQN need discrete ones"
+            message = f"env {env} has continuous actions; DQN, APEX, R2D2 and PQN need discrete ones"
             hint = "PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension"
             yield Conflict(("env",), message, hint)
 

@@ -348,7 +348,7 @@ def test_modules_of_folders_come_after_installed_ones(folder: Path) -> None:
 def test_continuous_actions_are_refused_for_q_learning(folder: Path, env: str, env_config: dict[str, Any]) -> None:
     (problem,) = faults(folder, env, run="APEX", config={"env_config": env_config})
     assert problem.where == f"{folder / 'maze.yaml'}:3:3"
-    assert problem.message == f"env {env} has continuous actions; DQN, APEX and PQN need discrete ones"
+    assert problem.message == f"env {env} has continuous actions; DQN, APEX, R2D2 and PQN need discrete ones"
     assert "discretize_actions" in str(problem.hint)
     load_plan([folder / "maze.yaml"], ["config.discretize_actions=3"])
 
