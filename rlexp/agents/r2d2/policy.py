@@ -178,7 +178,8 @@ class NumpyRecurrentNetwork(NumpyActingNetwork):
         assert config.memory is not None
         torso = replace(config.torso, fcnet_hiddens=(), post_fcnet_hiddens=())
         shape = (config.memory.cell_size,)
-        super().__init__(replace(config, observation_shape=shape, torso=torso, sees_byte_vectors=False), noise_seed)
+        head = replace(config, observation_shape=shape, torso=torso, sees_byte_vectors=False, masking=None)
+        super().__init__(head, noise_seed)
         self._config = config
         self._torso: tuple[Linear, ...]  # not before ``load``
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from torch import Tensor
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, evaluate_checkpoint
@@ -18,8 +19,9 @@ from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.errors import UsageError
+from rlexp.models.masking import Masking
 from rlexp.runs.checkpoint_contents import Checkpoint
-from tests.lab import critics, evolution, impala, ppo, pqn
+from tests.lab import critics, evolution, impala, ppo, pqn, r2d2
 from tests.lab.agents import PlacementPool, checkpoint_of, stopped_in_the_end, weights_of
 from tests.lab.checkpoints import trained
 from tests.lab.masks import MASKED_VECTOR, MASKED_WORLD, NUM_ACTIONS, TIC_TAC_TOE, MaskedWorld, watch_bootstraps
@@ -66,7 +68,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def experiment_of(case: str, env: str = MASKED_WORLD, **more: Any) -> Experiment:
-    run, keys = CASES[case]
+    run, keys = {**CASES, **RECURRENT}[case]
     config = {**keys, "min_iter_time_s": 0.0, **more}
     return AGENTS[run].model_validate({"name": "masked", "run": run, "env": env, "config": config})
 
@@ -84,6 +86,33 @@ def test_masked_actions_are_neither_taken_nor_bootstrapped_from(case: str, monke
         agent.train()
         agent.evaluate(4)
     assert checked or agent.config.playable_actions.spaces != ("Discrete",)
+
+
+RECURRENT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "R2D2": ("R2D2", r2d2.TINY),
+    "R2D2, worker-side priorities": ("R2D2", {**r2d2.TINY, "worker_side_prioritization": True}),
+    "APEX_R2D2": ("APEX_R2D2", r2d2.TINY),
+    "PPO with an LSTM": ("PPO", {**ppo.TINY, "model": {"use_lstm": True, "fcnet_hiddens": [8], "lstm_cell_size": 6}}),
+}
+
+
+@pytest.mark.parametrize("case", RECURRENT)
+def test_a_memory_does_not_pass_masks_over(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, checked = Masking.of_tensors, []
+
+    def of_tensors(masking: Masking, outputs: Tensor, rows: Tensor) -> Tensor:
+        found = own(masking, outputs, rows)
+        allowed = rows[:, -NUM_ACTIONS:] != 0
+        checked.append(bool(allowed.gather(1, found.argmax(dim=1, keepdim=True)).all()))
+        return found
+
+    monkeypatch.setattr(Masking, "of_tensors", of_tensors)
+    agent = make_agent(experiment_of(case))
+    for _ in range(3):
+        agent.train()
+        agent.evaluate(4)
+    assert checked
+    assert all(checked)
 
 
 @pytest.mark.parametrize("place", ["info", "method"])
