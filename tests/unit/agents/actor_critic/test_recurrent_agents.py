@@ -30,6 +30,7 @@ from tests.lab.agents import PlacementPool, checkpoint_of, delivered, stopped_in
 from tests.lab.checkpoints import trained
 from tests.lab.envs import PIXEL_ENV
 from tests.lab.masks import MASKED_WORLD
+from tests.lab.parallel import LIVES, RELAY
 
 CLOCK_ENV = "tests.unit.agents.actor_critic.test_recurrent_agents:ClockEnv"
 SIZE, NUM_ACTIONS = 4, 3
@@ -98,6 +99,28 @@ def test_the_learner_computes_what_the_workers_computed(run: str, mode: str, len
         lengths = sequences_of(columns).lengths  # type: ignore[union-attr]
         assert lengths.max() <= 3 + (IS_STEP in batch)
         assert batch[SEQUENCE_STARTS][begins].all()
+        seen += int(begins.sum())
+    assert seen > 3
+
+
+@pytest.mark.parametrize("length", [1, 3, 16])
+@pytest.mark.parametrize("mode", ["truncate_episodes", "complete_episodes"])
+def test_each_agent_of_an_env_has_a_memory_of_its_own_life(mode: str, length: int) -> None:
+    agent = agent_of("PPO", env=RELAY, sample_batch_size=length, batch_mode=mode)
+    network, seen = network_of(agent), 0
+    for batch, _ in delivered(agent, 24 // length + 2):
+        if not len(batch):  # in this step every agent rested
+            continue
+        columns = tensors(batch)
+        with torch.inference_mode():
+            inputs, _ = network(columns[OBS], sequences_of(columns))
+        np.testing.assert_allclose(inputs, batch[DIST_INPUTS], rtol=1e-4, atol=1e-5)
+        number, step, _ = batch[OBS].T
+        begins = step == np.array([first for first, *_ in LIVES.values()])[number.astype(int)]
+        assert not batch[STATE_IN][begins].any()
+        assert not batch[PREVIOUS][begins].any()
+        assert batch[SEQUENCE_STARTS][begins].all()
+        assert batch[STATE_IN][~begins].any(axis=1).all()
         seen += int(begins.sum())
     assert seen > 3
 
