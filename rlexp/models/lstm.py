@@ -85,6 +85,18 @@ class LSTM(nn.Module):
         return output, torch.cat([output, cell], dim=1)
 
 
+def unpacked(packed: Tensor, rewards: Tensor | None, num_action_numbers: int) -> tuple[Tensor, Tensor | None]:
+    """Return the states ``[B, 2 H]`` and the previous step ``[B, P]`` of a memory ``[B, S]`` that EpisodeMemory packed.
+
+    ``rewards [B]`` are of the actions before; None if the network does not see them.
+    """
+    size = packed.shape[1] - num_action_numbers
+    action = packed[:, size:]
+    if rewards is not None:
+        return packed[:, :size], torch.cat([action, rewards.unsqueeze(1)], dim=1)
+    return packed[:, :size], action if num_action_numbers else None
+
+
 def _packed_order(lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return how torch packs C sequences: all first rows, then all second rows, and so on, the longest sequence first.
 

@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (82, 10_770),
+    "agents": (82, 10_750),
     "api": (7, 1_410),
     "board": (42, 9_230),
     "cluster": (22, 4_220),
@@ -19,7 +19,7 @@ BUDGETS = {
     "compare": (20, 4_560),
     "config": (62, 12_730),
     "envs": (16, 3_910),
-    "models": (17, 2_750),
+    "models": (17, 2_770),
     "optimizers": (10, 2_100),
     "processes": (7, 1_140),
     "replay": (14, 2_850),

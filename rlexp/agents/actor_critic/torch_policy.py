@@ -11,6 +11,7 @@ from rlexp.agents.export.policy_graph import torch_dtype
 from rlexp.agents.policies import Exportable
 from rlexp.agents.torch.device import as_tensor
 from rlexp.models.action_distributions import Actions, CategoricalActions
+from rlexp.models.lstm import unpacked
 from rlexp.models.memory import STATE_OUT, PreviousStep
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
@@ -81,18 +82,15 @@ class GreedyRecurrentActorCritic(GreedyActorCritic):
 
     def __init__(self, network: ActorCritic, actions: Actions, previous_step: PreviousStep) -> None:
         super().__init__(network, actions)
-        self._num_action_numbers, self._sees_reward = previous_step.num_action_numbers, previous_step.has_reward
+        self._num_action_numbers = previous_step.num_action_numbers
 
     def forward(  # type: ignore[override]  # a memory is more than an observation
         self, seen: Tensor, packed: Tensor, rewards: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Return actions, inputs, values and states; ``rewards [B]`` only if the network sees them."""
         count = self._num_action_numbers
-        states, previous = packed[:, : packed.shape[1] - count], [packed[:, packed.shape[1] - count :]]
-        if rewards is not None:
-            previous.append(rewards.unsqueeze(1))
-        joined = torch.cat(previous, dim=1) if count or self._sees_reward else None
-        inputs, values, following = self.network.step(seen, joined, states)
+        states, previous = unpacked(packed, rewards, count)
+        inputs, values, following = self.network.step(seen, previous, states)
         numbers = self._most_likely(inputs)
         chosen = numbers.reshape(inputs.shape[0], *self._actions.shape).to(self._dtype)
         if count:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlexp.models.masking import Masking
-from rlexp.rollout.evaluation import ActingPolicy
+from rlexp.rollout.evaluation import ActingPolicy, WrappedPolicy
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
 
@@ -113,13 +113,14 @@ class Explorer:
         self._softmax_rng.bit_generator.state = state["softmax_rng"]
 
 
-class EpsilonGreedyPolicy:
+class EpsilonGreedyPolicy(WrappedPolicy):
     """A policy that takes a random action with probability ε, for evaluations that explore."""
 
     def __init__(
         self, policy: ActingPolicy, epsilons: Array, num_actions: int, seed: int, masking: Masking | None = None
     ) -> None:
         """Explore in M envs, for ``epsilons [M]``."""
+        super().__init__(policy)
         self._policy, self._masking = policy, masking
         self._epsilons = epsilons
         self._epsilon_greedy = EpsilonGreedy(num_actions, np.random.default_rng(seed))

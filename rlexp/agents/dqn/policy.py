@@ -66,10 +66,7 @@ class DQNPolicy:
 
         The value of an action that is not allowed is MASKED.
         """
-        values = self._values(self._network.outputs(obs), obs)
-        if not np.isfinite(values).all():
-            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        return values
+        return self._finite_values(self._network.outputs(obs), obs)
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         if self._explorer is None:
@@ -111,6 +108,13 @@ class DQNPolicy:
         """Return the action values ``[B, A]`` of ``outputs`` for ``obs``, MASKED for actions that are not allowed."""
         values = outputs if self._atoms is None else self._atoms.values(softmax(outputs))
         return values if self._masking is None else self._masking.of_arrays(values, obs)
+
+    def _finite_values(self, outputs: Array, obs: Array) -> Array:
+        """Return the ``_values``; raises NotFiniteError, as a NaN would otherwise become an action."""
+        values = self._values(outputs, obs)
+        if not np.isfinite(values).all():
+            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
+        return values
 
     def _allowed(self, obs: Array) -> Array | None:
         """Return whether each action is allowed ``[B, A]``; None without masks."""

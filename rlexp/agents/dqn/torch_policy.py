@@ -18,6 +18,7 @@ from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.policies import Exportable, memory_in
 from rlexp.agents.torch.acting import ActingWeights
 from rlexp.agents.torch.device import as_tensor
+from rlexp.models.lstm import unpacked
 from rlexp.models.memory import STATE_OUT, PreviousStep
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
@@ -238,10 +239,7 @@ class GreedyRecurrentQNetwork(GreedyQNetwork):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, values and states; ``rewards [B]`` only if the network sees them."""
         count = self._previous_step.num_action_numbers
-        size = packed.shape[1] - count
-        states, action = packed[:, :size], packed[:, size:]
-        parts = [action] if rewards is None else [action, rewards.unsqueeze(1)]
-        previous = torch.cat(parts, dim=1) if self._previous_step.num_numbers else None
+        states, previous = unpacked(packed, rewards, count)
         outputs, following = self.network.step(seen, previous, states)
         values = self.network.values(outputs)
         if self.network.masking is not None:

@@ -15,7 +15,6 @@ from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts
 from rlexp.agents.dqn.policy import Q_VALUES, ActingNetwork, DQNPolicy, NumpyActingNetwork
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.r2d2 import R2D2Config
-from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import actions_of
 from rlexp.models.dense import Linear, centered_bytes, forward, layers_of
 from rlexp.models.memory import EpisodeMemory, NumpyLSTM, PreviousStep
@@ -147,12 +146,6 @@ class R2D2Policy(DQNPolicy):
         memory = self.memory.of(len(obs))
         return self._network.step(obs, memory.previous, memory.states)
 
-    def _finite_values(self, outputs: Array, obs: Array) -> Array:
-        values = self._values(outputs, obs)
-        if not np.isfinite(values).all():
-            raise NotFiniteError("the network's outputs are NaN or infinite", "so are its weights, or an observation")
-        return values
-
     def _first_priorities(self, batch: SampleBatch) -> Array:
         """Return eta max + (1 - eta) mean ``[B]`` of the TD errors; the best action's value is already masked."""
         burn_in, epsilon = self._settings.sequences.burn_in, self._settings.h_epsilon
@@ -214,14 +207,6 @@ class RememberingPlayer(EpsilonGreedyPolicy):
         actions, memory = super().compute_actions(obs), self._remembering.memory
         memory.acted(memory.states, actions)
         return actions
-
-    def start_episodes(self, num_envs: int) -> None:
-        """Let the policy forget all."""
-        self._remembering.start_episodes(num_envs)
-
-    def after_step(self, rewards: Array, starting: Array) -> None:
-        """Let the policy remember a step."""
-        self._remembering.after_step(rewards, starting)
 
 
 @dataclass(frozen=True)
