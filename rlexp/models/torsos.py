@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.config.keys.fields import ConvFilter
-from rlexp.config.keys.model import misfit
+from rlexp.config.keys.model import misfit, pads, sides_of_layers
 from rlexp.errors import UsageError
 from rlexp.models.network_config import (
     BYTE_CENTER,
@@ -151,27 +151,25 @@ def convolutions(
 ) -> tuple[nn.Sequential, int]:
     """Return convolutions over images ``[B, C, H, W]`` of ``shape``, flattened, and their number of features.
 
-    As in RLlib, all except the last pad with zeros, so that a stride s leaves ``ceil(side / s)`` pixels. With
-    ``layer_norm`` each output ``[C, H, W]`` is normalised as a whole, and scaled by channel. Raises UsageError if an
-    image becomes smaller than the last kernel.
+    As in RLlib, all pad with zeros except the last, unless a filter says otherwise. With ``layer_norm`` each output
+    ``[C, H, W]`` is normalised as a whole, and scaled by channel. Raises UsageError if a kernel that does not pad is
+    larger than what it sees.
     """
     found = misfit(*shape[1:], filters)
     if found is not None:
         raise UsageError(*found)
-    channels, *sides = shape
+    channels = shape[0]
+    *sides, (height, width) = sides_of_layers(*shape[1:], filters)
     layers: list[nn.Module] = []
-    for position, (out_channels, kernel, stride) in enumerate(filters):
+    for position, (out_channels, kernel, stride, *_) in enumerate(filters):
         padding = (0, 0)
-        if position < len(filters) - 1:
-            before, padding = _padding(sides, kernel, stride)
+        if pads(filters, position):
+            before, padding = _padding(sides[position], kernel, stride)
             layers.append(before)
-            sides = [-(-side // stride) for side in sides]
-        else:
-            sides = [(side - length) // stride + 1 for side, length in zip(sides, kernel, strict=True)]
         norm = [nn.GroupNorm(1, out_channels, NORM_EPSILON)] if layer_norm else []
         layers += [nn.Conv2d(channels, out_channels, kernel, stride, padding), *norm, ACTIVATIONS[activation]()]
         channels = out_channels
-    return nn.Sequential(*layers, nn.Flatten()), channels * sides[0] * sides[1]
+    return nn.Sequential(*layers, nn.Flatten()), channels * height * width
 
 
 def _padding(sides: Sequence[int], kernel: tuple[int, int], stride: int) -> tuple[nn.Module, tuple[int, int]]:

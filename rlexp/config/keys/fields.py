@@ -38,8 +38,11 @@ _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 AUTO: Final = "auto"
 """The word for a fragment length that follows from other keys."""
 
-ConvFilter = tuple[int, tuple[int, int], int]
-"""Channels, kernel (height, width) and stride of a convolution."""
+Padding = Literal["same", "valid"]
+"""Whether a convolution pads with zeros, so that a stride s leaves ``ceil(side / s)`` pixels, or not."""
+
+ConvFilter = tuple[int, tuple[int, int], int] | tuple[int, tuple[int, int], int, Padding]
+"""Channels, kernel (height, width) and stride of a convolution, and its padding if its place implies another."""
 
 
 def _whole(value: Any) -> Any:
@@ -149,13 +152,15 @@ def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
 
 
 def _read_conv_filter(is_last: bool, channels: Any, kernel: Any, stride: Any, padding: Any = None) -> ConvFilter:
-    if padding not in (None, "valid" if is_last else "same"):
-        raise ValueError(padding)
     height, width = kernel if isinstance(kernel, list | tuple) else (kernel, kernel)
     down, right = stride if isinstance(stride, list | tuple) else (stride, stride)
     if _count(down) != _count(right):
         raise ValueError(stride)
-    return _count(channels), (_count(height), _count(width)), _count(down)
+    of_its_place = "valid" if is_last else "same"
+    if padding not in (None, "same", "valid"):
+        raise ValueError(padding)
+    layer = _count(channels), (_count(height), _count(width)), _count(down)
+    return layer if padding in (None, of_its_place) else (*layer, padding)
 
 
 def _read_schedule(value: Any) -> tuple[tuple[int, float], ...] | None:

@@ -50,7 +50,7 @@ class ModelConfig(KeyGroup):
     conv_filters: ConvFilters = None
     """Convolutions for images: a list of [channels, kernel, stride]. A kernel is a number or [height, width].
 
-    All except the last pad with zeros. A fourth item may say so: ``same``, and ``valid`` in the last. Null: [16, 8, 4]
+    All except the last pad with zeros. A fourth item changes that: ``same`` pads, ``valid`` does not. Null: [16, 8, 4]
     ([16, 4, 2] up to 42 pixels), then [32, 4, 2], then 256 channels whose kernel covers the remaining image.
     """
 
@@ -99,7 +99,7 @@ class ModelConfig(KeyGroup):
         channels = (1, *(each[0] for each in filters))
         return weights_between(self.dense_sizes) + sum(
             before * after * kernel[0] * kernel[1]
-            for (before, after), (_, kernel, _) in zip(pairwise(channels), filters, strict=True)
+            for (before, after), (_, kernel, *_) in zip(pairwise(channels), filters, strict=True)
         )
 
     @property
@@ -152,24 +152,35 @@ class ActorCriticModelConfig(RecurrentModelConfig):
     """Learn the standard deviation of continuous actions as parameters that do not depend on the observation."""
 
 
-def sides_before_last(height: int, width: int, filters: Sequence[ConvFilter]) -> tuple[int, int]:
-    """Return height and width of the input of the last of ``filters``: all before it pad, so a stride s leaves 1/s.
+def pads(filters: Sequence[ConvFilter], position: int) -> bool:
+    """Return whether a convolution pads: as its fourth item says, else all except the last do."""
+    layer = filters[position]
+    return layer[3] == "same" if len(layer) == 4 else position < len(filters) - 1
 
-    >>> sides_before_last(84, 84, ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1)))
-    (11, 11)
+
+def sides_of_layers(height: int, width: int, filters: Sequence[ConvFilter]) -> Iterator[tuple[int, int]]:
+    """Yield height and width of what each convolution sees, and of what the last one returns.
+
+    >>> list(sides_of_layers(84, 84, ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1))))
+    [(84, 84), (21, 21), (11, 11), (1, 1)]
     """
-    for _, _, stride in filters[:-1]:
-        height, width = -(-height // stride), -(-width // stride)
-    return height, width
+    for position, layer in enumerate(filters):
+        yield height, width
+        lost = (0, 0) if pads(filters, position) else (layer[1][0] - 1, layer[1][1] - 1)
+        height, width = (-(-(side - less) // layer[2]) for side, less in zip((height, width), lost, strict=True))
+    yield height, width
 
 
 def misfit(height: int, width: int, filters: Sequence[ConvFilter]) -> tuple[str, str] | None:
     """Return why ``filters`` do not fit images of a size, and a hint; None if they do."""
-    kernel, left = filters[-1][1], sides_before_last(height, width, filters)
-    if kernel[0] <= left[0] and kernel[1] <= left[1]:
-        return None
-    message = (
-        f"model.conv_filters do not fit images of {height}x{width} pixels: the last kernel is "
-        f"{kernel[0]}x{kernel[1]}, but the output of the layers before it is {left[0]}x{left[1]}"
-    )
-    return message, f"make the last kernel [{left[0]}, {left[1]}] or smaller, or leave conv_filters out"
+    for position, seen in enumerate(sides_of_layers(height, width, filters)):
+        if position == len(filters) or pads(filters, position):
+            continue
+        kernel = filters[position][1]
+        if kernel[0] > seen[0] or kernel[1] > seen[1]:
+            message = (
+                f"model.conv_filters do not fit images of {height}x{width} pixels: kernel {position + 1} is "
+                f"{kernel[0]}x{kernel[1]}, but sees {seen[0]}x{seen[1]} pixels"
+            )
+            return message, f"make it [{seen[0]}, {seen[1]}] or smaller, or leave conv_filters out"
+    return None

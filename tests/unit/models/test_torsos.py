@@ -72,6 +72,12 @@ def test_filters_of_the_users_own_pad_but_the_last() -> None:
     assert make_torso((20, 31, 3), torso_of(conv_filters=filters)).num_features == 8 * 3 * 6
 
 
+def test_a_filter_says_whether_it_pads() -> None:
+    filters: tuple[ConvFilter, ...] = ((4, (8, 8), 4, "valid"), (6, (4, 4), 2), (8, (3, 3), 1, "same"))
+    assert sizes_inside((42, 84, 3), torso_of(conv_filters=filters)) == [(4, 9, 20), (6, 5, 10), (8, 5, 10)]
+    assert make_torso((42, 84, 3), torso_of(conv_filters=filters)).num_features == 8 * 5 * 10
+
+
 def test_padding_is_even_with_the_odd_row_at_the_end() -> None:
     # A kernel of 4 and a stride of 2 over 5 pixels leave 3, with one zero before and two behind.
     torso = make_torso((5, 5, 1), torso_of(conv_filters=((1, (4, 4), 2), (1, (1, 1), 1)), conv_activation="linear"))

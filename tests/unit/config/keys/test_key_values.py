@@ -28,7 +28,7 @@ from rlexp.commands.requests import track_flags
 from rlexp.config.keys.experiment import TRACKERS
 from rlexp.config.keys.fields import ConvFilter, KeyGroup
 from rlexp.config.keys.key_table import expectation
-from rlexp.config.keys.model import misfit, sides_before_last
+from rlexp.config.keys.model import misfit, sides_of_layers
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.user_code import UserClass, UserClasses
 from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
@@ -73,7 +73,11 @@ def test_notices_of_an_agents_own_keys_are_beside_those_of_wrappers(load_ppo: Lo
     assert ["env_wrappers" in message for message in messages(load_ppo(keys, run="DQN"))] == [True, False]
 
 
-layers = st.tuples(st.just(2), st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(1, 4))
+kernels = st.tuples(st.integers(1, 9), st.integers(1, 9))
+layers = st.one_of(
+    st.tuples(st.just(2), kernels, st.integers(1, 4)),
+    st.tuples(st.just(2), kernels, st.integers(1, 4), st.sampled_from(["same", "valid"])),
+)
 
 
 def torso_config(filters: tuple[ConvFilter, ...]) -> TorsoConfig:
@@ -91,10 +95,12 @@ def test_misfit_agrees_with_network(filters: list[ConvFilter], height: int, widt
             make_torso((height, width, 1), torso_config(tuple(filters)))
 
 
-def test_sides_before_last_by_hand() -> None:
+def test_sides_of_layers_by_hand() -> None:
     filters = ((16, (8, 8), 4), (32, (4, 4), 2), (256, (11, 11), 1))
-    assert sides_before_last(84, 84, filters) == (11, 11)
-    assert sides_before_last(84, 42, filters) == (11, 6)
+    assert list(sides_of_layers(84, 84, filters)) == [(84, 84), (21, 21), (11, 11), (1, 1)]
+    assert list(sides_of_layers(84, 42, filters))[:3] == [(84, 42), (21, 11), (11, 6)]
+    unpadded: tuple[ConvFilter, ...] = ((32, (8, 8), 4, "valid"), (64, (4, 4), 2, "valid"), (64, (3, 3), 1, "same"))
+    assert list(sides_of_layers(84, 42, unpadded)) == [(84, 42), (20, 9), (9, 3), (9, 3)]
     assert misfit(84, 84, filters) is None
     assert misfit(84, 42, filters) is not None
 
@@ -108,7 +114,7 @@ def test_load_refuses_filters_that_misfit_atari_frames(load: Load, preference: s
     keys = f"preprocessor_pref: {preference}, {FILTERS}"
     ((where, message, _),) = problems(load, keys, env="PongNoFrameskip-v4")
     assert where == f"f.yaml:5:{len(preference) + 50}"
-    assert "the last kernel is 11x11, but the output of the layers before it is 6x6" in message
+    assert "kernel 3 is 11x11, but sees 6x6 pixels" in message
 
 
 @pytest.mark.parametrize(

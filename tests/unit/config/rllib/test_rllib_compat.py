@@ -244,6 +244,11 @@ class TestValues:
                 ((16, (4, 4), 2), (32, (8, 8), 1)),
             ),
             ("conv_filters: [[16, 4, 2], [32, 8, 1, valid]]", "conv_filters", ((16, (4, 4), 2), (32, (8, 8), 1))),
+            (
+                "conv_filters: [[16, 4, 2, valid], [32, 8, 1, same]]",
+                "conv_filters",
+                ((16, (4, 4), 2, "valid"), (32, (8, 8), 1, "same")),
+            ),
         ],
     )
     def test_of_the_model(self, load: Load, text: str, key: str, value: Any) -> None:
@@ -255,8 +260,8 @@ class TestValues:
             "conv_filters: [[16, 2]]",
             "conv_filters: [[16, [4, 4, 4], 2]]",
             "conv_filters: [[16, 8, [1, 2]]]",
-            "conv_filters: [[16, 8, 1, same]]",
-            "conv_filters: [[16, 8, 1, valid], [16, 8, 1, valid]]",
+            "conv_filters: [[16, 8, 1, full]]",
+            "conv_filters: [[16, 8, 1, same, 1]]",
             "conv_filters: 3",
         ],
     )
