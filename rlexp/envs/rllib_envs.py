@@ -6,7 +6,7 @@ They take their options as RLlib's files give them: as keyword arguments, or in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -132,44 +132,72 @@ class StatelessCartPole(CartPoleEnv):
 
 
 class CartPoleCrashing(CartPoleEnv):
-    """CartPole that fails in steps at random, or after ``crash_after_n_steps``, and is then started anew.
+    """CartPole that fails or stalls in steps and resets, and is started anew after a failure, in any worker.
 
     A failure cuts the episode, as with RLlib's ``restart_failed_sub_environments``. With ``raises`` it is an exception,
-    which costs a worker its process.
+    which costs a worker its process. Steps and seconds are a number, or two between which one is drawn.
     """
 
     def __init__(self, config: Options | None = None, render_mode: str | None = None, **options: Any) -> None:
-        names = ("p_crash", "p_crash_reset", "crash_after_n_steps", "init_time_s", "re_init_time_s", "raises")
+        mishaps = (f"{name}_{kind}" for kind in ("after_n_steps", "on_worker_indices") for name in ("crash", "stall"))
+        seconds = ("init_time_s", "init_time_s_min", "init_time_s_max", "re_init_time_s", "stall_time_sec")
+        names = ("p_crash", "p_crash_reset", "p_stall", "p_stall_reset", *mishaps, *seconds, "raises")
         given = _given(self, config, options, *names, "skip_env_checking")
         super().__init__(render_mode=render_mode)
-        self._chance: float = given.get("p_crash", 0.005)
-        self._chance_in_reset: float = given.get("p_crash_reset", self._chance)
-        self._steps_to_crash: int | None = given.get("crash_after_n_steps")
-        self._seconds_of_restart: float = given.get("re_init_time_s", given.get("init_time_s", 0))
+        chance = given.get("p_crash", 0.005)
+        self._crashes = _Mishaps(chance, given.get("p_crash_reset", chance), given.get("crash_after_n_steps"))
+        still = given.get("p_stall", 0.0), given.get("p_stall_reset", 0.0), given.get("stall_after_n_steps")
+        self._stalls, self._seconds_of_stall = _Mishaps(*still), given.get("stall_time_sec") or 0
+        start = given.get("init_time_s", (given.get("init_time_s_min", 0), given.get("init_time_s_max", 0)))
+        self._seconds_of_restart = given.get("re_init_time_s", start)
         self._raises: bool = given.get("raises", False)
         self._dice = np.random.default_rng()  # with a seed, the env of a replaced worker would fail at the same step
-        self._length = 0
-        time.sleep(given.get("init_time_s", 0))
+        time.sleep(_between(start, self._dice))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        self._length = 0
-        if self._dice.random() < self._chance_in_reset:
+        if self._crashes.come_in_reset(self._dice):
             self._crash("reset")
+        if self._stalls.come_in_reset(self._dice):
+            time.sleep(_between(self._seconds_of_stall, self._dice))
         observation, info = super().reset(seed=seed, options=options)
         return observation, info
 
     def step(self, action: Any) -> Step:
-        self._length += 1
         observation, reward, is_over, is_cut, info = super().step(action)  # type: ignore[no-untyped-call]
-        if self._length == self._steps_to_crash or self._dice.random() < self._chance:
+        if self._crashes.come_in_step(self._dice):
             self._crash("step")
             is_cut = True
+        if self._stalls.come_in_step(self._dice):
+            time.sleep(_between(self._seconds_of_stall, self._dice))
         return observation, float(reward), is_over, is_cut, info
 
     def _crash(self, method: str) -> None:
         if self._raises:
             raise RuntimeError(f"{method} failed, as p_crash of CartPoleCrashing asks for")
-        time.sleep(self._seconds_of_restart)
+        time.sleep(_between(self._seconds_of_restart, self._dice))
+
+
+class _Mishaps:
+    """Decides when something happens to an env: at random, or after a number of steps of an episode."""
+
+    def __init__(self, in_step: float, in_reset: float, after: float | Sequence[float] | None) -> None:
+        self._chance, self._chance_in_reset, self._after = in_step, in_reset, after
+        self._left: float = 0
+
+    def come_in_reset(self, dice: np.random.Generator) -> bool:
+        """Begin an episode; return whether it happens now."""
+        self._left = 0 if self._after is None else int(_between(self._after, dice))
+        return bool(dice.random() < self._chance_in_reset)
+
+    def come_in_step(self, dice: np.random.Generator) -> bool:
+        """Count a step; return whether it happens now."""
+        self._left -= 1
+        return self._left == 0 or bool(dice.random() < self._chance)
+
+
+def _between(value: float | Sequence[float], dice: np.random.Generator) -> float:
+    """Return a number, or one that is drawn between the two of a pair."""
+    return float(dice.uniform(*value) if isinstance(value, Sequence) else value)
 
 
 class RecommSys001(gym.Env[Any, Any]):
