@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rlexp.config.keys.env_ids import current_env, has_images
+from rlexp.config.keys.env_ids import current_env, has_discrete_actions, has_images
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.rllib.names import Absent, choices_of, leave_out
 from rlexp.config.translation import Translation
@@ -43,6 +43,8 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
     for default in changed_defaults():
         if translation.run not in default.agents or not is_open(translation, default):
             continue
+        if default.continuous_only and has_only_discrete_actions(translation):
+            continue
         index = default.index_at(age)
         if index is None:
             continue
@@ -63,6 +65,12 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
 def shows_images(translation: Translation) -> bool:
     """Return whether an env, or one in its grid, is known to have images as observations."""
     return any(has_images(name, settings) for name, settings in current_envs(translation))
+
+
+def has_only_discrete_actions(translation: Translation) -> bool:
+    """Return whether all envs are known to have discrete actions."""
+    envs = current_envs(translation)
+    return bool(envs) and all(has_discrete_actions(name, settings) for name, settings in envs)
 
 
 def current_envs(translation: Translation) -> list[tuple[str, Mapping[str, Any]]]:
@@ -173,9 +181,10 @@ class Kept:
 
 
 @cache
-def spellings() -> Mapping[KeyName, Age]:
-    """Return the keys that belong to an age."""
-    return MappingProxyType({key_path(key): _age(*ends) for key, ends in _table()["spellings"].items()})
+def spellings(run: str) -> Mapping[KeyName, Age]:
+    """Return the keys that belong to an age, for an agent."""
+    own = _table()["spellings_of_an_agent"].get(run, {})
+    return MappingProxyType({key_path(key): _age(*ends) for key, ends in (_table()["spellings"] | own).items()})
 
 
 @cache

@@ -10,16 +10,16 @@ from functools import reduce
 from typing import Any, Final
 
 from rlexp.config.domains import GRID
-from rlexp.config.keys.env_ids import current_env, has_discrete_actions
+from rlexp.config.keys.env_ids import current_env
 from rlexp.config.keys.key_table import KeyName, key_table, rlexp_only_keys
 from rlexp.config.rllib.ages import (
     Age,
     ChangedDefault,
     changed_defaults,
-    current_envs,
     dated_envs,
     dated_values,
     envs_of,
+    has_only_discrete_actions,
     is_open,
     shows_images,
     spellings,
@@ -86,7 +86,7 @@ def report_stale_keys(translation: Translation, dating: Dating) -> None:
     """
     without_effect = {absent.path for absent in absent_keys(translation.run)}
     for evidence in dating.stale:
-        releases = spellings().get(evidence.path)
+        releases = spellings(translation.run).get(evidence.path)
         if dating.age is None or releases is None or not releases.within(dating.age).is_empty:
             continue
         if evidence.path in without_effect or evidence.node.value is None:
@@ -116,7 +116,9 @@ def _undecided(translation: Translation, default: ChangedDefault, possible: Age)
     """Return ``KEY: A before R, B since (here B)``; None if the default is known, or has no effect."""
     if translation.run not in default.agents or not is_open(translation, default):
         return None
-    if (default.except_images and shows_images(translation)) or (default.continuous_only and _is_discrete(translation)):
+    if default.except_images and shows_images(translation):
+        return None
+    if default.continuous_only and has_only_discrete_actions(translation):
         return None
     values = [(since, _name_of(default, value)) for since, value in default.values_in(possible)]
     if len({name for _, name in values}) < 2:
@@ -134,15 +136,9 @@ def _name_of(default: ChangedDefault, value: Any) -> str:
     )
 
 
-def _is_discrete(translation: Translation) -> bool:
-    """Return whether all envs are known to have discrete actions."""
-    envs = current_envs(translation)
-    return bool(envs) and all(has_discrete_actions(name, settings) for name, settings in envs)
-
-
 def _evidence(path: KeyName, node: Node, run: str) -> Evidence | None:
     value = "" if node.entries() else str(node.value)
-    ages = [age for age in (spellings().get(path), dated_values().get((path, value))) if age is not None]
+    ages = [age for age in (spellings(run).get(path), dated_values().get((path, value))) if age is not None]
     if not ages:
         return None
     return Evidence(path, node, reduce(Age.within, ages), is_proof=path not in key_table(run))

@@ -27,12 +27,12 @@ def age(text: str, run: str = "DQN") -> Age | None:
 
 class TestTable:
     def test_releases_of_a_spelling_are_in_order(self) -> None:
-        known = (*spellings().items(), *dated_values().items())
+        known = (*(one for run in AGENTS for one in spellings(run).items()), *dated_values().items())
         assert not [key for key, releases in known if releases.is_empty]
 
     def test_keys_of_rlexp_have_no_release(self) -> None:
         assert ("config", "replay_storage") in rlexp_only_keys()
-        assert not rlexp_only_keys() & spellings().keys()
+        assert not [run for run in AGENTS if rlexp_only_keys() & spellings(run).keys()]
 
     def test_changed_defaults_are_keys_of_their_agents_and_in_order(self) -> None:
         for default in changed_defaults():
@@ -159,6 +159,19 @@ class TestEnvIds:
     def test_new_id_narrows_an_age(self, text: str, found: str) -> None:
         assert str(age(text, "PPO")) == found
 
+    @pytest.mark.parametrize(
+        ("run", "config", "found"),
+        [
+            ("A3C", "use_pytorch: true, batch_size: 20", "0.3.1 to 0.4.0"),
+            ("A3C", "use_pytorch: true, gpu: false", "0.5.0 to 0.5.3"),
+            ("PPO", "use_pytorch: true", "0.8.2 to 0.8.7"),
+            ("ARS", "sgd_stepsize: 0.1, framework: torch", "0.8.6 or later"),
+            ("PPO", "sgd_stepsize: 0.1", "0.3.1 to 0.5.2"),
+        ],
+    )
+    def test_agents_had_keys_at_different_times(self, run: str, config: str, found: str) -> None:
+        assert str(age(f"{{config: {{{config}}}}}", run)) == found
+
     def test_pendulum_decides_what_actions_mean(self, load: Load) -> None:
         assert config_of(load("framework: torch", run="PPO", env="Pendulum-v1")).normalize_actions
 
@@ -187,9 +200,6 @@ class TestDefaults:
             ("PPO", "timesteps_per_batch: 200", "gamma", 0.99),  # 0.3.1 to 0.5.2 had both
             ("PPO", "framework: torch", "batch_mode", "truncate_episodes"),
             ("PPO", "framework: torch", "observation_filter", "NoFilter"),
-            ("PPO", "framework: torch", "normalize_actions", False),
-            ("PPO", "num_rollout_workers: 1", "normalize_actions", True),
-            ("PPO", "num_rollout_workers: 1, normalize_actions: false", "clip_actions", False),
             ("PPO", "lr: 1", "batch_mode", "truncate_episodes"),
             ("PPO", "lr: 1", "observation_filter", "NoFilter"),
             ("PPO", "sgd_stepsize: 1", "batch_mode", "complete_episodes"),
@@ -201,8 +211,20 @@ class TestDefaults:
     def test_missing_key_has_default_of_age(self, load: Load, run: str, config: str, key: str, value: Any) -> None:
         assert getattr(config_of(load(config, run=run)), key) == value
 
+    @pytest.mark.parametrize(
+        ("config", "key", "value"),
+        [
+            ("framework: torch", "normalize_actions", False),
+            ("num_rollout_workers: 1", "normalize_actions", True),
+            ("num_rollout_workers: 1, normalize_actions: false", "clip_actions", False),
+        ],
+    )
+    def test_defaults_of_continuous_actions(self, load: Load, config: str, key: str, value: bool) -> None:
+        assert getattr(config_of(load(config, run="PPO", env="Hopper-v2")), key) == value
+        assert not notices_of_age(load(config, run="PPO"))
+
     def test_notice_names_age_and_defaults(self, load: Load) -> None:
-        plan = load("num_workers: 0, num_rollout_workers: 0", run="PPO")
+        plan = load("num_workers: 0, num_rollout_workers: 0", run="PPO", env="Pendulum-v0")
         assert notices_of_age(plan) == [
             "a is spelled as in RLlib 1.13 to 2.20. Keys that it does not give have the "
             "defaults of these releases: "
