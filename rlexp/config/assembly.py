@@ -29,6 +29,8 @@ from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
 from rlexp.errors import UsageError
 
 _RUN = "run"
+_OTHER_NAMES_OF_RUN = ("algo", "alg")
+"""Names of ``run`` in RLlib's command line, and in files before 0.3.1."""
 
 _WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -107,8 +109,8 @@ def _usable(name: str, run: Node) -> str | Finding:
 
 
 def _key_of_agent(entry: Node) -> str:
-    """Return ``run``, or ``algo`` if an entry has only that, as RLlib's command line wrote it."""
-    return "algo" if entry.child(_RUN) is None and entry.child("algo") is not None else _RUN
+    """Return ``run``, or another name of it if an entry has only that."""
+    return next((key for key in (_RUN, *_OTHER_NAMES_OF_RUN) if entry.child(key) is not None), _RUN)
 
 
 def assembled(

@@ -219,7 +219,10 @@ class _Agent:
     def _older(self, path: KeyName) -> dict[str, Schema]:
         """Return the first names, below ``path``, of the keys in RLlib's spelling."""
         texts = {old: f"Now {'.'.join(new)}." for old, new in renamed_keys(self._run).items()}
-        texts |= {old: f"Now {', '.join('.'.join(key) for key in new)}." for old, new in computed_keys().items()}
+        texts |= {
+            old: f"Now {', '.join('.'.join(key) for key in new)}." if new else "Of several policies or learners."
+            for old, new in computed_keys().items()
+        }
         texts |= {
             absent.path: f"{'Not supported' if absent.is_feature else 'No effect'}: {absent.reason}."
             for absent in absent_keys(self._run)

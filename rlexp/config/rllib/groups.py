@@ -106,7 +106,7 @@ def trial_resources(translation: Translation) -> None:
 
 
 def _share_out(translation: Translation, node: Node, name: str, unit: str, asked: Mapping[str, Any]) -> None:
-    total, limit = asked.get(unit), asked.get(f"driver_{unit}_limit")
+    total, limit = asked.get(unit), asked.get(f"driver_{unit}_limit", asked.get(f"driver_{unit}"))
     extra = asked.get(f"extra_{unit}", 0) if limit is None else (total or 0) - limit
     driver = "num_cpus_for_driver" if unit == "cpu" else "num_gpus"
     if total is not None:
@@ -117,7 +117,7 @@ def _share_out(translation: Translation, node: Node, name: str, unit: str, asked
         translation.put_instead(node, f"{name}.extra_{unit}", f"config.num_{unit}s_per_worker", extra / workers)
 
 
-_NUMBER = "config.num_learners"
+_NUMBER, _OLD_NUMBER = "config.num_learners", "config.num_learner_workers"
 _KEEP_ONE = "keep one of them"
 _GPUS = "config.num_gpus"
 
@@ -133,16 +133,17 @@ _FOR_EACH = {
 def sizes_for_each(translation: Translation) -> None:
     """Multiply batch sizes and GPUs of one learner by the number of learners, as ours count all together."""
     table = key_table(translation.run)
-    _driver_as_learner(translation)
-    learners = translation.value(_NUMBER)
+    several = tuple(_NUMBER.split(".")) in table
+    learners = _number_of_learners(translation) if several else _learners_as_one(translation)
     for old, new in _FOR_EACH.items():
-        node = translation.find(f"config.{old}")
+        node, key = translation.find(f"config.{old}"), f"config.{new}"
         if node is None or ("config", new) not in table:
             continue
-        if isinstance(learners, int) and learners > 1 and isinstance(node.value, int | float):
+        number = learners if several or key != _GPUS else 1
+        if isinstance(node.value, int | float) and (number > 1 or key == _GPUS):
             translation.take(f"config.{old}")
-            each = f"config.{old}: {written(node.value)} for each of {learners} learners"
-            _use_whole(translation, node, each, f"config.{new}", node.value * learners)
+            each = f" for each of {number} learners" if number > 1 else ""
+            _use_whole(translation, node, f"config.{old}: {written(node.value)}{each}", key, node.value * number)
         else:
             translation.move(("config", old), ("config", new))
 
@@ -163,12 +164,32 @@ def _use_whole(translation: Translation, node: Node, each: str, key: str, whole:
     translation.notice(node, f"{message} now")
 
 
-def _driver_as_learner(translation: Translation) -> None:
-    """Read RLlib's 0 learners, where the driver learns, as one learner."""
+def _number_of_learners(translation: Translation) -> int:
+    """Return the number of learners of an agent that can have several; RLlib's 0, where the driver learns, is 1."""
+    if translation.find(_OLD_NUMBER) is not None:
+        translation.move(tuple(_OLD_NUMBER.split(".")), tuple(_NUMBER.split(".")))
     node = translation.find(_NUMBER)
     if node is not None and node.value == 0 and not isinstance(node.value, bool):
         translation.put(_NUMBER, 1, node)
         translation.notice(node, f"{_NUMBER}: 0 is 1 here: a single learner is in the process of the driver")
+    number = translation.value(_NUMBER)
+    return number if isinstance(number, int) else 1
+
+
+def _learners_as_one(translation: Translation) -> int:
+    """Return the number of learners that a file gives to an agent with one, which has the gradient of all of them."""
+    number = 1
+    for key in (_NUMBER, _OLD_NUMBER):
+        node = translation.take(key)
+        if node is None:
+            continue
+        if isinstance(node.value, int) and node.value > 1:
+            number = node.value
+            each = f"one learner takes the gradient of a whole batch, of which {number} would take a part each"
+            translation.notice(node, f"{key} has no effect here: {each}")
+        else:
+            translation.notice(node, f"{key} is left out: {translation.run} has one learner", is_minor=True)
+    return number
 
 
 def learning_workers(translation: Translation) -> None:
@@ -238,12 +259,13 @@ def _gpus_among(devices: Node) -> int:
 
 def _fake_gpus(translation: Translation) -> None:
     """Read ``_fake_gpus``, which simulated ``num_gpus`` on CPUs: the learner uses the CPU and reserves no GPU."""
-    fake = translation.take("config._fake_gpus")
-    if fake is None or not fake.value:
-        return
-    gpus = translation.take("config.num_gpus")
-    left_out = f", and num_gpus: {written(gpus.plain())} is left out" if gpus is not None else ""
-    translation.notice(fake, f"config._fake_gpus: the learner uses the CPU{left_out}")
+    for key in ("config._fake_gpus", "config._fake_accs"):
+        fake = translation.take(key)
+        if fake is None or not fake.value:
+            continue
+        gpus = translation.take(_GPUS)
+        left_out = f", and num_gpus: {written(gpus.plain())} is left out" if gpus is not None else ""
+        translation.notice(fake, f"{key}: the learner uses the CPU{left_out}")
 
 
 _KEY: Final = "config.model.custom_model"

@@ -7,6 +7,7 @@ that rlexp lacks are dropped with a notice, or refused) and ``arranged`` (each k
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -102,7 +103,8 @@ def _table() -> dict[str, Any]:
     return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
 
 
-_NAMES = {"APEX_DQN": "APEX", "APEXDQN": "APEX", "APEXDDPG": "APEX_DDPG"}
+_NAMES = {"APEXDQN": "APEX"} | {name.replace("_", ""): name for name in AGENTS}
+"""Agents by RLlib's names, without the signs between the parts of a name: ``Apex-DQN``, ``DD_PPO``."""
 
 _NOTHING = "None"
 """Null in Python's spelling."""
@@ -116,8 +118,7 @@ def agent_name(name: str) -> str:
     """Return the current name of an agent, in capital letters."""
     given = name.upper()
     bare = given.removesuffix("TRAINER").removesuffix("AGENT")  # RLlib's names of the classes
-    found = _NAMES.get(bare, bare)
-    return found if found in AGENTS else given
+    return _NAMES.get(re.sub("[-_]", "", bare), given)
 
 
 def current_path(path: KeyName, run: str) -> KeyName:

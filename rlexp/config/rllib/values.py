@@ -35,6 +35,7 @@ _NO_CALLBACKS: tuple[object, ...] = (
     *(f"ray.rllib.{package}.callbacks.{_DEFAULT_CALLBACKS}" for package in ("agents", "algorithms")),
 )
 _CALLBACKS_HINT = "write a class that derives from rlexp.callbacks.Callbacks: callbacks: package.module:Class"
+_LAYERS = "config.model.fcnet_hiddens"
 _ACTIVATIONS = {"silu": "swish", "none": "linear", "identity": "linear"}
 
 
@@ -168,6 +169,11 @@ def _kl_loss(translation: Translation) -> None:
     if node is not None and node.value is False:
         translation.put("config.kl_coeff", 0, node)
         translation.notice(node, "config.use_kl_loss: false is kl_coeff: 0")
+    target = translation.find("config.kl_target") if translation.run == "DDPPO" else None
+    if target is not None and target.value == 0:
+        translation.take("config.kl_target")
+        translation.put("config.kl_coeff", 0, target)
+        translation.notice(target, "config.kl_target: 0 is kl_coeff: 0")
 
 
 def _whole_episodes(translation: Translation) -> None:
@@ -208,6 +214,19 @@ def _fragments_of_a3c(translation: Translation) -> None:
     """Read the ``batch_size`` of A3C up to RLlib 0.4, which was the length of a fragment."""
     if built_in_base(translation.run) == "A3C":
         translation.compute("config.batch_size", "config.sample_batch_size", Node.plain)
+
+
+def _old_fragments(translation: Translation) -> None:
+    """Read the share of old fragments in RLlib 2.0 to 2.2 as their number beside each new one."""
+    new = "config.replay_proportion"
+    node = translation.take("config.replay_ratio") if tuple(new.split(".")) in key_table(translation.run) else None
+    if node is None:
+        return
+    share = node.value
+    if isinstance(share, int | float) and 0 <= share < 1:
+        translation.put_instead(node, "config.replay_ratio", new, share / (1 - share))
+    else:
+        translation.problem(node, f"config.replay_ratio must be a number >= 0 and < 1, got {shown(node.plain())}")
 
 
 def _env(translation: Translation) -> None:
@@ -268,12 +287,27 @@ def _callbacks(translation: Translation) -> None:
         translation.problem(node, message, _CALLBACKS_HINT)
 
 
-def _kind_of_policy(translation: Translation) -> None:
-    """Read whether the policy of ARS was linear, as RLlib up to 0.5.3 spelled it."""
-    node = translation.find("config.policy_type") if built_in_base(translation.run) == "ARS" else None
-    if node is not None and node.value == "LinearPolicy":
-        translation.take("config.policy_type")
-        translation.put_instead(node, "config.policy_type", "config.model.fcnet_hiddens", [])
+def _first_ars(translation: Translation) -> None:
+    """Read the keys of ARS up to RLlib 0.5.3, whose policy was linear unless a file said otherwise."""
+    if built_in_base(translation.run) != "ARS":
+        return
+    old = [translation.take(f"config.{key}") for key in ("num_deltas", "deltas_used", "policy_type", "fcnet_hiddens")]
+    given = [node for node in old if node is not None]
+    if not given:
+        return
+    for node, name, new in zip(old, ("num_deltas", "deltas_used"), ("num_rollouts", "rollouts_used"), strict=False):
+        if node is not None:
+            translation.put_instead(node, f"config.{name}", f"config.{new}", node.value)
+    kind, layers = old[2:]
+    if kind is not None and kind.value not in ("LinearPolicy", "MLPPolicy"):
+        message = f"config.policy_type must be LinearPolicy or MLPPolicy, got {shown(kind.plain())}"
+        translation.problem(kind, message)
+    elif kind is None or kind.value == "LinearPolicy":
+        why = "a linear policy, as ARS had up to RLlib 0.5.3, whose keys this file has"
+        if translation.put_unless_given(_LAYERS, [], given[0]):
+            translation.notice(given[0], f"{_LAYERS} is [] here: {why}")
+    else:
+        translation.put_instead(layers or kind, "config.fcnet_hiddens", _LAYERS, layers.plain() if layers else [32, 32])
 
 
 def _draws_actions(translation: Translation) -> bool:
@@ -308,7 +342,8 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _whole_episodes,
     _entropy_bonus,
     _fragments_of_a3c,
-    _kind_of_policy,
+    _first_ars,
+    _old_fragments,
     _callbacks,
     _env,
     _soft_horizon,

@@ -84,6 +84,15 @@ def test_defaults_of_an_age(run: str, keys: str, default: dict[str, Any]) -> Non
     assert {key: getattr(config, key) for key in default} == default
 
 
+def test_a_divergence_of_0_is_no_penalty() -> None:
+    assert config_of(planned(experiment("DDPPO", "kl_coeff: 0.2, kl_target: 0.0"))).kl_coeff == 0
+
+
+def test_the_first_files_wrote_alg() -> None:
+    text = experiment("A3C", "summarize: false")
+    assert planned(text.replace("run:", "alg:")).experiments[0].run == "A3C"
+
+
 @pytest.mark.parametrize("run", ["A2C", "A3C", "PG", "DDPPO"])
 def test_actions_are_scaled_from_release_1_6_on(run: str) -> None:
     new = config_of(planned(experiment(run, "num_env_runners: 2", "Pendulum-v1")))

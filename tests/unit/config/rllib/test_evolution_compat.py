@@ -32,6 +32,27 @@ def test_the_first_ars_spelled_its_keys_otherwise() -> None:
     assert TABLE in messages(plan)
 
 
+@pytest.mark.parametrize(
+    ("keys", "layers"),
+    [
+        ("policy_type: MLPPolicy, fcnet_hiddens: [16, 8]", (16, 8)),
+        ("policy_type: MLPPolicy", (32, 32)),
+        ("fcnet_hiddens: [16, 8]", ()),
+        ("num_deltas: 8", ()),
+        ("num_deltas: 8, model: {fcnet_hiddens: [4]}", (4,)),
+        ("num_rollouts: 8", (256, 256)),
+    ],
+)
+def test_the_first_ars_had_a_linear_policy_unless_it_is_given(keys: str, layers: tuple[int, ...]) -> None:
+    plan = planned(f"p:\n  run: ARS\n  env: CartPole-v1\n  config: {{{keys}}}\n")
+    assert config_of(plan).model.fcnet_hiddens == layers
+
+
+def test_the_first_ars_had_two_kinds_of_policies() -> None:
+    ((_, message, _),) = problems(plan_of, "ARS", "    policy_type: Other\n")
+    assert message == "config.policy_type must be LinearPolicy or MLPPolicy, got the string 'Other'"
+
+
 def test_later_ars_reports_the_mean_of_a_few() -> None:
     keys = "    sgd_stepsize: 0.02\n    report_length: 3\n    eval_prob: 0.2\n    offset: 0\n"
     config = config_of(plan_of("ARSTrainer", keys))

@@ -33,6 +33,11 @@ def experiment(run: str, keys: str, env: str = "CartPole-v0") -> str:
             "minibatch_buffer_size": 4, "num_sgd_iter": 3}),
         ("IMPALA", "max_requests_in_flight_per_sampler_worker: 1", {"max_sample_requests_in_flight_per_worker": 1}),
         ("IMPALA", "entropy_coeff: -0.01", {"entropy_coeff": 0.01}),
+        ("IMPALA", "replay_ratio: 0.75, replay_buffer_num_slots: 8", {"replay_proportion": 3.0}),
+        ("IMPALA", "replay_ratio: 0.0", {"replay_proportion": 0.0}),
+        ("IMPALA", "rollout_length: 7, num_accs: 1, num_accs_per_worker: 0", {"sample_batch_size": 7, "num_gpus": 1}),
+        ("IMPALA", "num_accs: 1, _fake_accs: true", {"num_gpus": 0}),
+        ("APPO", "target_network_update_freq: 2", {"target_update_frequency": 2}),
         ("APPO", "use_kl_loss: true, kl_target: 0.04", {"use_kl_loss": True, "kl_target": 0.04}),
     ],
 )  # fmt: skip
@@ -57,6 +62,11 @@ def test_keys_of_its_machinery_have_no_effect(key: str, reason: str) -> None:
 @pytest.mark.parametrize("name", ["IMPALATrainer", "APPOTrainer", "impala", "appo"])
 def test_their_other_names(name: str) -> None:
     assert planned(experiment(name, "lr: 0.1")).experiments[0].run in {"IMPALA", "APPO"}
+
+
+def test_a_batch_cannot_have_old_fragments_only() -> None:
+    ((_, message, _),) = problems(planned, experiment("IMPALA", "replay_ratio: 1.0"))
+    assert message == "config.replay_ratio must be a number >= 0 and < 1, got 1.0"
 
 
 def test_another_clip_of_the_target_worker_is_refused() -> None:

@@ -200,11 +200,25 @@ class TestLearners:
         assert where.startswith("f.yaml:5:")
         assert message.startswith(f"config.{text.partition(':')[0]}")
 
-    def test_q_learners_have_one(self, load_ppo: Load) -> None:
-        ((_, message, _),) = problems(load_ppo, "num_learners: 2", run="DQN")
-        assert message == "config.num_learners: rlexp does not support several learners of an agent with replay"
-        assert load_ppo("num_learners: 1, num_workers: 0", run="DQN").trials
-        assert load_ppo("num_gpus_per_learner: 1, num_workers: 0", run="DQN").trials[0].experiment.config.num_gpus == 1
+    @pytest.mark.parametrize("run", ["APPO", "IMPALA", "DQN"])
+    @pytest.mark.parametrize(
+        ("text", "batch", "gpus"),
+        [
+            ("num_learners: 1, num_gpus_per_learner: 0", 64, 0),
+            ("num_learners: 4, num_gpus_per_learner: 1, num_gpus: 0", 64, 1),
+            ("num_learner_workers: 2, train_batch_size_per_learner: 32", 64, 0),
+            ("num_gpus_per_learner_worker: 0, num_gpus: 1", 64, 0),
+        ],
+    )
+    def test_other_agents_have_one(self, load_ppo: Load, run: str, text: str, batch: int, gpus: float) -> None:
+        size = "" if "train_batch_size" in text else ", train_batch_size: 64"
+        plan = load_ppo(f"{text}{size}, num_workers: 0", run=run)
+        assert (config_of(plan).train_batch_size, config_of(plan).num_gpus) == (batch, gpus)
+        number = text.partition(",")[0]
+        said = [message for message in messages(plan) if message.startswith("config.num_learner")]
+        each = "one learner takes the gradient of a whole batch, of which {} would take a part each"
+        expected = f"{number.partition(':')[0]} has no effect here: {each.format(number[-1])}"
+        assert said == ([f"config.{expected}"] if number[-1] in "24" else [])
 
 
 class TestSizesForEachLearner:

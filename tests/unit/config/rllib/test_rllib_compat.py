@@ -160,9 +160,15 @@ class TestNames:
             )
         ]
 
-    @pytest.mark.parametrize("name", ["apex", "APEX_DQN", "ApexDQN", "ApexTrainer"])
+    @pytest.mark.parametrize("name", ["apex", "APEX_DQN", "ApexDQN", "ApexTrainer", "apex-dqn"])
     def test_old_agent_names(self, load: Load, name: str) -> None:
         assert load("num_workers: 0", run=name).trials[0].experiment.run == "APEX"
+
+    @pytest.mark.parametrize(
+        ("name", "run"), [("DD_PPO", "DDPPO"), ("DD-PPO", "DDPPO"), ("Simple_Q", "SIMPLEQ"), ("apex-r2d2", "APEX_R2D2")]
+    )
+    def test_names_with_other_signs_between_their_parts(self, load: Load, name: str, run: str) -> None:
+        assert load("num_workers: 0", run=name).trials[0].experiment.run == run
 
     def test_experiment_keys_of_ray_2(self, load: Load) -> None:
         experiment = (
@@ -309,6 +315,8 @@ class TestValues:
         assert (made.num_cpus_for_driver, made.num_gpus, made.num_cpus_per_worker) == (2, 1, 0.5)
         made = config_of(load("num_workers: 4", beside="  resources: {cpu: 10, driver_cpu_limit: 2}\n"))
         assert (made.num_cpus_for_driver, made.num_cpus_per_worker) == (2, 2)
+        made = config_of(load("num_workers: 3", beside="  resources: {cpu: 9, driver_cpu: 3}\n"))
+        assert (made.num_cpus_for_driver, made.num_cpus_per_worker) == (3, 2)
 
     def test_given_key_wins_over_trial_resources(self, load: Load) -> None:
         plan = load("num_gpus: 1", beside="  resources_per_trial: {gpu: 4}\n")
