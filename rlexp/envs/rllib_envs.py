@@ -197,7 +197,10 @@ class _Mishaps:
 
 def _between(value: float | Sequence[float], dice: np.random.Generator) -> float:
     """Return a number, or one that is drawn between the two of a pair."""
-    return float(dice.uniform(*value) if isinstance(value, Sequence) else value)
+    if not isinstance(value, Sequence):
+        return value
+    low, high = value
+    return float(dice.uniform(low, high))
 
 
 class RecommSys001(gym.Env[Any, Any]):

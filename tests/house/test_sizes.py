@@ -18,7 +18,7 @@ BUDGETS = {
     "commands": (14, 3_480),
     "compare": (20, 4_560),
     "config": (62, 12_830),
-    "envs": (16, 3_930),
+    "envs": (16, 3_940),
     "models": (17, 2_760),
     "optimizers": (10, 2_100),
     "processes": (7, 1_140),
