@@ -303,3 +303,4 @@ def _register_minatar_ids() -> None:
 
 def _register_bullet_ids() -> None:
     importlib.import_module("pybullet_envs_gymnasium")
+    importlib.import_module("rlexp.envs.rllib_envs")

@@ -5,23 +5,17 @@ They take their options as RLlib's files give them: as keyword arguments, or in 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.wrappers import RescaleAction
-from numpy.typing import NDArray
 
-from rlexp.config.keys.env_ids import CUT_AFTER, RLLIB_ENVS
-
-Array = NDArray[Any]
-Options = Mapping[str, Any]
-Step = tuple[Any, float, bool, bool, dict[str, Any]]
+from rlexp.config.keys.env_ids import BULLET_CART_POLE, CUT_AFTER, RLLIB_ENVS
+from rlexp.envs.cart_poles import Array, CartPoleCrashing, Options, StatelessCartPole, Step, given_options
 
 _REWARDS: Final = Box(-1.0, 1.0, (), np.float32)
 
@@ -37,7 +31,7 @@ class RandomEnv(gym.Env[Any, Any]):
         **options: Any,
     ) -> None:
         names = ("p_done", "p_terminated", "max_episode_len", "static_samples", "check_action_bounds")
-        given = _given(self, config, options, *names)
+        given = given_options(self, config, options, *names)
         self.observation_space = observation_space or Discrete(2)
         self.action_space = action_space or Discrete(2)
         self._chance_of_end: float = given.get("p_terminated", given.get("p_done", 0.1))
@@ -86,7 +80,7 @@ class RepeatAfterMeEnv(gym.Env[Any, Any]):
     """Pays for repeating the observation of ``repeat_delay`` steps before: 1 or -1, or less for a larger distance."""
 
     def __init__(self, config: Options | None = None, **options: Any) -> None:
-        given = _given(self, config, options, "continuous", "repeat_delay", "episode_len")
+        given = given_options(self, config, options, "continuous", "repeat_delay", "episode_len")
         is_continuous = bool(given.get("continuous", False))
         space = Box(-1.0, 1.0, (2,), np.float32) if is_continuous else Discrete(2)
         self.observation_space = self.action_space = space
@@ -113,96 +107,6 @@ class RepeatAfterMeEnv(gym.Env[Any, Any]):
         return self._shown[-1]
 
 
-class StatelessCartPole(CartPoleEnv):
-    """CartPole that shows the place of the cart and the angle of the pole, but no velocities."""
-
-    def __init__(self, config: Options | None = None, render_mode: str | None = None, **options: Any) -> None:
-        _given(self, config, options)
-        super().__init__(render_mode=render_mode)
-        limits = np.array([self.x_threshold, self.theta_threshold_radians], np.float32) * 2
-        self.observation_space = Box(-limits, limits, dtype=np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        observation, info = super().reset(seed=seed, options=options)
-        return observation[[0, 2]], info
-
-    def step(self, action: Any) -> Step:
-        observation, *rest = super().step(action)  # type: ignore[no-untyped-call]
-        return observation[[0, 2]], *rest
-
-
-class CartPoleCrashing(CartPoleEnv):
-    """CartPole that fails or stalls in steps and resets, and is started anew after a failure, in any worker.
-
-    A failure cuts the episode, as with RLlib's ``restart_failed_sub_environments``. With ``raises`` it is an exception,
-    which costs a worker its process. Steps and seconds are a number, or two between which one is drawn.
-    """
-
-    def __init__(self, config: Options | None = None, render_mode: str | None = None, **options: Any) -> None:
-        mishaps = (f"{name}_{kind}" for kind in ("after_n_steps", "on_worker_indices") for name in ("crash", "stall"))
-        seconds = ("init_time_s", "init_time_s_min", "init_time_s_max", "re_init_time_s", "stall_time_sec")
-        names = ("p_crash", "p_crash_reset", "p_stall", "p_stall_reset", *mishaps, *seconds, "raises")
-        given = _given(self, config, options, *names, "skip_env_checking")
-        super().__init__(render_mode=render_mode)
-        chance = given.get("p_crash", 0.005)
-        self._crashes = _Mishaps(chance, given.get("p_crash_reset", chance), given.get("crash_after_n_steps"))
-        still = given.get("p_stall", 0.0), given.get("p_stall_reset", 0.0), given.get("stall_after_n_steps")
-        self._stalls, self._seconds_of_stall = _Mishaps(*still), given.get("stall_time_sec") or 0
-        start = given.get("init_time_s", (given.get("init_time_s_min", 0), given.get("init_time_s_max", 0)))
-        self._seconds_of_restart = given.get("re_init_time_s", start)
-        self._raises: bool = given.get("raises", False)
-        self._dice = np.random.default_rng()  # with a seed, the env of a replaced worker would fail at the same step
-        time.sleep(_between(start, self._dice))
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        if self._crashes.come_in_reset(self._dice):
-            self._crash("reset")
-        if self._stalls.come_in_reset(self._dice):
-            time.sleep(_between(self._seconds_of_stall, self._dice))
-        observation, info = super().reset(seed=seed, options=options)
-        return observation, info
-
-    def step(self, action: Any) -> Step:
-        observation, reward, is_over, is_cut, info = super().step(action)  # type: ignore[no-untyped-call]
-        if self._crashes.come_in_step(self._dice):
-            self._crash("step")
-            is_cut = True
-        if self._stalls.come_in_step(self._dice):
-            time.sleep(_between(self._seconds_of_stall, self._dice))
-        return observation, float(reward), is_over, is_cut, info
-
-    def _crash(self, method: str) -> None:
-        if self._raises:
-            raise RuntimeError(f"{method} failed, as p_crash of CartPoleCrashing asks for")
-        time.sleep(_between(self._seconds_of_restart, self._dice))
-
-
-class _Mishaps:
-    """Decides when something happens to an env: at random, or after a number of steps of an episode."""
-
-    def __init__(self, in_step: float, in_reset: float, after: float | Sequence[float] | None) -> None:
-        self._chance, self._chance_in_reset, self._after = in_step, in_reset, after
-        self._left: float = 0
-
-    def come_in_reset(self, dice: np.random.Generator) -> bool:
-        """Begin an episode; return whether it happens now."""
-        self._left = 0 if self._after is None else int(_between(self._after, dice))
-        return bool(dice.random() < self._chance_in_reset)
-
-    def come_in_step(self, dice: np.random.Generator) -> bool:
-        """Count a step; return whether it happens now."""
-        self._left -= 1
-        return self._left == 0 or bool(dice.random() < self._chance)
-
-
-def _between(value: float | Sequence[float], dice: np.random.Generator) -> float:
-    """Return a number, or one that is drawn between the two of a pair."""
-    if not isinstance(value, Sequence):
-        return value
-    low, high = value
-    return float(dice.uniform(low, high))
-
-
 class RecommSys001(gym.Env[Any, Any]):
     """Recommends ``slate_size`` of some documents to a user, who may read one and pays as far as it is of interest.
 
@@ -212,7 +116,7 @@ class RecommSys001(gym.Env[Any, Any]):
 
     def __init__(self, config: Options | None = None, **options: Any) -> None:
         names = ("num_categories", "num_docs_to_select_from", "slate_size", "num_docs_in_db", "num_users_in_db")
-        given = _given(self, config, options, *names, "user_time_budget")
+        given = given_options(self, config, options, *names, "user_time_budget")
         self._num_categories, self._num_shown, self._size = (
             given.get(name, default) for name, default in zip(names[:3], (2, 10, 1), strict=True)
         )
@@ -318,17 +222,6 @@ def transformed_action_pendulum(
     )
 
 
-def _given(env: gym.Env[Any, Any], config: Options | None, options: Options, *names: str) -> dict[str, Any]:
-    """Return all options of an env; raises TypeError for one that it does not have."""
-    given = {**(config or {}), **options}
-    unknown = sorted(given.keys() - set(names))
-    if unknown:
-        raise TypeError(
-            f"{type(env).__name__} has no option {unknown[0]}; its options are {', '.join(names) or 'none'}"
-        )
-    return given
-
-
 def _drawn(space: gym.Space[Any], rng: np.random.Generator) -> Any:
     """Return a random element of a space of bounded numbers, or of choices."""
     if isinstance(space, Box):
@@ -359,3 +252,4 @@ PARALLEL_ENVS: Final[Mapping[str, Callable[..., IndependentEnvs]]] = {
 """RLlib's example envs of several agents, whose option ``num_agents`` says how many."""
 for _name, _make in _MAKERS.items():
     gym.register(RLLIB_ENVS[_name], _make, max_episode_steps=CUT_AFTER.get(RLLIB_ENVS[_name]))
+gym.register(BULLET_CART_POLE, "rlexp.envs.cart_poles:ContinuousBulletCartPole", max_episode_steps=200)

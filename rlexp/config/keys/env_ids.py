@@ -99,7 +99,9 @@ _BULLET_TASKS = """
 Ant HalfCheetah Hopper Humanoid HumanoidFlagrun HumanoidFlagrunHarder InvertedDoublePendulum InvertedPendulum
 InvertedPendulumSwingup Pusher Reacher Thrower Walker2D
 """
-BULLET_IDS = frozenset(f"{task}BulletEnv-v0" for task in _BULLET_TASKS.split())
+BULLET_CART_POLE = "CartPoleContinuousBulletEnv-v0"
+"""The one that Gymnasium's package lacks and this one has."""
+BULLET_IDS = frozenset({BULLET_CART_POLE, *(f"{task}BulletEnv-v0" for task in _BULLET_TASKS.split())})
 """PyBullet's envs, all with continuous actions."""
 
 BOX2D_TASKS = frozenset({"BipedalWalker", "BipedalWalkerHardcore", "CarRacing", "LunarLander", "LunarLanderContinuous"})

@@ -24,13 +24,14 @@ from rlexp.envs.registry import EnvConfig
 from rlexp.errors import UsageError
 
 BULLET = EnvConfig("HopperBulletEnv-v0")
+CART_POLE = EnvConfig("CartPoleContinuousBulletEnv-v0")
 
 
 def test_bullet_ids_are_continuous_and_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_continuous_actions(BULLET.env, {})
     assert is_known(BULLET.env)
     assert package_of(BULLET.env) == Package("pybullet_envs_gymnasium", "rlexp[pybullet]")
-    assert package_of("CartPoleContinuousBulletEnv-v0") is None
+    assert package_of(CART_POLE.env) == package_of(BULLET.env)
     monkeypatch.setitem(sys.modules, "pybullet_envs_gymnasium", None)
     with pytest.raises(UsageError, match="needs PyBullet") as refused:
         make_env(BULLET)
@@ -42,6 +43,17 @@ def test_bullet_envs_play() -> None:
     env = make_env(BULLET)
     assert env.observation_space.contains(env.reset(seed=0)[0])
     env.close()
+
+
+def test_bullet_s_cart_poles_of_a_process_do_not_disturb_each_other() -> None:
+    pytest.importorskip("pybullet_envs_gymnasium")
+    alone, (one, other) = make_env(CART_POLE), (make_env(CART_POLE) for _ in range(2))
+    shown = [[env.reset(seed=seed)[0] for env, seed in ((alone, 3), (one, 3), (other, 4))]]
+    alone_then = [alone.step(np.array([5.0], np.float32))[0] for _ in range(9)]
+    for expected in alone_then:
+        np.testing.assert_array_equal(one.step(np.array([5.0], np.float32))[0], expected)
+        assert not np.array_equal(other.step(np.array([-5.0], np.float32))[0], expected)
+    assert shown[0][0][0] < alone_then[-1][0] < 0 or alone_then[-1][3] > 0.5  # a force to the right moves the cart so
 
 
 pytest.importorskip("Box2D")

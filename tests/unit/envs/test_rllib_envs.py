@@ -195,21 +195,21 @@ class TestCartPoles:
 
     def test_a_restart_takes_its_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slept: list[float] = []
-        monkeypatch.setattr("rlexp.envs.rllib_envs.time.sleep", slept.append)
+        monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
         env = made("CartPoleCrashing", init_time_s=2.0, p_crash=0.0, crash_after_n_steps=1)
         env.step(0)
         assert slept == [2.0, 2.0]
 
     def test_seconds_are_drawn_between_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slept: list[float] = []
-        monkeypatch.setattr("rlexp.envs.rllib_envs.time.sleep", slept.append)
+        monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
         made("CartPoleCrashing", init_time_s_min=2.0, init_time_s_max=3.0)
         made("CartPoleCrashing", init_time_s=[4.0, 5.0])
         assert [int(seconds) for seconds in slept] == [2, 4]
 
     def test_it_may_stall(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slept: list[float] = []
-        monkeypatch.setattr("rlexp.envs.rllib_envs.time.sleep", slept.append)
+        monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
         options = {"stall_after_n_steps": 2, "stall_time_sec": 7, "stall_on_worker_indices": [1]}
         env = made("CartPoleCrashing", config={"p_crash": 0.0, **options})
         assert [bool(env.step(action)[3]) for action in (0, 1, 0)] == [False] * 3
