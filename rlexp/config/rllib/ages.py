@@ -37,6 +37,16 @@ def leave_out_ignored(translation: Translation, age: Age, decided: Container[Key
             leave_out(translation, ignored.absent)
 
 
+def report_meanings(translation: Translation, age: Age) -> None:
+    """Add a notice for each key of a file that meant something else in RLlib of an age."""
+    for entry in _table()["meaning"]:
+        if translation.run in entry["agents"] and age.is_within(_age_of(entry)):
+            for key in entry["keys"]:
+                node = translation.find(key)
+                if node is not None and node.place.line:
+                    translation.notice(node, f"{key} {entry['message']}")
+
+
 def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
     """Give missing keys the default of an age if it differs from rlexp's; return them."""
     table, used = key_table(translation.run), set()
@@ -227,7 +237,7 @@ def ignored_keys(run: str) -> tuple[Ignored, ...]:
 def _ignored(run: str) -> Iterator[Ignored]:
     for entry in _table()["ignored"]:
         if run in entry["agents"]:
-            age = _age(entry.get("first", ""), entry.get("last", ""))
+            age = _age_of(entry)
             for key in entry["keys"]:
                 absent = Absent(key_path(key), entry["reason"], (), is_feature=False)
                 yield Ignored(absent, age, tuple(entry.get("values", ())))
@@ -239,13 +249,22 @@ def _changed_default(entry: Mapping[str, Any]) -> ChangedDefault:
     return ChangedDefault(
         path=key_path(entry["key"]),
         agents=tuple(entry["agents"]),
-        values=tuple((_release(text), None if value == _NULL else value) for text, value in entry["releases"].items()),
+        values=tuple((_release(text), _value(value)) for text, value in entry["releases"].items()),
         same_as=key_path(same_as) if same_as else None,
         beside=key_path(entry["beside"]) if "beside" in entry else None,
         except_images=entry.get("except_images", False),
         continuous_only=entry.get("continuous_only", False),
         is_reported=entry.get("is_reported", False),
     )
+
+
+def _value(value: Any) -> Any:
+    """Return a default as keys have it."""
+    return tuple(value) if isinstance(value, list) else None if value == _NULL else value
+
+
+def _age_of(entry: Mapping[str, Any]) -> Age:
+    return _age(entry.get("first", ""), entry.get("last", ""))
 
 
 def _age(first: str, last: str) -> Age:

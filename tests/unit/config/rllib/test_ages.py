@@ -45,7 +45,9 @@ class TestTable:
         for default in changed_defaults():
             for _, value in default.values[: None if default.same_as is None else -1]:
                 if run in default.agents:
-                    assert load(f"{default.path[-1]}: {written(value)}", run=run).trials
+                    groups, name = default.path[1:-1], default.path[-1]
+                    key = "".join(f"{group}: {{" for group in groups) + f"{name}: {written(value)}" + "}" * len(groups)
+                    assert load(key, run=run).trials
 
     @pytest.mark.parametrize("run", ["DQN", "APEX"])
     def test_ignored_keys_are_known(self, run: str) -> None:
