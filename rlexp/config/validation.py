@@ -19,7 +19,7 @@ from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
-from rlexp.config.rllib.names import old_groups
+from rlexp.config.rllib.names import absent_keys, old_groups, renamed_keys
 from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError
@@ -45,7 +45,11 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
     made = _validated(name, experiment, run)
     if isinstance(made, Experiment):
         return made, ()
-    found = [finding for detail in _first_of_lists(made) for finding in _findings(detail, experiment, run)]
+    unknown = {
+        detail["loc"][:-1] for detail in made if detail["loc"][-1:] == (_KEY_MARK,)
+    }  # their values do not matter
+    details = (detail for detail in _first_of_lists(made) if detail["loc"] not in unknown)
+    found = [finding for detail in details for finding in _findings(detail, experiment, run)]
     return None, tuple(dict.fromkeys((*found, *_right_part(name, experiment, run).conflicts)))
 
 
@@ -146,7 +150,7 @@ def _findings(detail: ErrorDetails, experiment: Node, run: str) -> Iterator[Find
     elif detail["type"] == "extra_forbidden":
         yield from _unknown_key(path, experiment, run)
     elif path[-1] == _KEY_MARK:
-        yield _unknown_metric(path[:-1], experiment)
+        yield _unknown_metric(path[:-1], experiment, run)
     else:
         yield _wrong_value(detail, experiment, run)
 
@@ -179,8 +183,11 @@ def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]
     yield Finding(node.key_place, f"unknown key {dotted(path)}{agent}", hints.for_unknown_key(names, run))
 
 
-def _unknown_metric(path: KeyPath, experiment: Node) -> Finding:
-    hint = hints.for_unknown_metric(str(path[-1]))
+def _unknown_metric(path: KeyPath, experiment: Node, run: str) -> Finding:
+    name = str(path[-1])
+    known = {*key_table(run), *renamed_keys(run), *(absent.path for absent in absent_keys(run))}
+    is_key = ("config", name) in known
+    hint = f"{name} is a key of config: move it there" if is_key else hints.for_unknown_metric(name)
     return Finding(_node(path, experiment).key_place, f"{dotted(path)} is not a metric of the results", hint)
 
 

@@ -13,6 +13,8 @@ from rlexp.config.yaml.nodes import Node, written, written_keys
 _GROUP: Final = "config.exploration_config"
 _TYPE: Final = f"{_GROUP}.type"
 _RANDOM_STEPS: Final = "exploration_warmup_timesteps"
+_FIRST_TD3: Final = "config.use_gaussian_noise"
+_OU_SCALE: Final = ("config", "exploration_ou_noise_scale")
 
 _OF_Q_LEARNERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -88,7 +90,7 @@ def exploration_type(translation: Translation) -> None:
         text = f"{_TYPE}: {kind} has no effect here: {translation.run} always explores so"
         translation.notice(node, text, is_minor=True)
         return
-    _use_flat_keys(translation, node, kind, known[kind])
+    _use_flat_keys(translation, node, f"{_TYPE}: {kind}", known[kind])
 
 
 def _explores_by_values(translation: Translation) -> bool:
@@ -105,6 +107,7 @@ def noise_schedule(translation: Translation) -> None:
     """Read the schedule of noise up to RLlib 0.8.2: a fraction of a number of steps, and whether it changes at all."""
     if not _adds_noise(translation):
         return
+    _first_td3(translation)
     sigma = translation.find("config.exploration_gaussian_sigma")
     is_td3 = bool(translation.value("config.smooth_target_policy"))  # as RLlib 0.6 spelled it
     noise_key = "config.exploration_noise_type"
@@ -123,18 +126,29 @@ def noise_schedule(translation: Translation) -> None:
         translation.notice(fraction, text)
 
 
-def _use_flat_keys(translation: Translation, node: Node, kind: str, keys: Mapping[str, Any]) -> None:
-    """Set the keys for which a type stands, unless the file gives them."""
+def _first_td3(translation: Translation) -> None:
+    """Read ``use_gaussian_noise``, with which RLlib first had TD3: its noise on actions was a part of their range."""
+    node, scale = translation.take(_FIRST_TD3), translation.value("config.exploration_ou_noise_scale")
+    if node is None or not node.value:
+        return
+    part = scale if isinstance(scale, int | float) else key_table(translation.run)[_OU_SCALE].default
+    keys = {"smooth_target_policy": True, "exploration_noise_type": "gaussian", "exploration_gaussian_sigma": 2 * part}
+    _use_flat_keys(translation, node, _FIRST_TD3, keys)
+
+
+def _use_flat_keys(translation: Translation, node: Node, old: str, keys: Mapping[str, Any]) -> None:
+    """Set the keys for which an old one stands, unless the file gives them."""
     for key, value in keys.items():
         translation.put_unless_given(f"config.{key}", value, node)
     made = {key: value for key, value in keys.items() if translation.value(f"config.{key}") == value}
     effect = (
         f"is {written_keys(made)} now" if made else f"has no effect beside {', '.join(f'config.{key}' for key in keys)}"
     )
-    translation.notice(node, f"{_TYPE}: {kind} {effect}")
+    translation.notice(node, f"{old} {effect}")
     random_steps = translation.find(f"config.{_RANDOM_STEPS}")
     if keys.get("soft_q") and random_steps is not None and random_steps.value:
-        message = f"{_TYPE}: rlexp does not support random steps before {kind}"
+        key, _, kind = old.partition(": ")
+        message = f"{key}: rlexp does not support random steps before {kind}"
         hint = "leave random_timesteps and exploration_warmup_timesteps out, or use EpsilonGreedy"
         translation.problem(random_steps, message, hint)
 

@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Final
 
 from rlexp.config.keys.agents import built_in_base
-from rlexp.config.keys.env_ids import CUT_AFTER, RLLIB_ENVS, current_env
+from rlexp.config.keys.env_ids import BULLET_CART_POLE, CUT_AFTER, RLLIB_ENVS, current_env
 from rlexp.config.keys.fields import AUTO
 from rlexp.config.keys.key_table import Key, key_table
 from rlexp.config.keys.metrics import current_metric
+from rlexp.config.rllib.ages import shows_images
 from rlexp.config.rllib.exploration import epsilon, exploration_type, noise_schedule
 from rlexp.config.rllib.groups import (
     custom_model,
@@ -146,6 +147,25 @@ def _automatic(translation: Translation) -> None:
             translation.notice(node, f"config.{key}: auto is the default of {translation.run} here: {default}")
 
 
+def _state_preprocessor(translation: Translation) -> None:
+    """Read RLlib's network before the layers of policy and critics, which images always have."""
+    key, hiddens = "config.use_state_preprocessor", "config.model.fcnet_hiddens"
+    node = translation.take(key) if ("config", "twin_q") in key_table(translation.run) else None
+    if node is None or not node.value:
+        return
+    if shows_images(translation):
+        translation.notice(node, f"{key} has no effect here: the convolutions of config.model see images in any case")
+    else:
+        translation.put_instead(node, key, hiddens, [256, 256])
+
+
+def _common_rate(translation: Translation) -> None:
+    """Read RLlib's null for ``lr``, beside a rate for each of SAC's networks, as the default."""
+    node = translation.find("config.lr") if ("config", "optimization") in key_table(translation.run) else None
+    if node is not None and node.value is None and node.place.line:
+        translation.take("config.lr")
+
+
 def _frames(translation: Translation) -> None:
     translation.compute("config.model.no_framestack", "config.model.framestack", lambda node: not node.value)
     number = translation.take("config.model.num_framestacks")
@@ -249,7 +269,10 @@ def _env(translation: Translation) -> None:
 
 
 _ENDS_AFTER: Final[Mapping[str, int]] = MappingProxyType(
-    {"Pendulum-v1": 200, RLLIB_ENVS["TransformedActionPendulum"]: 200, "CartPole-v0": 200, "CartPole-v1": 500}
+    {
+        **dict.fromkeys(("Pendulum-v1", RLLIB_ENVS["TransformedActionPendulum"], "CartPole-v0", BULLET_CART_POLE), 200),
+        "CartPole-v1": 500,
+    }
 )
 """Steps after which envs end their episodes themselves."""
 
@@ -335,6 +358,8 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     _previous_step,
     _whole_sequences,
     _automatic,
+    _state_preprocessor,
+    _common_rate,
     custom_model,
     _frames,
     _shared_layers,

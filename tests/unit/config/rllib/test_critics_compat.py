@@ -59,6 +59,50 @@ def test_td3_was_spelled_as_ddpg() -> None:
     assert config.target_noise_clip == 0.4
 
 
+def test_td3_had_another_name_of_its_noise_first() -> None:
+    keys = "    noise_scale: 0.15\n    exploration_theta: 0.15\n    use_gaussian_noise: true\n    noise_clip: 0.4\n"
+    config = config_of(plan_of("DDPG", keys))
+    assert (config.exploration_noise_type, config.exploration_gaussian_sigma) == ("gaussian", 0.3)
+    assert (config.smooth_target_policy, config.target_noise_clip) == (True, 0.4)
+    assert not config_of(plan_of("DDPG", "    use_gaussian_noise: false\n")).smooth_target_policy
+
+
+@pytest.mark.parametrize(
+    ("age", "policy", "torso", "end_of_noise", "random_steps"),
+    [
+        ("noise_scale: 0.2", (64, 64), (256, 256), 0.02, 0),
+        ("framework: torch", (400, 300), (), 1.0, 1000),
+        ("num_steps_sampled_before_learning_starts: 600", (400, 300), (), 0.02, 1000),
+    ],
+)
+def test_ddpg_has_the_defaults_of_its_age(
+    age: str, policy: Any, torso: Any, end_of_noise: float, random_steps: int
+) -> None:
+    config = config_of(plan_of("DDPG", f"    {age}\n"))
+    assert (config.actor_hiddens, config.critic_hiddens, config.model.fcnet_hiddens) == (policy, policy, torso)
+    assert (config.exploration_final_scale, config.pure_exploration_steps) == (end_of_noise, random_steps)
+
+
+def test_noise_in_the_units_of_an_env_is_told() -> None:
+    keys = "    use_pytorch: false\n    exploration_config: {stddev: 0.2}\n"
+    assert any("exploration_gaussian_sigma is in half the range" in each for each in messages(plan_of("TD3", keys)))
+    later = keys.replace("use_pytorch", "_disable_execution_plan_api")
+    assert not any("half the range" in each for each in messages(plan_of("TD3", later)))
+
+
+@pytest.mark.parametrize("run", ["DDPG", "SAC", "DQN"])
+def test_replay_has_a_least_size_for_learning(run: str) -> None:
+    env = "CartPole-v1" if run == "DQN" else "Pendulum-v1"
+    plan = plan_of(run, "    replay_buffer_config: {min_size_for_sampling: 700}\n", env)
+    assert config_of(plan).learning_starts == 700
+
+
+def test_a_state_preprocessor_is_a_torso() -> None:
+    assert config_of(plan_of("DDPG", "    use_state_preprocessor: true\n")).model.fcnet_hiddens == (256, 256)
+    images = plan_of("SAC", "    use_state_preprocessor: true\n", "ALE/Pong-v5")
+    assert config_of(images).model.fcnet_hiddens == ()
+
+
 def test_exploration_config_of_late_ddpg_is_flat_keys() -> None:
     plan = plan_of("DDPG", LATE)
     config = config_of(plan)
@@ -92,6 +136,12 @@ def test_the_layers_of_sac_have_one_name(age: str) -> None:
     assert config.policy_model_config.fcnet_activation == "tanh"
 
 
+def test_defaults_of_sac_that_ask_for_nothing_are_accepted() -> None:
+    nothing = "{fcnet_hiddens: [64], post_fcnet_hiddens: [], post_fcnet_activation: null, custom_model: null}"
+    config = config_of(plan_of("SAC", f"    Q_model: {nothing}\n    policy_model: {nothing}\n    lr: null\n"))
+    assert (config.q_model_config.fcnet_hiddens, config.lr) == ((64,), 3e-4)
+
+
 def test_the_learning_rates_of_the_newest_sac() -> None:
     config = config_of(plan_of("SAC", "    actor_lr: 1e-4\n    critic_lr: 2e-4\n    alpha_lr: 3e-4\n    n_step: 3\n"))
     rates = config.optimization
@@ -120,3 +170,25 @@ def test_discrete_actions_are_refused_before_a_run() -> None:
 def test_noise_is_not_of_agents_with_a_choice() -> None:
     found = problems(plan_of, "DQN", "    exploration_config: {type: OrnsteinUhlenbeckNoise}\n", "CartPole-v1")
     assert "it adds noise to continuous actions, and belongs to DDPG and TD3" in found[0][1]
+
+
+def test_replay_of_early_r2d2_counted_sequences() -> None:
+    keys = "    buffer_size: 50000\n    {}: {{}}\n"
+    early, late = (messages(plan_of("R2D2", keys.format(key), "CartPole-v1")) for key in ("use_pytorch", "api_stack"))
+    assert [each for each in early if "counts steps here; RLlib up to 1.13" in each]
+    assert not [each for each in late if "counts steps" in each]
+
+
+def test_a_key_among_the_metrics_has_one_problem() -> None:
+    text = "p:\n  run: TD3\n  env: Pendulum-v1\n  stop: {use_pytorch: false, timesteps_total: 9}\n"
+    ((_, message, hint),) = problems(planned, text)
+    assert (message, hint) == (
+        "stop.use_pytorch is not a metric of the results",
+        "use_pytorch is a key of config: move it there",
+    )
+
+
+def test_bullet_s_cart_pole_ends_before_a_soft_horizon() -> None:
+    keys = "    horizon: 200\n    soft_horizon: true\n"
+    plan = plan_of("SAC", keys, "CartPoleContinuousBulletEnv-v0")
+    assert any("the env itself ends its episodes after 200 steps" in message for message in messages(plan))
