@@ -13,7 +13,7 @@ from rlexp.config.keys.experiment import NUM_SEEDS, TRACKERS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.search import SchedulerConfig
 from rlexp.config.reference import hints
-from rlexp.config.rllib.ages import Age, leave_out_ignored, report_meanings, use_defaults
+from rlexp.config.rllib.ages import Age, leave_out_ignored, report_meanings, share_out_fragments, use_defaults
 from rlexp.config.rllib.dating import Dating, dated, report_stale_keys, report_undecided
 from rlexp.config.rllib.names import (
     agent_name,
@@ -129,6 +129,7 @@ def assembled(
     if age is not None:
         leave_out_ignored(translation, age)
         report_meanings(translation, age)
+        share_out_fragments(translation, age)
     _use_track_section(translation)  # before the overrides, as they may set keys in it
     if overrides:
         _lay_over(translation, overrides, is_sweep)

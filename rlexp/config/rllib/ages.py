@@ -47,6 +47,20 @@ def report_meanings(translation: Translation, age: Age) -> None:
                     translation.notice(node, f"{key} {entry['message']}")
 
 
+def share_out_fragments(translation: Translation, age: Age) -> None:
+    """Divide the length of a fragment among the envs of a worker, which shared it up to RLlib 0.5.3, if it is whole."""
+    length, number = (translation.find(f"config.{key}") for key in ("sample_batch_size", "num_envs_per_worker"))
+    if age.last > (0, 5, 3) or number is None or not number.place.line:
+        return
+    default = key_table(translation.run)["config", "sample_batch_size"].default
+    envs, whole = number.plain(), default if length is None else length.plain()
+    if not all(isinstance(value, int) for value in (envs, whole)) or envs < 2 or whole % envs:
+        return
+    translation.put("config.sample_batch_size", whole // envs, number if length is None else length)
+    text = f"{whole} for the {envs} envs of a worker, as RLlib up to 0.5.3 counted, is {whole // envs} for each"
+    translation.notice(number if length is None else length, f"config.sample_batch_size: {text} now")
+
+
 def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
     """Give missing keys the default of an age if it differs from rlexp's; return them."""
     table, used = key_table(translation.run), set()

@@ -234,6 +234,23 @@ class TestDefaults:
         ]
         assert plan.notices[0].where == "f.yaml:1:1"
 
+    @pytest.mark.parametrize(
+        ("keys", "length"),
+        [
+            ("sample_batch_size: 100, num_envs_per_worker: 5, gpu: false", 20),
+            ("num_envs_per_worker: 5, gpu: false", 4),
+            ("sample_batch_size: 100, num_envs_per_worker: 8, gpu: false", 100),  # RLlib refused it
+            ("sample_batch_size: 100, num_envs_per_worker: 5, use_pytorch: false", 100),  # of any age
+            ("rollout_fragment_length: 100, num_envs_per_worker: 5", 100),
+        ],
+    )
+    def test_envs_of_a_worker_shared_a_fragment(self, load: Load, keys: str, length: int) -> None:
+        plan = load(keys, run="A2C")
+        assert config_of(plan).sample_batch_size == length
+        said = "for the 5 envs of a worker, as RLlib up to 0.5.3 counted, is"
+        assert any(said in message for message in messages(plan)) is (length < 100)
+        assert config_of(load(keys, "sample_batch_size=7", run="A2C")).sample_batch_size == 7
+
     def test_given_key_is_kept(self, load: Load) -> None:
         plan = load("num_workers: 0, num_steps_sampled_before_learning_starts: 5, training_intensity: null", run="APEX")
         assert config_of(plan).training_intensity is None
