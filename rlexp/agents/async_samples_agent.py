@@ -66,8 +66,11 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
             super().restore_optimizer(state, arrays)
 
     def _make_runner(self, learner: Learner) -> LearnerRunner[int]:
-        """Return a thread for the learner; without other players it learns in this one, for repeatable runs."""
+        """Return a thread for the learner; without other players it learns in this one, for repeatable runs.
+
+        Several learners have processes of their own, which this thread asks; workers play meanwhile.
+        """
         config = self.config
-        if config.num_workers == 0 and self.board is None:
+        if config.learner_processes or (config.num_workers == 0 and self.board is None):
             return InlineLearnerRunner(learner)
         return LearnerThread(learner, config.learner_queue_size, config.broadcast_interval)

@@ -177,7 +177,7 @@ class AsyncSamplesOptimizer:
 
     def _wait(self) -> None:
         """Wait for samples, or for the learner if there is no room for more or no call is in flight."""
-        if self._runner.learns_in_step or (self._source.has_waiting and not self._is_full):
+        if self._source.has_waiting and not self._is_full:
             return
         if self._is_full or not self._source.wait(STEP_TIMEOUT_S):
             self._runner.wait_for_output(STEP_TIMEOUT_S)

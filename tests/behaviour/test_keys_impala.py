@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rlexp.agents.torch.learner_process import ALONE
 from rlexp.rollout.folds import IS_STEP, LOGP
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import OBS
@@ -16,6 +17,7 @@ from tests.lab.a2c import distance
 from tests.lab.agents import CountingPool, train_until, updates_of, watched, weights_of
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, episode_length, episode_terminates
 from tests.lab.impala import CONFIGS, LENGTH, NUM_ENVS, TINY, make_agent, reference
+from tests.lab.learners import LearnersInThreads
 from tests.unit.agents.test_agent import assert_same_bits
 
 each_agent = pytest.mark.parametrize("run", sorted(CONFIGS))
@@ -47,6 +49,38 @@ def test_a_step_follows_the_equations(run: str, key: str, value: float, other: f
     stats = update.result.stats
     assert {name: stats[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
     assert distance(update, reference(agent.config, update, **{key: other})[0]) > 1e-4
+
+
+@pytest.mark.key("num_learners")
+@pytest.mark.parametrize("num_learners", [2, 5])
+@pytest.mark.parametrize(
+    ("run", "keys"),
+    [
+        ("IMPALA", {}),
+        ("IMPALA", {"vtrace": False}),
+        ("IMPALA", {"opt_type": "rmsprop", "model": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}}),
+        ("APPO", {"use_kl_loss": True, "target_update_frequency": 2}),
+        ("APPO", {"vtrace": False}),
+    ],
+)
+def test_several_learners_come_to_the_weights_and_figures_of_one(
+    run: str, keys: dict[str, Any], num_learners: int
+) -> None:
+    """A train batch has four segments, so the fifth learner has none."""
+    agent = make_agent(run, "CartPole-v1", **FOLLOWED | keys)
+    batches = [update.batch for update in updates_of(agent, 4)]
+    make = agent.learner_maker(7)
+    one, several = make("cpu", ALONE), LearnersInThreads(make, num_learners)
+    for batch in batches:
+        expected, found = one.learn_on_batch(batch).stats, several.learn_on_batch(batch).stats
+        explained = {"vf_explained_var"}  # the mean over learners
+        assert {name: found[name] for name in found.keys() - explained} == pytest.approx(
+            {name: expected[name] for name in expected.keys() - explained}, rel=1e-4, abs=1e-5
+        )
+        first, *others = [learner.state_dict() for learner in several.learners]
+        for name, array in one.state_dict().items():
+            np.testing.assert_allclose(first[name], array, atol=1e-5, err_msg=name)
+            assert all(other[name].tobytes() == first[name].tobytes() for other in others)
 
 
 @pytest.mark.key("clip_param", "use_kl_loss", "kl_coeff")

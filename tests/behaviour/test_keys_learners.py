@@ -17,6 +17,7 @@ from rlexp.config.keys.ppo import PPOExperiment
 from rlexp.policy import Weights
 from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from rlexp.tuning.tune_runner import placement
+from tests.lab import impala
 from tests.lab.agents import weights_of
 from tests.lab.ppo import make_ppo
 from tests.lab.process_pool import ProcessTaskPool
@@ -82,6 +83,27 @@ def test_so_many_learners_train_what_one_would() -> None:
     expected_weights, weights = weights_of(one), weights_of(two)
     for name, array in expected_weights.items():
         np.testing.assert_allclose(weights[name], array, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.key("num_learners")
+def test_several_learners_of_appo_train_what_one_would_and_continue(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"use_kl_loss": True, "kl_coeff": 0.5}
+    pool = RecordingPool()
+    one, two = impala.make_agent("APPO", **keys), impala.make_agent("APPO", pool=pool, **keys, num_learners=2)
+    assert list(pool.placed) == ["learner-0", "learner-1"]
+    for _ in range(2):  # a train batch is two fragments, and an iteration one
+        one.train(), two.train()
+        expected, found = one.train(), two.train()
+        assert found["timesteps_total"] == expected["timesteps_total"]
+        assert found["info"]["num_target_updates"] == expected["info"]["num_target_updates"] > 0
+    checkpoint = read_checkpoint(two.save(tmp_path / "checkpoint_000001", {}))
+    resumed = impala.make_agent("APPO", checkpoint=checkpoint, pool=RecordingPool(), **keys, num_learners=2)
+    for agent in (one, two, resumed):
+        agent.train(), agent.train()
+    weights = weights_of(two)
+    assert as_bytes(weights_of(resumed)) == as_bytes(weights)
+    for name, array in weights_of(one).items():
+        np.testing.assert_allclose(weights[name], array, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.key("num_learners")

@@ -12,11 +12,12 @@ from torch import Tensor
 from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.epochs import explained_variance, refuse_divergence
 from rlexp.agents.torch.flat_adam import RMSPropConfig
+from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered_actor_critic import differentiable
 from rlexp.models.lstm import sequences_of
-from rlexp.models.memory import memory_columns
+from rlexp.models.memory import SEQUENCE_STARTS, memory_columns
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import Distribution, distribution_of, numbered_actions
@@ -45,7 +46,6 @@ class PolicyGradientConfig:
     """Weight of the value function's loss; 0 without a critic."""
     sums_losses: bool
     """Whether the loss is a sum over the rows of a train batch, or their mean."""
-    device: str = "cpu"
     rmsprop: RMSPropConfig | None = None
     """RMSProp's settings; None: Adam moves the weights."""
 
@@ -82,13 +82,22 @@ class Credit:
 class PolicyGradientLearner:
     """A TrainBatchLearner; owns the network and Adam; used by one thread at a time."""
 
-    def __init__(self, network: ActorCriticConfig, actions: Actions, config: PolicyGradientConfig, seed: int) -> None:
-        self._config, self._actions = config, actions
-        device = torch.device(config.device)
-        self._trained = self.make_network(network, seed, device)
+    def __init__(
+        self,
+        network: ActorCriticConfig,
+        actions: Actions,
+        config: PolicyGradientConfig,
+        seed: int,
+        device: str = "cpu",
+        shard: Shard = ALONE,
+    ) -> None:
+        """Initialise; ``shard`` is the part of each train batch whose gradient is computed here."""
+        self._config, self._actions, self._shard = config, actions, shard
+        self._trained = self.make_network(network, seed, torch.device(device))
         self._adam = self._trained.adam
         self._network = differentiable(self._trained.module)
-        self._staging = BatchStaging((*self.columns, *memory_columns(network.memory)), device, num_slots=1)
+        columns = (*self.columns, *memory_columns(network.memory))
+        self._staging = BatchStaging(columns, torch.device(device), num_slots=1)
         self._num_steps_sampled = 0
         self.num_updates = 0
 
@@ -113,12 +122,20 @@ class PolicyGradientLearner:
         """Return what the workers computed."""
         return Credit(columns[ADVANTAGES], columns[VALUE_TARGETS])
 
+    def num_learned(self, batch: SampleBatch) -> int:
+        """Return the number of rows of a train batch that are learned."""
+        return batch.count
+
+    def part_starts(self, batch: SampleBatch) -> Array:
+        """Return the rows ``[S]``, in order, at which a learner's part of a train batch may begin; the first is 0."""
+        return np.flatnonzero(batch[SEQUENCE_STARTS]) if SEQUENCE_STARTS in batch else np.arange(batch.count)
+
     def policy_losses(self, columns: Columns, passed: ForwardPass, advantages: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses ``-log pi(a|s) A`` ``[B]``, and their gradient by the inputs ``[B, K]``."""
         return -passed.logp * advantages, -advantages.unsqueeze(1) * passed.distribution.log_prob_gradient(passed.taken)
 
-    def figures(self, columns: Columns, passed: ForwardPass) -> Mapping[str, Tensor]:
-        """Return further figures about a train batch, by name."""
+    def figures(self, columns: Columns, passed: ForwardPass, weights: Tensor) -> Mapping[str, Tensor]:
+        """Return further figures by name: sums with ``weights [B]``, which add up to 1 in a train batch."""
         return {}
 
     def observe_progress(self, num_steps_sampled: int) -> None:
@@ -129,14 +146,17 @@ class PolicyGradientLearner:
 
         Raises TrialError if the loss or its gradient is not finite: nothing can be learned from there on.
         """
-        columns = self._staging.load(batch)
+        part, is_spare = self._shard.part_of_rows(batch, self.part_starts)
         lr = self._config.lr.value(self._num_steps_sampled)
         entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
         self._adam.zero_grad()
-        figures = self._backward(columns, entropy_coeff)
-        figures["grad_norm"] = self._adam.step(lr)
+        figures = self._backward(self._staging.load(part), entropy_coeff, self.num_learned(batch), is_spare)
+        self._shard.add_up(self._adam.gradient)
+        sums = torch.stack(list(figures.values()))
+        self._shard.add_up(sums)
+        numbers = torch.cat([sums, self._adam.step(lr).unsqueeze(0)]).tolist()
         self.num_updates += 1
-        stats = dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
+        stats = dict(zip((*figures, "grad_norm"), numbers, strict=True))
         hint = "lower lr, set grad_clip or clip_rewards"
         refuse_divergence(stats["total_loss"], stats["grad_norm"], self.num_updates, hint)
         return LearnResult(stats | {"cur_entropy_coeff": entropy_coeff, "lr": lr})
@@ -155,8 +175,10 @@ class PolicyGradientLearner:
         self._trained.load_state_dict(state)
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
 
-    def _backward(self, columns: Columns, entropy_coeff: float) -> dict[str, Tensor]:
-        """Add the gradient of the loss of rows ``[B]``, and return figures by name.
+    def _backward(self, columns: Columns, entropy_coeff: float, num_learned: int, is_spare: bool) -> dict[str, Tensor]:
+        """Add the gradient of the loss of rows ``[B]``, and return figures by name, which add up over all learners.
+
+        ``num_learned`` rows of the train batch are learned in all, and none of these if they are spare.
 
         A row's loss is its policy's, plus ``c 1/2 (V(s) - R)^2 - e H`` (Mnih et al. 2016, algorithm S3, and section 4
         for the entropy H). Rows are added up, or averaged.
@@ -164,8 +186,11 @@ class PolicyGradientLearner:
         passed = self.passed(columns)
         values, distribution = passed.values, passed.distribution
         credit = self.credit(columns, passed)
+        learned = slice(None) if credit.counts is None else credit.counts > 0
         counts = torch.ones_like(values) if credit.counts is None else credit.counts
-        weights = counts if self._config.sums_losses else counts / counts.sum()
+        counts = torch.zeros_like(counts) if is_spare else counts
+        shares = counts / num_learned
+        weights = counts if self._config.sums_losses else shares
         losses, of_inputs = self.policy_losses(columns, passed, credit.advantages)
         if entropy_coeff:
             of_inputs -= entropy_coeff * distribution.entropy_gradient()
@@ -173,13 +198,12 @@ class PolicyGradientLearner:
         self._network.backward(weights.unsqueeze(1) * of_inputs, (weights * self._config.vf_loss_coeff) * errors)
         entropies = distribution.entropy()
         policy_loss, vf_loss = (weights * losses).sum(), 0.5 * (weights * errors.square()).sum()
-        learned = slice(None) if credit.counts is None else counts > 0
         bonus = entropy_coeff * (weights * entropies).sum()
         return {
             "total_loss": policy_loss + self._config.vf_loss_coeff * vf_loss - bonus,
             "policy_loss": policy_loss,
             "vf_loss": vf_loss,
-            "entropy": (counts * entropies).sum() / counts.sum(),
-            "vf_explained_var": explained_variance(credit.targets[learned], values[learned]),
-            **self.figures(columns, passed),
+            "entropy": (shares * entropies).sum(),
+            "vf_explained_var": shares.sum() * explained_variance(credit.targets[learned], values[learned]),
+            **self.figures(columns, passed, shares),
         }

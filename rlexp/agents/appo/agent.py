@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from rlexp.agents.appo.learner import APPOLearner, SurrogateConfig
 from rlexp.agents.impala.agent import VTraceAgent
+from rlexp.agents.torch.learner_process import Shard
 from rlexp.config.keys.impala import APPOConfig
-from rlexp.schedules import derive_seed
 
 
 class APPOAgent(VTraceAgent[APPOConfig]):
     """Asynchronous PPO (after IMPACT, Luo et al. 2020)."""
 
-    def make_learner(self) -> APPOLearner:
+    def learner_maker(self, seed: int) -> Callable[[str, Shard], APPOLearner]:
         config, network, actions = self.config, self.policies.network, self.policies.actions
         surrogate = SurrogateConfig(
             clip_param=config.clip_param,
@@ -20,5 +23,4 @@ class APPOAgent(VTraceAgent[APPOConfig]):
             target_interval=config.target_interval,
             tau=config.tau,
         )
-        seed = derive_seed(self.seed, "learner")
-        return APPOLearner(network, actions, self.learner_config(), surrogate, self.clips(), seed)
+        return partial(APPOLearner, network, actions, self.learner_config(), surrogate, self.clips(), seed)

@@ -14,6 +14,7 @@ from torch import Tensor
 from rlexp.agents.a2c.learner import Columns, ForwardPass, PolicyGradientConfig
 from rlexp.agents.impala.learner import IMPALALearner, VTraceClips
 from rlexp.agents.ppo.learner import adapted_kl_coeff, surrogate_losses
+from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.agents.torch.trained_network import FollowedNetwork
 from rlexp.models.action_distributions import Actions
 from rlexp.models.lstm import sequences_of
@@ -56,9 +57,11 @@ class APPOLearner(IMPALALearner):
         surrogate: SurrogateConfig,
         clips: VTraceClips | None,
         seed: int,
+        device: str = "cpu",
+        shard: Shard = ALONE,
     ) -> None:
         """Initialise; ``clips`` None: without V-trace, and so without a target network."""
-        super().__init__(network, actions, config, clips, seed)
+        super().__init__(network, actions, config, clips, seed, device, shard)
         self._surrogate = surrogate
         self._kl_coeff = surrogate.kl_coeff
         self.num_target_updates = 0

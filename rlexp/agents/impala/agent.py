@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from rlexp.agents.a2c.agent import PolicyGradientAgent
@@ -10,8 +12,8 @@ from rlexp.agents.a2c.learner import PolicyGradientConfig
 from rlexp.agents.async_samples_agent import AsyncSamplesAgent
 from rlexp.agents.impala.learner import IMPALALearner, VTraceClips
 from rlexp.agents.torch.flat_adam import RMSPropConfig
+from rlexp.agents.torch.learner_process import Shard
 from rlexp.config.keys.impala import IMPALAConfig, VTraceKeys
-from rlexp.schedules import derive_seed
 
 VTraceKeysT = TypeVar("VTraceKeysT", bound=VTraceKeys)
 
@@ -35,6 +37,6 @@ class VTraceAgent(PolicyGradientAgent[VTraceKeysT], AsyncSamplesAgent[VTraceKeys
 class IMPALAAgent(VTraceAgent[IMPALAConfig]):
     """IMPALA (Espeholt et al. 2018)."""
 
-    def make_learner(self) -> IMPALALearner:
-        network, actions, seed = self.policies.network, self.policies.actions, derive_seed(self.seed, "learner")
-        return IMPALALearner(network, actions, self.learner_config(), self.clips(), seed)
+    def learner_maker(self, seed: int) -> Callable[[str, Shard], IMPALALearner]:
+        network, actions = self.policies.network, self.policies.actions
+        return partial(IMPALALearner, network, actions, self.learner_config(), self.clips(), seed)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import Tensor
 
 from rlexp.agents.a2c.learner import Columns, Credit, ForwardPass, PolicyGradientConfig, PolicyGradientLearner
+from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.models.action_distributions import Actions
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.torch_distributions import distribution_of
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
-from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS
+from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, Array, SampleBatch
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,26 @@ class IMPALALearner(PolicyGradientLearner):
         config: PolicyGradientConfig,
         clips: VTraceClips | None,
         seed: int,
+        device: str = "cpu",
+        shard: Shard = ALONE,
     ) -> None:
         """Initialise; ``clips`` None: without V-trace."""
         self._clips = clips
-        super().__init__(network, actions, config, seed)
+        super().__init__(network, actions, config, seed, device, shard)
 
     @property
     def columns(self) -> tuple[str, ...]:
         followed = (*super().columns,) if self._clips is None else (OBS, ACTIONS, REWARDS, DISCOUNTS, IS_STEP)
         return *followed, LOGP, DIST_INPUTS
+
+    def num_learned(self, batch: SampleBatch) -> int:
+        return super().num_learned(batch) if self._clips is None else int(np.count_nonzero(batch[IS_STEP]))
+
+    def part_starts(self, batch: SampleBatch) -> Array:
+        """Return the first rows of segments; without V-trace, of sequences or all rows."""
+        if self._clips is None:
+            return super().part_starts(batch)
+        return np.flatnonzero(np.concatenate([[True], ~batch[IS_STEP][:-1]]))
 
     def passed(self, columns: Columns) -> ForwardPass:
         """Return the forward pass, with the policy that acted as reference."""
@@ -95,8 +108,7 @@ class IMPALALearner(PolicyGradientLearner):
         """Return the logarithms ``[B]`` of the probabilities in the policy whose values V-trace estimates."""
         return passed.logp
 
-    def figures(self, columns: Columns, passed: ForwardPass) -> Mapping[str, Tensor]:
+    def figures(self, columns: Columns, passed: ForwardPass, weights: Tensor) -> Mapping[str, Tensor]:
         """Return how far the learned policy is from its reference."""
         assert passed.reference is not None
-        kl = passed.distribution.kl_from(passed.reference)
-        return {"kl": (kl if self._clips is None else kl[columns[IS_STEP]]).mean()}
+        return {"kl": (weights * passed.distribution.kl_from(passed.reference)).sum()}

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
-
 from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
-from rlexp.agents.torch.device import learner_device
-from rlexp.agents.torch.learner_process import LearnerSpec
-from rlexp.agents.torch.learners import LearnerGroup
-from rlexp.cluster.pool.pool import Resources
 from rlexp.config.keys.ppo import PPOConfig
-from rlexp.config.keys.trial import bundles_of
 from rlexp.optimizers.policy_optimizer import Figures
 from rlexp.optimizers.sync_samples_optimizer import TrainBatchLearner
 from rlexp.schedules import PiecewiseSchedule, derive_seed
@@ -29,22 +22,9 @@ class PPOAgent(ActorCriticAgent[PPOConfig], SyncSamplesAgent[PPOConfig]):
     _has_noticed_targets = False
 
     def make_learner(self) -> TrainBatchLearner:
-        config, processes, own = self.config, self.config.learner_processes, learner_config(self.config)
-        seed = derive_seed(self.seed, "learner")
+        own, seed = learner_config(self.config), derive_seed(self.seed, "learner")
         make = partial(PPOLearner, self.policies.network, self.policies.actions, own, seed)
-        torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        if processes is None:
-            return make(learner_device(config.num_gpus))
-        spec = LearnerSpec(
-            make=make,
-            most_updates=own.most_updates,
-            num_learners=processes.number,
-            num_threads=max(int(processes.cpus), 1),
-            num_gpus=processes.gpus,
-        )
-        bundle = bundles_of(config).of_first_learner
-        resources = Resources(processes.cpus, processes.gpus, bundle=bundle)
-        return LearnerGroup(self.pool, resources, spec, self.add_event)
+        return self.one_learner_or_several(make, own.most_updates)
 
     def stats(self) -> Figures:
         """Return no stats of its own. Add a notice if ``vf_clip_param`` is far below the value targets."""

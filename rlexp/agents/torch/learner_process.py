@@ -7,7 +7,9 @@ import socket
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
+import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
@@ -47,6 +49,19 @@ class Shard:
     def part(self, indices: Tensor) -> Tensor:
         """Return the part of a minibatch's ``indices [b]``."""
         return indices if self.num_learners == 1 else indices.tensor_split(self.num_learners)[self.rank]
+
+    def part_of_rows(self, batch: SampleBatch, starts: Callable[[SampleBatch], Array]) -> tuple[SampleBatch, bool]:
+        """Return the part of a train batch's rows, and whether they are spare, as another learner has them.
+
+        Parts begin at some of the rows ``starts(batch) [S]``, and have about equally many rows. If there are fewer
+        such rows than learners, or some segments are long, the parts of some learners are spare.
+        """
+        if self.num_learners == 1:
+            return batch, False
+        edges = np.append(starts(batch), batch.count)
+        wanted = np.arange(self.num_learners + 1) * batch.count / self.num_learners
+        begin, end = edges[np.searchsorted(edges, wanted[self.rank : self.rank + 2])]
+        return (batch.slice(begin, end), False) if begin < end else (batch.slice(0, edges[1]), True)
 
 
 def _keep(tensor: Tensor) -> None:
@@ -127,8 +142,10 @@ class LearnerProcess:
             raise PeerUnreachedError(f"it cannot connect to the others: {what}") from error
         add_up(torch.zeros(1, device=self._device))  # nccl connects at the first sum
 
-    def learn_on_batch(self, batch: SampleBatch, num_steps_sampled: int | None, number: int) -> tuple[LearnResult, int]:
-        """Learn on a whole train batch, as all learners do; return the result and the number of updates so far.
+    def learn_on_batch(
+        self, batch: SampleBatch, num_steps_sampled: int | None, number: int
+    ) -> tuple[LearnResult, int, Mapping[str, Any]]:
+        """Learn on a whole train batch, as all learners do; return the result, the number of updates, and its stats.
 
         ``num_steps_sampled`` is the clock of schedules; None leaves it unchanged. ``number`` counts train batches.
         """
@@ -136,7 +153,7 @@ class LearnerProcess:
         if num_steps_sampled is not None:
             self._learner.observe_progress(num_steps_sampled)
         try:
-            return self._learner.learn_on_batch(batch), self._learner.num_updates
+            return self._learner.learn_on_batch(batch), self._learner.num_updates, self._learner.stats()
         except PeerLostError:
             dist.destroy_process_group()  # those that wait for this learner fail too, instead of waiting
             raise

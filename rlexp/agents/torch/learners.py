@@ -70,6 +70,7 @@ class LearnerGroup:
         self._num_steps_sampled: int | None = None
         self._pool, self._resources, self._spec, self._report = pool, resources, spec, report
         self._num_batches = 0
+        self._stats: Mapping[str, Any] = {}
         self._most_updates, self._peer_timeout_s = spec.most_updates, spec.peer_timeout_s
         self._lane = Lane(pool)
         self._failure: Exception | None = None
@@ -90,13 +91,13 @@ class LearnerGroup:
         timeout_s = (self._most_updates(batch.count) + 1) * self._peer_timeout_s
         sent, self._num_batches = self._pool.put(batch), self._num_batches + 1
         given = sent, self._num_steps_sampled, self._num_batches
-        result, self.num_updates = self._held(
+        result, self.num_updates, self._stats = self._held(
             lambda: self._ask_all(timeout_s, LearnerProcess.learn_on_batch, *given)[0], self._num_batches
         )
         return result
 
     def stats(self) -> Mapping[str, Any]:
-        return {}
+        return self._stats
 
     def get_weights(self) -> Weights:
         return self._held(lambda: self._ask(self._learners[:1], ANSWER_TIMEOUT_S, LearnerProcess.get_weights)[0])

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rlexp.config.keys.common import ActionScaling, CommonConfig, NetworkNeeds, PlayableActions
-from rlexp.config.keys.fields import Conflict, Fraction, PositiveOrZero, Schedule, defaults_of
+from rlexp.config.keys.common import ActionScaling, CommonConfig, LearnerProcesses, NetworkNeeds, PlayableActions
+from rlexp.config.keys.fields import Conflict, Count, Fraction, PositiveOrZero, Schedule, defaults_of
 from rlexp.config.keys.model import ActorCriticModelConfig
 
 
@@ -50,10 +50,14 @@ class PolicyActionKeys(CommonConfig):
 
 
 class ActorCriticKeys(PolicyActionKeys):
-    """The keys of a policy, and of its advantages."""
+    """The keys of a policy, of its advantages, and of the learners that share its gradient."""
 
+    LEARNERS_KEY: ClassVar[str | None] = "num_learners"
     ROLLOUT_KEYS: ClassVar[frozenset[str]] = PolicyActionKeys.ROLLOUT_KEYS | {"lambda_", "use_gae", "use_critic"}
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*PolicyActionKeys.KEPT_BY_PBT, "use_critic")
+    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+        *PolicyActionKeys.KEPT_BY_PBT,
+        *("use_critic", "num_learners", "num_cpus_per_learner"),
+    )
 
     model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
@@ -78,6 +82,23 @@ class ActorCriticKeys(PolicyActionKeys):
     """Weights of the entropy bonus over sampled steps: a list of [timestep, weight]. Linear between them, constant
     after the last. Null: constant ``entropy_coeff``."""
 
+    num_learners: Count = 1
+    """Number of learners that share the gradient of each update; several have a process each.
+
+    Batch sizes count all learners together; RLlib's ``minibatch_size`` and ``train_batch_size_per_learner`` are
+    multiplied by it. Several learners can only help with GPUs, or for a large network on many CPUs.
+    """
+
+    num_cpus_per_learner: PositiveOrZero = 1.0
+    """CPUs reserved for each of several learners. A single one uses the driver's."""
+
+    @property
+    def learner_processes(self) -> LearnerProcesses | None:
+        """A process for each of several learners, with an equal share of the GPUs."""
+        if self.num_learners == 1:
+            return None
+        return LearnerProcesses(self.num_learners, self.num_cpus_per_learner, self.num_gpus / self.num_learners)
+
     @property
     def workers_send_segments(self) -> bool:
         """Whether workers send steps in order with the policy that acted, instead of advantages."""
@@ -94,7 +115,7 @@ class ActorCriticKeys(PolicyActionKeys):
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of schedules and advantages."""
+        """Yield the parent's keys, then keys of schedules, advantages and learners."""
         yield from super().ineffective_keys()
         yield from self.model.ineffective_memory_keys()
         if self.model.use_lstm and self.use_critic and not self.model.vf_share_layers:
@@ -103,14 +124,23 @@ class ActorCriticKeys(PolicyActionKeys):
             (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
             (not self.use_gae, ("lambda",), "use_gae is false"),
             (not self.use_critic, ("vf_loss_coeff", "model.vf_share_layers"), "use_critic is false"),
+            (
+                self.num_learners == 1,
+                ("num_cpus_per_learner",),
+                "there is one learner, in the process of the driver",
+            ),
             (True, ("evaluation_config.exploration_final_eps",), "workers explore by sampling from the policy"),
         ):
             if is_ineffective:
                 yield from ((key, reason) for key in keys)
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then that GAE has no critic, or that returns would end with a fragment."""
+        """Yield the parent's conflicts, then conflicts of advantages, and that there are fewer GPUs than learners."""
         yield from super().conflicts()
+        if 0 < self.num_gpus < self.num_learners != 1:
+            message = f"num_gpus is {self.num_gpus:g}, less than num_learners, which is {self.num_learners}"
+            hint = f"write num_gpus: {self.num_learners}, or 0, or fewer learners; they cannot share a GPU"
+            yield Conflict(("num_gpus", "num_learners"), message, hint)
         if self.use_gae and not self.use_critic:
             message = "use_critic is false, but use_gae needs a critic"
             yield Conflict(("use_critic", "use_gae"), message, "write use_gae: false, or leave use_critic out")

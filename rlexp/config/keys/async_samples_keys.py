@@ -86,6 +86,8 @@ class AsyncSamplesKeys(CommonConfig):
         ):
             if is_ineffective:
                 yield from ((key, reason) for key in keys)
+        if self.learner_processes is not None:
+            yield "learner_queue_size", "several learners learn each train batch as soon as it is complete"
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield the parent's conflicts, then conflicts of the limit of the age of policies."""

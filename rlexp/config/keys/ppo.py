@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
-from rlexp.config.keys.common import FactLine, LearnerProcesses
+from rlexp.config.keys.common import FactLine
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     Conflict,
@@ -35,16 +35,6 @@ class PPOKeys(EpochKeys, ActorCriticKeys):
     sgd_minibatch_size: Count = 128
     num_sgd_iter: Count = 30
     model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
-
-    num_learners: Count = 1
-    """Number of learners that share each minibatch; several have a process each.
-
-    Batch sizes count all learners together; RLlib's ``minibatch_size`` and ``train_batch_size_per_learner`` are
-    multiplied by it. Several learners can only help with GPUs, or for a large network on many CPUs.
-    """
-
-    num_cpus_per_learner: PositiveOrZero = 1.0
-    """CPUs reserved for each of several learners. A single one uses the driver's."""
 
     clip_param: Positive = 0.3
     """Distance of the probability ratio from 1 at which it is clipped."""
@@ -73,7 +63,6 @@ class PPOKeys(EpochKeys, ActorCriticKeys):
 class PPOConfig(PPOKeys):
     """What is under ``config:`` for ``run: PPO``."""
 
-    LEARNERS_KEY: ClassVar[str | None] = "num_learners"
     AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
         *("info/weight_age", "info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
         *("info/learner/vf_explained_var", "info/learner/kl", "info/learner/cur_kl_coeff", "info/learner/entropy"),
@@ -94,40 +83,24 @@ class PPOConfig(PPOKeys):
             ),
         ),
     )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *ActorCriticKeys.KEPT_BY_PBT,
-        *("num_learners", "num_cpus_per_learner"),
-    )
-
-    @property
-    def learner_processes(self) -> LearnerProcesses | None:
-        """A process for each of several learners, with an equal share of the GPUs."""
-        if self.num_learners == 1:
-            return None
-        return LearnerProcesses(self.num_learners, self.num_cpus_per_learner, self.num_gpus / self.num_learners)
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of the KL penalty, of values and of learners."""
+        """Yield the parent's keys, then keys of the KL penalty and of values."""
         yield from super().ineffective_keys()
         for is_ineffective, key, reason in (
             (self.kl_coeff == 0, "kl_target", "kl_coeff is 0"),
             (not self.use_critic, "vf_clip_param", "use_critic is false"),
-            (self.num_learners == 1, "num_cpus_per_learner", "there is one learner, in the process of the driver"),
         ):
             if is_ineffective:
                 yield key, reason
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then conflicts of learners."""
+        """Yield the parent's conflicts, then that learners have too few transitions."""
         yield from super().conflicts()
         if self.whole_minibatch < self.num_learners:
             message = f"{self.stated('sgd_minibatch_size')}, less than num_learners, which is {self.num_learners}"
             hint = "raise sgd_minibatch_size or lower num_learners; each learner needs a transition at least"
             yield Conflict(("sgd_minibatch_size", "num_learners"), message, hint)
-        if 0 < self.num_gpus < self.num_learners != 1:
-            message = f"num_gpus is {self.num_gpus:g}, less than num_learners, which is {self.num_learners}"
-            hint = f"write num_gpus: {self.num_learners}, or 0, or fewer learners; they cannot share a GPU"
-            yield Conflict(("num_gpus", "num_learners"), message, hint)
 
 
 class DDPPOConfig(PPOConfig):

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,6 @@ import psutil
 import pytest
 import torch
 from gymnasium.spaces import Space
-from torch import Tensor
 
 from rlexp.agents.ppo.learner import PPOLearner
 from rlexp.agents.torch import learner_process, learners
@@ -30,10 +28,11 @@ from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources
 from rlexp.cluster.pool.ray_calls import OwnNode
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import actions_of
-from rlexp.policy import Learner, LearnResult
+from rlexp.policy import Learner
 from rlexp.rollout.folds import ADVANTAGES
-from rlexp.sample_batch import ACTIONS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
+from tests.lab.learners import LearnersInThreads
 from tests.lab.ppo import CHOICES, LEARNER, NUMBERS, make_batch, network_config
 from tests.lab.process_pool import ProcessTaskPool
 
@@ -267,36 +266,24 @@ def group(shared_group: Group) -> Group:
     return shared_group
 
 
-class TwoInOneProcess:
-    """Two learners in threads of this process, which add up the gradients of their halves in the order of ranks."""
-
-    def __init__(self, spec: LearnerSpec) -> None:
-        self._addends: list[Tensor | None] = [None, None]
-        self._barrier = threading.Barrier(2, timeout=SOON_S)
-        self.learners = [ppo_learner(spec, Shard(rank, 2, self._add_up_of(rank))) for rank in range(2)]
-
-    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
-        with ThreadPoolExecutor(2) as threads:
-            first, _ = [threads.submit(learner.learn_on_batch, batch) for learner in self.learners]
-        return first.result()
-
-    def _add_up_of(self, rank: int) -> Callable[[Tensor], None]:
-        def add_up(tensor: Tensor) -> None:
-            self._addends[rank] = tensor.clone()
-            self._barrier.wait()
-            first, second = self._addends
-            assert first is not None
-            assert second is not None
-            tensor.copy_(first + second)
-            self._barrier.wait()
-
-        return add_up
-
-
 def assert_close(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("num_learners", [1, 2, 3, 7])
+@pytest.mark.parametrize("starts", [[0], [0, 5, 10, 15], [0, 1, 2, 19], [*range(20)]])
+def test_parts_of_rows_begin_at_starts_and_have_each_row_once(num_learners: int, starts: list[int]) -> None:
+    batch = SampleBatch({OBS: np.arange(20)})
+    shards = [Shard(rank, num_learners, lambda tensor: None) for rank in range(num_learners)]
+    parts = [shard.part_of_rows(batch, lambda _: np.array(starts)) for shard in shards]
+    learned = [part[OBS].tolist() for part, is_spare in parts if not is_spare]
+    assert [row for rows in learned for row in rows] == [*range(20)]
+    assert {rows[0] for rows in learned} <= set(starts)
+    assert all(part[OBS].tolist() == [*range(starts[1] if len(starts) > 1 else 20)] for part, spare in parts if spare)
+    if len(starts) == 20:
+        assert max(map(len, learned)) - min(map(len, learned)) <= 1
 
 
 LENGTHS = (64, 61, 50, 7)
@@ -314,7 +301,7 @@ def test_ranks_are_equal_bit_by_bit_after_several_train_batches(group: Group) ->
 
 
 def test_learners_equal_one_process_that_adds_up_the_gradients_of_the_halves(group: Group) -> None:
-    reference = TwoInOneProcess(group.spec)
+    reference = LearnersInThreads(group.spec.make)
     for batch in BATCHES:
         assert group.learner.learn_on_batch(batch).stats == reference.learn_on_batch(batch).stats
         assert group.states()[0] == as_bytes(reference.learners[0].state_dict())
