@@ -12,7 +12,7 @@ from typing import Any
 
 from rlexp.config.keys.env_ids import current_env, has_discrete_actions, has_images
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
-from rlexp.config.rllib.names import Absent, choices_of, leave_out
+from rlexp.config.rllib.names import Absent, choices_of, computed_keys, leave_out
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, dotted, written
 
@@ -112,8 +112,9 @@ def envs_of(experiment: Node) -> list[str]:
 
 
 def is_open(translation: Translation, default: ChangedDefault) -> bool:
-    """Return whether a key is not given, and has an effect."""
-    if translation.experiment.find(default.path) is not None:
+    """Return whether a key is not given, also not by a key of which it is computed, and has an effect."""
+    sources = (old for old, new in computed_keys().items() if new == (default.path,))
+    if any(translation.experiment.find(path) is not None for path in (default.path, *sources)):
         return False
     beside = default.beside
     return beside is None or _value_of(translation, beside) != key_table(translation.run)[beside].default

@@ -232,7 +232,7 @@ def learner_per_gpu(translation: Translation) -> None:
     if isinstance(gpus.value, int | float) and gpus.value > 1 and float(gpus.value).is_integer():
         number = int(gpus.value)
         if translation.put_unless_given(_NUMBER, number, gpus):
-            message = f"{_NUMBER} is {number} as well: each GPU has a learner, and they share each minibatch"
+            message = f"{_NUMBER} is {number} as well: each GPU has a learner, and they share each update"
             translation.notice(gpus, f"config.num_gpus is {number}, so {message}")
 
 

@@ -180,7 +180,7 @@ class TestLearners:
         plan = load_ppo("num_gpus: 4")
         assert messages(plan) == [
             "config.num_gpus is 4, so config.num_learners is 4 as well: each GPU has a learner, and they share each "
-            "minibatch"
+            "update"
         ]
         assert "num_learners: 4" in converted_file(Path("f.yaml"))
 
@@ -200,7 +200,7 @@ class TestLearners:
         assert where.startswith("f.yaml:5:")
         assert message.startswith(f"config.{text.partition(':')[0]}")
 
-    @pytest.mark.parametrize("run", ["APPO", "IMPALA", "DQN"])
+    @pytest.mark.parametrize("run", ["DQN", "SAC"])
     @pytest.mark.parametrize(
         ("text", "batch", "gpus"),
         [
@@ -219,6 +219,13 @@ class TestLearners:
         each = "one learner takes the gradient of a whole batch, of which {} would take a part each"
         expected = f"{number.partition(':')[0]} has no effect here: {each.format(number[-1])}"
         assert said == ([f"config.{expected}"] if number[-1] in "24" else [])
+
+    @pytest.mark.parametrize("run", ["A2C", "APPO", "IMPALA", "PG"])
+    def test_agents_without_replay_have_several(self, load_ppo: Load, run: str) -> None:
+        """A2C of that age would have 32 rows in a train batch if the file did not say how many each learner has."""
+        keys = "num_learner_workers: 2, num_gpus_per_learner_worker: 1, train_batch_size_per_learner: 100"
+        made = config_of(load_ppo(f"{keys}, num_workers: 1", run=run))
+        assert (made.num_learners, made.num_gpus, made.train_batch_size) == (2, 2, 200)
 
 
 class TestSizesForEachLearner:
