@@ -93,6 +93,7 @@ _OPTIMIZER: Final = (
         old_names=(
             "num_env_steps_trained",
             "num_env_steps_trained_lifetime",
+            "num_agent_steps_trained",
             "num_steps_trained",
         ),
     ),
@@ -262,6 +263,7 @@ SHORT_NAMES = MappingProxyType({"num_updates": "info/num_updates"})
 """Our short names of metrics, beside their full ones."""
 _EVALUATION_GROUPS = ("evaluation", "eval")
 _OLD_GROUPS = ("sampler_results", "env_runners")
+_OLD_COUNTERS = ("info", "counters")
 
 
 def current_metric(name: str) -> str:
@@ -270,6 +272,8 @@ def current_metric(name: str) -> str:
     if slash and group in _OLD_GROUPS:
         # RLlib 2 calls rewards returns, but only inside its groups.
         return current_metric(rest.replace("episode_return_", "episode_reward_"))
+    if group in _OLD_COUNTERS and rest in _RENAMED:
+        return _RENAMED[rest]
     in_evaluation = slash and group in _EVALUATION_GROUPS
     current = f"evaluation/{current_metric(rest)}" if in_evaluation else (_RENAMED | SHORT_NAMES).get(name, name)
     return current if current in KNOWN_METRICS else name

@@ -199,6 +199,8 @@ class TestDefaults:
             ("PPO", "lr: 1", "sample_batch_size", 200),
             ("PPO", "min_steps_per_task: 200", "gamma", 0.995),
             ("PPO", "min_steps_per_task: 200", "horizon", 2000),
+            ("ES", "num_env_runners: 2", "eval_prob", 0.03),
+            ("ES", "timesteps_per_batch: 200", "eval_prob", 0.003),
             ("PPO", "timesteps_per_batch: 200", "gamma", 0.99),  # 0.3.1 to 0.5.2 had both
             ("PPO", "framework: torch", "batch_mode", "truncate_episodes"),
             ("PPO", "framework: torch", "observation_filter", "NoFilter"),

@@ -189,6 +189,8 @@ class TestNames:
         assert plan.trials[0].experiment.stop == {"episode_reward_mean": 1, "episode_len_mean": 2}
         plan = load("", "stop={num_env_steps_sampled_lifetime: 5, training_iteration: 3}")
         assert list(plan.trials[0].experiment.stop.items()) == [("timesteps_total", 5), ("training_iteration", 3)]
+        plan = load("", "stop={info/num_env_steps_sampled: 5, counters: {num_agent_steps_trained: 3}}")
+        assert plan.trials[0].experiment.stop == {"timesteps_total": 5, "info/num_steps_trained": 3}
 
 
 class TestValues:
