@@ -118,7 +118,13 @@ def noise_schedule(translation: Translation) -> None:
         translation.take("config.exploration_final_scale")
         translation.put("config.exploration_final_scale", 1.0, anneals)
         translation.notice(anneals, "config.exploration_should_anneal: false is exploration_final_scale: 1.0 now")
-    elif fraction is not None and isinstance(fraction.value, int | float):
+    elif (
+        anneals is not None
+        and anneals.value
+        and translation.put_unless_given("config.exploration_final_scale", 0.02, anneals)
+    ):
+        translation.notice(anneals, "config.exploration_should_anneal is exploration_final_scale: 0.02 now")
+    if fraction is not None and isinstance(fraction.value, int | float):
         total = translation.value("config.schedule_max_timesteps") or 100_000
         steps = int(fraction.value * total)
         translation.put_unless_given("config.exploration_scale_timesteps", steps, fraction)

@@ -83,6 +83,21 @@ def test_ddpg_has_the_defaults_of_its_age(
     assert (config.exploration_final_scale, config.pure_exploration_steps) == (end_of_noise, random_steps)
 
 
+@pytest.mark.parametrize(
+    ("keys", "is_prioritized"),
+    [
+        ("Q_model: {}", False),
+        ("num_steps_sampled_before_learning_starts: 9", True),
+        (
+            "num_steps_sampled_before_learning_starts: 9\n    replay_buffer_config: {type: MultiAgentReplayBuffer}",
+            False,
+        ),
+    ],
+)
+def test_replay_of_sac_is_prioritized_since_2_0(keys: str, is_prioritized: bool) -> None:
+    assert config_of(plan_of("SAC", f"    {keys}\n")).prioritized_replay == is_prioritized
+
+
 def test_noise_in_the_units_of_an_env_is_told() -> None:
     keys = "    use_pytorch: false\n    exploration_config: {stddev: 0.2}\n"
     assert any("exploration_gaussian_sigma is in half the range" in each for each in messages(plan_of("TD3", keys)))
@@ -125,6 +140,7 @@ def test_types_of_noise(kind: str, noise: str, per_worker: bool) -> None:
 def test_noise_that_was_not_to_decrease_stays() -> None:
     keys = "    exploration_should_anneal: false\n    exploration_final_scale: 0.02\n    exploration_fraction: 0.1\n"
     assert config_of(plan_of("DDPG", keys)).exploration_final_scale == 1.0
+    assert config_of(plan_of("DDPG", "    exploration_should_anneal: true\n")).exploration_final_scale == 0.02
 
 
 @pytest.mark.parametrize("age", ["Q_model: {hidden_layer_sizes: [7]}", "q_model_config: {fcnet_hiddens: [7]}"])
