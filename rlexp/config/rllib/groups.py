@@ -183,8 +183,11 @@ def _learners_as_one(translation: Translation) -> int:
         node = translation.take(key)
         if node is None:
             continue
-        if isinstance(node.value, int) and node.value > 1:
-            number = node.value
+        given = node.plain() or 0
+        if not isinstance(given, int) or given < 0:
+            translation.problem(node, f"{key} must be a whole number >= 0, got {shown(given)}")
+        elif given > 1:
+            number = given
             each = f"one learner takes the gradient of a whole batch, of which {number} would take a part each"
             translation.notice(node, f"{key} has no effect here: {each}")
         else:

@@ -330,7 +330,8 @@ def _first_ars(translation: Translation) -> None:
         if translation.put_unless_given(_LAYERS, [], given[0]):
             translation.notice(given[0], f"{_LAYERS} is [] here: {why}")
     else:
-        translation.put_instead(layers or kind, "config.fcnet_hiddens", _LAYERS, layers.plain() if layers else [32, 32])
+        given_by = "config.policy_type: MLPPolicy" if layers is None else "config.fcnet_hiddens"
+        translation.put_instead(layers or kind, given_by, _LAYERS, layers.plain() if layers else [32, 32])
 
 
 def _draws_actions(translation: Translation) -> bool:

@@ -227,6 +227,11 @@ class TestLearners:
         made = config_of(load_ppo(f"{keys}, num_workers: 1", run=run))
         assert (made.num_learners, made.num_gpus, made.train_batch_size) == (2, 2, 200)
 
+    def test_their_number_must_be_one(self, load_ppo: Load) -> None:
+        for value in ("-1", "many"):
+            ((_, message, _),) = problems(load_ppo, f"num_learners: {value}", run="DQN")
+            assert message.startswith("config.num_learners must be a whole number >= 0, got ")
+
 
 class TestSizesForEachLearner:
     TEXT = "num_learners: 2, minibatch_size: 64, train_batch_size_per_learner: 500"
