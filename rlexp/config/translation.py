@@ -38,6 +38,13 @@ class Translation:
             self.experiment = self.experiment.without(*key.split("."))
         return node
 
+    def take_flag(self, key: str) -> Node | None:
+        """Remove a key that is true or false, and return its node if it is true; another value is a problem."""
+        node = self.take(key)
+        if node is not None and not isinstance(node.value, bool | None):
+            self.problem(node, f"{key} must be true or false, got {shown(node.plain())}")
+        return node if node is not None and node.value is True else None
+
     def put(self, key: str, value: Any, at: Node) -> None:
         """Set the key at a dotted path to plain data or a node, at the place of ``at``; missing mappings are made."""
         node = value if isinstance(value, Node) else node_of(value, at)

@@ -19,7 +19,7 @@ from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
-from rlexp.config.rllib.names import absent_keys, old_groups, renamed_keys
+from rlexp.config.rllib.names import absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError
@@ -185,7 +185,8 @@ def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]
 
 def _unknown_metric(path: KeyPath, experiment: Node, run: str) -> Finding:
     name = str(path[-1])
-    known = {*key_table(run), *renamed_keys(run), *(absent.path for absent in absent_keys(run))}
+    absent = (absent.path for absent in absent_keys(run))
+    known = {*key_table(run), *renamed_keys(run), *computed_keys(), *absent}
     is_key = ("config", name) in known
     hint = f"{name} is a key of config: move it there" if is_key else hints.for_unknown_metric(name)
     return Finding(_node(path, experiment).key_place, f"{dotted(path)} is not a metric of the results", hint)

@@ -134,8 +134,8 @@ def noise_schedule(translation: Translation) -> None:
 
 def _first_td3(translation: Translation) -> None:
     """Read ``use_gaussian_noise``, with which RLlib first had TD3: its noise on actions was a part of their range."""
-    node, scale = translation.take(_FIRST_TD3), translation.value("config.exploration_ou_noise_scale")
-    if node is None or not node.value:
+    node, scale = translation.take_flag(_FIRST_TD3), translation.value("config.exploration_ou_noise_scale")
+    if node is None:
         return
     part = scale if isinstance(scale, int | float) else key_table(translation.run)[_OU_SCALE].default
     keys = {"smooth_target_policy": True, "exploration_noise_type": "gaussian", "exploration_gaussian_sigma": 2 * part}

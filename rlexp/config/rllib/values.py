@@ -150,8 +150,8 @@ def _automatic(translation: Translation) -> None:
 def _state_preprocessor(translation: Translation) -> None:
     """Read RLlib's network before the layers of policy and critics, which images always have."""
     key, hiddens = "config.use_state_preprocessor", "config.model.fcnet_hiddens"
-    node = translation.take(key) if ("config", "twin_q") in key_table(translation.run) else None
-    if node is None or not node.value:
+    node = translation.take_flag(key) if ("config", "twin_q") in key_table(translation.run) else None
+    if node is None:
         return
     if shows_images(translation):
         translation.notice(node, f"{key} has no effect here: the convolutions of config.model see images in any case")

@@ -118,6 +118,12 @@ def test_a_state_preprocessor_is_a_torso() -> None:
     assert config_of(images).model.fcnet_hiddens == ()
 
 
+@pytest.mark.parametrize("key", ["use_gaussian_noise", "use_state_preprocessor"])
+def test_a_flag_is_true_or_false(key: str) -> None:
+    ((_, message, _),) = problems(planned, f"p: {{run: DDPG, env: Pendulum-v1, config: {{{key}: maybe}}}}\n")
+    assert message == f"config.{key} must be true or false, got the string 'maybe'"
+
+
 def test_exploration_config_of_late_ddpg_is_flat_keys() -> None:
     plan = plan_of("DDPG", LATE)
     config = config_of(plan)
