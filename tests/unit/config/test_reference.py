@@ -240,6 +240,7 @@ def test_every_key_has_a_behaviour_test() -> None:
         ("model.dim", ["config.model.dim"]),
         ("num_env_runners", ["config.num_workers"]),
         ("gpu", ["config.num_gpus"]),
+        ("num_learner_workers", ["config.num_learners"]),
         ("exploration_config.final_epsilon", ["config.exploration_final_eps"]),
         ("nothing", []),
     ],
