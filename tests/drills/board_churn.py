@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tests.drills.boards import kill_all
 from tests.drills.endurance import follow
 from tests.drills.runs import checkpoints_of, rows_of
 from tests.drills.scene import Command, Scene, check, drill, own_bytes
+from tests.lab.brokers import Mosquitto, RabbitMQ, running_queue
 
 SEED = 12
 CHURN_S, EVERY_S = 600.0, 6.0
@@ -213,7 +215,27 @@ class Ends:
 @drill(127, "board-ends-killed", pace="long")
 def ends_killed(scene: Scene) -> str:
     """For ten minutes (DRILL_MINUTES) actors and trainers of APPO are killed at random: no step is learned twice."""
+    return kill_ends(scene)
+
+
+@drill(128, "board-ends-killed-rabbitmq", pace="long")
+def ends_killed_rabbitmq(scene: Scene) -> str:
+    """The same, with fragments over RabbitMQ."""
+    with running_queue(RabbitMQ()) as server:
+        return kill_ends(scene, ("--queue", server.url))
+
+
+@drill(129, "board-ends-killed-mqtt", pace="long")
+def ends_killed_mqtt(scene: Scene) -> str:
+    """The same, with fragments over MQTT."""
+    with running_queue(Mosquitto()) as server:
+        return kill_ends(scene, ("--queue", server.url))
+
+
+def kill_ends(scene: Scene, queue: Sequence[str] = ()) -> str:
+    """Kill actors and trainers of a board, whose fragments go over a queue; judge what was learned."""
     with board_scene(scene) as board:
+        board.queue = queue
         board.step_s, board.experiment = 0.025, APPO_EXPERIMENT
         board.keys |= {"recovery_period_s": 2}
         actors, client = [board.join(), board.join()], board.submit()

@@ -96,6 +96,8 @@ class BoardScene:
         """Words before the command of the next process: where it runs."""
         self.url = server.url
         """What the next process is given."""
+        self.queue: Sequence[str] = ()
+        """The words that name the queue to each actor, and to a trainer of submitted tasks; none: Redis has it."""
         self.keys: dict[str, object] = {"actors": 2, "min_actors": 1, "beat_s": 0.5, "lease_s": LEASE_S}
         self.keys |= {"weights_period_s": 0.5, "recovery_period_s": 1}
 
@@ -113,12 +115,12 @@ class BoardScene:
 
     def join(self, *words: object, variables: Mapping[str, str] | None = None) -> Command:
         """Start an actor."""
-        return self._start(("join", self.url, "--allow-env", self.env, "--json", *words), variables)
+        return self._start(("join", self.url, "--allow-env", self.env, "--json", *self.queue, *words), variables)
 
     def train(self, name: str) -> Command:
         """Start a trainer that waits for one submitted task; its runs are in the folder ``name``."""
         words = ("join", self.url, "--as", "trainer", "--once", "--out", self.scene.folder / name)
-        return self._start((*words, "--allow-env", self.env, "--json"))
+        return self._start((*words, "--allow-env", self.env, "--json", *self.queue))
 
     def submit(self) -> Command:
         """Submit the experiment."""
