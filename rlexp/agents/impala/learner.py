@@ -111,4 +111,5 @@ class IMPALALearner(PolicyGradientLearner):
     def figures(self, columns: Columns, passed: ForwardPass, weights: Tensor) -> Mapping[str, Tensor]:
         """Return how far the learned policy is from its reference."""
         assert passed.reference is not None
-        return {"kl": (weights * passed.distribution.kl_from(passed.reference)).sum()}
+        kl = passed.distribution.kl_from(passed.reference)
+        return {"kl": (weights * kl).where(weights > 0, 0.0).sum()}  # that of a row that is no step may be infinite
