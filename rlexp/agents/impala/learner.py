@@ -112,4 +112,4 @@ class IMPALALearner(PolicyGradientLearner):
         """Return how far the learned policy is from its reference."""
         assert passed.reference is not None
         kl = passed.distribution.kl_from(passed.reference)
-        return {"kl": (weights * kl).where(weights > 0, 0.0).sum()}  # that of a row that is no step may be infinite
+        return {"kl": (weights * kl).where(weights > 0, 0.0).sum()}  # rows that are not steps may have inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,8 @@ def test_a_ratio_that_overflows_is_clipped() -> None:
 @pytest.mark.parametrize("run", ["APPO", "IMPALA"])
 def test_a_row_that_is_no_step_may_be_improbable(run: str) -> None:
     """Its action was not drawn from its policy; the ratio of two densities there may overflow."""
-    agent = make_agent(run, "Pendulum-v1", **({"target_update_frequency": 100} if run == "APPO" else {}))
+    keys: dict[str, Any] = {"target_update_frequency": 100} if run == "APPO" else {}
+    agent = make_agent(run, "Pendulum-v1", **keys)
     batch = updates_of(agent, 1)[0].batch
     no_steps = np.flatnonzero(~batch[IS_STEP])
     batch[ACTIONS][no_steps, 0] = np.resize([1e6, -1e6], len(no_steps))
