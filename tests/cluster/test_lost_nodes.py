@@ -70,7 +70,7 @@ def processes_of_trials(cluster: TestCluster) -> list[str]:
 
 WORKER = "ray::RolloutWorker"
 TRIAL, GATHERER = "Trainable", "ray::Gatherer"
-ROWS_WITHOUT = 8
+ROWS_AFTER = 8
 """Rows, each of at least a second, that are written before Ray knows that the node is dead, and as many afterwards."""
 ALIVE = """
 import ray
@@ -93,13 +93,14 @@ def test_workers_come_back_with_a_node(storage: str, tmp_path: Path) -> None:
         assert gatherers == [int(storage == "actors")] * len(with_workers)
         fill = rows(run)[-1]["info"]["replay_fill"]
         cluster.kill_node(lost)
-        wait_for_rows(command, run, len(rows(run)) + ROWS_WITHOUT, "without the node")
+        wait_for_rows(command, run, len(rows(run)) + ROWS_AFTER, "without the node")
         known_s = wait_until(lambda: num_alive(cluster, tmp_path) == 2, BOUND_S, "Ray to declare the node dead")
-        wait_for_rows(command, run, len(rows(run)) + ROWS_WITHOUT, "without the node, which is known to be dead")
+        wait_for_rows(command, run, len(rows(run)) + ROWS_AFTER, "without the node, which is known to be dead")
         assert rows(run)[-1]["info"]["replay_fill"] >= fill, "rows of replay are lost"
         added = cluster.add_node()
         took_s = wait_until(lambda: count_processes(cluster, added, WORKER), BOUND_S, "workers in the new node")
-        wait_for_rows(command, run, len(rows(run)) + 3, "with the new node")
+        wait_until(lambda: count_processes(cluster, added, WORKER) == 3, BOUND_S, "all workers in the new node")
+        wait_for_rows(command, run, len(rows(run)) + ROWS_AFTER, "with the new node, by which each has delivered")
         gap_s = longest_gap(rows(run))
         print(f"bar 8, {storage}: dead {known_s:.0f} s later, back after {took_s:.1f} s, longest gap {gap_s:.1f} s")
         command.signal(signal.SIGINT)

@@ -277,14 +277,16 @@ def test_killed_sweep_is_resumed(tmp_path: Path) -> None:
                 ended.append(event["trial"])
             if len(ended) == 3:
                 process.kill()  # more may end before it is dead
-    before = {trial: (path / trial / "result.json").read_text() for trial in ended}
+    before = {file.parent.name: file.read_text() for file in path.glob("*/result.json")}
     done = rlexp("resume", path, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     begun = [event["trial"] for event in events if event["event"] == "trial_start"]
-    assert len(begun) == 8 - len(ended)
-    assert not set(begun) & set(ended)
-    assert before == {trial: (path / trial / "result.json").read_text() for trial in ended}
+    over = {trial: rows for trial, rows in before.items() if trial not in begun}
+    assert set(ended) <= over.keys()
+    assert len(over) <= len(ended) + 2  # as many as ran at the same time
+    assert len(begun) == 8 - len(over)
+    assert over == {trial: (path / trial / "result.json").read_text() for trial in over}
     saved = json.loads((path / "sweep.json").read_text())
     assert sorted(each["point"]["env_config.pay"] for each in saved["configurations"]) == sorted(PAYS)
     assert {each["status"] for each in saved["configurations"]} == {"TERMINATED", "PRUNED"}
