@@ -19,7 +19,7 @@ from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
-from rlexp.config.rllib.names import absent_keys, computed_keys, old_groups, renamed_keys
+from rlexp.config.rllib.names import old_groups, old_keys
 from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError
@@ -45,9 +45,8 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
     made = _validated(name, experiment, run)
     if isinstance(made, Experiment):
         return made, ()
-    unknown = {
-        detail["loc"][:-1] for detail in made if detail["loc"][-1:] == (_KEY_MARK,)
-    }  # their values do not matter
+    # The value of an unknown key does not matter.
+    unknown = {detail["loc"][:-1] for detail in made if detail["loc"][-1:] == (_KEY_MARK,)}
     details = (detail for detail in _first_of_lists(made) if detail["loc"] not in unknown)
     found = [finding for detail in details for finding in _findings(detail, experiment, run)]
     return None, tuple(dict.fromkeys((*found, *_right_part(name, experiment, run).conflicts)))
@@ -185,9 +184,7 @@ def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]
 
 def _unknown_metric(path: KeyPath, experiment: Node, run: str) -> Finding:
     name = str(path[-1])
-    absent = (absent.path for absent in absent_keys(run))
-    known = {*key_table(run), *renamed_keys(run), *computed_keys(), *absent}
-    is_key = ("config", name) in known
+    is_key = ("config", name) in key_table(run) or ("config", name) in old_keys(run)
     hint = f"{name} is a key of config: move it there" if is_key else hints.for_unknown_metric(name)
     return Finding(_node(path, experiment).key_place, f"{dotted(path)} is not a metric of the results", hint)
 

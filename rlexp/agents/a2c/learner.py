@@ -79,6 +79,12 @@ class Credit:
     """1 for a row that is learned, else 0 ``[B]``; None: all are."""
 
 
+def weighted(numbers: Tensor, weights: Tensor) -> Tensor:
+    """Return ``numbers [B, ...]`` times ``weights [B]``; 0 if a weight is 0, as such a row may have any number."""
+    weights = weights.reshape(-1, *[1] * (numbers.dim() - 1))
+    return (weights * numbers).where(weights > 0, 0.0)
+
+
 class PolicyGradientLearner:
     """A TrainBatchLearner; owns the network and Adam; used by one thread at a time."""
 
@@ -195,9 +201,10 @@ class PolicyGradientLearner:
         if entropy_coeff:
             of_inputs -= entropy_coeff * distribution.entropy_gradient()
         errors = values - credit.targets
-        self._network.backward(weights.unsqueeze(1) * of_inputs, (weights * self._config.vf_loss_coeff) * errors)
+        of_inputs, of_values = weighted(of_inputs, weights), (weights * self._config.vf_loss_coeff) * errors
+        self._network.backward(of_inputs, of_values)
         entropies = distribution.entropy()
-        policy_loss, vf_loss = (weights * losses).sum(), 0.5 * (weights * errors.square()).sum()
+        policy_loss, vf_loss = weighted(losses, weights).sum(), 0.5 * (weights * errors.square()).sum()
         bonus = entropy_coeff * (weights * entropies).sum()
         return {
             "total_loss": policy_loss + self._config.vf_loss_coeff * vf_loss - bonus,

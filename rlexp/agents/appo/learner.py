@@ -23,7 +23,7 @@ from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of
 from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.folds import IS_STEP, LOGP
+from rlexp.rollout.folds import LOGP
 from rlexp.sample_batch import OBS, Array, SampleBatch
 
 LARGEST_LOG_CORRECTION: Final = math.log(2.0)
@@ -95,7 +95,6 @@ class APPOLearner(IMPALALearner):
         old_logp = passed.reference_logp
         if self._clips is not None:
             old_logp = torch.maximum(old_logp, columns[LOGP] - LARGEST_LOG_CORRECTION)
-            old_logp = torch.where(columns[IS_STEP], old_logp, passed.logp)  # what follows no step may be improbable
         losses, of_logp, _ = surrogate_losses(passed.logp, old_logp, advantages, self._surrogate.clip_param)
         of_inputs = of_logp.unsqueeze(1) * passed.distribution.log_prob_gradient(passed.taken)
         if self._kl_coeff:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from rlexp.agents.a2c.learner import Columns, Credit, ForwardPass, PolicyGradientConfig, PolicyGradientLearner
+from rlexp.agents.a2c.learner import Columns, Credit, ForwardPass, PolicyGradientConfig, PolicyGradientLearner, weighted
 from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.models.action_distributions import Actions
 from rlexp.models.network_config import ActorCriticConfig
@@ -111,5 +111,4 @@ class IMPALALearner(PolicyGradientLearner):
     def figures(self, columns: Columns, passed: ForwardPass, weights: Tensor) -> Mapping[str, Tensor]:
         """Return how far the learned policy is from its reference."""
         assert passed.reference is not None
-        kl = passed.distribution.kl_from(passed.reference)
-        return {"kl": (weights * kl).where(weights > 0, 0.0).sum()}  # rows that are not steps may have inf
+        return {"kl": weighted(passed.distribution.kl_from(passed.reference), weights).sum()}

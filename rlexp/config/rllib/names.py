@@ -132,10 +132,15 @@ def current_path(path: KeyName, run: str) -> KeyName:
 
 
 @cache
+def old_keys(run: str) -> frozenset[KeyName]:
+    """Return the keys in RLlib's spelling, with those that rlexp lacks."""
+    return frozenset((*renamed_keys(run), *computed_keys(), *(absent.path for absent in absent_keys(run))))
+
+
+@cache
 def old_keys_beside_config(run: str) -> frozenset[str]:
-    """Return the keys in RLlib's spelling that are beside ``config``."""
-    paths = (*renamed_keys(run), *computed_keys(), *(absent.path for absent in absent_keys(run)))
-    return frozenset(path[0] for path in paths) - {"config"}
+    """Return the ``old_keys`` that are beside ``config``."""
+    return frozenset(path[0] for path in old_keys(run)) - {"config"}
 
 
 def use_current_names(translation: Translation) -> None:

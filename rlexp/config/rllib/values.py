@@ -149,14 +149,14 @@ def _automatic(translation: Translation) -> None:
 
 def _state_preprocessor(translation: Translation) -> None:
     """Read RLlib's network before the layers of policy and critics, which images always have."""
-    key, hiddens = "config.use_state_preprocessor", "config.model.fcnet_hiddens"
+    key = "config.use_state_preprocessor"
     node = translation.take_flag(key) if ("config", "twin_q") in key_table(translation.run) else None
     if node is None:
         return
     if shows_images(translation):
         translation.notice(node, f"{key} has no effect here: the convolutions of config.model see images in any case")
     else:
-        translation.put_instead(node, key, hiddens, [256, 256])
+        translation.put_instead(node, key, _LAYERS, [256, 256])
 
 
 def _common_rate(translation: Translation) -> None:

@@ -48,12 +48,13 @@ def test_bullet_envs_play() -> None:
 def test_bullet_s_cart_poles_of_a_process_do_not_disturb_each_other() -> None:
     pytest.importorskip("pybullet_envs_gymnasium")
     alone, (one, other) = make_env(CART_POLE), (make_env(CART_POLE) for _ in range(2))
-    shown = [[env.reset(seed=seed)[0] for env, seed in ((alone, 3), (one, 3), (other, 4))]]
+    for env, seed in ((alone, 3), (one, 3), (other, 4)):
+        env.reset(seed=seed)
     alone_then = [alone.step(np.array([5.0], np.float32))[0] for _ in range(9)]
     for expected in alone_then:
         np.testing.assert_array_equal(one.step(np.array([5.0], np.float32))[0], expected)
         assert not np.array_equal(other.step(np.array([-5.0], np.float32))[0], expected)
-    assert shown[0][0][0] < alone_then[-1][0] < 0 or alone_then[-1][3] > 0.5  # a force to the right moves the cart so
+    assert alone_then[-1][3] > 0.5  # a force to the right moves the cart so
 
 
 pytest.importorskip("Box2D")
