@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (82, 10_840),
+    "agents": (82, 10_850),
     "api": (7, 1_410),
     "board": (42, 9_230),
     "cluster": (22, 4_220),

@@ -1,6 +1,6 @@
 """Several learners that act as one: each computes the gradient of a part of each minibatch.
 
-The agent has the ``LearnerGroup``. It replaces a learner that dies.
+The agent has the ``LearnerGroup``. It replaces a learner that dies or hangs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ MOST_REPLACEMENTS = 3
 
 
 @dataclass
-class _LearnersDiedError(Exception):
-    """Raised if some learners died while others hold: they can be replaced."""
+class _LearnersLostError(Exception):
+    """Raised if some learners died or hang while others hold: they can be replaced."""
 
     errors: Mapping[Actor[LearnerProcess], Exception]
+    silent: Sequence[Actor[LearnerProcess]]
+    """Those that hang."""
 
 
 def _report_nothing(event: str) -> None:
@@ -49,9 +51,9 @@ class LearnerGroup:
 
     Every learner has the whole train batch, draws the same minibatches, and takes its part of each. They sum their
     gradients and do the same step of Adam, so they stay equal bit by bit. Weights, state and stats come from the first
-    one. If one dies, the others return to the state before the train batch, a new one gets that state from the first
-    of them, and all learn on the batch again. If one hangs or fails, or all die, all of them are ended. The first cause
-    is raised, now and in every later call.
+    one. If one dies or hangs, the others return to the state before the train batch, a new one gets that state from the
+    first of them, and all learn on the batch again. If one fails, or none is left, all of them are ended. The first
+    cause is raised, now and in every later call.
     """
 
     def __init__(
@@ -79,8 +81,8 @@ class LearnerGroup:
             raise ValueError("several learners need processes of their own")
         try:
             self._connect()
-        except _LearnersDiedError as died:  # none has learned anything yet
-            self._end(died.errors, [])
+        except _LearnersLostError as lost:  # none has learned anything yet
+            self._end(lost.errors, lost.silent)
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         self._num_steps_sampled = num_steps_sampled
@@ -125,31 +127,31 @@ class LearnerGroup:
         for _ in range(MOST_REPLACEMENTS):
             try:
                 return ask()
-            except _LearnersDiedError as died:
-                lost = died.errors
-            try:
+            except _LearnersLostError as lost:
                 self._replace(lost, unfinished)
-            except _LearnersDiedError as died:
-                self._end(died.errors, [])
         try:
             return ask()
-        except _LearnersDiedError as died:
-            self._end(died.errors, [])
+        except _LearnersLostError as lost:
+            self._end(lost.errors, lost.silent)
 
-    def _replace(self, errors: Mapping[Actor[LearnerProcess], Exception], unfinished: int) -> None:
-        """Place new learners for those that died; all continue from the state that the others hold."""
-        dead = [learner for learner, error in errors.items() if isinstance(_raised(error), ActorLostError)]
-        others = [learner for learner in self._learners if learner not in dead]
-        state = self._ask(others, ANSWER_TIMEOUT_S, LearnerProcess.leave, unfinished)[0]
-        for learner in dead:
-            self._pool.remove(learner)
-            self._lane.forget(learner)
-            rank = self._learners.index(learner)
-            self._learners[rank] = self._placed(rank)
-        self._connect()
-        self.num_updates = self._load(state)
-        for learner in dead:
-            self._report(f"{_name(learner)} died; another one has replaced it, with the state of the others")
+    def _replace(self, lost: _LearnersLostError, unfinished: int) -> None:
+        """Place new learners for those that are lost; all continue from the state that the others hold."""
+        died = [learner for learner, error in lost.errors.items() if isinstance(_raised(error), ActorLostError)]
+        gone = {**dict.fromkeys(died, "died"), **dict.fromkeys(lost.silent, "hung")}
+        others = [learner for learner in self._learners if learner not in gone]
+        try:
+            state = self._ask(others, ANSWER_TIMEOUT_S, LearnerProcess.leave, unfinished)[0]
+            for learner in gone:
+                self._pool.remove(learner)
+                self._lane.forget(learner)
+                rank = self._learners.index(learner)
+                self._learners[rank] = self._placed(rank)
+            self._connect()
+            self.num_updates = self._load(state)
+        except _LearnersLostError as again:
+            self._end(again.errors, again.silent)
+        for learner, what in gone.items():
+            self._report(f"{_name(learner)} {what}; another one has replaced it, with the state of the others")
 
     def _connect(self) -> None:
         are_together = len(set(self._ask_all(START_TIMEOUT_S, LearnerProcess.node_id))) == 1
@@ -169,7 +171,7 @@ class LearnerGroup:
         method: Callable[Concatenate[LearnerProcess, ...], R],
         *args: object,
     ) -> list[R]:
-        """Return the results of each learner's ``method``; end the group if one fails or is late."""
+        """Return the results of each learner's ``method``; raises if one fails, dies or is late."""
         if self._failure is not None:
             raise self._failure
         for learner in learners:
@@ -187,17 +189,24 @@ class LearnerGroup:
             if errors:
                 deadline = min(deadline, time.monotonic() + _patience_s(errors.values()))
         if len(answers) < len(learners):
-            if len(answers) + len(errors) == len(learners) and self._can_replace(errors):
-                raise _LearnersDiedError(errors)
-            self._end(errors, [each for each in learners if each not in answers and each not in errors])
+            silent = [each for each in learners if each not in answers and each not in errors]
+            if self._can_replace(errors, silent):
+                raise _LearnersLostError(errors, silent)
+            self._end(errors, silent)
         return [answers[learner] for learner in learners]
 
-    def _can_replace(self, errors: Mapping[Actor[LearnerProcess], Exception]) -> bool:
-        """Return whether some learners died, and all other errors are that these were lost."""
+    def _can_replace(
+        self, errors: Mapping[Actor[LearnerProcess], Exception], silent: Sequence[Actor[LearnerProcess]]
+    ) -> bool:
+        """Return whether some learners died or hang, and all other errors are that these were lost.
+
+        A learner that cannot connect to the others would not be reached by another one either.
+        """
         raised = [_raised(error) for error in errors.values()]
-        num_dead = sum(isinstance(error, ActorLostError) for error in raised)
+        num_lost = len(silent) + sum(isinstance(error, ActorLostError) for error in raised)
         is_cause = all(isinstance(error, ActorLostError | PeerLostError) for error in raised)
-        return is_cause and 0 < num_dead < len(self._learners)
+        is_reached = not any(isinstance(error, PeerUnreachedError) for error in raised)
+        return is_cause and is_reached and 0 < num_lost < len(self._learners)
 
     def _end(
         self, errors: Mapping[Actor[LearnerProcess], Exception], silent: Sequence[Actor[LearnerProcess]]

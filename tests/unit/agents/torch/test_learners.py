@@ -143,14 +143,29 @@ def test_learners_of_which_all_die_end_the_trial_with_the_cause() -> None:
         assert_ended(group, failure.value, started_s)
 
 
-def test_a_learner_that_hangs_ends_all_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_learner_that_hangs_is_replaced_and_nothing_else_changes(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "GRACE_S", 1.0)
-    with running(replace(learner_spec(num_sgd_iter=ENDLESS), peer_timeout_s=1.0)) as group:
+    reports: list[str] = []
+    spec = replace(learner_spec(), peer_timeout_s=5.0)
+    with running(spec) as undisturbed, running(spec, reports.append) as group:
+        expected = undisturbed.learner.learn_on_batch(BATCH).stats
+        os.kill(group.pids[rank], signal.SIGSTOP)
+        found = group.learner.learn_on_batch(BATCH).stats
+        assert reports == [f"learner {rank} hung; another one has replaced it, with the state of the others"]
+        assert not psutil.pid_exists(group.pids[rank])
+        assert found == expected
+        assert group.states() == undisturbed.states()
+
+
+def test_learners_that_all_hang_end_the_trial_and_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "ANSWER_TIMEOUT_S", 1.0)
+    with running(learner_spec()) as group:
         started_s = time.monotonic()
-        timer = group.signal_while_learning(0, signal.SIGSTOP)
+        for pid in group.pids:
+            os.kill(pid, signal.SIGSTOP)
         with pytest.raises(TrialError) as failure:
-            group.learner.learn_on_batch(BATCH)
-        timer.join()
+            group.learner.load_state_dict({})
         assert failure.value.message == "learner 0 hangs: it did not answer in time"
         assert_ended(group, failure.value, started_s)
 
