@@ -154,15 +154,32 @@ corpus: install
 bench: install
 	@for name in $(BENCHMARKS); do echo "$$name"; $(BIN)/python benchmarks/$$name.py || exit; done
 
-# The libraries that replay and PPO are compared with. None may change a version that the tests ran with: tianshou wants an
-# older pandas, but does without, so it comes without its requirements and they are named here.
+# The libraries that replay, PPO and DQN are compared with. None may change a version that the tests ran with: tianshou
+# wants an older pandas, but does without, so it comes without its requirements and they are named here.
 PEERS := cpprb torchrl "deepdiff h5py matplotlib numba overrides pettingzoo sensai-utils tqdm" "--no-deps tianshou>=2" stable-baselines3
 
-bench-peers: install
+# Those that need older versions, or many packages, have an environment each, .venv-NAME. It sees the packages of .venv
+# behind its own, so torch is there once.
+PEERS_WITH_OWN := sbx sample-factory cleanrl rllib-new
+PACKAGES_sbx := sbx-rl
+PACKAGES_sample-factory := sample-factory==2.1.1
+PACKAGES_cleanrl := gymnasium==0.29.1 numpy<2 tyro
+PACKAGES_rllib-new := ray[rllib]==$(shell sed -n 's/^ray==//p' constraints.txt)
+
+bench-peers: install $(PEERS_WITH_OWN:%=.venv-%/.installed)
 	@for peer in $(PEERS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $$peer \
 			|| echo "could not be installed, so it is left out: $$peer"; \
 	done
 
+.venv-%/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv --clear $(@D)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> $$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_shared.pth
+	grep '^torch==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt \
+		$(foreach package,$(PACKAGES_$*),'$(package)') || echo "could not be installed, so it is left out: $*"
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(S3) $(DOCS) docs/reference site dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(S3) $(DOCS) $(PEERS_WITH_OWN:%=.venv-%) docs/reference site dist .mypy_cache .pytest_cache .ruff_cache

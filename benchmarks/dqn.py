@@ -2,13 +2,15 @@
 
 pendulum: experiments/pendulum-dqn.yaml beside simple_distributed_rl (SRL): batches of 32 by priority from 5 000 rows,
 two layers of 64, double Q-learning, an update for every two steps. cartpole: what the RL Baselines3 Zoo has for
-CartPole-v1 beside Stable-Baselines3: two layers of 256, uniform batches of 64, and 128 updates after every 256 steps.
-Both programs of a task do as many env steps for an update, with the same network, in one process with one thread; their
-start and the first WARM_UP updates do not count. They take turns. rlexp's is the agent of a run, without Ray.
+CartPole-v1 beside Stable-Baselines3, SBX, Tianshou and TorchRL: two layers of 256, uniform batches of 64, and 128
+updates after every 256 steps. All programs of a task do as many env steps for an update, with the same network, in one
+process with one thread; their start, what they compile and the first WARM_UP updates do not count. They take turns.
+rlexp's is the agent of a run, without Ray. A peer that is not installed is left out.
 
-SRL is no package: `git clone https://github.com/pocokhc/simple_distributed_rl`, and give its folder in PYTHONPATH.
+`make bench-peers` installs all but SRL, which is no package: `git clone
+https://github.com/pocokhc/simple_distributed_rl`, and give its folder in PYTHONPATH.
 
-    python benchmarks/dqn.py [--tasks cartpole pendulum] [--repeats 5] [--sb3 PYTHON] [--srl PYTHON] [--json]
+    python benchmarks/dqn.py [--tasks cartpole pendulum] [--repeats 5] [--PEER PYTHON] [--json]
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import Column, Table, conditions, in_turns, median_of, options
-from benchmarks.ppo_programs import USERS_ENVIRONMENT, experiment_of
-from benchmarks.processes import in_own_process, run_command, unwind_on_sigterm
+from benchmarks.ppo_programs import experiment_of
+from benchmarks.processes import PEERS_ENVIRONMENT, add_peer_options, in_own_process, run_command, unwind_on_sigterm
 from benchmarks.sb3_dqn import TASKS as SB3_TASKS
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
@@ -47,6 +49,9 @@ ZOO = {
     "target_network_update_freq": 10,
     "sample_batch_size": 256,
     "training_intensity": 32,
+    "schedule_max_timesteps": 2000,  # the first updates; then all programs have the last epsilon
+    "exploration_fraction": 1.0,
+    "exploration_final_eps": 0.04,
     "timesteps_per_iteration": 1000,
     "min_iter_time_s": 0,
     "grad_norm_clipping": 10,
@@ -74,15 +79,16 @@ class Task:
     env: str
     config: Mapping[str, Any] | None
     """rlexp's keys; None: those of PENDULUM."""
-    peer: str
-    package: str
+    peers: Sequence[str]
     settings: Mapping[str, Any]
-    """The peer's."""
+    """The peers'."""
 
 
+MODULES = {"sb3": "stable_baselines3", "sbx": "sbx", "tianshou": "tianshou", "torchrl": "torchrl", "srl": "srl"}
+"""What the Python of each peer can import."""
 TASKS = (
-    Task("cartpole", "CartPole-v1", ZOO, "sb3", "stable_baselines3", SB3_TASKS["cartpole"].settings),
-    Task("pendulum", "Pendulum-v1", None, "srl", "srl", OF_SRL),
+    Task("cartpole", "CartPole-v1", ZOO, ["sb3", "sbx", "tianshou", "torchrl"], SB3_TASKS["cartpole"].settings),
+    Task("pendulum", "Pendulum-v1", None, ["srl"], OF_SRL),
 )
 
 
@@ -107,23 +113,24 @@ def train_rlexp(env: str, keys: Mapping[str, Any] | None) -> Figures:
     return figures
 
 
-def measure_peer(task: Task, python: str) -> Figures:
-    """Return the speed of the peer of ``task``, which ``python`` has."""
+def measure_peer(task: Task, peer: str, python: str) -> Figures:
+    """Return the speed of a peer, which ``python`` has, at ``task``."""
     words = {"env": task.env, "warm_up": WARM_UP, "updates": UPDATES, "settings": dict(task.settings)}
-    command = [python, "-W", "ignore", str(PEERS), task.peer, json.dumps(words)]
-    trained = run_command(command, TIMEOUT_S, USERS_ENVIRONMENT | {"OMP_NUM_THREADS": "1"})[0].fields
+    command = [python, "-W", "ignore", str(PEERS), peer, json.dumps(words)]
+    trained = run_command(command, TIMEOUT_S, PEERS_ENVIRONMENT)[0].fields
     return _figures(trained["updates"], trained["seconds"], trained["cpu_s"])
 
 
-def compare(task: Task, python: str, repeats: int, table: Table) -> None:
+def compare(task: Task, pythons: Mapping[str, str], repeats: int, table: Table) -> None:
     """Add a line for each program of ``task``: the medians, and rlexp's divided by them."""
     turns: dict[str, Callable[[], Figures]] = {
         "rlexp": partial(in_own_process, TIMEOUT_S, train_rlexp, task.env, task.config)
     }
-    if _is_installed(python, task.package):
-        turns[task.peer] = partial(measure_peer, task, python)
-    else:
-        print(f"{task.package} is not installed, left out", file=sys.stderr)
+    for peer in task.peers:
+        if _is_installed(pythons[peer], MODULES[peer]):
+            turns[peer] = partial(measure_peer, task, peer, pythons[peer])
+        else:
+            print(f"{peer} is not installed, left out", file=sys.stderr)
     measured = in_turns(turns, repeats)
     medians = {
         name: {key: median_of([run[key] for run in runs]) or 0.0 for key in runs[0]} for name, runs in measured.items()
@@ -146,15 +153,14 @@ def main() -> None:
     parser = options(__doc__, repeats=5)
     names = [task.name for task in TASKS]
     parser.add_argument("--tasks", nargs="*", choices=names, default=names, help="what is trained")
-    for peer in ("sb3", "srl"):
-        parser.add_argument(f"--{peer}", default=sys.executable, metavar="PYTHON", help=f"a Python that has {peer}")
+    add_peer_options(parser, MODULES)
     args = parser.parse_args()
     unwind_on_sigterm()
     print(conditions(), file=sys.stderr)
     table = Table(COLUMNS, args.json)
     for task in TASKS:
         if task.name in args.tasks:
-            compare(task, getattr(args, task.peer), args.repeats, table)
+            compare(task, vars(args), args.repeats, table)
 
 
 if __name__ == "__main__":

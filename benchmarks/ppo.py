@@ -1,14 +1,18 @@
-"""PPO against Stable-Baselines3 and RLlib: seconds and env steps to a reward, steps/s, env steps per CPU second.
+"""PPO, APPO and PQN beside other libraries: seconds and env steps to a reward, steps/s, env steps per CPU second.
 
 Each line is one run of one program: `rlexp run` as a user starts it; the agent of the same file alone in one process,
-without Ray, which is like for like with Stable-Baselines3; and the peer. "goal s", "train s" and steps/s are those of
-training, without the start of Python, Ray and workers. "command s" and "CPU s" are those of the whole command with all
-its processes. rlexp and Stable-Baselines3 compute with one thread each. After the seeds of a task come the medians; a
-seed that never reached the goal counts there as slower than any other. The ratios come last. A peer may need a separate
-environment: `pip install stable-baselines3`; `pip install "ray[rllib]==2.6.3"` with the older packages that it needs.
+without Ray, which is like for like with Stable-Baselines3; and the peers. "goal s", "train s" and steps/s are those of
+training, without the start of Python, Ray and workers, and without what jax and numba compile. "command s" and "CPU s"
+are those of the whole command with all its processes. Each process computes with one thread, on the CPU. After the
+seeds of a task come the medians; a seed that never reached the goal counts there as slower than any other. The ratios
+come last. A peer that is not installed is left out.
 
-    python benchmarks/ppo.py [--tasks cartpole pendulum] [--seeds 0 1 2 3 4] [--sb3 PYTHON] [--rllib PYTHON]
-        [--published FILE] [--json]
+`make bench-peers` installs the peers, but for two. CleanRL is files: `git clone https://github.com/vwxyzjn/cleanrl`,
+and give its folder `cleanrl` in --cleanrl-files; its Gymnasium is 0.29, and later ones change when it counts. RLlib's
+old API stack is `pip install "ray[rllib]==2.6.3"` with the older packages that it needs, in an environment of its own.
+
+    python benchmarks/ppo.py [--tasks cartpole pendulum appo pong pqn defaults] [--seeds 0 1 2 3 4] [--PEER PYTHON]
+        [--cleanrl-files DIR] [--published FILE] [--json]
 """
 
 from __future__ import annotations
@@ -23,15 +27,14 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, median_of, options
 from benchmarks.ppo_programs import Figures, experiment_of, measure_agent, measure_command, measure_peer
-from benchmarks.ppo_tasks import TASKS, Task, published
-from benchmarks.processes import installed_version, unwind_on_sigterm
+from benchmarks.ppo_tasks import CLEANRL, PACKAGES, RLLIB, TASKS, Task, published
+from benchmarks.processes import add_peer_options, found_peers, unwind_on_sigterm
 
-COMMAND, AGENT, SB3, RLLIB = "rlexp run", "rlexp alone", "SB3", "RLlib"
-PACKAGES = {SB3: "stable-baselines3", RLLIB: "ray"}
+COMMAND, AGENT = "rlexp run", "rlexp alone"
 
 COLUMNS = (
     Column("task", "task", 9),
-    Column("program", "program", 11),
+    Column("program", "program", 14),
     Column("seed", "seed", 6),
     Column("goal_s", "goal s", 7, ".1f"),
     Column("goal_steps", "goal steps", 10, ",.0f"),
@@ -47,8 +50,8 @@ MEASURED = [column.key for column in COLUMNS if column.key not in ("task", "prog
 COMPARED = ("goal_s", "goal_steps", "steps_per_s", "steps_per_cpu_s", "command_s")
 RATIOS = (
     Column("task", "task", 9),
-    Column("program", "program", 11),
-    Column("peer", "by", 5),
+    Column("program", "program", 14),
+    Column("peer", "by", 14),
     *(Column(column.key, column.title, 11, ".2f") for column in COLUMNS if column.key in COMPARED),
 )
 
@@ -57,21 +60,18 @@ Program = Callable[[Task, Path, int], Figures]
 Medians = Mapping[str, float | None]
 
 
-def programs_of(task: Task, file: Path, peers: Mapping[str, str]) -> dict[str, Program]:
+def programs_of(task: Task, file: Path, peers: Mapping[str, str], cleanrl: str) -> dict[str, Program]:
     """Return what trains ``task``, by name; ``peers`` has the Python of each that is installed."""
-    programs: dict[str, Program] = {}
-    for name, settings in ((SB3, task.sb3), (RLLIB, task.rllib)):
-        if settings is not None and name in peers:
-            programs[name] = partial(measure_peer, name.lower(), peers[name], settings)
+    names = [name for name in task.peers if name in peers]
+    programs: dict[str, Program] = {name: partial(measure_peer, name, peers[name], cleanrl) for name in names}
     programs[COMMAND] = measure_command
     if experiment_of(file).config.num_workers == 0:
         programs[AGENT] = measure_agent
     return programs
 
 
-def compare(task: Task, folder: Path, peers: Mapping[str, str], seeds: Sequence[int], table: Table) -> list[Line]:
+def compare(task: Task, file: Path, programs: Mapping[str, Program], seeds: Sequence[int], table: Table) -> list[Line]:
     """Add a line for each run to ``table``, then the medians; return the lines of the ratios."""
-    file = task.file(folder)
 
     def runs(name: str, program: Program) -> Callable[[], Figures]:
         """Return what measures the next seed at each call."""
@@ -85,7 +85,7 @@ def compare(task: Task, folder: Path, peers: Mapping[str, str], seeds: Sequence[
 
         return measure
 
-    turns = {name: runs(name, program) for name, program in programs_of(task, file, peers).items()}
+    turns = {name: runs(name, program) for name, program in programs.items()}
     medians = {name: medians_of(lines) for name, lines in in_turns(turns, len(seeds)).items()}
     for name, values in medians.items():
         table.add({"task": task.name, "program": name, "seed": "median", **values})
@@ -112,37 +112,31 @@ def quotient(value: float | None, divisor: float | None) -> float | None:
     return None if value is None or not divisor else value / divisor
 
 
-def found_peers(pythons: Mapping[str, str | None]) -> dict[str, str]:
-    """Return those in whose Python the peer is installed; print the versions on stderr."""
-    found = {}
-    for name, python in pythons.items():
-        version = python and installed_version(python, PACKAGES[name])
-        print(f"{name}: {f'{PACKAGES[name]} {version}' if version else 'not installed, left out'}", file=sys.stderr)
-        if python and version:
-            found[name] = python
-    return found
-
-
 def main() -> None:
     parser = options(__doc__)
     names = [task.name for task in TASKS]
     parser.add_argument("--tasks", nargs="*", choices=names, default=names, help="what is trained")
     parser.add_argument("--seeds", nargs="+", type=int, default=range(5), metavar="N", help="one run of each program")
-    about = "a Python that has Stable-Baselines3; this one unless given"
-    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON", help=about)
+    add_peer_options(parser, {name: package for name, package in PACKAGES.items() if name != RLLIB})
     about = "a Python that has RLlib 2.6.3; that of RLLIB_PYTHON in the environment unless given"
     parser.add_argument("--rllib", default=os.environ.get("RLLIB_PYTHON"), metavar="PYTHON", help=about)
+    about = "the folder of CleanRL's files; it is left out unless given"
+    parser.add_argument("--cleanrl-files", default="", metavar="DIR", help=about)
     about = "cartpole-ppo.yaml of Ray 2.5.0, to be trained too"
     parser.add_argument("--published", type=Path, metavar="FILE", help=about)
     args: argparse.Namespace = parser.parse_args()
     unwind_on_sigterm()
     print(conditions(), file=sys.stderr)
-    peers = found_peers({SB3: args.sb3, RLLIB: args.rllib})
+    peers = found_peers(args, PACKAGES)
+    if not args.cleanrl_files:
+        peers.pop(CLEANRL, None)
     table, lines = Table(COLUMNS, args.json), list[Line]()
     with TemporaryDirectory(prefix="rlexp-benchmark-") as folder:
         tasks = [task for task in TASKS if task.name in args.tasks]
         for task in [*tasks, *([published(args.published)] if args.published else [])]:
-            lines += compare(task, Path(folder), peers, args.seeds, table)
+            file = task.file(Path(folder))
+            programs = programs_of(task, file, peers, args.cleanrl_files)
+            lines += compare(task, file, programs, args.seeds, table)
     table = Table(RATIOS, args.json)
     for line in lines:
         table.add(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +11,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.cpu_meter import CpuMeter
-from benchmarks.ppo_tasks import Settings, Task
-from benchmarks.processes import in_own_process, run_command, run_experiment
+from benchmarks.ppo_tasks import Task
+from benchmarks.processes import PEERS_ENVIRONMENT, in_own_process, run_command, run_experiment
 from rlexp.agents.registry import agent_class
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import load_plan
 from rlexp.tuning.stop_condition import iteration_bounds, reached
 
-USERS_ENVIRONMENT = dict(os.environ)
-"""For peers: without what ``in_own_process`` sets for rlexp's processes."""
 PEERS = Path(__file__).with_name("ppo_peers.py")
 REWARD = "episode_reward_mean"
 STEPS = "timesteps_total"
@@ -94,7 +91,7 @@ def train_agent(file: Path, seed: int, max_s: float) -> list[Point]:
     return points
 
 
-def measure_peer(name: str, python: str, settings: Settings, task: Task, file: Path, seed: int) -> Figures:
+def measure_peer(name: str, python: str, cleanrl: str, task: Task, file: Path, seed: int) -> Figures:
     """Return the figures of the peer ``name`` of ``ppo_peers.py``, which ends where the ``stop`` of ``file`` says."""
     experiment = experiment_of(file)
     words = {
@@ -103,11 +100,12 @@ def measure_peer(name: str, python: str, settings: Settings, task: Task, file: P
         "goal": experiment.stop.get(REWARD),
         "max_steps": experiment.stop[STEPS],
         "max_s": task.max_s,
-        "settings": dict(settings),
+        "settings": dict(task.peers[name]),
+        "cleanrl": cleanrl,
     }
-    command = [python, "-W", "ignore", str(PEERS), name, json.dumps(words)]
+    command = [python, "-W", "ignore", str(PEERS), name.lower(), json.dumps(words)]
     with CpuMeter() as meter:
-        events = run_command(command, task.max_s + START_TIMEOUT_S, USERS_ENVIRONMENT)
+        events = run_command(command, task.max_s + START_TIMEOUT_S, PEERS_ENVIRONMENT)
     points = []
     for event in events[:-1]:
         row = event.fields

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,6 +24,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RLEXP = (sys.executable, "-m", "rlexp")
+PEERS_ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+"""For peers: one thread for each process, and without what ``in_own_process`` sets for rlexp's processes."""
 END_TIMEOUT_S = 30.0
 """How long a command may take to end after SIGTERM: it saves a checkpoint and ends its Ray."""
 
@@ -85,6 +92,31 @@ def run_command(command: Sequence[str], timeout_s: float, environment: Mapping[s
     if code:
         raise subprocess.CalledProcessError(code, command)
     return [*events, Event(time.monotonic() - started, {"event": "exit"})]
+
+
+def add_peer_options(parser: argparse.ArgumentParser, peers: Mapping[str, str]) -> None:
+    """Add an option for the Python of each of ``peers``, with the package that it must have."""
+    for name, package in peers.items():
+        about = f"a Python that has {package}; that of .venv-{name.lower()} unless given, if it exists, else this one"
+        parser.add_argument(f"--{name.lower()}", default=python_of(name), metavar="PYTHON", help=about)
+
+
+def python_of(peer: str) -> str:
+    """Return the Python of a peer's own environment, as `make bench-peers` makes it; this one if there is none."""
+    own = Path(__file__).parents[1] / f".venv-{peer.lower()}" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def found_peers(options: argparse.Namespace, peers: Mapping[str, str]) -> dict[str, str]:
+    """Return the Python of each that has its package; print the versions on stderr."""
+    found = {}
+    for name, package in peers.items():
+        python = getattr(options, name.lower().replace("-", "_"))
+        version = python and installed_version(python, package)
+        print(f"{name}: {f'{package} {version}' if version else 'not installed, left out'}", file=sys.stderr)
+        if python and version:
+            found[name] = python
+    return found
 
 
 def installed_version(python: str, package: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -16,15 +17,15 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import pauses, sb3_dqn
+from benchmarks import dqn, dqn_peers, pauses, ppo_peers, ppo_tasks, sb3_dqn
 from benchmarks.comparison import median_of
 from benchmarks.cpu_meter import CpuMeter
 from benchmarks.learning_table import Outcome, line_of, line_of_group, markdown, mean_of, shown
 from benchmarks.pauses import PiecesInPauses
-from benchmarks.ppo import COMMAND, RLLIB, SB3, ratios
+from benchmarks.ppo import COMMAND, ratios
 from benchmarks.ppo_programs import Point, figures_of
-from benchmarks.ppo_tasks import TASKS
-from benchmarks.processes import in_own_process, installed_version, run_command
+from benchmarks.ppo_tasks import RLLIB, SB3, TASKS
+from benchmarks.processes import add_peer_options, found_peers, in_own_process, installed_version, run_command
 from rlexp.compare.group import SettingsReader, groups_of
 from rlexp.config.load import load_plan
 
@@ -109,6 +110,41 @@ def test_run_command_that_fails_raises() -> None:
 def test_installed_version_of_another_python() -> None:
     assert installed_version(sys.executable, "pytest") == pytest.__version__
     assert installed_version(sys.executable, "no-such-package") is None
+
+
+def test_peers_are_found_by_the_package_that_their_python_has(capsys: pytest.CaptureFixture[str]) -> None:
+    parser, peers = argparse.ArgumentParser(), {"Some-Peer": "pytest", "other": "no-such-package", "none": "pytest"}
+    add_peer_options(parser, peers)
+    options = parser.parse_args(["--some-peer", sys.executable])
+    options.none = None
+    assert found_peers(options, peers) == {"Some-Peer": sys.executable}
+    assert capsys.readouterr().err.count("left out") == 2
+
+
+def test_each_peer_of_a_task_has_a_program() -> None:
+    tasks = [*TASKS, ppo_tasks.published(Path("file"))]
+    peers = {peer for task in tasks for peer in task.peers}
+    assert peers == ppo_tasks.PACKAGES.keys()
+    assert {peer.lower() for peer in peers} == ppo_peers.TRAIN.keys()
+    assert {peer for task in dqn.TASKS for peer in task.peers} == dqn.MODULES.keys() == dqn_peers.TRAIN.keys()
+
+
+def test_tasks_are_experiments_that_rlexp_accepts(tmp_path: Path) -> None:
+    for task in TASKS:
+        (trial,) = load_plan([task.file(tmp_path)]).trials
+        assert task.goal is None or trial.experiment.stop["episode_reward_mean"] == task.goal
+
+
+def test_output_of_cleanrl_becomes_rows_until_the_goal() -> None:
+    rows = io.StringIO()
+    task = {"goal": 9, "max_steps": 1000, "max_s": 60, "settings": {"num-envs": 2, "num-steps": 8}}
+    output = ppo_peers.CleanRLOutput(task, rows)
+    output.write("global_step=4, episodic_return=[7.]\nSPS: 3\nglobal_")
+    output.write("step=20, episodic_return=12.0\n" + 99 * "global_step=20, episodic_return=[9.]\n")
+    with pytest.raises(ppo_peers.GoalReachedError):
+        output.write("SPS: 3\n")
+    steps = [(row["steps"], row["reward"]) for row in map(json.loads, rows.getvalue().splitlines())]
+    assert steps == [(0, None), (16, None), (32, 9.03)]
 
 
 def test_pieces_are_measured_in_pauses_of_a_run_which_goes_on_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
