@@ -187,7 +187,7 @@ def writes_checkpoint(milestones: Milestones | None, before: LastRow, row: Mappi
 
 
 SHARE: Final = 0.05
-"""Largest share of a trial's time for checkpoints' evaluations, except the first that a reward in ``stop`` needs."""
+"""Largest share of a trial's time for evaluations: of checkpoints, and again of a reward that was not confirmed."""
 
 
 class CheckpointEvaluation:
@@ -212,6 +212,8 @@ class CheckpointEvaluation:
         self._clock = clock
         self._held = ExitStack()
         self._last_end_s = clock()
+        self._refused_s: float | None = None
+        """When a reward was last not confirmed; None: never."""
         self._cost_s = 0.0
         """Seconds of the last evaluation, or the seconds that a cut-off one might have taken."""
 
@@ -224,11 +226,12 @@ class CheckpointEvaluation:
     def confirms(self, goal: Reached, row: dict[str, Any]) -> bool:
         """Return whether the weights also reach a goal that the training reward in ``row`` has reached.
 
-        Also False if it is too soon to play again. The stats of the evaluation are added to ``row``.
+        Also False if it is too soon to play again after a reward was not confirmed. The stats of the evaluation are
+        added to ``row``.
         """
         if not self._num_episodes:
             return True
-        if self._cost_s > SHARE * self._elapsed_s:
+        if self._refused_s is not None and self._cost_s > SHARE * (self._clock() - self._refused_s):
             return False
         figures = self._play(self._agent.config.evaluation_timeout_s)
         if figures is None:
@@ -237,6 +240,7 @@ class CheckpointEvaluation:
         played = figures[goal.metric.removesuffix("_all")]
         if played >= goal.goal:
             return True
+        self._refused_s = self._last_end_s
         self._agent.add_event(
             f"{goal}, but {self._num_episodes} episodes of an evaluation had {score(played)}: training continues"
         )

@@ -113,6 +113,15 @@ def test_the_next_try_waits_until_evaluations_take_a_small_share_of_the_time() -
     assert evaluation.confirms(GOAL, {})
 
 
+def test_the_evaluation_of_a_checkpoint_delays_no_confirmation() -> None:
+    player = Player([300.0, 500.0])
+    evaluation = evaluation_of(player)
+    player.now += 1.1 * player.seconds / SHARE
+    evaluation.add_figures({})
+    evaluation.release()
+    assert evaluation.confirms(GOAL, {})
+
+
 def test_the_lowest_reward_is_compared_with_the_lowest() -> None:
     row: dict[str, Any] = {}
     assert not evaluation_of(Player([400.0])).confirms(Reached("episode_reward_min", 480.0, 475.0), row)
