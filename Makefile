@@ -159,7 +159,7 @@ bench: install
 PEERS := cpprb torchrl "deepdiff h5py matplotlib numba overrides pettingzoo sensai-utils tqdm" "--no-deps tianshou>=2" stable-baselines3
 
 # Those that need older versions, or many packages, have an environment each, .venv-NAME. It sees the packages of .venv
-# behind its own, so torch is there once.
+# behind its own, so torch is there once; pip complains of those that want newer versions, and none of them is used there.
 PEERS_WITH_OWN := sbx sample-factory cleanrl rllib-new
 PACKAGES_sbx := sbx-rl
 PACKAGES_sample-factory := sample-factory==2.1.1

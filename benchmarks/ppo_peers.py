@@ -125,7 +125,11 @@ def train_tianshou(task: Task, rows: TextIO) -> None:
     _set_orthogonal(actor, 0.01)
     _set_orthogonal(critic, 1.0)
     policy = import_module("tianshou.algorithm.modelfree.reinforce").ProbabilisticActorPolicy(
-        actor=actor, dist_fn=_categorical, action_space=actions, action_scaling=False, action_bound_method=None
+        actor=actor,
+        dist_fn=lambda logits: torch.distributions.Categorical(logits=logits),
+        action_space=actions,
+        action_scaling=False,
+        action_bound_method=None,
     )
     rows_of_batch = n_envs * settings["n_steps"]
     adam = optim.AdamOptimizerFactory(lr=settings["learning_rate"], eps=1e-5)
@@ -157,7 +161,6 @@ def train_torchrl(task: Task, rows: TextIO) -> None:
     """Train with TorchRL, without torch.compile, one row for each train batch."""
     torch, envs, modules = (import_module(name) for name in ("torch", "torchrl.envs", "torchrl.modules"))
     data, objectives = import_module("torchrl.data"), import_module("torchrl.objectives")
-    nn = import_module("tensordict.nn")
     settings, n_envs = task["settings"], task["settings"]["n_envs"]
     torch.manual_seed(task["seed"])
 
@@ -172,7 +175,7 @@ def train_torchrl(task: Task, rows: TextIO) -> None:
     _set_orthogonal(logits, 0.01)
     _set_orthogonal(values, 1.0)
     actor = modules.ProbabilisticActor(
-        nn.TensorDictModule(logits, in_keys=["observation"], out_keys=["logits"]),
+        import_module("tensordict.nn").TensorDictModule(logits, in_keys=["observation"], out_keys=["logits"]),
         in_keys=["logits"],
         spec=env.full_action_spec_unbatched,
         distribution_class=torch.distributions.Categorical,
@@ -228,7 +231,8 @@ def train_cleanrl(task: Task, rows: TextIO) -> None:
     settings = dict(task["settings"])
     file = os.path.abspath(os.path.join(task["cleanrl"], settings.pop("file")))
     arguments = {"env-id": task["env"], "seed": task["seed"], "total-timesteps": task["max_steps"], **settings}
-    sys.argv = [file, "--no-cuda", *(word for key, value in arguments.items() for word in _flag(key, value))]
+    words = [str(word) for key, value in arguments.items() for word in (f"--{key}", value) if word is not None]
+    sys.argv = [file, "--no-cuda", *words]
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, suppress(GoalReachedError):
         os.chdir(folder)
         with redirect_stdout(CleanRLOutput(task, rows)):
@@ -288,12 +292,19 @@ def train_rllib_new(task: Task, rows: TextIO) -> None:
     network = rl_module.DefaultModelConfig(
         fcnet_hiddens=[64, 64], fcnet_activation="tanh", head_fcnet_hiddens=[], vf_share_layers=False
     )
+    returns: deque[float] = deque(maxlen=EPISODES)
+
+    def keep_return(*, episode: Any, prev_episode_chunks: Sequence[Any] | None = None, **_: Any) -> None:
+        returns.append(sum(part.get_return() for part in (*(prev_episode_chunks or ()), episode)))
+
+    # Its own mean is of fewer episodes.
+    config.callbacks(on_episode_end=keep_return)
     algorithm = config.rl_module(model_config=network).build_algo()
     report = Report(task, rows)
     has_ended = report.add(0, None)
     while not has_ended:
         sampled = algorithm.train()["env_runners"]
-        reward = sampled["episode_return_mean"] if sampled["num_episodes_lifetime"] >= EPISODES else None
+        reward = sum(returns) / EPISODES if len(returns) == EPISODES else None
         has_ended = report.add(int(sampled["num_env_steps_sampled_lifetime"]), reward)
     algorithm.stop()
     ray.shutdown()
@@ -324,7 +335,8 @@ def train_sample_factory(task: Task, rows: TextIO) -> None:
     with TemporaryDirectory() as folder:
         words = [f"--env={task['env']}", f"--seed={task['seed']}", "--device=cpu", f"--train_dir={folder}"]
         parser, _ = arguments.parse_sf_args(words)
-        parser.set_defaults(stats_avg=EPISODES, train_for_env_steps=task["max_steps"], **task["settings"])
+        frames = task["max_steps"] * task["settings"].get("env_frameskip", 1)
+        parser.set_defaults(stats_avg=EPISODES, train_for_env_steps=frames, **task["settings"])
         config = arguments.parse_full_cfg(parser, words)
 
         class Rows(observers.AlgoObserver):  # type: ignore[misc, name-defined]
@@ -361,18 +373,6 @@ def _set_orthogonal(network: Any, gain_of_last: float) -> None:
     for layer in layers:
         init.orthogonal_(layer.weight, gain_of_last if layer is layers[-1] else math.sqrt(2))
         init.zeros_(layer.bias)
-
-
-def _categorical(logits: Any) -> Any:
-    """Return the distribution of Tianshou's policy."""
-    return import_module("torch").distributions.Categorical(logits=logits)
-
-
-def _flag(key: str, value: Any) -> list[str]:
-    """Return the words of one argument of CleanRL."""
-    if isinstance(value, bool):
-        return [f"--{key}" if value else f"--no-{key}"]
-    return [f"--{key}", str(value)]
 
 
 TRAIN: Mapping[str, Callable[[Task, TextIO], None]] = {

@@ -175,7 +175,7 @@ TASKS = (
                 "ent-coef": 0.0,
                 "learning-rate": 1e-3,
                 "clip-coef": 0.2,
-                "clip-vloss": False,
+                "no-clip-vloss": None,
             },
         },
     ),
