@@ -16,7 +16,6 @@ https://github.com/pocokhc/simple_distributed_rl`, and give its folder in PYTHON
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,14 @@ from typing import Any
 
 from benchmarks.comparison import Column, Table, conditions, in_turns, median_of, options
 from benchmarks.ppo_programs import experiment_of
-from benchmarks.processes import PEERS_ENVIRONMENT, add_peer_options, in_own_process, run_command, unwind_on_sigterm
+from benchmarks.processes import (
+    PEERS_ENVIRONMENT,
+    add_peer_options,
+    in_own_process,
+    output_of,
+    run_command,
+    unwind_on_sigterm,
+)
 from benchmarks.sb3_dqn import TASKS as SB3_TASKS
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
@@ -127,7 +133,8 @@ def compare(task: Task, pythons: Mapping[str, str], repeats: int, table: Table) 
         "rlexp": partial(in_own_process, TIMEOUT_S, train_rlexp, task.env, task.config)
     }
     for peer in task.peers:
-        if _is_installed(pythons[peer], MODULES[peer]):
+        found = f"import importlib.util; assert importlib.util.find_spec({MODULES[peer]!r})"
+        if output_of(pythons[peer], found) is not None:
             turns[peer] = partial(measure_peer, task, peer, pythons[peer])
         else:
             print(f"{peer} is not installed, left out", file=sys.stderr)
@@ -142,11 +149,6 @@ def compare(task: Task, pythons: Mapping[str, str], repeats: int, table: Table) 
 
 def _figures(updates: float, seconds: float, cpu_s: float) -> Figures:
     return {"updates_per_s": updates / seconds, "updates_per_cpu_s": updates / cpu_s}
-
-
-def _is_installed(python: str, package: str) -> bool:
-    command = [python, "-c", f"import importlib.util; assert importlib.util.find_spec({package!r})"]
-    return subprocess.run(command, capture_output=True, check=False, timeout=TIMEOUT_S).returncode == 0
 
 
 def main() -> None:

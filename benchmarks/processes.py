@@ -120,9 +120,17 @@ def found_peers(options: argparse.Namespace, peers: Mapping[str, str]) -> dict[s
 
 
 def installed_version(python: str, package: str) -> str | None:
-    """Return the version of ``package`` that another Python has; None where it has none."""
-    command = [python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=END_TIMEOUT_S)
+    """Return the version of ``package`` that another Python has; None if it has none, or cannot be run."""
+    return output_of(python, f"from importlib.metadata import version; print(version({package!r}))")
+
+
+def output_of(python: str, program: str) -> str | None:
+    """Return what a short program prints with another Python; None if it fails, or if there is no such Python."""
+    try:
+        command = [python, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=END_TIMEOUT_S)
+    except OSError:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 

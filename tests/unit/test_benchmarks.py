@@ -110,6 +110,7 @@ def test_run_command_that_fails_raises() -> None:
 def test_installed_version_of_another_python() -> None:
     assert installed_version(sys.executable, "pytest") == pytest.__version__
     assert installed_version(sys.executable, "no-such-package") is None
+    assert installed_version("no-such-python", "pytest") is None
 
 
 def test_peers_are_found_by_the_package_that_their_python_has(capsys: pytest.CaptureFixture[str]) -> None:
