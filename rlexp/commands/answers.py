@@ -195,7 +195,7 @@ def _preset(agent: str, env: str, request: TrainingRequest, reading: LoadOptions
 
     if find_agent(agent) is None:
         return general_for(USUAL[0], USUAL[1], "vector")  # --algo is refused when it is laid over
-    found = example_for(agent, env)
+    found = example_for(agent, env, has_gpu=this_machine().gpus > 0)
     if found is not None:
         return found
     overrides, _ = parse_overrides(request.overrides, None, reading.flags)

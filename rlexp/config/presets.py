@@ -52,6 +52,7 @@ _FILTER: Final = re.compile(r"^(    observation_filter: ).*$", re.MULTILINE)
 _ITS_REASON: Final = re.compile(r",? and with observations standardised.*(?=\.$)", re.MULTILINE)
 _FACTS: Final = re.compile(rf"^# (?:{'|'.join((*MEASURED, UNSEEN))}): .*\n(?:#  +\S.*\n)*", re.MULTILINE)
 """Lines in the head of an example: what was measured with all of its settings."""
+_GPUS: Final = re.compile(r"^    num_gpus: *[1-9]", re.MULTILINE)
 _GOAL: Final = re.compile(r"^  stop:.*?\bepisode_reward_mean: *(-?[\d.]+)", re.MULTILINE)
 _LIMIT: Final = re.compile(r"^  stop:.*?\btimesteps_total: *([\d.e]+)", re.MULTILINE)
 _REWARD: Final = "episode_reward_mean"
@@ -98,20 +99,22 @@ class Preset:
         return replace(self, text=_NAME.sub(lambda _: f"{key}:", self.text, count=1))
 
 
-def example_for(agent: str, env: str) -> Preset | None:
+def example_for(agent: str, env: str, has_gpu: bool) -> Preset | None:
     """Return the settings of the example with just this agent and env; None if there is none.
 
-    Several are ranked: first those that were seen to learn, then those with a goal, then those that are named after
-    the agent, then those for this env alone. A goal below the score that solves the env is replaced by that score.
+    Several are ranked: first those that were seen to learn, then those that need no GPU or for which the machine
+    ``has_gpu``, then those with a goal, then those that are named after the agent, then those for this env alone. A
+    goal below the score that solves the env is replaced by that score.
     """
     current = (current_env(env) or (env, {}))[0]
     found = [each for each in examples() if each.agents == (agent,) and current in each.envs and not each.is_sweep]
     read = [(each, each.path.read_text(encoding="utf-8")) for each in found if each.files == (each.path,)]
 
-    def rank(one: tuple[Example, str]) -> tuple[bool, bool, bool, int]:
+    def rank(one: tuple[Example, str]) -> tuple[bool, bool, bool, bool, int]:
         example, text = one
+        lacks_gpu = not has_gpu and _GPUS.search(text) is not None
         has_name = example.name.endswith(f"-{agent.lower()}")
-        return example.unseen is not None, _GOAL.search(text) is None, not has_name, len(example.envs)
+        return example.unseen is not None, lacks_gpu, _GOAL.search(text) is None, not has_name, len(example.envs)
 
     single = [(example, text) for example, text in read if len(_NAME.findall(text)) == 1]
     best = min(single, key=rank, default=None)

@@ -42,7 +42,7 @@ OF_NUMBERS = {"DDPG", "TD3", "APEX_DDPG"}
 
 def kept(agent: str, env: str, *overrides: str, flags: tuple[Flag, ...] = ()) -> tuple[str, str, str]:
     """Return the file that a run keeps, what the run resolves to, and what the file resolves to; all fitted."""
-    preset = example_for(agent, env) or general_for(agent, env, kind_of(env, {}) or "vector")
+    preset = example_for(agent, env, has_gpu=False) or general_for(agent, env, kind_of(env, {}) or "vector")
     options = LoadOptions(flags=(Flag(f"--env {env}", "env", env), *flags), adjust=lambda each: fitted(each, SMALL))
     source = layered(preset, overrides, options)
     (parsed,) = load_experiments([source], overrides, 3, LoadOptions(flags=options.flags))
@@ -120,27 +120,34 @@ def test_wrong_numbers_of_steps_are_an_error_of_the_option(steps: str) -> None:
 
 
 def test_an_example_is_for_just_this_agent_and_env() -> None:
-    found = example_for("PPO", "CartPole-v1")
+    found = example_for("PPO", "CartPole-v1", has_gpu=False)
     assert found is not None
     assert found.title == "the example cartpole-ppo"
-    assert example_for("PPO", "CartPole-v0") is None
+    assert example_for("PPO", "CartPole-v0", has_gpu=False) is None
 
 
 def test_an_example_that_stops_short_of_the_solved_score_goes_on_to_it() -> None:
-    found = example_for("DQN", "CartPole-v1")
+    found = example_for("DQN", "CartPole-v1", has_gpu=False)
     assert found is not None
     assert found.title == "the example cartpole-dqn"
     assert "  stop: {episode_reward_mean: 475, timesteps_total: 300000}\n" in found.text
 
 
 def test_an_example_that_was_seen_to_learn_comes_first() -> None:
-    found = example_for("PPO", "PongNoFrameskip-v4")
+    found = example_for("PPO", "PongNoFrameskip-v4", has_gpu=False)
     assert found is not None
     assert found.title == "the example pong-ppo-small"
 
 
+@pytest.mark.parametrize(("has_gpu", "name"), [(False, "pong-apex-small"), (True, "pong-apex")])
+def test_an_example_that_needs_a_gpu_comes_later_without_one(has_gpu: bool, name: str) -> None:
+    found = example_for("APEX", "PongNoFrameskip-v4", has_gpu)
+    assert found is not None
+    assert found.title == f"the example {name}"
+
+
 def test_an_example_for_one_env_comes_before_one_for_several() -> None:
-    found = example_for("APEX", "BreakoutNoFrameskip-v4")
+    found = example_for("APEX", "BreakoutNoFrameskip-v4", has_gpu=False)
     assert found is not None
     assert found.title == "the example breakout-apex"
 
@@ -152,14 +159,14 @@ def test_an_example_with_a_grid_of_envs_is_one_for_each() -> None:
 
 
 def test_old_ids_find_the_example_of_the_current_one() -> None:
-    found = example_for("PPO", "Pendulum-v0")
+    found = example_for("PPO", "Pendulum-v0", has_gpu=False)
     assert found is not None
     assert found.title == "the example pendulum-ppo"
 
 
 def test_figures_of_an_example_are_not_those_of_a_run() -> None:
     for agent, env in (("PPO", "CartPole-v1"), ("APEX", "CartPole-v1"), ("DQN", "Pendulum-v1")):
-        found = example_for(agent, env)
+        found = example_for(agent, env, has_gpu=False)
         assert found is not None
         assert "\n# score:" not in found.text
         assert "\n# seeds:" not in found.text
