@@ -178,8 +178,8 @@ bench-peers: install $(PEERS_WITH_OWN:%=.venv-%/.installed)
 		> $$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_shared.pth
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt \
-		$(foreach package,$(PACKAGES_$*),'$(package)') || echo "could not be installed, so it is left out: $*"
-	touch $@
+		$(foreach package,$(PACKAGES_$*),'$(package)') && touch $@ \
+		|| echo "could not be installed, so it is left out: $*"
 
 clean:
 	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(S3) $(DOCS) $(PEERS_WITH_OWN:%=.venv-%) docs/reference site dist .mypy_cache .pytest_cache .ruff_cache
