@@ -220,11 +220,12 @@ def resumed(scene: Scene, run: Path, newest: int) -> Command:
 
 
 def refused(scene: Scene, code: int, said: str, *arguments: object) -> str:
-    """Check that a command ends with ``code`` and says ``said`` on stderr, without a traceback."""
+    """Check that a command ends with ``code`` and says ``said`` on stderr, without a traceback; return that line."""
     command = scene.run(*arguments)
     command.end_with(code)
-    check(said in command.stderr, f"{said!r} is not in {command.stderr[-300:]!r}")
-    return command.stderr.strip().splitlines()[0]
+    lines = [line for line in command.stderr.splitlines() if said in line]
+    check(lines, f"{said!r} is not in {command.stderr[-300:]!r}")
+    return lines[0]
 
 
 def refused_run(scene: Scene, code: int, said: str, text: str, *arguments: object) -> str:
