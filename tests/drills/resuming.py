@@ -60,7 +60,7 @@ def kill_driver_resume(scene: Scene) -> str:
 @drill(24, "resume-twice")
 def resume_twice(scene: Scene) -> str:
     """Killed with -9 and resumed, four times in a row; the counts are those of a run that nothing happened to."""
-    steps = 30_000
+    steps = 20_000
     command = scene.start_run(dqn(steps=steps, checkpoint_freq=10))
     for _ in range(4):
         command.wait_for_result()
