@@ -39,8 +39,12 @@ def rlexp(*arguments: object, timeout_s: float = TIMEOUT_S) -> subprocess.Comple
 
 EXPERIMENTS = [example for example in examples() if not example.is_sweep]
 SWEEPS = [example for example in examples() if example.is_sweep]
-UNSEEN = [example for example in EXPERIMENTS if example.unseen is not None or " min" in (example.time or "")]
-"""Nobody saw them learn, or it took so long that their heads say minutes: tests only begin them."""
+UNSEEN = [
+    example
+    for example in EXPERIMENTS
+    if example.unseen is not None or " min" in example.facts["time"] or "NVIDIA" in example.facts["machine"]
+]
+"""Nobody saw them learn, or it took minutes by their heads, or a GPU: tests only begin them."""
 BOARD = "cartpole-board"
 SEEN = [example for example in EXPERIMENTS if example not in UNSEEN and example.name != BOARD]
 GOALS = {
@@ -61,7 +65,7 @@ GOALS = {
     "pendulum-ddpg": -250,
     "pendulum-sac": -250,
     "pendulum-td3": -250,
-    "mountaincar-apex": -125,
+    "mountaincar-apex": -140,
     "mountaincar-dqn": -125,
     "mountaincarcontinuous-ppo": 85,
     "own-env": 0.5,
