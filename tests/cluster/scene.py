@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,9 @@ def cpus_free(cluster: TestCluster, folder: Path, node: int = 1) -> tuple[float,
     script = _FREE.format(address=cluster.address, bound=60)
     done = cluster.run(node, [sys.executable, "-c", script], folder)
     assert done.returncode == 0, done.stderr
-    free, all_of_them = map(float, done.stdout.splitlines()[-1].split())
-    return free, all_of_them
+    figures = re.search(r"^([\d.]+) ([\d.]+)$", done.stdout, re.MULTILINE)  # Ray may print of dead nodes, too
+    assert figures, done.stdout
+    return float(figures[1]), float(figures[2])
 
 
 def count_processes(cluster: TestCluster, node: int, part: str) -> int:

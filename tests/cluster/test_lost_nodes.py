@@ -116,7 +116,7 @@ def num_alive(cluster: TestCluster, folder: Path) -> int:
     """Return how many nodes Ray believes to be alive."""
     done = cluster.run(1, [sys.executable, "-c", ALIVE.format(address=cluster.address)], folder)
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return int(next(line for line in done.stdout.splitlines() if line.isdigit()))  # Ray may print of dead nodes, too
 
 
 def node_of_workers_only(cluster: TestCluster) -> int:
