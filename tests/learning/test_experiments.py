@@ -39,14 +39,14 @@ def rlexp(*arguments: object, timeout_s: float = TIMEOUT_S) -> subprocess.Comple
 
 EXPERIMENTS = [example for example in examples() if not example.is_sweep]
 SWEEPS = [example for example in examples() if example.is_sweep]
-UNSEEN = [
+BEGUN = [
     example
     for example in EXPERIMENTS
     if example.unseen is not None or " min" in example.facts["time"] or "NVIDIA" in example.facts["machine"]
 ]
-"""Nobody saw them learn, or it took minutes by their heads, or a GPU: tests only begin them."""
+"""Tests only begin them: nobody saw them learn, or by their heads it took minutes or a GPU."""
 BOARD = "cartpole-board"
-SEEN = [example for example in EXPERIMENTS if example not in UNSEEN and example.name != BOARD]
+WHOLE = [example for example in EXPERIMENTS if example not in BEGUN and example.name != BOARD]
 GOALS = {
     "acrobot-apex": -120,
     "acrobot-dqn": -120,
@@ -102,7 +102,7 @@ def test_is_planned_without_a_notice(example: Example) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("example", SEEN, ids=name_of)
+@pytest.mark.parametrize("example", WHOLE, ids=name_of)
 def test_reaches_its_goal(example: Example, tmp_path: Path) -> None:
     require_package(example)
     done = rlexp("run", example.path, "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
@@ -143,7 +143,7 @@ def test_actors_that_join_a_board_play_for_its_experiment(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("example", UNSEEN, ids=name_of)
+@pytest.mark.parametrize("example", BEGUN, ids=name_of)
 def test_begins_on_any_machine(example: Example, tmp_path: Path) -> None:
     require_package(example)
     short = ("-o", "stop.timesteps_total=2000", "-o", "config.timesteps_per_iteration=1000")
