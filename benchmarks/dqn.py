@@ -35,6 +35,7 @@ from benchmarks.processes import (
     unwind_on_sigterm,
 )
 from benchmarks.sb3_dqn import TASKS as SB3_TASKS
+from benchmarks.sb3_dqn import same_settings
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
@@ -43,27 +44,9 @@ PEERS = Path(__file__).with_name("dqn_peers.py")
 PENDULUM = Path(__file__).parents[1] / "experiments" / "pendulum-dqn.yaml"
 WARM_UP, UPDATES = 500, 3000
 TIMEOUT_S = 300.0
-ZOO = {
-    "double_q": False,
-    "dueling": False,
-    "n_step": 1,
-    "prioritized_replay": False,
-    "lr": 2.3e-3,
-    "train_batch_size": 64,
-    "buffer_size": 100_000,
-    "learning_starts": 1000,
-    "target_network_update_freq": 10,
-    "sample_batch_size": 256,
-    "training_intensity": 32,
-    "schedule_max_timesteps": 2000,  # the first updates; then all programs have the last epsilon
-    "exploration_fraction": 1.0,
-    "exploration_final_eps": 0.04,
-    "timesteps_per_iteration": 1000,
-    "min_iter_time_s": 0,
-    "grad_norm_clipping": 10,
-    "hiddens": [],
-    "model": {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"},
-}
+ZOO = SB3_TASKS["cartpole"]
+EPSILON_TIMESTEPS = 2000
+"""Env steps of the first updates; then all programs have the last epsilon."""
 OF_SRL = {"batch_size": 32, "hiddens": [64, 64], "capacity": 5000, "warmup_size": 1000, "train_interval": 2}
 
 COLUMNS = (
@@ -93,7 +76,13 @@ class Task:
 MODULES = {"sb3": "stable_baselines3", "sbx": "sbx", "tianshou": "tianshou", "torchrl": "torchrl", "srl": "srl"}
 """What the Python of each peer can import."""
 TASKS = (
-    Task("cartpole", "CartPole-v1", ZOO, ["sb3", "sbx", "tianshou", "torchrl"], SB3_TASKS["cartpole"].settings),
+    Task(
+        "cartpole",
+        ZOO.env,
+        {**same_settings(ZOO)["config"], "epsilon_timesteps": EPSILON_TIMESTEPS},
+        ["sb3", "sbx", "tianshou", "torchrl"],
+        ZOO.settings,
+    ),
     Task("pendulum", "Pendulum-v1", None, ["srl"], OF_SRL),
 )
 

@@ -8,6 +8,7 @@ Each folder OUT/TASK-SEED has `result.json` and `params.json` in RLlib's form: `
 reads them.
 
     python benchmarks/sb3_dqn.py TASK [--seeds 0 1 2] [--out results/sb3] [--evaluations 10]
+    python benchmarks/sb3_dqn.py TASK --file > same.yaml        # the same settings for rlexp; nothing is trained
 """
 
 from __future__ import annotations
@@ -218,6 +219,37 @@ def train(task: Task, seed: int, evaluations: int, folder: Path) -> None:
         model.learn(task.steps, callback=Rows())
 
 
+def same_settings(task: Task) -> dict[str, Any]:
+    """Return a block of an experiment file of rlexp that trains the same algorithm with the same settings."""
+    settings = dict(task.settings)
+    train_freq, batch = settings.pop("train_freq"), settings.pop("batch_size")
+    gradient_steps = settings.pop("gradient_steps")
+    config = {
+        "num_workers": 0,
+        "min_iter_time_s": 0,
+        "timesteps_per_iteration": task.steps // ROWS,
+        "sample_batch_size": train_freq,
+        "train_batch_size": batch,
+        "training_intensity": (train_freq if gradient_steps == -1 else gradient_steps) * batch / train_freq,
+        "lr": settings.pop("learning_rate"),
+        "target_network_update_freq": settings.pop("target_update_interval"),
+        "epsilon_timesteps": round(settings.pop("exploration_fraction") * task.steps),
+        "learning_starts": max(settings.pop("learning_starts"), 1),
+        "model": {"fcnet_hiddens": settings.pop("net_arch"), "fcnet_activation": "relu"},
+        "hiddens": [],
+        "double_q": False,
+        "dueling": False,
+        "prioritized_replay": False,
+        "grad_norm_clipping": 10,
+        "action_mask": None,
+        **settings,
+    }
+    if task.torques is not None:
+        config["discretize_actions"] = task.torques
+    stop = {"timesteps_total": task.steps}
+    return {"run": "DQN", "env": task.env, "stop": stop, "checkpoint_at_end": True, "config": config}
+
+
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
@@ -225,7 +257,11 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=range(3), metavar="N", help="one run each")
     parser.add_argument("--out", type=Path, default=Path("results/sb3"), metavar="DIR", help="where runs are written")
     parser.add_argument("--evaluations", type=int, default=10, metavar="N", help="how many of a run; the last counts")
+    parser.add_argument("--file", action="store_true", help="print the same settings as a file of rlexp")
     args = parser.parse_args()
+    if args.file:
+        print(json.dumps({f"{args.task}-same": same_settings(TASKS[args.task])}, indent=2))
+        return
     print(conditions(), file=sys.stderr)
     for seed in args.seeds:
         train(TASKS[args.task], seed, args.evaluations, args.out / f"{args.task}-{seed}")

@@ -249,6 +249,21 @@ def test_peer_has_the_settings_of_the_file_where_the_zoo_has_none(name: str) -> 
     assert settings["net_arch"] == list(config.model.fcnet_hiddens)
 
 
+@pytest.mark.parametrize("name", sb3_dqn.TASKS)
+def test_same_settings_are_a_file_with_as_many_updates_and_the_peers_network(name: str, tmp_path: Path) -> None:
+    task = sb3_dqn.TASKS[name]
+    (tmp_path / "same.yaml").write_text(json.dumps({"same": sb3_dqn.same_settings(task)}), encoding="utf-8")
+    (trial,) = load_plan([tmp_path / "same.yaml"], seed=0).trials
+    config: Any = trial.experiment.config
+    steps, updates = task.settings["train_freq"], task.settings["gradient_steps"]
+    assert config.training_intensity / config.train_batch_size == (1 if updates == -1 else updates / steps)
+    assert (config.sample_batch_size, config.num_envs_per_worker, config.num_workers) == (steps, 1, 0)
+    assert (list(config.model.fcnet_hiddens), config.model.fcnet_activation) == (task.settings["net_arch"], "relu")
+    assert (config.n_step, config.double_q, config.dueling, config.prioritized_replay) == (1, False, False, False)
+    assert (config.buffer_size, config.gamma) == (task.settings["buffer_size"], task.settings["gamma"])
+    assert config.epsilon_timesteps == pytest.approx(task.settings["exploration_fraction"] * task.steps)
+
+
 def test_peers_rows_are_due_at_equal_steps_and_the_last_one_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sb3_dqn, "make_env", lambda task, seed: None)
     monkeypatch.setattr(sb3_dqn.Recorder, "_played", lambda recorder, model: 7.0)
