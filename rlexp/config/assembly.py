@@ -143,6 +143,7 @@ def assembled(
     return Assembled(translation, age, defaults)
 
 
+_RATE, _SCHEDULE = "config.lr", "config.lr_schedule"
 _STEPS, _SECONDS = "config.timesteps_per_iteration", "config.min_iter_time_s"
 _ROWS_OF_A_SHORT_RUN = 20
 _LEAST_STEPS, _LEAST_SECONDS = 1000, 1.0
@@ -219,8 +220,12 @@ def _key_of_seeds(translation: Translation, is_sweep: bool) -> str:
 
 
 def _lay_over(translation: Translation, overrides: Sequence[Override], is_sweep: bool) -> None:
-    """Set the values of the command line in an arranged experiment; refuse those that cannot be set."""
+    """Set the values of the command line in an arranged experiment; refuse those that cannot be set.
+
+    A learning rate takes the place of the file's schedule, which would overrule it.
+    """
     run = translation.run
+    set_here: dict[KeyName, Node] = {}
     for override in overrides:
         path = override.path
         if path == (NUM_SEEDS,):
@@ -230,9 +235,14 @@ def _lay_over(translation: Translation, overrides: Sequence[Override], is_sweep:
             path = proper_path(path, run)
         if _is_open(translation.experiment, path):
             translation.experiment = translation.experiment.put(path, override.value)
+            set_here[path] = override.value
         else:
             message = f"{dotted(path[:-1])} is not a mapping here, so {path[-1]} cannot be set in it"
             translation.problems.append(Finding(override.value.place, message))
+    rate, schedule = key_path(_RATE), key_path(_SCHEDULE)
+    if rate in set_here and schedule not in set_here and translation.value(_SCHEDULE) is not None:
+        translation.take(_SCHEDULE)
+        translation.notice(set_here[rate], f"{_RATE} takes the place of {_SCHEDULE}")
 
 
 def _is_open(experiment: Node, path: KeyName) -> bool:

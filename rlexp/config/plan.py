@@ -137,6 +137,8 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
         yield from _cautions(experiment.config, written)
         node, message = written.find(("config", _RATES)), rate_caution(experiment)
         yield from (Finding(node.key_place, message),) if node is not None and message is not None else ()
+        short = start_caution(experiment)
+        yield from (Finding(parsed.place, f"{parsed.name} {short}"),) if short is not None else ()
     if parsed.variants[0].is_sweep:
         repetition = parsed.space.repetition(parsed.variants[0].search)
         yield from (repetition,) if repetition is not None else ()
@@ -161,6 +163,15 @@ def rate_caution(experiment: Experiment) -> str | None:
     if last < end and rate == 0:
         return f"config.{_RATES} is 0 from {last:,} env steps on: nothing more is learned until {end:,.0f}"
     return None
+
+
+def start_caution(experiment: Experiment) -> str | None:
+    """Return that the learner does not start before ``stop``; None if it does."""
+    start, end = getattr(experiment.config, "learning_starts", 0), experiment.stop.get("timesteps_total")
+    if end is None or end >= start:
+        return None
+    name = f"the learner starts after {start:,} env steps (config.learning_starts)"
+    return f"learns nothing: {name}, but stop.timesteps_total is {end:,.0f}"
 
 
 def _unused_options(parsed: ParsedExperiment) -> Iterable[Finding]:

@@ -209,7 +209,8 @@ def located(axes: Sequence[Axis], variants: Sequence[Experiment]) -> tuple[tuple
     for number, axis in enumerate(axes):
         along = [data[place] for place in line_of(axes, number)]
         paths = {path for other in along[1:] for path in _differences(along[0], other)}
-        if all(_overlap(path, axis.path) for path in paths) and at(data[0], axis.path) is not MISSING:
+        is_key = at(data[0], axis.path) is not MISSING
+        if is_key and all(_overlap(path, axis.path) for path in paths) and (paths or axis.is_grid or len(along) == 1):
             found.append(axis)
         elif len(paths) == 1 and not axis.is_conditional:
             found.append(replace(axis, path=paths.pop(), given=axis.path))
@@ -218,8 +219,10 @@ def located(axes: Sequence[Axis], variants: Sequence[Experiment]) -> tuple[tuple
         elif axis.is_grid:
             found.append(axis)
         else:
-            message = f"{axis.key} cannot be searched: it has no effect here"
-            lost.append(Finding(axis.choices[0].place, message, "write one value, or leave the key out"))
+            why = dict(variants[0].config.ineffective_keys()).get(dotted(axis.path[1:]))
+            message = f"{axis.key} cannot be searched: {why or 'it has no effect here'}"
+            hint = "leave one of the two out" if why else "write one value, or leave the key out"
+            lost.append(Finding(axis.choices[0].place, message, hint))
     return tuple(found), tuple(lost)
 
 

@@ -25,7 +25,7 @@ def load_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         **options: Any,
     ) -> Plan:
         env = env or ("Pendulum-v1" if run in {"DDPG", "TD3", "APEX_DDPG"} else "CartPole-v1")
-        head = f"a:\n  run: {run}\n  env: {env}\n  stop: {{timesteps_total: 100}}\n{beside}"
+        head = f"a:\n  run: {run}\n  env: {env}\n  stop: {{timesteps_total: 1000000}}\n{beside}"
         Path("f.yaml").write_text(head + (f"  config: {{{config}}}\n" if config else ""))
         return load_plan(["f.yaml"], overrides, seed, LoadOptions(**options))
 

@@ -20,7 +20,7 @@ from tests.lab import experiment_files
 from tests.lab.experiment_files import config_of, messages, planned
 
 Write = Callable[[str], str]
-MINIMAL = "a:\n  run: APEX\n  env: CartPole-v1\n  stop: {timesteps_total: 100}\n"
+MINIMAL = "a:\n  run: APEX\n  env: CartPole-v1\n  stop: {timesteps_total: 1000000}\n"
 
 
 @pytest.fixture
@@ -211,11 +211,11 @@ def test_metrics_of_evaluations_may_stop_where_there_are_some(write: Write) -> N
 
 def test_load_reports_all_files_and_duplicate_names(write: Write) -> None:
     write(MINIMAL)
-    Path("g.yaml").write_text(MINIMAL.replace("100", "abc"))
+    Path("g.yaml").write_text(MINIMAL.replace("1000000", "abc"))
     assert problems(["f.yaml", "g.yaml", "none.yaml"]) == [
         ("g.yaml:1:1", "experiment a already exists at f.yaml:1:1", "give each experiment its own name"),
         ("g.yaml:4:27", "stop.timesteps_total must be a number, got the string 'abc'", None),
-        ("none.yaml", "path does not exist", None),
+        ("none.yaml", "path does not exist", "rlexp init writes a file to begin with, rlexp examples lists others"),
     ]
 
 
@@ -281,9 +281,27 @@ def test_experiment_name_must_be_a_folder_name(name: str, write: Write) -> None:
     ],
 )
 def test_a_rate_that_does_not_fit_the_stop_has_a_notice(end: int, notices: list[str], write: Write) -> None:
-    text = MINIMAL.replace("100", str(end))
+    text = MINIMAL.replace("1000000", str(end))
     plan = load_plan([write(f"{text}  config: {{lr_schedule: [[0, 1e-3], [1000, 0]]}}\n")])
     assert [notice.message for notice in plan.notices if "lr_schedule" in notice.message] == notices
+
+
+def test_a_rate_of_the_command_line_takes_the_place_of_the_files_schedule(write: Write) -> None:
+    path = write(f"{MINIMAL}  config: {{lr_schedule: [[0, 1e-3], [1000000, 0]]}}\n")
+    plan = load_plan([path], ["lr=1e-4"])
+    assert (config_of(plan).lr, config_of(plan).lr_schedule) == (1e-4, None)
+    assert [vars(notice) for notice in plan.notices] == [
+        {"where": "-o lr=1e-4", "message": "config.lr takes the place of config.lr_schedule"}
+    ]
+    plan = load_plan([path], ["lr=1e-4", "lr_schedule=[[0, 1], [1000000, 0]]"])
+    assert config_of(plan).lr_schedule == ((0, 1), (1_000_000, 0))
+
+
+@pytest.mark.parametrize("rates", ["{loguniform: [1e-4, 1e-2]}", "{uniform: [0.1, 1]}"])
+def test_a_key_without_effect_cannot_be_searched(rates: str, write: Write) -> None:
+    text = f"{MINIMAL}  search: {{num_samples: 2}}\n  config:\n    lr_schedule: [[0, 1]]\n    lr: {rates}\n"
+    found = [(message, hint) for _, message, hint in problems(write(text))]
+    assert ("lr cannot be searched: lr_schedule is given", "leave one of the two out") in found
 
 
 def test_missing_stop_has_a_notice(write: Write) -> None:
@@ -443,24 +461,24 @@ class TestStop:
     @pytest.mark.parametrize("metric", ["timesteps_total", "time_total_s", "episodes_total", "info/num_steps_trained"])
     @pytest.mark.parametrize("number", ["0", "-1000", "-0.5"])
     def test_counters_and_times_must_be_positive(self, write: Write, metric: str, number: str) -> None:
-        ((where, message, hint),) = problems(write(MINIMAL.replace("timesteps_total: 100", f"{metric}: {number}")))
+        ((where, message, hint),) = problems(write(MINIMAL.replace("timesteps_total: 1000000", f"{metric}: {number}")))
         assert (where, message) == ("f.yaml:4:10", f"stop.{metric} must be a number > 0, got {number}")
         assert hint == "only rewards can be 0 or negative"
 
     def test_updates_may_be_given_by_their_short_name(self, write: Write) -> None:
         plan = load_plan([write(MINIMAL)], ["stop.num_updates=500"])
-        assert plan.trials[0].experiment.stop == {"timesteps_total": 100, "info/num_updates": 500}
+        assert plan.trials[0].experiment.stop == {"timesteps_total": 1_000_000, "info/num_updates": 500}
         assert not plan.notices
 
     @pytest.mark.parametrize("number", ["0", "-110", "-0.5", "1e300"])
     def test_rewards_may_be_any_number(self, write: Write, number: str) -> None:
-        path = write(MINIMAL.replace("timesteps_total: 100", f"episode_reward_mean: {number}"))
+        path = write(MINIMAL.replace("timesteps_total: 1000000", f"episode_reward_mean: {number}"))
         assert load_plan([path]).trials[0].experiment.stop == {"episode_reward_mean": float(number)}
-        (found,) = problems(write(MINIMAL.replace("timesteps_total: 100", "episode_reward_mean: .inf")))
+        (found,) = problems(write(MINIMAL.replace("timesteps_total: 1000000", "episode_reward_mean: .inf")))
         assert found[1] == "stop.episode_reward_mean must be a finite number, got inf"
 
     def test_metrics_out_of_range_come_with_all_other_problems(self, write: Write) -> None:
-        text = MINIMAL.replace("100", "-1, time_total_s: 0") + "  config: {gamma: 2}\n"
+        text = MINIMAL.replace("1000000", "-1, time_total_s: 0") + "  config: {gamma: 2}\n"
         assert [where for where, _, _ in problems(write(text))] == ["f.yaml:4:10", "f.yaml:4:31", "f.yaml:5:19"]
 
 
@@ -567,7 +585,7 @@ class TestOverrides:
         assert config_of(plan).model.fcnet_hiddens == (64, 64)
         assert config_of(plan).env_config == {"size": 4}
         assert config_of(plan).buffer_size == 100_000
-        assert experiment.stop == {"timesteps_total": 100, "time_total_s": 60}
+        assert experiment.stop == {"timesteps_total": 1_000_000, "time_total_s": 60}
         assert experiment.env == "MountainCar-v0"
 
     def test_run_decides_what_the_others_mean(self, write: Write) -> None:

@@ -34,9 +34,13 @@ def test_a_run_of_a_short_time_has_rows_by_time(file: Path, key: str) -> None:
 
 def test_a_notice_says_so_and_the_resolved_file_has_it(file: Path) -> None:
     file.write_text(APEX, encoding="utf-8")
-    (notice,) = load_plan([file]).notices
-    assert "config.timesteps_per_iteration: 1000" in notice.message
-    assert "the defaults, 25000 and 30" in notice.message
+    shorter, without_learning = load_plan([file]).notices
+    assert "config.timesteps_per_iteration: 1000" in shorter.message
+    assert "the defaults, 25000 and 30" in shorter.message
+    assert without_learning.message == (
+        "a learns nothing: the learner starts after 50,000 env steps (config.learning_starts),"
+        " but stop.timesteps_total is 20,000"
+    )
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,8 @@ def test_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
 
 def test_missing_file_is_a_problem(tmp_path: Path) -> None:
     (problem,) = read_file(tmp_path / "none.yaml", "none.yaml").problems
-    assert (problem.message, problem.hint) == ("path does not exist", None)
+    assert problem.message == "path does not exist"
+    assert problem.hint == "rlexp init writes a file to begin with, rlexp examples lists others"
     (problem,) = read_file(tmp_path / "1e-3", "1e-3").problems
     assert problem.hint == "-o KEY=VALUE is one word, without spaces around ="
 
