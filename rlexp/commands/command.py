@@ -37,17 +37,26 @@ _LIKENESS: Final = 0.75
 _FILE_SUFFIXES: Final = (".yaml", ".yml")
 _OF_FILES: Final = ("-f", "--config", "--config-file", "--experiment", "--file", "--yaml")
 """What other programs call an option for an experiment file."""
-_OTHER_OPTIONS: Final = {
-    **dict.fromkeys(("-v", "--verbose", "--trace"), "--debug"),
-    **dict.fromkeys(("--output", "--output-dir", "--log-dir", "--local-dir", "--dir", "--save-dir"), "--out"),
-    **dict.fromkeys(("--experiment-name", "--run-name", "--tag"), "--name"),
-    **dict.fromkeys(("--time-limit", "--timeout", "--max-time"), "--time-budget"),
-    "--silent": "--quiet",
-    "--force": "--overwrite",
-    "--render": "--video",
-    "-o": "--onnx",
+_OTHER_OPTIONS: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(("-v", "--verbose", "--trace"), ("--debug",)),
+    **dict.fromkeys(("--output", "--output-dir", "--log-dir", "--local-dir", "--dir", "--save-dir"), ("--out",)),
+    **dict.fromkeys(("--experiment-name", "--run-name", "--tag"), ("--name",)),
+    **dict.fromkeys(("--time-limit", "--timeout", "--max-time"), ("--time-budget",)),
+    **dict.fromkeys(("--trials", "--num-trials", "--n-trials"), ("--num-samples",)),
+    **dict.fromkeys(("--metric", "--metrics"), ("--tag", "--metric")),
+    **dict.fromkeys(("--x", "--x-axis", "--xaxis"), ("--by",)),
+    **dict.fromkeys(("--out", "-o", "--save", "--format"), ("--onnx", "--png", "--out")),
+    **dict.fromkeys(("--seeds", "--num-episodes", "--n-episodes", "--games"), ("--episodes",)),
+    "--silent": ("--quiet",),
+    "--force": ("--overwrite",),
+    "--render": ("--video",),
 }
-"""What other programs call options."""
+"""What other programs call options; of several, the first that the command has."""
+_OTHER_COMMANDS: Final = {
+    **dict.fromkeys(("--resume", "--continue", "--restore"), "rlexp resume DIR continues a run"),
+    **dict.fromkeys(("--logdir", "--log-dir"), "a folder needs no option: rlexp tensorboard DIR"),
+}
+"""What to type in place of an option that no option replaces."""
 _WITHOUT_A_FILE: Final = {
     **dict.fromkeys(("--algorithm", "--agent", "--run", "--policy"), "--algo"),
     **dict.fromkeys(("--environment", "--env-id", "--env-name", "--gym-env"), "--env"),
@@ -56,6 +65,7 @@ _WITHOUT_A_FILE: Final = {
 _OF_SUFFIX: Final = {".onnx": "--onnx", ".html": "--html", ".png": "--png", ".csv": "--csv"}
 """The option for a file that a command writes."""
 _BRACKETS: Final = re.compile(r"[][{}]|\.\.\.")
+_NOT_A_CHOICE: Final = re.compile(r"'(?P<given>.*)' is not one of (?P<choices>.+?)\.?$")
 _EXTRA_WORDS: Final = re.compile(r"unexpected extra argument.*?\((?P<words>[^()]+)\)$")
 _ENV_WITH_VERSION: Final = re.compile(r"[\w./-]+-v\d+")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\.?\d")
@@ -180,6 +190,15 @@ class Command(TyperCommand):
                 argument = error.param  # type: ignore[attr-defined]
                 name = _BRACKETS.sub("", argument.metavar or argument.name)
                 raise UsageError(f"{ctx.command_path} needs {name}", f"{name}: {argument.help}") from None
+            if kind == "BadOptionUsage":
+                option = error.option_name  # type: ignore[attr-defined]
+                raise UsageError(f"{ctx.command_path}: {option} needs a value", self._meaning(option)) from None
+            choice = _NOT_A_CHOICE.search(str(error))
+            if choice is not None:
+                option = error.param.opts[0]  # type: ignore[attr-defined]
+                names = choice["choices"].replace("'", "")
+                message = f"{option} must be one of {names}, got {choice['given']}"
+                raise UsageError(message, self._meaning(option)) from None
             extra = _EXTRA_WORDS.search(str(error))
             if extra is None:
                 raise
@@ -193,10 +212,17 @@ class Command(TyperCommand):
     def _hint_of_word(self, ctx: Any, word: str) -> str:
         """Return the option that takes a word which no argument takes."""
         option = _OF_SUFFIX.get(os.path.splitext(word)[1])
+        if "--sweep" in self._option_names():
+            return "values of --sweep are one word: --sweep lr=1e-3,1e-4"
         return f"{option} {word}" if option in self._option_names() else f"{ctx.command_path} -h shows what it takes"
 
     def _option_names(self) -> list[str]:
         return [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
+
+    def _meaning(self, option: str) -> str | None:
+        """Return how an option is written, and its help."""
+        found: Any = next((param for param in self.params if option in param.opts), None)
+        return None if found is None else f"{option}{' ' * bool(found.metavar)}{found.metavar or ''}: {found.help}"
 
     def _hint(self, ctx: Any, option: str, args: Sequence[str]) -> str:
         """Return what to type in place of an option that does not exist."""
@@ -205,6 +231,9 @@ class Command(TyperCommand):
         instead = _WITHOUT_A_FILE.get(option)
         if instead in self._option_names() and not any(word.endswith(_FILE_SUFFIXES) for word in args):
             return f"did you mean {instead}?"
+        other = _OTHER_COMMANDS.get(option)
+        if other is not None and not any(name in self._option_names() for name in _OTHER_OPTIONS.get(option, ())):
+            return other
         return (
             self.hint_of_key(option.lstrip("-").replace("-", "_"), _value_after(option, args))
             or self._nearest(option)
@@ -216,8 +245,8 @@ class Command(TyperCommand):
         return None
 
     def _nearest(self, option: str) -> str | None:
-        option = _OTHER_OPTIONS.get(option, option)
         names = [name for name in self._option_names() if name.startswith("--")]
+        option = next((each for each in _OTHER_OPTIONS.get(option, ()) if each in names), option)
         nearest = get_close_matches(option, names, n=1, cutoff=_LIKENESS)
         return f"did you mean {nearest[0]}?" if nearest else None
 

@@ -184,11 +184,18 @@ def search_flags(given: dict[str, Any], searched: Sequence[str]) -> tuple[Flag, 
 _SHOWN: Final = {"num_seeds": "--seeds", "time_budget_s": "--time-budget"}
 """Options that are not called like their keys."""
 _SAMPLED: Final = "--sweep 'lr={loguniform: [1e-5, 1e-2]}'"
+_RANGE: Final = re.compile(r"[^.,{}]+(\.\d+)?\.\.[^,{}]+")
 _CALLED: Final = re.compile(r"(?P<key>[^=]+)=\s*(?P<sampler>[A-Za-z_.]+)\s*[:(\[](?P<values>.*?)[)\]]*")
 
 
 def _refuse_other_forms(text: str) -> None:
-    """Raise UsageError for ``lr=loguniform:1e-5,1e-2`` and ``lr=loguniform(1e-5, 1e-2)``."""
+    """Raise UsageError for ``loguniform``, ``1e-5..1e-2``, ``loguniform:1e-5,1e-2`` and ``loguniform(1e-5, 1e-2)``."""
+    key, _, value = text.partition("=")
+    if _RANGE.fullmatch(value) or (sampler_meant(value) and value.isalpha()):
+        low, _, high = value.partition("..")
+        sampler, bounds = ("loguniform", f"{low}, {high}") if high else (sampler_meant(value), "LOW, HIGH")
+        problem = "a range is written as a mapping" if high else "the sampler needs its bounds"
+        raise UsageError(f"--sweep {text}: {problem}", f"write --sweep '{key}={{{sampler}: [{bounds}]}}'")
     found = _CALLED.fullmatch(text)
     sampler = sampler_meant(found["sampler"].rpartition(".")[2]) if found is not None else None
     if found is None or sampler is None:

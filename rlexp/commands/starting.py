@@ -24,6 +24,8 @@ from rlexp.errors import UsageError
 from rlexp.terminal.examples import print_begun, print_copied, print_examples
 
 _USUAL_ENV: Final = "CartPole-v1"
+_USUAL_AGENTS: Final = ("-apex", "-dqn", "-ppo")
+"""Ends of names of examples that are offered first."""
 _KEY_LINE: Final = re.compile(r"(?P<begin>(?P<indent> +)(?P<key>\w+): .*?)(?: +# (?P<comment>.*))?")
 _COMMENT_COLUMN: Final = 36
 _LONGEST_COMMENT: Final = 80
@@ -195,9 +197,12 @@ def _example(name: str) -> Example:
     stem = name.removesuffix(".yaml")
     if stem in by_name:
         return by_name[stem]
-    close = get_close_matches(stem.lower(), by_name, n=3, cutoff=0.5) or [
-        each for each in by_name if stem.lower() in each
-    ]
+    begun = [each for each in by_name if each.startswith(f"{stem.lower()}-")]
+    close = (
+        sorted(begun, key=lambda each: not each.endswith(_USUAL_AGENTS))
+        or get_close_matches(stem.lower(), by_name, n=3, cutoff=0.5)
+        or [each for each in by_name if stem.lower() in each]
+    )
     hint = f"did you mean {' or '.join(close[:3])}?" if close and stem else "rlexp examples lists them"
     raise UsageError(f"unknown example {name}", hint)
 
@@ -248,10 +253,25 @@ def init(
     if env is not None and env_class is not None:
         raise UsageError("--env cannot be combined with --env-class", "--env-class writes an env, --env names one")
     agent = _known_agent(algo)
+    _check_folder(folder)
     if env_class is None:
         print_begun([_write_experiment(folder, agent, env or _USUAL_ENV)], as_json)
     else:
         print_begun(_write_env(folder, agent, env_class), as_json)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UsageError if an env or a file was given in place of a folder that exists."""
+    from rlexp.config.keys import env_ids
+
+    if folder.is_dir():
+        return
+    if ":" in folder.name or (env_ids.ENV_ID.fullmatch(str(folder)) and env_ids.is_known(str(folder))):
+        raise UsageError(f"{folder} is an env, not a folder", f"rlexp init --env {folder}")
+    if folder.suffix in (".yaml", ".yml", ".py"):
+        raise UsageError(
+            f"{folder} is a file, not a folder", "name a folder: the file is named after its env and agent"
+        )
 
 
 def _known_agent(algo: str) -> str:

@@ -100,7 +100,7 @@ def trials_at(path: Path) -> list[TrialFolder]:
     if not os.path.exists(path):  # unlike Path.exists, it raises no error for a name that is too long
         raise UsageError(f"path {path} does not exist", hint_to_runs(path))
     if not path.is_dir():
-        raise UsageError(f"{path} is a file", f"name a run or a trial, for example {path.parent}")
+        raise UsageError(f"{path} is a file", hint_to_runs(path))
     problem = why_closed(path)
     if problem is not None:
         raise ClosedFolderError(path, problem)

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -74,8 +75,10 @@ def refuse_unwritable(out: Path, name: str | None, *, overwrite: bool) -> None:
     nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not nearest.is_dir():
         raise _cannot_create(folder, NotADirectoryError(errno.ENOTDIR, f"{nearest} is not a directory"))
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise _cannot_create(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".rlexp-", dir=nearest))
+    except OSError as error:
+        raise _cannot_create(folder, error) from error
 
 
 def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:

@@ -200,7 +200,7 @@ def _bottleneck(view: TrialView, room: int) -> Text:
     learner, workers = (percent(view.row.get(f"info/{who}_wait_share")) for who in ("learner", "worker"))
     spent = [
         f", {verb} {percent(view.row.get(f'info/worker_time_share/{part}'))}"
-        for part, verb in (("acting", "act"), ("stepping", "step"), ("folding", "fold"))
+        for part, verb in (("acting", "act"), ("stepping", "step"), ("folding", "rows"))
     ]
     word = slowest(view)
     waits = f"learner waits {learner}{_GAP}workers wait {workers}"

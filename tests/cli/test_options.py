@@ -104,6 +104,18 @@ def refused(*words: str) -> UsageError:
         (["run", "--agent", "PPO", "f.yaml"], "-o run=PPO sets this key"),
         (["run", "--agent", "PPO", "--env", "CartPole-v1"], "did you mean --algo?"),
         (["export", "run", "-o", "policy.onnx"], "did you mean --onnx?"),
+        (["export", "run", "--format", "onnx"], "did you mean --onnx?"),
+        (["compare", "run", "--out", "a.png"], "did you mean --png?"),
+        (["compare", "run", "--x", "time"], "did you mean --by?"),
+        (["logs", "run", "--metric", "x"], "did you mean --tag?"),
+        (["evaluate", "run", "--seeds", "3"], "did you mean --episodes?"),
+        (["sweep", "f.yaml", "--trials", "4"], "did you mean --num-samples?"),
+        (["tensorboard", "--logdir", "x"], "a folder needs no option: rlexp tensorboard DIR"),
+        (["run", "f.yaml", "--log-dir", "x"], "did you mean --out?"),
+        (["run", "f.yaml", "--resume"], "rlexp resume DIR continues a run"),
+        (["run", "f.yaml", "--epochs", "3"], "-o num_sgd_iter=3 sets this key"),
+        (["run", "f.yaml", "--device", "cuda"], "-o num_gpus=1 sets this key"),
+        (["run", "f.yaml", "--device", "cpu"], "-o num_gpus=0 sets this key"),
         (
             ["run", "f.yaml", "--target-kl", "0.1"],
             "no key ends the epochs of a train batch early; kl_target is the goal of the penalty kl_coeff",
@@ -124,6 +136,21 @@ def test_an_option_that_does_not_exist_gets_the_one_that_was_meant(words: list[s
         (["cancel"], "rlexp cancel needs URL ID", "URL ID: The board, and the task."),
         (["export", "run", "policy.onnx"], "rlexp export cannot take policy.onnx", "--onnx policy.onnx"),
         (["evaluate", "run", "more"], "rlexp evaluate cannot take more", "rlexp evaluate -h shows what it takes"),
+        (
+            ["sweep", "f.yaml", "--sweep", "lr=1e-3", "1e-4"],
+            "rlexp sweep cannot take 1e-4",
+            "values of --sweep are one word: --sweep lr=1e-3,1e-4",
+        ),
+        (
+            ["run", "--algo"],
+            "rlexp run: --algo needs a value",
+            "--algo AGENT: Train this agent without a file; needs --env.",
+        ),
+        (
+            ["compare", "run", "--by", "lr"],
+            "--by must be one of steps, time, got lr",
+            "--by: Align runs by env steps or by wall time.",
+        ),
     ],
 )
 def test_missing_and_further_words(words: list[str], message: str, hint: str) -> None:
@@ -137,6 +164,17 @@ def test_missing_and_further_words(words: list[str], message: str, hint: str) ->
 def test_a_sampler_in_another_form_gets_the_right_one(text: str) -> None:
     error = refused("sweep", "f.yaml", "--sweep", text)
     assert error.hint == "write --sweep 'lr={loguniform: [1e-4, 1e-2]}'"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("lr=uniform", "write --sweep 'lr={uniform: [LOW, HIGH]}'"),
+        ("lr=0.0001..1e-2", "write --sweep 'lr={loguniform: [0.0001, 1e-2]}'"),
+    ],
+)
+def test_a_range_without_its_form_gets_it(text: str, hint: str) -> None:
+    assert refused("sweep", "f.yaml", "--sweep", text).hint == hint
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_print_writes_nothing(tmp_path: Path) -> None:
     ("words", "wanted"),
     [
         (["cartpole-pop"], "did you mean cartpole-ppo"),
-        (["CartPole"], "did you mean cartpole-"),
+        (["CartPole"], "did you mean cartpole-apex or cartpole-dqn or cartpole-ppo?"),
         (["acrobot"], "did you mean acrobot-"),
         (["xyz"], "rlexp examples lists them"),
         (["../cartpole-ppo"], "unknown example ../cartpole-ppo"),
@@ -130,6 +130,19 @@ def test_names_are_completed_with_their_tasks() -> None:
     found = dict(each for each in complete_example("cartpole-p") if isinstance(each, tuple))
     assert found["cartpole-ppo"].startswith("PPO on CartPole")
     assert all(name.startswith("cartpole-p") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        ("CartPole-v1", "CartPole-v1 is an env, not a folder | rlexp init --env CartPole-v1"),
+        ("maze:Maze", "maze:Maze is an env, not a folder | rlexp init --env maze:Maze"),
+        ("mine.yaml", "mine.yaml is a file, not a folder"),
+    ],
+)
+def test_init_takes_a_folder(word: str, wanted: str, tmp_path: Path) -> None:
+    assert refused("init", word).startswith(wanted)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("agent", AGENTS)

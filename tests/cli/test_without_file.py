@@ -109,7 +109,11 @@ def test_a_sweep_without_a_file() -> None:
             "PPO is an agent, not an experiment file",
             "rlexp run --algo PPO --env Taxi-v4",
         ),
-        (["experiment"], "experiment  path does not exist", None),
+        (
+            ["experiment"],
+            "experiment  path does not exist",
+            "rlexp init writes a file to begin with, rlexp examples lists others",
+        ),
         ([], "run needs a file, or --algo and --env", "rlexp run FILE, or rlexp run --algo PPO --env CartPole-v1"),
         (
             ["--env", "Taxi-v4"],

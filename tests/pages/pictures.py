@@ -25,7 +25,7 @@ IMAGES = REPOSITORY / "docs" / "images"
 WIDTH, HEIGHT = 100, 24
 _RUN: Final = ("rlexp", "run", "experiments/cartpole-apex.yaml")
 _GRID: Final = (
-    *("rlexp", "run", "experiments/cartpole-dqn.yaml", "--name", "lr", "-q", "-o", "num_samples=3"),
+    *("rlexp", "run", "experiments/cartpole-dqn.yaml", "--name", "lr", "-q", "-o", "num_seeds=3"),
     *(
         "-o",
         "config.lr={grid_search: [1e-3, 3e-4]}",

@@ -352,6 +352,8 @@ def why_unknown(env: str) -> tuple[str, str]:
     if _PETTINGZOO_ID.fullmatch(env):
         name = env.replace("/", ".")
         return "has a name of PettingZoo's form, without the word pettingzoo", f"write env: {PETTINGZOO}{name}"
+    if env.endswith(".py"):
+        return "is a file", f"name a class in it: {env.removesuffix('.py').replace('/', '.')}:CLASS"
     close = _closest(env[:_LONGEST_COMPARED])
     remedy = f"--import MODULE names what registers it, --map {env}=package.module:Class its class"
     if provided_names():

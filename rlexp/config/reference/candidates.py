@@ -148,6 +148,8 @@ def override_meant(name: str, value: str | None = None) -> str | None:
     if name == "stop" and value is not None and "=" in value:
         metric, _, number = value.partition("=")
         return f"stop.{metric_meant(metric) or metric}={number}"
+    if name == "device":
+        return f"num_gpus={0 if value == 'cpu' else 1}"
     key = _key_meant(name)
     if key is None:
         stop = metric_meant(name)

@@ -50,6 +50,7 @@ _MEANT: Mapping[str, str] = MappingProxyType(
         "n_steps": "n_step sample_batch_size",
         "multi_step": "n_step",
         "n_epochs": "num_sgd_iter",
+        "epochs": "num_sgd_iter",
         "update_epochs": "num_sgd_iter",
         "clip_range": "clip_param",
         "clip_range_vf": "vf_clip_param",

@@ -64,6 +64,7 @@ _ODD_SPACE = re.compile(r"[^\S \t\n\r]|[\u200b\ufeff]")
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
+_WRITE_ONE = "rlexp init writes a file to begin with, rlexp examples lists others"
 _FORM = "write the name of an experiment (my-experiment:) and indent its keys below it"
 
 
@@ -291,10 +292,10 @@ def _is_of_the_shell(path: Path) -> bool:
     return path.parts[:3] == ("/", "dev", "fd") or path == Path("/dev/stdin")
 
 
-def _hint_of_missing(path: Path) -> str | None:
-    """Return the hint for ``=`` or a number, which may be part of ``-o KEY = VALUE``."""
+def _hint_of_missing(path: Path) -> str:
+    """Return how to get a file; for ``=`` or a number, which may be part of ``-o KEY = VALUE``, how that is written."""
     is_part = path.name == "=" or FLOAT.fullmatch(path.name) or INTEGER.fullmatch(path.name)
-    return "-o KEY=VALUE is one word, without spaces around =" if is_part else None
+    return "-o KEY=VALUE is one word, without spaces around =" if is_part else _WRITE_ONE
 
 
 def _file_to_name(directory: Path, name: str) -> str:

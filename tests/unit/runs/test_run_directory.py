@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -221,7 +223,10 @@ def test_impossible_out_is_known_before_anything_is_made(tmp_path: Path, where: 
 
 
 def test_a_closed_out_is_known_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    def closed(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", closed)  # tests may run as root, who may write everywhere
     with pytest.raises(UsageError, match="Permission denied"):
         refuse_unwritable(tmp_path / "results", "name", overwrite=True)
 

@@ -331,7 +331,7 @@ def test_the_bottleneck_line_is_never_cut(
         assert "…" not in line
         learner, workers = map(text.percent, waits[:2])
         assert f"learner waits {learner}  workers wait {workers}" in line
-    assert "fold" in line
+    assert ", rows " in line
 
 
 def test_what_a_trial_does_until_its_first_row_is_shown(make_trial: MakeTrial, make_row: MakeRow) -> None:
