@@ -27,6 +27,7 @@ run: install
 test: install
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/zizmor --offline --quiet .github/workflows
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
@@ -142,6 +143,7 @@ format: install
 
 lint: install
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/zizmor --offline --quiet .github/workflows
 
 type: install
 	$(BIN)/mypy
