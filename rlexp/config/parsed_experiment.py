@@ -94,7 +94,8 @@ def _located(
     valid = tuple(variant.experiment for variant in made if variant.experiment)
     placed, unplaced = located(axes, valid)
     space = Space(name, run, experiment, placed, assembly.age, options)
-    wrong = (*unplaced, *(space.findings(valid[0]) if valid[0].is_sweep else ()))
+    is_searched = valid[0].is_sweep and (placed or not unplaced)  # else one problem would show up as two
+    wrong = (*unplaced, *(space.findings(valid[0]) if is_searched else ()))
     of_variants = (notice for variant in made for notice in variant.notices)
     notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
     notices += tuple(space.notices(valid[0]))

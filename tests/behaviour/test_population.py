@@ -427,10 +427,11 @@ def test_searched_keys_of_a_population_keep_replay(key: str, tmp_path: Path) -> 
 def test_keys_that_do_not_fit_a_copied_checkpoint_are_refused(key: str, tmp_path: Path) -> None:
     values = {"prioritized_replay": "[true, false]", "checkpoint_replay": "[true, false]"}
     values |= {"prioritized_replay_alpha": "[0.4, 0.6]", "buffer_size": "[2000, 3000]"}
+    beside = {"v_max": "    num_atoms: 51\n"}.get(key, "")  # with one atom it has no effect
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "small:\n  run: DQN\n  env: CartPole-v1\n  stop: {timesteps_total: 1000}\n  search: {scheduler: pbt}\n"
-        f"  config:\n    {key}: {{choice: {values.get(key, '[3, 5]')}}}\n"
+        f"  config:\n    {key}: {{choice: {values.get(key, '[3, 5]')}}}\n{beside}"
     )
     with pytest.raises(ConfigError) as caught:
         load_plan([file], options=LoadOptions(is_sweep=True))

@@ -300,8 +300,8 @@ def test_a_rate_of_the_command_line_takes_the_place_of_the_files_schedule(write:
 @pytest.mark.parametrize("rates", ["{loguniform: [1e-4, 1e-2]}", "{uniform: [0.1, 1]}"])
 def test_a_key_without_effect_cannot_be_searched(rates: str, write: Write) -> None:
     text = f"{MINIMAL}  search: {{num_samples: 2}}\n  config:\n    lr_schedule: [[0, 1]]\n    lr: {rates}\n"
-    found = [(message, hint) for _, message, hint in problems(write(text))]
-    assert ("lr cannot be searched: lr_schedule is given", "leave one of the two out") in found
+    ((_, message, hint),) = problems(write(text))
+    assert (message, hint) == ("lr cannot be searched: lr_schedule is given", "leave one of the two out")
 
 
 def test_missing_stop_has_a_notice(write: Write) -> None:
