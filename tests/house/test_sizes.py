@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (22, 4_220),
     "commands": (14, 3_530),
     "compare": (20, 4_560),
-    "config": (62, 12_960),
+    "config": (62, 12_980),
     "envs": (17, 4_010),
     "models": (17, 2_760),
     "optimizers": (10, 2_100),

@@ -11,25 +11,16 @@ It is imported once a file names it, and only from packages that are installed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from types import MappingProxyType
-from typing import Final, Literal, get_args, get_origin
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Literal, get_args, get_origin
 
-from rlexp.config.keys.a2c import A2CExperiment, A3CExperiment, PGExperiment
-from rlexp.config.keys.apex import ApexExperiment
-from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.ddpg import ApexDDPGExperiment, DDPGExperiment, TD3Experiment
-from rlexp.config.keys.dqn import DQNExperiment, SimpleQExperiment
-from rlexp.config.keys.evolution import ARSExperiment, ESExperiment
-from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.impala import APPOExperiment, IMPALAExperiment
-from rlexp.config.keys.ppo import DDPPOExperiment, PPOExperiment
-from rlexp.config.keys.pqn import PQNExperiment
-from rlexp.config.keys.r2d2 import ApexR2D2Experiment, R2D2Experiment
-from rlexp.config.keys.sac import SACExperiment
 from rlexp.config.keys.user_code import PackageEntry, entry_points
 from rlexp.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlexp.config.keys.experiment import Experiment
 
 GROUP: Final = "rlexp.agents"
 
@@ -43,6 +34,8 @@ def packaged_agents() -> Mapping[str, PackageEntry]:
 def experiment_of(agent: PackageEntry) -> type[Experiment]:
     """Import the class of an agent's experiments; raises UsageError if a package has no usable one."""
     from importlib.metadata import EntryPoint
+
+    from rlexp.config.keys.experiment import Experiment
 
     if len(agent.packages) > 1:
         message = f"agent {agent.name} is in several packages: {', '.join(agent.packages)}"
@@ -64,6 +57,8 @@ def experiment_of(agent: PackageEntry) -> type[Experiment]:
 
 def _problem(experiment: type[Experiment], name: str) -> str | None:
     """Return the problem of a class of experiments; None if there is none."""
+    from rlexp.config.keys.common import CommonConfig
+
     run, config = (experiment.model_fields[key].annotation for key in ("run", "config"))
     if get_origin(run) is not Literal or get_args(run) != (name,):
         return f'{experiment.__name__} must have the field run: Literal["{name}"]'
@@ -75,29 +70,49 @@ def _problem(experiment: type[Experiment], name: str) -> str | None:
     return None
 
 
-AGENTS: Mapping[str, type[Experiment]] = MappingProxyType(
-    {
-        "DQN": DQNExperiment,
-        "APEX": ApexExperiment,
-        "PPO": PPOExperiment,
-        "PQN": PQNExperiment,
-        "A2C": A2CExperiment,
-        "A3C": A3CExperiment,
-        "PG": PGExperiment,
-        "SIMPLEQ": SimpleQExperiment,
-        "DDPPO": DDPPOExperiment,
-        "DDPG": DDPGExperiment,
-        "TD3": TD3Experiment,
-        "APEX_DDPG": ApexDDPGExperiment,
-        "SAC": SACExperiment,
-        "IMPALA": IMPALAExperiment,
-        "APPO": APPOExperiment,
-        "ES": ESExperiment,
-        "ARS": ARSExperiment,
-        "R2D2": R2D2Experiment,
-        "APEX_R2D2": ApexR2D2Experiment,
-    }
-)
+_CLASSES: Final = {
+    "DQN": "dqn:DQNExperiment",
+    "APEX": "apex:ApexExperiment",
+    "PPO": "ppo:PPOExperiment",
+    "PQN": "pqn:PQNExperiment",
+    "A2C": "a2c:A2CExperiment",
+    "A3C": "a2c:A3CExperiment",
+    "PG": "a2c:PGExperiment",
+    "SIMPLEQ": "dqn:SimpleQExperiment",
+    "DDPPO": "ppo:DDPPOExperiment",
+    "DDPG": "ddpg:DDPGExperiment",
+    "TD3": "ddpg:TD3Experiment",
+    "APEX_DDPG": "ddpg:ApexDDPGExperiment",
+    "SAC": "sac:SACExperiment",
+    "IMPALA": "impala:IMPALAExperiment",
+    "APPO": "impala:APPOExperiment",
+    "ES": "evolution:ESExperiment",
+    "ARS": "evolution:ARSExperiment",
+    "R2D2": "r2d2:R2D2Experiment",
+    "APEX_R2D2": "r2d2:ApexR2D2Experiment",
+}
+"""Where the models of our own agents are: a file of this folder, and a class."""
+
+
+class _OwnAgents(Mapping[str, "type[Experiment]"]):
+    """The models by agent; each is imported when it is first needed, which takes a shell's completion less time."""
+
+    def __getitem__(self, name: str) -> type[Experiment]:
+        module, _, model = _CLASSES[name].partition(":")
+        found: type[Experiment] = getattr(import_module(f"rlexp.config.keys.{module}"), model)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+AGENTS: Final[Mapping[str, type[Experiment]]] = _OwnAgents()
 """Our own agents, and the models of their experiments."""
 
 
