@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlexp.config.grid import Axis, line_of
+from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.translation import Translation, node_of
 from rlexp.config.variants import data_of
@@ -42,12 +43,13 @@ class _Writer:
         return "\n".join(self._out) + "\n"
 
     def write_experiment(self, parsed: ParsedExperiment) -> None:
-        """Write one experiment with ``run`` first."""
+        """Write one experiment with ``run`` first; its ``num_samples``, beside no ``search``, counts seeds."""
         node = _with_axes(parsed)
         self._comments_up_to(parsed.place.line, "")
         self._write_changes(parsed.place.line, "")
         self._out.append(f"{_key(parsed.name)}:{self._trailing(parsed.place.line)}")
-        self._write_entries({"run": node.with_value(parsed.variants[0].run), **node.entries()}, _INDENT)
+        entries = {NUM_SEEDS if key == "num_samples" else key: child for key, child in node.entries().items()}
+        self._write_entries({"run": node.with_value(parsed.variants[0].run), **entries}, _INDENT)
 
     def _write_entries(self, entries: Mapping[str, Node], indent: str) -> None:
         ordered = sorted(entries.items(), key=lambda item: (item[0] != "run", item[1].key_place.line))

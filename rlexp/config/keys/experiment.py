@@ -196,8 +196,8 @@ class Experiment(KeyGroup):
     """
 
     num_samples: Count = 1
-    """Number of trials of each variant, with different seeds; ``num_seeds`` says the same. Beside ``search``, the
-    number of configurations to try, and ``num_seeds`` the trials of each."""
+    """Number of trials of each variant, with different seeds: ``num_seeds`` is the usual name. Beside ``search``,
+    ``num_samples`` is the number of configurations to try, and ``num_seeds`` the trials of each."""
 
     checkpoint_freq: CountOrZero = 0
     """Iterations between two checkpoints. 0: no checkpoint while a trial runs."""

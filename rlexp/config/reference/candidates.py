@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlexp.config.keys.agents import AGENTS
-from rlexp.config.keys.key_table import Key, key_table
+from rlexp.config.keys.key_table import Key, KeyName, key_table
 from rlexp.config.keys.metrics import METRICS, STOP_METRICS
 from rlexp.config.reference.explain import (
     KeyReference,
     NamedValue,
     find_keys,
     first_sentence,
-    key_references,
+    key_paths,
+    key_reference,
     named_values,
 )
 from rlexp.config.reference.hints import REPEATS, metric_meant, words_meant
@@ -62,14 +63,19 @@ def overrides_from(typed: str, agents: Iterable[str] = ()) -> list[Candidate]:
 
 def explained_from(typed: str) -> list[Candidate]:
     """Return words of ``rlexp explain`` that begin with ``typed``: agents, keys by name or path, metrics, values."""
-    named: dict[str, KeyReference | NamedValue | None] = dict.fromkeys(AGENTS)
-    for key in key_references():
-        named.setdefault(key.path[-1], key)
-        named.setdefault(key.dotted, key)
+    named: dict[str, KeyName | NamedValue | None] = dict.fromkeys(AGENTS)
+    for path in key_paths():
+        named.setdefault(path[-1], path)
+        named.setdefault(".".join(path), path)
     for value in named_values():
         named.setdefault(value.name, value)
-    begun = {name: each for name, each in named.items() if name.startswith(typed)}
-    return [Candidate(name, _sentence(each.meaning) if each else _AN_AGENT) for name, each in begun.items()]
+    return [Candidate(name, _explained(each)) for name, each in named.items() if name.startswith(typed)]
+
+
+def _explained(named: KeyName | NamedValue | None) -> str:
+    if named is None:
+        return _AN_AGENT
+    return _sentence(named.meaning if isinstance(named, NamedValue) else key_reference(named).meaning)
 
 
 def _keys(agents: Iterable[str]) -> dict[str, Key | None]:

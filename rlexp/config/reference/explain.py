@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -59,12 +59,18 @@ class OldKey:
 
 @cache
 def key_references() -> tuple[KeyReference, ...]:
-    """Return every key of every agent, in the models' order, the keys beside ``config`` first."""
+    """Return every key of every agent, in the order of ``key_paths``."""
+    return tuple(key_reference(path) for path in key_paths())
+
+
+def key_paths() -> tuple[KeyName, ...]:
+    """Return the paths of the keys of all agents, in the models' order, the keys beside ``config`` first."""
     paths = dict.fromkeys(path for run in AGENTS for path in key_table(run))
-    return tuple(_reference(path) for path in sorted(paths, key=lambda path: path[0] == "config"))
+    return tuple(sorted(paths, key=lambda path: path[0] == "config"))
 
 
-def _reference(path: KeyName) -> KeyReference:
+def key_reference(path: KeyName) -> KeyReference:
+    """Return the key with a path."""
     keys = {run: key_table(run)[path] for run in AGENTS if path in key_table(run)}
     first = next(iter(keys.values()))
     defaults = {run: key.default for run, key in keys.items()}
@@ -114,14 +120,18 @@ def _spellings() -> Mapping[KeyName, Iterable[str]]:
 def find_keys(name: str) -> tuple[KeyReference, ...]:
     """Return the keys with a name: a path, the end of a path, or another spelling."""
     wanted = tuple(name.split("."))
-    exact = [key for key in key_references() if wanted in (key.path, key.path[1:]) or _is_seeds(wanted, key)]
+    exact = [key for key in key_references() if wanted in (key.path, key.path[1:])]
+    if wanted == (NUM_SEEDS,):
+        exact = [_number_of_seeds(), *exact]
     ending = [key for key in key_references() if key.path[-len(wanted) :] == wanted]
     return tuple(exact or ending or _spelled(wanted, from_the_start=True) or _spelled(wanted, from_the_start=False))
 
 
-def _is_seeds(wanted: KeyName, key: KeyReference) -> bool:
-    """Return whether ``num_seeds`` is wanted, and is a name of this key."""
-    return wanted == (NUM_SEEDS,) and NUM_SEEDS in key.spellings
+def _number_of_seeds() -> KeyReference:
+    """Return ``num_samples`` under the name that rlexp writes, if no ``search`` gives it another meaning."""
+    key = key_reference(("num_samples",))
+    others = (*key.path, *(name for name in key.spellings if name != NUM_SEEDS))
+    return replace(key, path=(NUM_SEEDS,), spellings=others)
 
 
 def _spelled(wanted: KeyName, from_the_start: bool) -> list[KeyReference]:

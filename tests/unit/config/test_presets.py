@@ -89,7 +89,7 @@ def test_comments_stay_at_their_keys() -> None:
 
 def test_keys_beside_config_stand_before_it() -> None:
     text, _, _ = kept("DQN", "LunarLander-v3", "num_samples=5")
-    assert text.index("  num_samples: 5") < text.index("  config:")
+    assert text.index("  num_seeds: 5") < text.index("  config:")
 
 
 def test_a_learning_rate_replaces_the_schedule() -> None:

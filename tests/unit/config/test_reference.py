@@ -249,6 +249,13 @@ def test_find_keys_by_any_name(name: str, found: list[str]) -> None:
     assert [key.dotted for key in find_keys(name)] == found
 
 
+def test_the_usual_name_of_the_number_of_seeds_is_explained_as_such() -> None:
+    seeds, of_a_sweep = find_keys("num_seeds")
+    assert (seeds.path, seeds.spellings) == (("num_seeds",), ("num_samples", "repeat"))
+    assert of_a_sweep.path == ("search", "num_seeds")
+    assert find_keys("num_samples")[0].path == ("num_samples",)
+
+
 def test_find_old_key() -> None:
     gone = find_old_key("model.use_attention")
     assert gone is not None
