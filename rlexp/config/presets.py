@@ -57,7 +57,6 @@ _GOAL: Final = re.compile(r"^  stop:.*?\bepisode_reward_mean: *(-?[\d.]+)", re.M
 _LIMIT: Final = re.compile(r"^  stop:.*?\btimesteps_total: *([\d.e]+)", re.MULTILINE)
 _REWARD: Final = "episode_reward_mean"
 _STEPS: Final = ("stop", "timesteps_total")
-_LEARNING_RATES: Final = ({("lr",), ("config", "lr")}, {("lr_schedule",), ("config", "lr_schedule")})
 _TABLES: Final = frozenset(
     {
         *("CliffWalking-v1", "CliffWalkingSlippery-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4"),
@@ -199,14 +198,10 @@ def given_env_config(overrides: Sequence[Override]) -> Mapping[str, Any]:
 def layered(preset: Preset, texts: Sequence[str], options: LoadOptions) -> ExperimentText:
     """Return the text of a preset for a reader that lays the overrides ``texts`` and the flags over it.
 
-    Its schedule of the learning rate gives way to a learning rate, and ends with the training. In a shorter training
-    exploration ends earlier too.
+    Its schedule of the learning rate ends with the training. In a shorter training exploration ends earlier too.
     """
     overrides, _ = parse_overrides(texts, None, options.flags)
     text, given = preset.text, {override.path: override.value.plain() for override in overrides}
-    rates, schedules = _LEARNING_RATES
-    if given.keys() & rates and not given.keys() & schedules:
-        text = _SCHEDULE.sub(_constant_rate, text)
     steps = given.get(_STEPS) or _mapping(given.get(_STEPS[:1])).get(_STEPS[1])
     limit = _LIMIT.search(text)
     if limit is not None and isinstance(steps, int | float) and 1 < steps <= LARGEST_COUNT:
@@ -218,11 +213,6 @@ def layered(preset: Preset, texts: Sequence[str], options: LoadOptions) -> Exper
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _constant_rate(found: re.Match[str]) -> str:
-    """Return the line with the first rate of a schedule alone, which an override then replaces."""
-    return f"    lr: {_points(found)[0][1]:g}"
 
 
 def _stretched(found: re.Match[str], share: float) -> str:
