@@ -27,6 +27,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import Plan, load_experiments, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, Problem, RlexpError, UsageError
+from rlexp.runs.directories import refuse_unwritable
 from rlexp.terminal.checking import (
     plan_as_json,
     print_checked,
@@ -80,7 +81,27 @@ def answer(request: TrainingRequest) -> Trained:
 
 
 def plan_of(request: TrainingRequest) -> Plan:
-    """Return the plan of a request for a run or sweep; raises ConfigError as ``load_plan`` does."""
+    """Return the plan of a request for a run or sweep, which then can make its directory.
+
+    Raises ConfigError as ``load_plan`` does, with what is wrong with the directory; UsageError if only that is wrong.
+    """
+    try:
+        plan = _read(request)
+    except ConfigError as error:
+        try:
+            _refuse_directory(request)
+        except UsageError as other:
+            raise ConfigError((*error.problems, Problem("", other.message, other.hint))) from error
+        raise
+    _refuse_directory(request)
+    return plan
+
+
+def _refuse_directory(request: TrainingRequest) -> None:
+    refuse_unwritable(request.out, request.name, overwrite=request.overwrite)
+
+
+def _read(request: TrainingRequest) -> Plan:
     reading = reading_of(request)
     if request.source.env is not None:
         return preset_plan(request, reading)

@@ -37,7 +37,7 @@ from rlexp.errors import RlexpError
 from rlexp.processes.signals import StopRequest
 from rlexp.processes.threads import imported_meanwhile
 from rlexp.runs.checkpoints import list_checkpoints
-from rlexp.runs.directories import as_typed, refuse_unwritable, usual_name
+from rlexp.runs.directories import as_typed, usual_name
 from rlexp.runs.kept_checkpoints import starting_point
 from rlexp.runs.record import Status
 from rlexp.runs.run_directory import RunDirectory
@@ -65,7 +65,6 @@ def run_plan(plan: Plan, request: TrainingRequest, display: Display) -> int:
 
     Raises ResourceError or UsageError, with nothing created, if a trial cannot run here.
     """
-    refuse_unwritable(request.out, request.name, overwrite=request.overwrite)
     board = checked_board(plan.trials, request.board, display)
     cluster = cluster_for(plan, plan.trials, display, request)
     texts = [source.read_text(encoding="utf-8") for source in plan.sources]
@@ -220,7 +219,6 @@ def run_sweep(plan: Plan, request: TrainingRequest, display: Display) -> int:
     """
     sweep = only_sweep(plan)
     require_searcher(sweep, Path.cwd())
-    refuse_unwritable(request.out, request.name, overwrite=request.overwrite)
     cluster = cluster_for(plan, plan.everything, display, request)
     with (
         StopRequest(display.on_stop_request) as stop,

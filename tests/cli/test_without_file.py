@@ -42,12 +42,37 @@ def test_options_are_values_of_keys(tmp_path: Path) -> None:
     options = ["--stop", "reward=250", "--stop", "steps=1e5", "--seeds", "3", "--lr", "1e-3", "-o", "gamma=0.9"]
     file = tmp_path / "experiment.yaml"
     file.write_text(kept("run", "--algo", "PPO", "--env", "LunarLander-v3", *options))
+    assert "  num_seeds: 3\n" in file.read_text()
     plan = load_plan([file])
     experiment = plan.trials[0].experiment
     assert len(plan.trials) == 3
     assert experiment.stop == {"episode_reward_mean": 250, "timesteps_total": 100000}
     assert experiment.config.model_dump()["lr"] == 1e-3
     assert experiment.config.gamma == 0.9
+
+
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []])
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_directory_that_cannot_be_made_is_named_with_the_errors_of_the_file(
+    tmp_path: Path, command: str, dry_run: list[str]
+) -> None:
+    (tmp_path / "taken").touch()
+    file = tmp_path / "a.yaml"
+    for config, errors in {"{lr: x, gama: 1}": 3, "{lr: {grid_search: [1e-3, 1e-4]}}": 1}.items():
+        file.write_text(f"a:\n  run: DQN\n  env: CartPole-v1\n  config: {config}\n")
+        done = rlexp(command, file, "--out", "taken/runs", *dry_run, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("error: ")) == (2, "", errors)
+        assert "error: cannot create " in done.stderr
+        assert done.stderr.endswith("hint:  give a directory that can be written with --out\n")
+
+
+def test_name_of_a_run_that_exists_is_refused_before_its_settings_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "results" / "mine").mkdir(parents=True)
+    words = ["run", "--algo", "PPO", "--env", "CartPole-v1", "--name", "mine", "--dry-run"]
+    done = rlexp(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "mine" in done.stderr
+    assert rlexp(*words, "--overwrite", cwd=tmp_path).returncode == 0
 
 
 def test_options_change_files_too(tmp_path: Path) -> None:
@@ -200,6 +225,12 @@ def test_what_is_wrong_is_named_with_what_works(words: list[str], error: str, hi
             "rlexp run --algo PPO --env maze:Maze",
         ),
         (["check", "dqn"], "DQN is an agent, not an experiment file", "rlexp init --algo DQN --env CartPole-v1"),
+        (["compare", "maze.py"], "maze.py is a file", "rlexp ls DIR lists runs"),
+        (
+            ["run", "--algo", "DQN", "--env", "maze.py"],
+            "--env maze.py  env maze.py is a file",
+            "name a class in it: maze:CLASS",
+        ),
         (
             ["run", "--algo", "DQN", "--env", "maze"],
             "--env maze  env maze is not a Gymnasium environment",
