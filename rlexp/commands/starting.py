@@ -27,7 +27,7 @@ _USUAL_ENV: Final = "CartPole-v1"
 _USUAL_AGENTS: Final = ("-apex", "-dqn", "-ppo")
 """Ends of names of examples that are offered first."""
 _KEY_LINE: Final = re.compile(r"(?P<begin>(?P<indent> +)(?P<key>\w+): .*?)(?: +# (?P<comment>.*))?")
-_COMMENT_COLUMN: Final = 36
+_COMMENT_COLUMN: Final = 37
 _LONGEST_COMMENT: Final = 80
 _COMMENTS: Final[Mapping[str, str]] = {
     "run": "The agent: DQN, APEX, PPO, PQN, SAC, TD3 or another one; rlexp explain run names all",
@@ -373,7 +373,8 @@ def _with_comment(line: str, meanings: Mapping[str, str]) -> str:
         return line
     key = found["key"] if len(found["indent"]) == 2 else f"config.{found['key']}"
     words = found["comment"] or _COMMENTS.get(key) or _first_sentence(meanings.get(key, ""))
-    return f"{found['begin'].ljust(_COMMENT_COLUMN)} # {words}" if words else line
+    begin = f"{found['begin']}  ".ljust(_COMMENT_COLUMN)
+    return f"{begin}# {words[0].upper()}{words[1:]}" if words else line
 
 
 def _first_sentence(text: str) -> str:

@@ -152,7 +152,7 @@ def test_init_writes_an_experiment_that_check_takes(agent: str, tmp_path: Path) 
     file = f"new/{env.partition('-')[0].lower()}-{agent.lower()}.yaml"
     assert printed == f"wrote {file}\n\nnext: rlexp check --env {file}\n      rlexp run {file}\n"
     lines = (tmp_path / file).read_text().splitlines()
-    assert all("#" in line for line in lines if line.startswith("    ")), "a key has no comment"
+    assert all("  # " in line for line in lines if line.startswith("    ")), "a key has no comment"
     plan = load_plan([tmp_path / file])
     assert [(trial.experiment.run, trial.experiment.env) for trial in plan.trials] == [(agent, env)]
     assert not plan.notices
