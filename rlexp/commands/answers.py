@@ -27,7 +27,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.load import Plan, load_experiments, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, Problem, RlexpError, UsageError
-from rlexp.runs.directories import refuse_unwritable
+from rlexp.runs.directories import refuse_unwritable, require_restored
 from rlexp.terminal.checking import (
     plan_as_json,
     print_checked,
@@ -268,7 +268,13 @@ def _check_together(plan: Plan, joining: Joining) -> None:
     """Raise what is missing here, and what does not fit, in one error."""
     problems: list[Problem] = []
     first: RlexpError | None = None
-    checks = (check_requirements, lambda plan: check_fits(plan.everything, room_of(joining)), _require_samplers)
+    checks = (
+        check_requirements,
+        lambda plan: check_fits(plan.everything, room_of(joining)),
+        _require_samplers,
+        lambda plan: require_restored(plan.everything),
+        _require_video,
+    )
     for check_one in checks:
         try:
             check_one(plan)
@@ -277,6 +283,14 @@ def _check_together(plan: Plan, joining: Joining) -> None:
             problems += error.problems
     if first is not None:
         raise first if problems == list(first.problems) else ConfigError(problems)
+
+
+def _require_video(plan: Plan) -> None:
+    """Raise UsageError if videos of episodes are wanted, and cannot be written."""
+    if any(trial.experiment.config.monitor for trial in plan.everything):
+        from rlexp.runs.trial_files import require_video_extra
+
+        require_video_extra()
 
 
 def _require_samplers(plan: Plan) -> None:

@@ -12,16 +12,17 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
 
+from rlexp.config.keys.trial import Trial
 from rlexp.config.plan import Plan
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.locks import LOCK_FILE, RUN_FILE, RunLock, in_use, is_in_use
-from rlexp.runs.record import read_run_record
+from rlexp.runs.record import hint_to_runs, read_run_record
 
 MAX_NAME_BYTES: Final = 120
 """Room is left below the 255 bytes of a file system for ``-2``, ``.removing`` and the like."""
@@ -79,6 +80,19 @@ def refuse_unwritable(out: Path, name: str | None, *, overwrite: bool) -> None:
         os.rmdir(tempfile.mkdtemp(prefix=".rlexp-", dir=nearest))
     except OSError as error:
         raise _cannot_create(folder, error) from error
+
+
+def require_restored(trials: Iterable[Trial]) -> None:
+    """Raise ResumeError if a path that ``restore`` names does not exist; what is there is not read."""
+    for path in filter(None, map(restored, trials)):
+        if not os.path.lexists(path):
+            raise ResumeError(f"restore: path {path} does not exist", hint_to_runs(path))
+
+
+def restored(trial: Trial) -> Path | None:
+    """Return the absolute path that ``restore`` names, or None."""
+    restore = trial.experiment.restore
+    return None if restore is None else Path(restore).expanduser().resolve()
 
 
 def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:

@@ -26,7 +26,7 @@ from rlexp.runs.checkpoints import (
     publish_verified,
     remove_checkpoint,
 )
-from rlexp.runs.directories import refuse_foreign
+from rlexp.runs.directories import refuse_foreign, restored
 from rlexp.runs.record import (
     EVALUATED_REWARD,
     RunRecord,
@@ -74,8 +74,13 @@ def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
 
 def starting_point(trial: Trial) -> Path | None:
     """Return the checkpoint that ``restore`` means, absolute, or None; raises as ``find_checkpoint`` does."""
-    restore = trial.experiment.restore
-    return None if restore is None else find_checkpoint(Path(restore).expanduser().resolve())
+    path = restored(trial)
+    if path is None:
+        return None
+    try:
+        return find_checkpoint(path)
+    except ResumeError as error:
+        raise type(error)(f"restore: {error.message}", error.hint) from error
 
 
 def _best(run: Path, record: RunRecord, trials: list[TrialRecord], trusted: TrustedCode) -> Path:

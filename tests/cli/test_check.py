@@ -9,12 +9,18 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from rlexp.cluster.session import OWN
+from rlexp.commands.answers import check_plan
+from rlexp.config.load import load_plan
+from rlexp.errors import UsageError
 from rlexp.processes.family import SESSION, TemporaryFolder
 from rlexp.processes.locks import RunLock
 from tests.cli.forked_commands import rlexp
@@ -117,6 +123,29 @@ def test_what_is_missing_and_what_does_not_fit_are_reported_together(path: Path)
     assert [error.partition("  ")[2] for error in errors[:1]] == ["envs nope:A, nope:B: module nope does not exist"]
     assert "needs 1001 CPUs" in errors[1]
     assert len(errors) == 2
+
+
+def test_a_starting_point_that_is_not_here_is_reported_too(path: Path) -> None:
+    missing = path.parent / "none"
+    wanted = f"error: restore: path {missing} does not exist\n"
+    assert rlexp("check", path, "-o", f"restore={path.parent}").returncode == 0  # what is there is not read
+    for words, errors in {(): 1, ("num_workers=1000",): 2}.items():
+        for command in (["check"], ["run", "--dry-run"]):
+            done = rlexp(*command, path, f"restore={missing}", *words)
+            assert wanted in done.stderr
+            assert (done.returncode != 0, done.stderr.count("error: ")) == (True, errors)
+
+
+def test_videos_that_cannot_be_written_are_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", without("imageio_ffmpeg", find_spec))
+    check_plan(lambda: load_plan([path]), OWN, as_json=False)
+    with pytest.raises(UsageError, match="monitor: true writes videos") as caught:
+        check_plan(lambda: load_plan([path], ["monitor=true"]), OWN, as_json=False)
+    assert caught.value.hint == "pip install 'rlexp[video]'"
+
+
+def without(package: str, found: Callable[[str], ModuleSpec | None]) -> Callable[[str], ModuleSpec | None]:
+    return lambda name: None if name == package else found(name)
 
 
 def test_check_reports_what_does_not_fit_this_machine(path: Path) -> None:
