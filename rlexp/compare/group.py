@@ -152,7 +152,7 @@ def _paths(text: str) -> Iterator[Path]:
     pieces = text.split(",")
     while pieces:
         taken = next((n for n in range(len(pieces), 1, -1) if os.path.exists(",".join(pieces[:n]))), 1)
-        path = Path(",".join(pieces[:taken])).expanduser()
+        path = Path(os.path.expanduser(",".join(pieces[:taken])))
         yield from [path] if os.path.exists(path) else _matches(path)
         pieces = pieces[taken:]
 

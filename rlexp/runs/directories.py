@@ -92,7 +92,7 @@ def require_restored(trials: Iterable[Trial]) -> None:
 def restored(trial: Trial) -> Path | None:
     """Return the absolute path that ``restore`` names, or None."""
     restore = trial.experiment.restore
-    return None if restore is None else Path(restore).expanduser().resolve()
+    return None if restore is None else Path(os.path.expanduser(restore)).resolve()
 
 
 def make_run_directory(out: Path, usual_name: str, name: str | None, *, overwrite: bool) -> tuple[Path, RunLock]:

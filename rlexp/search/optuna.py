@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sqlite3
 import time
 import warnings
@@ -290,7 +291,7 @@ def open_storage(storage: str, folder: Path) -> optuna.storages.BaseStorage:
 
     try:
         if "://" not in storage:
-            path = folder / Path(storage).expanduser()
+            path = folder / os.path.expanduser(storage)
             _refuse_other_file(path, _is_journal(path), "journal file")
             return JournalStorage(JournalFileBackend(str(path)))
         url, options = _database(storage, folder)

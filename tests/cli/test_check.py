@@ -129,6 +129,8 @@ def test_a_starting_point_that_is_not_here_is_reported_too(path: Path) -> None:
     missing = path.parent / "none"
     wanted = f"error: restore: path {missing} does not exist\n"
     assert rlexp("check", path, "-o", f"restore={path.parent}").returncode == 0  # what is there is not read
+    other = rlexp("check", path, "-o", "restore=~nobody-of-this-name/run", cwd=path.parent)
+    assert other.stderr.startswith(f"error: restore: path {path.parent}/~nobody-of-this-name/run does not exist\n")
     for words, errors in {(): 1, ("num_workers=1000",): 2}.items():
         for command in (["check"], ["run", "--dry-run"]):
             done = rlexp(*command, path, f"restore={missing}", *words)

@@ -143,6 +143,7 @@ def test_record_cannot_name_directory_outside_run(tmp_path: Path) -> None:
         ("nowhere", "nowhere does not exist"),
         ("x=nowhere", "nowhere does not exist"),
         ("x=none-*", r"none-\* does not exist"),
+        ("x=~nobody-of-this-name/run", "~nobody-of-this-name/run does not exist"),
         ("x=", "x= does not exist"),
         ("=grid", "=grid does not exist"),
         ("grid/lr=1", "grid/lr=1 does not exist"),

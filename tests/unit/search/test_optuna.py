@@ -177,6 +177,7 @@ def database(path: Path) -> None:
         ("folder", "folder is not a journal file of Optuna"),
         ("sqlite:///notes.txt", "notes.txt is not a SQLite database of Optuna"),
         ("sqlite:///browser.db", "browser.db is not a SQLite database of Optuna"),
+        ("~nobody-of-this-name/study.log", "~nobody-of-this-name does not exist"),
         ("sqlite:///missing/study.db", "missing does not exist"),
         ("sqlite://", "must name a file"),
         ("sqlite:///:memory:", "must name a file"),
