@@ -264,7 +264,7 @@ def _check_folder(folder: Path) -> None:
     """Raise UsageError if an env or a file was given in place of a folder that exists."""
     from rlexp.config.keys import env_ids
 
-    if folder.is_dir():
+    if os.path.isdir(folder):
         return
     if ":" in folder.name or (env_ids.ENV_ID.fullmatch(str(folder)) and env_ids.is_known(str(folder))):
         raise UsageError(f"{folder} is an env, not a folder", f"rlexp init --env {folder}")
@@ -299,7 +299,7 @@ def _write_env(folder: Path, agent: str, name: str) -> list[Path]:
     """Write an experiment, its env and the test of that; raises UsageError if one of them exists."""
     module = _module_of(name)
     env, files = f"{module}:{name}", [folder / f"{module}.py", folder / f"test_{module}.py"]
-    if files[0].exists():
+    if os.path.exists(files[0]):
         other = f"rlexp init {shlex.quote(str(folder))} --env {env} --algo {agent}"
         raise UsageError(f"{files[0]} exists", f"{other} writes an experiment for it")
     create(folder, [_experiment_file(folder, agent, env), *files])

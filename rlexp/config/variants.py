@@ -5,6 +5,7 @@ Some old keys set other keys, so the current path of an axis is known only after
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,7 +180,7 @@ def _class_meant(name: str) -> str | None:
     None if there is none, or several.
     """
     module = Path(f"{name}.py")
-    files = [module] if module.is_file() else sorted(Path().glob("*.py"))[:_MOST_MODULES]
+    files = [module] if os.path.isfile(module) else sorted(Path().glob("*.py"))[:_MOST_MODULES]
     found = [each for file in files for each in env_classes_in(file) if name in each.split(":")]
     return found[0] if len(found) == 1 else None
 

@@ -78,6 +78,8 @@ def refuse_unwritable(out: Path, name: str | None, *, overwrite: bool) -> None:
         raise _cannot_create(folder, NotADirectoryError(errno.ENOTDIR, f"{nearest} is not a directory"))
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".rlexp-", dir=nearest))
+        with suppress(FileNotFoundError):
+            folder.stat()  # a name that no folder can have is refused
     except OSError as error:
         raise _cannot_create(folder, error) from error
 
@@ -166,7 +168,7 @@ def _make_room(path: Path) -> None:
 @contextmanager
 def _created(out: Path) -> Iterator[None]:
     """Make ``out`` and its parents; if the body raises, remove the new ones."""
-    missing = [path for path in [out, *out.parents] if not path.exists()]
+    missing = [path for path in [out, *out.parents] if not os.path.exists(path)]
     try:
         out.mkdir(parents=True, exist_ok=True)
         yield

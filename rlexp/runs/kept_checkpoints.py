@@ -57,7 +57,7 @@ def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
     try:
         if (path / MANIFEST).is_file():
             return path
-    except PermissionError as error:
+    except OSError as error:
         raise ResumeError(f"{path} cannot be read: {error.strerror}") from error
     if (path / RUN_FILE).is_file():
         record = read_run_record(path)

@@ -138,6 +138,32 @@ def test_a_starting_point_that_is_not_here_is_reported_too(path: Path) -> None:
             assert (done.returncode != 0, done.stderr.count("error: ")) == (True, errors)
 
 
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["run", "FILE", "--out", LONG], ["run", "--algo", "DQN", "--env", LONG], ["check", "FILE", f"env={LONG}"]),
+        *(["check", "FILE", f"restore={LONG}"], ["init", LONG], ["init", LONG, "--env-class", "Maze"]),
+        *([command, LONG] for command in ("check", "convert", "evaluate", "export", "resume", "ls", "logs", "prune")),
+        *([command, f"{LONG}/run"] for command in ("evaluate", "resume", "compare", "tensorboard")),
+    ],
+    ids=lambda words: " ".join(word[:12] for word in words),
+)
+def test_names_that_no_file_can_have_are_errors(path: Path, words: list[str]) -> None:
+    done = rlexp(*(path if word == "FILE" else word for word in words), cwd=path.parent)
+    assert done.returncode in {2, 3}
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_null_character_is_no_part_of_a_path(path: Path) -> None:
+    path.write_text(GOOD.replace("  stop:", '  restore: "a\\0b"\n  stop:'))
+    done = rlexp("check", path)
+    assert done.stderr.startswith(f"error: {path}:4:12  restore must be a path, which has no null character, got ")
+
+
 def test_videos_that_cannot_be_written_are_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", without("imageio_ffmpeg", find_spec))
     check_plan(lambda: load_plan([path]), OWN, as_json=False)

@@ -125,6 +125,12 @@ def _folder_name(name: str) -> str:
     return name
 
 
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError(RULE, "must be a path, which has no null character")
+    return text
+
+
 def _env_name(env: str) -> str:
     module, colon, name = env.rpartition(":")
     if not ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
@@ -234,7 +240,7 @@ class Experiment(KeyGroup):
     time_budget_s: Positive | None = None
     """Seconds after which all trials of the experiment save a checkpoint and stop. Null: no limit."""
 
-    restore: str | None = None
+    restore: Annotated[str, AfterValidator(_path)] | None = None
     """Folder of a checkpoint to start from: its weights, optimizer and counters. Null: start from the beginning."""
 
     max_failures: Annotated[Whole, Field(ge=-1)] = 0
