@@ -20,7 +20,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import FrameRows, SampleBatch, WrittenRows
 
 DRAIN_S: Final = 10.0
-"""Seconds that a stopped actor waits until the trainer has its last fragments."""
+"""Seconds that a stopped actor waits until the trainer has the next one of its last fragments."""
 LOOK_S: Final = 0.1
 """Seconds of one wait, after which it checks whether it must stop."""
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -149,9 +150,7 @@ class Outbox:
         Raises the error that ended the thread.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.window.has_room or self.end is not None or self._error is not None, timeout
-            )
+            self._changed.wait_for(lambda: self.window.has_room or self._is_over(), timeout)
             self._raise_error()
             return self.end is None and self.window.has_room
 
@@ -176,13 +175,20 @@ class Outbox:
             self._raise_error()
 
     def drain(self, timeout: float) -> bool:
-        """Return whether the trainer has everything, after at most ``timeout`` seconds."""
+        """Return whether the trainer has everything; the wait ends once ``timeout`` seconds confirm nothing more."""
         with self._changed:
             self._is_draining = True
             self._changed.notify_all()
-            return self._changed.wait_for(
-                lambda: not self.window.num_kept or self.end is not None or self._error is not None, timeout
-            )
+            while kept := self.window.num_kept:
+                if not self._changed.wait_for(partial(self._has_moved, kept), timeout) or self._is_over():
+                    return False
+            return True
+
+    def _has_moved(self, kept: int) -> bool:
+        return self.window.num_kept < kept or self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.end is not None or self._error is not None
 
     def close(self) -> None:
         """End the thread and give the seat back; idempotent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,6 +293,38 @@ def test_drain_asks_at_once(outbox: Outbox, board: LateBoard) -> None:
     with board.changed:
         assert board.changed.wait_for(lambda: board.num_beats == 2, WAIT_S)
     assert outbox.drain(WAIT_S)
+
+
+class ConfirmedInTurn:
+    """A condition of an outbox: each wait confirms one fragment more, up to ``last``, and takes all of its time."""
+
+    def __init__(self, outbox: Outbox, last: int) -> None:
+        self._window, self._last, self.num_waits = outbox.window, last, 0
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+    def notify_all(self) -> None: ...
+
+    def wait_for(self, moved: Callable[[], bool], timeout: float) -> bool:
+        assert timeout == WAIT_S
+        self._window.acknowledge(min(self.num_waits, self._last), 0.0)
+        self.num_waits += 1
+        return moved()
+
+
+@pytest.mark.parametrize(("last", "waits", "has_all"), [(3, 4, True), (1, 3, False), (-1, 1, False)])
+def test_drain_waits_while_fragments_are_confirmed(
+    last: int, waits: int, has_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = WeightsFeed(LateBoard(), TASK, KEYS, 1000)
+    outbox = Outbox(LateBoard(), SEAT, feed, BoardConfig(window=4, beat_s=NEVER_S, lease_s=3 * NEVER_S))
+    for _ in range(4):
+        outbox.window.put([b"rows"])
+        outbox.window.take(0.0)
+    confirmed = ConfirmedInTurn(outbox, last)
+    monkeypatch.setattr(outbox, "_changed", confirmed)
+    assert outbox.drain(WAIT_S) is has_all
+    assert confirmed.num_waits == waits
 
 
 def test_fragment_that_nobody_waits_for_is_asked_about_before_it_would_be_sent_again(
