@@ -184,6 +184,7 @@ def env_slow_reset(scene: Scene) -> str:
     text = dqn(env="tests.drills.envs:SlowToReset", steps=1000)
     alone = scene.start_run(text, name="alone")
     command = started(scene, "SlowToReset", "-o", "sample_timeout_s=60")
+    command.wait_for_start()  # 20 s: the env was tried
     row = command.wait_until_it_learns()
     goes_on_and_stops(command, row)
     restarts = row["info"]["num_worker_restarts"]
