@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.results import PICTURES, WITHOUT, Curve
 from rlexp.config.examples import Example, examples
 from rlexp.config.keys.env_ids import package_of
 from rlexp.config.load import load_plan
@@ -98,6 +99,14 @@ def test_is_planned_without_a_notice(example: Example) -> None:
     stops = [trial.experiment.stop for trial in plan.trials]
     assert all("timesteps_total" in stop for stop in stops)
     assert example.unseen or example.name in GOALS or all("episode_reward_mean" in stop for stop in stops)
+
+
+def test_each_has_a_curve_or_a_reason_why_not() -> None:
+    curves = [curve for curves in PICTURES.values() for curve in curves if isinstance(curve, Curve)]
+    drawn = {curve.file or curve.name for curve in curves}
+    assert drawn | WITHOUT.keys() == {example.name for example in examples()}
+    assert not drawn & WITHOUT.keys()
+    assert len({curve.name for curve in curves}) == len(curves)  # else they would share their runs
 
 
 @pytest.mark.slow

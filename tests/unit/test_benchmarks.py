@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import dqn, dqn_peers, pauses, ppo_peers, ppo_tasks, sb3_dqn
+from benchmarks import dqn, dqn_peers, pauses, ppo_peers, ppo_tasks, results, sb3_dqn
 from benchmarks.comparison import median_of
 from benchmarks.cpu_meter import CpuMeter
 from benchmarks.learning_table import Outcome, line_of, line_of_group, markdown, mean_of, shown
@@ -28,6 +28,7 @@ from benchmarks.ppo_tasks import RLLIB, SB3, TASKS
 from benchmarks.processes import add_peer_options, found_peers, in_own_process, installed_version, run_command
 from rlexp.compare.group import SettingsReader, groups_of
 from rlexp.config.load import load_plan
+from rlexp.runs.record import RunRecord, Status
 
 POINTS = [
     Point(0.0, 0, None, 10.0),
@@ -278,3 +279,23 @@ def test_peers_rows_are_due_at_equal_steps_and_the_last_one_is_played(monkeypatc
     assert len(written) == sb3_dqn.ROWS
     assert [row["timesteps_total"] for row in written if "evaluation" in row] == [504, 1000]
     assert {row["episode_reward_mean"] for row in written} == {1.5}
+
+
+def test_results_train_what_is_missing_and_go_on_with_what_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(results, "_rlexp", lambda *words: commands.append([str(word) for word in words]))
+    for seed, status in enumerate((Status.TERMINATED, Status.STOPPED)):
+        (tmp_path / f"flat-{seed}").mkdir()
+        RunRecord("flat", [], {}, None, "host", 2, "now", status=status).write(tmp_path / f"flat-{seed}")
+    curve = results.Curve("flat net", "flat", 500, ("lr=0.1",), file="cartpole-ppo")
+
+    runs = results.train([curve], range(3), tmp_path)
+
+    assert runs == {"flat net": [tmp_path / f"flat-{seed}" for seed in range(3)]}
+    resume, run = commands
+    assert resume == ["resume", str(tmp_path / "flat-1")]
+    assert (run[0], Path(run[1]).name) == ("run", "cartpole-ppo.yaml")
+    assert run[2:6] == ["-o", "stop={timesteps_total: 500}", "-o", "lr=0.1"]
+    assert run[6:] == ["--seed", "2", "--name", "flat-2", "--out", str(tmp_path)]
