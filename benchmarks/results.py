@@ -183,13 +183,13 @@ PICTURES: Final[dict[str, tuple[Curve | Peer, ...]]] = {
         Curve("DQN", "dqn", 100_000, _NO_PARTS, file="minatar-rainbow"),
         *(Curve(f"no {part}", f"no-{part}", 100_000, off, file="minatar-rainbow") for part, off in _PARTS.items()),
     ),
-    "minatar-breakout": (
-        *_minatar("Breakout"),
-        Curve("minatar-dqn", "minatar-breakout-file", 200_000, ("env=MinAtar/Breakout-v1",), file="minatar-dqn"),
-        Curve("PPO", "minatar-ppo", 1_000_000),
-    ),
+    "minatar-breakout": _minatar("Breakout"),
     "minatar-space-invaders": _minatar("SpaceInvaders"),
     "minatar-asterix": _minatar("Asterix"),
+    "minatar-others": (
+        Curve("PPO", "minatar-ppo", 1_000_000),
+        Curve("Double DQN", "minatar-dqn", 200_000, ("env=MinAtar/Breakout-v1",)),
+    ),
     "halfcheetah": (Curve("PPO", "halfcheetah-ppo", 1_000_000),),
     "hopper": (Curve("PPO", "hopper-ppo", 1_000_000),),
     "pong": (Curve("APEX", "pong-apex-small", 3_000_000), Curve("PPO", "pong-ppo-small", 2_000_000)),
