@@ -12,8 +12,8 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.torch.device import DeviceBatch
+from rlexp.cluster.pool.nodes import TrialGroup
 from rlexp.cluster.pool.pool import Resources
-from rlexp.cluster.pool.ray_calls import TrialGroup
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.runs.checkpoint_contents import Checkpoint

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from rlexp.cluster.pool import ray_calls
+from rlexp.cluster.pool import ray_pool as ray_pools
+from rlexp.cluster.pool.nodes import OwnNode
 from rlexp.cluster.pool.pool import (
     Actor,
     ActorLostError,
@@ -26,8 +27,7 @@ from rlexp.cluster.pool.pool import (
     Resources,
     TaskPool,
 )
-from rlexp.cluster.pool.ray_calls import MANY_CALLS, OwnNode, Process, kill, kill_here
-from rlexp.cluster.pool.ray_pool import RayTaskPool
+from rlexp.cluster.pool.ray_pool import MANY_CALLS, Process, RayTaskPool, kill, kill_here
 from rlexp.errors import TrialError
 from tests.lab.process_pool import ProcessTaskPool
 
@@ -332,7 +332,7 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
             raise psutil.NoSuchProcess(self.pid)
 
     monkeypatch.setattr(psutil, "Process", EndingProcess)
-    monkeypatch.setattr(ray_calls, "_started", lambda pid: "7")
+    monkeypatch.setattr(ray_pools, "_started", lambda pid: "7")
     kill(Process("node", 1, "7"))
     kill(Process("node", 1, "7"))
 
@@ -351,9 +351,9 @@ def titled_process() -> Iterator[subprocess.Popen[bytes]]:
 def test_process_of_the_same_number_is_not_killed(
     change: dict[str, Any], titled_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_calls, "own_node", lambda: OwnNode("here", None))
+    monkeypatch.setattr(ray_pools, "own_node", lambda: OwnNode("here", None))
     pid = titled_process.pid
-    process = Process("here", pid, ray_calls._started(pid))
+    process = Process("here", pid, ray_pools._started(pid))
     kill_here(replace(process, **change))
     with pytest.raises(subprocess.TimeoutExpired):
         titled_process.wait(0.3)

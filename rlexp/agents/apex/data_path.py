@@ -20,8 +20,8 @@ from rlexp.agents.torch.device import free_device_bytes, learner_device
 from rlexp.agents.torch.device_frames import check_frames_fit, device_rows
 from rlexp.agents.torch.process import LearnerThreads, trial_load
 from rlexp.agents.workers import MakeSpec, WorkerLinks, WorkerParts, worker_spec
+from rlexp.cluster.pool.nodes import trial_group
 from rlexp.cluster.pool.pool import Actor, Resources
-from rlexp.cluster.pool.ray_calls import trial_group
 from rlexp.cluster.room.machine import available_cpus
 from rlexp.cluster.room.shortfalls import frames_per_transition
 from rlexp.config.keys.apex import ApexKeys

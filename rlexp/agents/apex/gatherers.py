@@ -10,8 +10,8 @@ from math import ceil
 from typing import Any, Protocol, Self, runtime_checkable
 
 from rlexp.agents.workers import MakeSpec, worker_resources
+from rlexp.cluster.pool.nodes import TrialGroup
 from rlexp.cluster.pool.pool import Actor, TaskPool
-from rlexp.cluster.pool.ray_calls import TrialGroup
 from rlexp.config.keys.apex import AsyncReplayOptimizerConfig
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import bundles_of

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it, but does not say so
 
 from rlexp.agents.torch.device import learner_device
-from rlexp.cluster.pool.ray_calls import own_node
+from rlexp.cluster.pool.nodes import own_node
 from rlexp.errors import TrialError
 from rlexp.policy import Learner, LearnResult, Weights
 from rlexp.sample_batch import Array, SampleBatch

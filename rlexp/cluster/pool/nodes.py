@@ -1,5 +1,6 @@
 """RayTables: the only reader of Ray's tables of nodes: alive and draining nodes, free resources, nodes of actors.
 
+Also this process's node, and the bundles of its trial.
 Trials of a joined cluster use it through the driver; a task pool through its ClusterWatch, which knows which of the
 pool's actors wait for room, were lost with their node, or are on a node that ends soon. Importing it does not import
 Ray.
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlexp.cluster.pool.pool import ONE_NODE, Actor, ClusterState
@@ -133,6 +135,57 @@ def _placement_groups() -> list[dict[str, Any]]:
     from ray.util.placement_group import placement_group_table
 
     return list(placement_group_table().values())
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """The bundles of a trial, seen from one of its processes."""
+
+    num_bundles: int
+    here: frozenset[int]
+    """The numbers of the bundles on this process's node."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """The node id of each bundle, by the bundle's number."""
+
+    @property
+    def is_all_here(self) -> bool:
+        """Whether the trial reserves nothing on other nodes."""
+        return len(self.here) == self.num_bundles
+
+
+@dataclass(frozen=True)
+class OwnNode:
+    """The node of a process."""
+
+    id: str
+    """Ray's id, as hosts may share a name."""
+    address: str | None
+    """Address at which other nodes reach it; None without Ray."""
+
+
+def own_node() -> OwnNode:
+    """Return this process's node; without Ray, its host."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return OwnNode(socket.gethostname(), None)
+    return OwnNode(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+
+
+def trial_group() -> TrialGroup | None:
+    """Return the bundles of this process's trial; None in a process that Ray did not start for a trial."""
+    # Only Ray's own processes have imported it by this time; elsewhere, asking Ray for a group would start a Ray.
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    from ray.util import get_current_placement_group, placement_group_table
+
+    group = get_current_placement_group()
+    if group is None:
+        return None
+    nodes = placement_group_table(group)["bundles_to_node_id"]
+    own_node = ray.get_runtime_context().get_node_id()
+    here = frozenset(number for number, node in nodes.items() if node == own_node)
+    return TrialGroup(len(nodes), here, dict(nodes))
 
 
 LOOK_S, LOOK_SOON_S = 2.0, 1.0

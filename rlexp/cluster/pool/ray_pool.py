@@ -1,13 +1,23 @@
-"""RayTaskPool: each object in a separate process."""
+"""RayTaskPool: each object in a separate process. RayCalls delivers the completed calls of its lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rlexp.cluster.pool.nodes import ClusterWatch, RayTables
+import psutil
+
+from rlexp.cluster.pool.nodes import ClusterWatch, RayTables, own_node
 from rlexp.cluster.pool.pool import (
     Actor,
+    ActorLostError,
     ArgumentLostError,
     ClusterState,
     Completed,
@@ -16,16 +26,7 @@ from rlexp.cluster.pool.pool import (
     Ref,
     Resources,
 )
-from rlexp.cluster.pool.ray_calls import (
-    CALL,
-    Failed,
-    RayCalls,
-    actor_options,
-    errors_translated,
-    kill_here,
-    unwrapped,
-    whereabouts,
-)
+from rlexp.errors import TrialError
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -33,6 +34,244 @@ P = ParamSpec("P")
 
 ARGUMENT_TIMEOUT_S = 60.0
 """Most seconds to wait for an argument of a call in this process; the argument's own call has completed before."""
+MANY_CALLS = 100
+"""Calls in flight from which on Ray reports each completion, as asking about all takes longer with each call.
+
+With fewer, asking is faster: a report has to wake one more thread.
+"""
+FETCH_WAIT_S = 0.01
+"""Most seconds to wait for results on their way to this node, while other calls may complete."""
+
+Wait = Callable[..., tuple[list[Any], list[Any]]]
+"""A function that returns the ready ones of a list of refs, and the rest."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call in flight."""
+
+    lane: Lane
+    completed: Completed[Any, Any]
+    awaited: Any
+    """The ref that shows completion, as Ray makes all parts of a result ready together."""
+    has_ended: bool = False
+
+
+class RayCalls:
+    """Delivers completed calls to their lanes; calls of one actor in the order made.
+
+    If results are fetched, a call completes when its first part is on this node, or is known to be lost. So neither a
+    ``get`` nor a call with it as an argument waits for another node. Owned by one thread; only ``_report`` is called in
+    another.
+    """
+
+    def __init__(self, wait: Wait) -> None:
+        """Initialise; ``wait`` is Ray's own."""
+        self.fetches = False
+        """Whether there are other nodes, from which results have to be fetched."""
+        self._wait = wait
+        self._by_actor: dict[Actor[Any], deque[Call]] = {}
+        self._awaited: dict[Any, Call] = {}
+        self._is_reported = False
+        self._reports: deque[Call] = deque()
+        self._has_reports = threading.Condition()
+
+    def add(self, lane: Lane, completed: Completed[Any, Any]) -> None:
+        """Expect a call that has been made."""
+        refs = completed.refs
+        fetched_first = self.fetches and not self._is_reported
+        call = Call(lane, completed, refs[0 if fetched_first else -1].handle)
+        self._by_actor.setdefault(completed.actor, deque()).append(call)
+        if self._is_reported:
+            call.awaited._on_completed(partial(self._report, call))
+            return
+        self._awaited[call.awaited] = call
+        if len(self._awaited) > MANY_CALLS:
+            self._let_ray_report()
+
+    def wait(self, timeout: float) -> bool:
+        """Return when a call has completed, or after ``timeout`` seconds; False if none is in flight."""
+        if not self._by_actor:
+            return False
+        if self._is_reported:
+            self._take_reports(timeout)
+        else:
+            self._ask(timeout)
+        return True
+
+    def forget(self, actor: Actor[Any]) -> None:
+        """Deliver no more calls of ``actor``."""
+        for call in self._by_actor.pop(actor, ()):
+            self._awaited.pop(call.awaited, None)
+
+    def clear(self) -> None:
+        """Deliver no more calls."""
+        self._by_actor.clear()
+        self._awaited.clear()
+        self._reports.clear()
+
+    def _ask(self, timeout: float) -> None:
+        """Ask Ray for completed calls, with one check of all that are awaited."""
+        refs = list(self._awaited)
+        ready, _ = self._wait(refs, num_returns=1, timeout=timeout, fetch_local=self.fetches)
+        if ready:
+            ready, _ = self._wait(refs, num_returns=len(refs), timeout=0, fetch_local=self.fetches)
+        for ref in ready:
+            self._end(self._awaited.pop(ref))
+
+    def _let_ray_report(self) -> None:
+        """Let Ray report each call from now on."""
+        self._is_reported = True
+        calls, self._awaited = list(self._awaited.values()), {}
+        for call in calls:
+            call.awaited = call.completed.refs[-1].handle  # the smallest part, as Ray reads it to report it
+            call.awaited._on_completed(partial(self._report, call))
+
+    def _report(self, call: Call, _: object) -> None:
+        """Note that a call has completed; Ray calls this in a thread of its own, in any order."""
+        with self._has_reports:
+            self._reports.append(call)
+            self._has_reports.notify()
+
+    def _take_reports(self, timeout: float) -> None:
+        if self._awaited:  # in reported mode: parts that are being fetched
+            timeout = min(timeout, FETCH_WAIT_S)
+        with self._has_reports:
+            if not self._reports:
+                self._has_reports.wait(timeout)
+        while self._reports:
+            call = self._reports.popleft()
+            if not self.fetches:
+                self._end(call)
+            elif call.completed.actor in self._by_actor:
+                call.awaited = call.completed.refs[0].handle
+                self._awaited[call.awaited] = call
+        if self._awaited:
+            self._ask(0)
+
+    def _end(self, call: Call) -> None:
+        """Deliver a call, and the calls of its actor that had to wait for it."""
+        call.has_ended = True
+        actor = call.completed.actor
+        queue = self._by_actor.get(actor)
+        while queue and queue[0].has_ended:
+            ended = queue.popleft()
+            ended.lane.deliver(ended.completed)
+        if queue is not None and not queue:
+            del self._by_actor[actor]
+
+
+CALL = "__ray_call__"
+"""Ray's own method of every actor, which calls a function with the object."""
+
+
+@dataclass(frozen=True, eq=False)
+class Failed:
+    """The handle of a Ref without a result: the call could not be made, as an argument was lost."""
+
+    error: ArgumentLostError
+
+
+def unwrapped(args: tuple[object, ...]) -> list[object]:
+    """Return arguments in Ray's form."""
+    return [arg.handle if isinstance(arg, Ref) else arg for arg in args]
+
+
+def actor_options(resources: Resources) -> dict[str, Any]:
+    """Return Ray's options for an actor with these resources."""
+    return {
+        "num_cpus": resources.cpus,
+        "num_gpus": resources.gpus,
+        "resources": dict(resources.custom),
+        "max_restarts": 0,
+        **_strategy(resources),
+    }
+
+
+def _strategy(resources: Resources) -> dict[str, Any]:
+    """Return Ray's options for an actor's place: in or outside of the group of this process's trial."""
+    if resources.outside_group:  # otherwise Ray places what a trial makes within the trial's group
+        return {"scheduling_strategy": "DEFAULT"}
+    if resources.bundle is None:
+        return {}
+    from ray.util import get_current_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = get_current_placement_group()
+    if group is None:
+        return {}
+    return {
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=resources.bundle)
+    }
+
+
+@contextmanager
+def errors_translated() -> Iterator[None]:
+    """Raise Ray's errors about lost processes and values as the pool's own.
+
+    An error within a call, which Ray marks as RayTaskError, shows that the called object lives, so an argument was
+    lost.
+    """
+    from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+
+    try:
+        yield
+    except (RayActorError, ObjectLostError, RayTaskError) as error:
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        if isinstance(cause, (RayActorError, ObjectLostError)):
+            raise ArgumentLostError("a value that it needs is lost") from error
+        if cause is not None:
+            raise
+        if isinstance(error, ObjectLostError):
+            raise ArgumentLostError("its result is lost") from error
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            raise TrialError(str(error).strip().splitlines()[-1]) from error  # the rest is a traceback
+        raise ActorLostError("its process died") from error
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of Ray's processes, distinct from every other one, although hosts may share a name and pids are reused."""
+
+    node_id: str
+    """Ray's id of the node."""
+    pid: int
+    started: str
+    """Start time by its node's clock; empty if the system does not tell."""
+
+
+def whereabouts(actor: object) -> Process:
+    """Return the process of ``actor``, which calls this."""
+    return Process(own_node().id, os.getpid(), _started(os.getpid()))
+
+
+def kill_here(process: Process) -> None:
+    """Kill one of Ray's processes if it is on this node.
+
+    Ray asks a process to end, which a hanging or stopped one ignores; on another node only Ray can end it.
+    """
+    if process.node_id == own_node().id:
+        kill(process)
+
+
+def kill(process: Process) -> None:
+    """Kill one of Ray's processes on this node, unless its pid belongs to an unrelated one now."""
+    try:
+        found = psutil.Process(process.pid)
+        title = "".join(found.cmdline()[:1])  # read once, as an ending process loses it meanwhile
+        if title.startswith("ray::") and _started(process.pid) == process.started:
+            found.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _started(pid: int) -> str:
+    """Return the start time of a process in ticks since the system's start, which clock changes do not affect."""
+    try:
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")
+        return fields.split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 class RayTaskPool:

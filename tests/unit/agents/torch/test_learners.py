@@ -24,8 +24,8 @@ from rlexp.agents.ppo.learner import PPOLearner
 from rlexp.agents.torch import learner_process, learners
 from rlexp.agents.torch.learner_process import ALONE, LearnerProcess, LearnerSpec, PeerUnreachedError, Shard
 from rlexp.agents.torch.learners import LearnerGroup
+from rlexp.cluster.pool.nodes import OwnNode
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources
-from rlexp.cluster.pool.ray_calls import OwnNode
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import actions_of
 from rlexp.policy import Learner

@@ -12,7 +12,7 @@ import pytest
 
 from rlexp.cluster.pool.nodes import KEPT_S, ClusterWatch, RayNode
 from rlexp.cluster.pool.pool import ONE_NODE, Actor, ClusterState, Completed, InlineTaskPool, Lane, Ref
-from rlexp.cluster.pool.ray_calls import MANY_CALLS, RayCalls
+from rlexp.cluster.pool.ray_pool import MANY_CALLS, RayCalls
 from tests.lab.cluster import FakeNodes
 
 
