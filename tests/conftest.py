@@ -9,8 +9,8 @@ from hypothesis import settings
 
 from rlexp.board.servers import OPENERS
 from rlexp.cluster.environment import set_ray_environment
-from rlexp.cluster.quick_start.fork_server import ForkServer, prepared
-from rlexp.cluster.session import OWN, OwnRay
+from rlexp.cluster.quick_start.raylet import ForkServer
+from rlexp.cluster.session import OWN, OwnRay, prepared
 from tests.lab.brokers import Mosquitto, QueueServer, RabbitMQ, RedisServer, running_queue, running_redis
 from tests.lab.memory_board import open_memory_board
 

@@ -18,20 +18,18 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import psutil
 
-from rlexp.cluster.environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS
-from rlexp.cluster.quick_start.raylet import job_without_folders, only_needed_services
+from rlexp.cluster.environment import LOCAL, OWN_ADDRESS, RAY_ADDRESS, check_loopback, set_ray_environment
+from rlexp.cluster.quick_start.raylet import ForkServer, job_without_folders, only_needed_services
 from rlexp.cluster.room.machine import Cluster, this_machine
+from rlexp.cluster.shortcuts import FORK_SERVER
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.family import SESSION, SessionFolder, TemporaryFolder, family_of, has_ended, kill
 from rlexp.processes.threads import Function, RayThread
 from rlexp.text import masked, seconds_of
-
-if TYPE_CHECKING:
-    from rlexp.cluster.quick_start.fork_server import ForkServer
 
 AUTO: Final = "auto"
 """The address of the cluster that has this machine as a node."""
@@ -104,6 +102,29 @@ def _refuse_options_of_clusters(wait: str | None, sends_folder: bool) -> None:
     given = next((name for name, is_given in (("--wait", wait), ("--working-dir", sends_folder)) if is_given), None)
     if given is not None:
         raise UsageError(f"{given} is for clusters, and no address of one was given", "add --address HOST:PORT")
+
+
+@contextmanager
+def prepared(joining: Joining, debug: bool) -> Iterator[Joining]:
+    """Set Ray's variables, and start a fork server if the command has its own Ray; yield ``joining`` with it.
+
+    Raises ResourceError if no such Ray could start.
+    """
+    set_ray_environment(debug, joins=joining.address is not None)
+    if joining.address is None:
+        check_loopback()
+    if joining.address is not None or FORK_SERVER.refusal() is not None:
+        yield joining
+        return
+    try:
+        server = ForkServer()
+    except OSError:  # no room, or the path is too long for a socket: Ray reports it, with a remedy
+        yield joining
+        return
+    try:
+        yield replace(joining, fork_server=server)
+    finally:
+        server.close()
 
 
 class RayStartError(RlexpError):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from rlexp.cluster.quick_start.fork_server import prepared
 from rlexp.cluster.room.fit import check_fits
 from rlexp.cluster.room.machine import Cluster, check_requirements, this_machine
+from rlexp.cluster.session import prepared
 from rlexp.commands.options import remember_ones_own, trusted_code
 from rlexp.commands.requests import USUAL, load_options, room_of
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_overrides

@@ -44,7 +44,6 @@ PRIVATE_NAMES = re.compile(r"\b(ray(\.\w+)*|torch|tune)\.(_[a-z]\w*)|_fused_adam
 FILES_WITH_PRIVATE_NAMES = {
     "agents/torch/flat_adam.py",
     "cluster/pool/nodes.py",
-    "cluster/quick_start/fork_server.py",
     "cluster/quick_start/fork_server_process.py",
     "cluster/quick_start/raylet.py",
     "cluster/shortcuts.py",

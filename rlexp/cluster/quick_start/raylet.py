@@ -6,10 +6,17 @@ the dashboard's server and its agent, the monitor of logs, and the agent that pr
 trials on this machine do not have. The raylet starts no process of a trial before two of them answer. Tune's work for
 clusters and for Ray's usage statistics is left out too. Each is done only if Ray has the replaced parts, as
 ``shortcuts`` says.
+
+Processes start in part of a second if a ForkServer forks them, and share imported modules. The process of a trial
+imports Ray, Tune and PyTorch, which takes three seconds of a core, and a worker's process one second. The fork server
+imports all except Tune once, from when the command still reads its files. Linux only: on other systems, a process that
+has loaded some system libraries must not fork.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,9 +25,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from rlexp.cluster.quick_start import raylet_script
-from rlexp.cluster.quick_start.raylet_script import AGENT, START
+import rlexp
+from rlexp.cluster.quick_start import fork_server_process, raylet_script
+from rlexp.cluster.quick_start.raylet_script import AGENT, PID_FILE, START
 from rlexp.cluster.shortcuts import IDLE_PROCESSES, PLAIN_PATH, SMALL_SERVICES, UNCOUNTED_CALLBACKS
+from rlexp.processes.child import Child, start_child
+from rlexp.processes.family import SESSION, SessionFolder
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
@@ -203,3 +213,80 @@ def job_without_folders() -> JobConfig:
             return super()._serialize()
 
     return JobWithoutFolders()
+
+
+MODULES: Final = (
+    "numpy",
+    "gymnasium",
+    "ray._private.workers.default_worker",
+    "rlexp.rollout.worker",
+    "pyarrow.fs",
+    "pandas",
+    "fsspec",
+    "torch",
+    "rlexp.agents.apex.agent",
+    "rlexp.agents.dqn.learner",
+    "rlexp.runs.keeper",
+)
+"""Most imports of processes of trials and workers; not Tune, whose import lets Ray draw random numbers."""
+_PACKAGES: Final = Path(rlexp.__file__).parents[1]
+"""The folder from which this package is imported."""
+_FORK_SERVER_END_S: Final = 5.0
+_MOST_WAITING: Final = 128
+"""Most processes that may wait to be forked."""
+_VARIABLES: Final = {
+    # setproctitle would overwrite the environment that we search for.
+    "SPT_NOENV": "1",
+    # PyArrow's allocator would start a thread at import, and a process with threads is not forked.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # Ray reads only this variable of a raylet's processes at import, and never again. It is the job of a process: none
+    # yet, as for all that are started ahead.
+    "RAY_JOB_ID": "ffffffff",
+}
+
+
+class ForkServer:
+    """Owns the process, and the folder of its session, from construction to ``close``."""
+
+    def __init__(self, modules: Sequence[str] = MODULES) -> None:
+        """Start it; it imports ``modules`` and forks processes only after that. Raises OSError."""
+        self.folder = SessionFolder()
+        self.path = self.folder.path / "fork_server"
+        """The socket for requests of processes."""
+        try:
+            self._process = self._started(modules)
+            Path(f"{self.path}{PID_FILE}").write_text(str(self.pid), encoding="ascii")
+        except BaseException:
+            self.folder.remove()
+            raise
+
+    def _started(self, modules: Sequence[str]) -> Child:
+        # Also read once: the process with which it ends. It is this one, as the raylet ends with it too.
+        variables = {**_VARIABLES, "RAY_RAYLET_PID": str(os.getpid()), SESSION: str(self.folder.path)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(self.path))
+            listener.listen(_MOST_WAITING)
+            descriptor, script = listener.fileno(), str(fork_server_process.__file__)
+            return start_child(
+                [sys.executable, script, str(descriptor), str(_PACKAGES), *modules],
+                environment={**os.environ, **variables},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                passed=(descriptor,),
+            )
+
+    @property
+    def pid(self) -> int:
+        """Pid of the parent of all forked processes."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End it, and remove the folder; idempotent."""
+        self._process.kill()
+        try:
+            self._process.wait(_FORK_SERVER_END_S)
+        finally:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self.folder.remove()

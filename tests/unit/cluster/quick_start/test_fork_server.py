@@ -19,10 +19,9 @@ import psutil
 import pytest
 
 from rlexp.cluster.quick_start import raylet_script
-from rlexp.cluster.quick_start.fork_server import ForkServer, prepared
-from rlexp.cluster.quick_start.raylet import raylet_command
+from rlexp.cluster.quick_start.raylet import ForkServer, raylet_command
 from rlexp.cluster.quick_start.raylet_script import START
-from rlexp.cluster.session import Joining
+from rlexp.cluster.session import Joining, prepared
 from rlexp.cluster.shortcuts import VARIABLE
 from rlexp.processes.family import SESSION, has_ended, processes_of
 
@@ -180,7 +179,7 @@ def test_modules_that_cannot_be_imported_are_left_to_the_processes(script: Path)
 
 def test_server_and_its_folder_end_with_a_killed_command() -> None:
     program = (
-        "import sys\nfrom rlexp.cluster.quick_start.fork_server import ForkServer\nserver = ForkServer(('wave',))\n"
+        "import sys\nfrom rlexp.cluster.quick_start.raylet import ForkServer\nserver = ForkServer(('wave',))\n"
         "print(server.pid, server.folder.path, flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from rlexp.cluster.quick_start import raylet_script
-from rlexp.cluster.quick_start.fork_server import ForkServer
 from rlexp.cluster.quick_start.raylet import (
+    ForkServer,
     actors_of_idle_processes,
     callbacks_not_counted,
     only_needed_services,
