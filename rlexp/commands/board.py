@@ -24,16 +24,15 @@ from rlexp.board.messages.errors import BoardError
 from rlexp.board.servers import open_board
 from rlexp.board.servers.access import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES, TRAINER
 from rlexp.board.servers.probes import ReachError, reach
-from rlexp.board.servers.server_process import ServerProcess, find_program
 from rlexp.board.servers.serving import (
-    USERS,
     Binding,
     ServerConfiguration,
     ServerFolder,
+    ServerProcess,
     TlsFiles,
     binding,
     check_port,
-    default_folder,
+    find_program,
     write_role_files,
 )
 from rlexp.commands import board_keys
@@ -153,9 +152,9 @@ def serve(
     program = find_program()
     check_port(where, port)
     outlive_readers()
-    with DrainRequest() as request, ServerFolder(folder or default_folder()) as kept:
+    with DrainRequest() as request, ServerFolder(folder) as kept:
         memory = int(this_machine().memory_total * _MEMORY_SHARE)
-        passwords = kept.passwords(USERS)
+        passwords = kept.passwords()
         configuration = ServerConfiguration(where, port, program.version[:2], memory, passwords, tls)
         files = write_role_files(kept, configuration, actors)
         with closing(ServerProcess(program, kept.log)) as server:
