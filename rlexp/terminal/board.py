@@ -13,8 +13,8 @@ from typing import Final
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.servers.access import OLDEST, ROLES
 from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
+from rlexp.board.servers.redis_scripts import OLDEST, ROLES
 from rlexp.board.servers.serving import RoleFiles
 from rlexp.terminal.lines import CYAN, GREEN, RED, YELLOW, aligned, painted, visible
 from rlexp.text import columns_of, duration, size, wrapped
@@ -319,4 +319,4 @@ def print_access(names: Sequence[str], version: tuple[int, int], as_commands: bo
     start = "ACL SETUSER" if as_commands else "user"
     for role in ROLES:
         if role.name in names:
-            print(f"{start} {role.name} {role.template(version)}")
+            print(f"{start} {role.name} {role.rules(None, version)}")

@@ -22,13 +22,13 @@ from rlexp.board.messages.address import read_address
 from rlexp.board.messages.credentials import read_master, read_token
 from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
-from rlexp.board.servers.access import ROLES
+from rlexp.board.servers.redis_scripts import ROLES
 from rlexp.cli import app
 from rlexp.errors import UsageError
 from tests.lab.brokers import RedisServer, running_redis
 
 TIMEOUT_S = 60
-ACL = [f"ACL SETUSER {role.name} {role.template()}" for role in ROLES]
+ACL = [f"ACL SETUSER {role.name} {role.rules(None)}" for role in ROLES]
 
 
 def environment_with(**variables: str) -> dict[str, str]:

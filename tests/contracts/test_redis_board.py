@@ -13,9 +13,9 @@ from rlexp.board.messages.errors import BannedError, BoardError, BoardLostError
 from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
 from rlexp.board.servers import open_board, redis_scripts
-from rlexp.board.servers.access import ACTOR, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
 from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus, TrainerBeat
 from rlexp.board.servers.redis_queue import RedisConnection
+from rlexp.board.servers.redis_scripts import ACTOR, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
 from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError
 from tests.lab.board import LEASE_S, claimed, kept, led, published
@@ -217,7 +217,7 @@ def test_rules_have_no_password_and_older_servers_can_read_them(server: RedisSer
     assert "%" not in rules
     server.command("ACL", "SETUSER", "older", *rules.split())
     assert b"rlexp:{*}:seats" in server.command("ACL", "GETUSER", "older")
-    assert ">PASSWORD_OF_TRAINER " in TRAINER.template()
+    assert ">PASSWORD_OF_TRAINER " in TRAINER.rules(None)
 
 
 SHORT_RUN_S = 120.0

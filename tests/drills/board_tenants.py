@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from rlexp.board.servers.access import ACTOR, CLIENT, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
+from rlexp.board.servers.redis_scripts import ACTOR, CLIENT, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
 from tests.drills.board_malice import key_folder
 from tests.drills.board_scene import ENDS_BY_INTERRUPT
 from tests.drills.envs import Matching

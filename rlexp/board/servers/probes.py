@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.servers.access import NEEDS, RULING_COMMANDS, needed_commands
+from rlexp.board.servers.redis_scripts import ACTOR, CLIENT, TRAINER
 
 if TYPE_CHECKING:
     from rlexp.board.servers.redis_queue import RedisConnection
@@ -199,6 +199,77 @@ class RedisFacts:
     """The answers to INFO, by name; None if this user may not ask."""
 
 
+_TASK: Final = "rlexp:{rlexp-board-check}:"
+"""A task id that nobody announces."""
+_NO_SCRIPT: Final = "0" * 40
+_SEE: Final[Mapping[str, Sequence[Sequence[str]]]] = {
+    "see the tasks": [
+        ("SMEMBERS", "rlexp:tasks"),
+        ("HMGET", f"{_TASK}task", "name"),
+        ("GET", f"{_TASK}trainer"),
+        ("GET", f"{_TASK}figures"),
+        ("HGETALL", f"{_TASK}seats"),
+        ("TIME",),
+    ],
+}
+_NEEDS: Final[Mapping[str, Mapping[str, Sequence[Sequence[str]]]]] = {
+    ACTOR.name: {
+        **_SEE,
+        "take a seat": [
+            ("EVALSHA", _NO_SCRIPT, "1", f"{_TASK}seats"),
+            ("HSET", f"{_TASK}seats", "0", ""),
+            ("HGET", f"{_TASK}epochs", "0"),
+            ("HGET", f"{_TASK}got", "0"),
+            ("HGET", f"{_TASK}banned", "0"),
+            ("LLEN", f"{_TASK}in:0"),
+        ],
+        "send fragments": [("RPUSH", f"{_TASK}in:0", "")],
+        "read weights": [("HGET", f"{_TASK}blob:weights-1", "head")],
+    },
+    TRAINER.name: {
+        **_SEE,
+        "announce a task": [
+            ("SCRIPT", "LOAD", ""),
+            ("EVALSHA", _NO_SCRIPT, "2", f"{_TASK}task", f"{_TASK}epochs"),
+            ("HSET", f"{_TASK}task", "name", ""),
+            ("EXPIRE", f"{_TASK}task", "1"),
+            ("SADD", "rlexp:tasks", ""),
+            ("SREM", "rlexp:tasks", ""),
+        ],
+        "receive fragments": [
+            ("LPOP", f"{_TASK}in:0", "1"),
+            ("BLPOP", f"{_TASK}in:0", "1"),
+            ("UNLINK", f"{_TASK}in:0"),
+        ],
+        "publish weights and results": [
+            ("SET", f"{_TASK}trainer", ""),
+            ("SET", f"{_TASK}figures", ""),
+            ("HSET", f"{_TASK}got", "0", ""),
+            ("HDEL", f"{_TASK}got", "0"),
+            ("HSET", f"{_TASK}blob:weights-1", "head", ""),
+            ("RENAME", f"{_TASK}blob:weights-1:1", f"{_TASK}blob:weights-1"),
+            ("UNLINK", f"{_TASK}blob:weights-1"),
+            ("RPUSH", f"{_TASK}rows", ""),
+            ("LTRIM", f"{_TASK}rows", "0", "1"),
+        ],
+    },
+    CLIENT.name: {
+        **_SEE,
+        "submit and cancel a task": [
+            ("SCRIPT", "LOAD", ""),
+            ("EVALSHA", _NO_SCRIPT, "1", f"{_TASK}task"),
+            ("HSET", f"{_TASK}task", "name", ""),
+            ("EXPIRE", f"{_TASK}task", "1"),
+            ("SADD", "rlexp:tasks", ""),
+        ],
+        "read results": [("LRANGE", f"{_TASK}rows", "0", "1"), ("HGET", f"{_TASK}blob:result", "head")],
+    },
+}
+"""The needs of each role, by name, each with its commands, also those in scripts."""
+_RULING_COMMANDS: Final = (("FLUSHALL",), ("CONFIG", "GET", "dir"))
+"""Commands that nobody needs to play, train or submit."""
+
+
 def probe(address: BoardAddress) -> RedisFacts:
     """Return the facts about the server at ``address``; raises BoardLostError and BoardError."""
     from rlexp.board.servers.redis_queue import RedisConnection  # reach() needs no client library
@@ -212,7 +283,7 @@ def probe(address: BoardAddress) -> RedisFacts:
             role=hello.get("role", "master"),
             user=_if_allowed(lambda: str(connection.call(b"ACL", "WHOAMI").decode())),
             missing=_if_allowed(lambda: _missing(connection)),
-            rules_server=bool(_if_allowed(lambda: any(connection.may(RULING_COMMANDS)))),
+            rules_server=bool(_if_allowed(lambda: any(connection.may(_RULING_COMMANDS)))),
             clock_offset_s=_clock_offset_s(connection),
             speed=measure(lambda content: bytes(connection.call(b"PING", content))),
             about=_if_allowed(lambda: _about(connection)),
@@ -231,8 +302,8 @@ def _if_allowed(ask: Callable[[], T]) -> T | None:
 
 def _missing(connection: RedisConnection) -> dict[str, list[str]]:
     return {
-        role: [need for need in needs if not all(connection.may(needed_commands(need)))]
-        for role, needs in NEEDS.items()
+        role: [need for need, commands in needs.items() if not all(connection.may(commands))]
+        for role, needs in _NEEDS.items()
     }
 
 

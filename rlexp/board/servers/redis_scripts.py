@@ -6,17 +6,23 @@ none twice. The key ``epochs`` has the highest epoch of each seat that its train
 
 Others may write anything into the keys that their role writes. Every script treats unreadable values as absent, and
 PUBLISH, which the trainer runs with each heartbeat, removes them.
+
+Each Role has the access rules (ACL) for its scripts. The server checks commands in a script against the rules of the
+caller, so each role has the commands and keys of its scripts. It can use them without the scripts too. So a role has
+only the one command with which its scripts write a key: it cannot change the key's type or remove it. Actors run the
+server's scripts by hash and cannot load others; trainers and clients load them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 from rlexp.board.messages.tasks import MOST_SEATS
 from rlexp.board.servers.redis_values import EPOCH_AHEAD_MS, LONGEST_LEASE_MS, MOST_LEASE_BYTES
 
-_MOST_MENDED: Final = 20
-"""Most names of removed or rewritten values that one call reports."""
 _READING: Final = (
     r"""
 local time = redis.call('TIME')
@@ -96,7 +102,6 @@ redis.call('EXPIRE', KEYS[1], ARGV[5])
 redis.call('EXPIRE', KEYS[2], ARGV[5])
 return 1""")
 
-
 SUBMIT: Final = _script("""
 -- KEYS: task   ARGV: name, seats, description, file, seconds that keys are kept
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
@@ -113,14 +118,12 @@ redis.call('HSET', KEYS[1], 'status', 'CANCELLED', 'reason', ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1""")
 
-
 ROWS: Final = _script("""
 -- ARGV: rows, the first number that is wanted. Each row is the text NUMBER ROW
 local first = number(string.match(tried('LINDEX', ARGV[1], 0) or '0', '^%d+')) or 0
 local skipped = tonumber(ARGV[2]) - first
 if skipped < 0 or skipped > (tried('LLEN', ARGV[1]) or 0) then skipped = 0 end
 return tried('LRANGE', ARGV[1], text(skipped), -1) or {}""")
-
 
 CLAIM: Final = _script("""
 -- KEYS: seats   ARGV: task, member, lease in ms, banned, the member's actor, epochs
@@ -138,7 +141,6 @@ for i = 0, seats_of(task[2]) - 1 do
 end
 return {-1, '0'}""")
 
-
 BEAT: Final = _script("""
 -- KEYS: seats   ARGV: task, got, queue, trainer, epochs, seat, epoch, member, lease in ms
 local task = tried('HMGET', ARGV[1], 'status', 'weights') or {}
@@ -154,7 +156,6 @@ local led = lease(tried('GET', ARGV[4])) > now
 local weights = math.max(number(task[2]) or -1, -1)
 return {task[1], text(weights), text(got), tried('LLEN', ARGV[3]) or 0, led and 1 or 0}""")
 
-
 RELEASE: Final = _script("""
 -- KEYS: seats   ARGV: seat, epoch, member
 local _, epoch, member = lease(tried('HGET', KEYS[1], ARGV[1]))
@@ -162,7 +163,6 @@ if epoch == tonumber(ARGV[2]) and member == ARGV[3] then
   redis.call('HSET', KEYS[1], ARGV[1], '0 ' .. ARGV[2] .. ' ' .. ARGV[3])
 end
 return 1""")
-
 
 BAN: Final = _script_of_trainer("""
 -- KEYS: trainer, seats, epochs, banned   ARGV: epoch, member, actor, seconds that keys are kept
@@ -195,7 +195,6 @@ if status ~= 'QUEUED' and status ~= 'RUNNING' and not same then return '0' end
 local given = text(before > 0 and before or math.max(epoch + 1, now))
 redis.call('SET', KEYS[1], text(now + ARGV[3]) .. ' ' .. given .. ' ' .. ARGV[2], 'EX', ARGV[5])
 return given""")
-
 
 PUT_BLOB: Final = _script_of_trainer("""
 -- KEYS: trainer, the blob as it was written, its name   ARGV: epoch, member, seconds that keys are kept
@@ -239,8 +238,7 @@ redis.call('UNLINK', KEYS[3])
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[5]) end
 return 1""")
 
-PUBLISH: Final = _script_of_trainer(
-    """
+PUBLISH: Final = _script_of_trainer("""
 -- KEYS: trainer, task, got, figures, seats, epochs, queue
 -- ARGV: epoch, member, lease in ms, seconds that keys are kept, weights, figures, name, seats, description, file,
 --   then seat, epoch, number of each got. Without a name (''), this trainer has not announced the task.
@@ -250,7 +248,7 @@ local status = status_of(tried('HGET', KEYS[2], 'status'))
 if not status or leading < tonumber(epoch) then return {'unknown'} end
 if not leads then return {'fenced'} end
 local mended = {}
-local function mend(name) if #mended < MOST_MENDED then mended[#mended + 1] = string.sub(name, 1, 40) end end
+local function mend(name) if #mended < 20 then mended[#mended + 1] = string.sub(name, 1, 40) end end
 for name, i in pairs({got = 3, seats = 5, epochs = 6}) do
   if tried('HGET', KEYS[i], '') == nil then redis.call('UNLINK', KEYS[i]) mend(name) end
 end
@@ -308,11 +306,91 @@ for i = 11, #ARGV, 3 do
   end
 end
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[4]) end
-return {status, text(now), redis.call('LLEN', KEYS[7]), found, mended}""".replace("MOST_MENDED", str(_MOST_MENDED))
-)
+return {status, text(now), redis.call('LLEN', KEYS[7]), found, mended}""")
+"""It returns at most 20 names of values that it removed or wrote again."""
 
 ALL: Final = (
     *(ANNOUNCE, SUBMIT, CANCEL, CLAIM, BEAT, RELEASE, BAN, LEAD, PUBLISH),
     *(PUT_BLOB, DROP_BLOB, PUT_ROWS, ROWS, GIVE_UP, FINISH),
 )
 """All scripts; a server is given all of them at once."""
+
+OLDEST: Final = (6, 2)
+"""The first version of Redis that can be a board."""
+FIRST_WITH_READ_ONLY_KEYS: Final = (7, 0)
+"""The first version of Redis that tells keys that may be read from keys that may be written."""
+_CONNECTION: Final = ("auth", "hello", "ping", "select", "time", "multi", "discard", "acl|whoami")
+_READING: Final = ("get", "hget", "hmget", "hvals", "hgetall", "exists", "smembers", "llen", "lrange", "lindex")
+_WRITING: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "expire", "unlink")
+
+
+@dataclass(frozen=True)
+class Role:
+    """A user of the server, and its rights."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Patterns of keys with their rights, as Redis 7.0 reads them: ``%R~`` to read, ``%W~`` to write, ``%RW~`` both."""
+    commands: tuple[str, ...]
+    """Commands for all of these keys, each within its rights."""
+    more: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Further keys, each with the only commands that are allowed for it."""
+
+    def rules(self, password: str | None, version: tuple[int, int] = FIRST_WITH_READ_ONLY_KEYS) -> str:
+        """Return the rules of ``ACL SETUSER`` after the user's name, with the hash of ``password``.
+
+        None: with ``PASSWORD_OF_...`` in its place. Before FIRST_WITH_READ_ONLY_KEYS, a key that may be read may also
+        be written, with all commands of the role.
+        """
+        template = f">PASSWORD_OF_{self.name.upper()}"
+        secret = template if password is None else f"#{sha256(password.encode()).hexdigest()}"
+        begin = ["reset", "on", secret, "resetchannels"]
+        if version < FIRST_WITH_READ_ONLY_KEYS:
+            all_keys = (*self.keys, *(key for key, _ in self.more))
+            keys = dict.fromkeys("~" + key.partition("~")[2] for key in all_keys)
+            commands = dict.fromkeys((*self.commands, *(command for _, own in self.more for command in own)))
+            return " ".join([*begin, *keys, "-@all", *_added(commands)])
+        more = (f"({' '.join([key, *_added(commands)])})" for key, commands in self.more)
+        return " ".join([*begin, *self.keys, "-@all", *_added(self.commands), *more])
+
+
+def _added(commands: Iterable[str]) -> list[str]:
+    return [f"+{command}" for command in commands]
+
+
+ACTOR: Final = Role(
+    "actor",
+    (
+        "%R~rlexp:tasks",
+        "%R~rlexp:{*}:task",
+        "%R~rlexp:{*}:trainer",
+        "%R~rlexp:{*}:figures",
+        "%R~rlexp:{*}:banned",
+        "%R~rlexp:{*}:blob:weights-*",
+        "%R~rlexp:{*}:epochs",
+        "%R~rlexp:{*}:got",
+        "%RW~rlexp:{*}:seats",
+    ),
+    (*_CONNECTION, "evalsha", "get", "hget", "hmget", "hgetall", "smembers", "hset"),
+    (("%W~rlexp:{*}:in:0", ("llen", "rpush")),),
+)
+"""Plays: takes seats, sends fragments, reads tasks and weights."""
+TRAINER: Final = Role(
+    "trainer",
+    ("%RW~rlexp:*",),
+    (
+        *_CONNECTION,
+        *_READING,
+        *_WRITING,
+        *("evalsha", "script|load", "info", "rename", "lpop", "blpop"),
+    ),
+)
+"""Trains: it has all rights on a board's own keys."""
+CLIENT: Final = Role(
+    "client",
+    ("%R~rlexp:*",),
+    (*_CONNECTION, *_READING, "evalsha", "script|load", "info"),
+    (("%W~rlexp:tasks", ("sadd",)), ("%RW~rlexp:{*}:task", ("evalsha", "hset", "expire"))),
+)
+"""Submits and cancels tasks, reads their state and their results."""
+ROLES: Final = (ACTOR, TRAINER, CLIENT)

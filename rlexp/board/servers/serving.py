@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE, BoardAddress
 from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey, parse_master
-from rlexp.board.servers.access import ACTOR, CLIENT, OLDEST, ROLES, TRAINER
+from rlexp.board.servers.redis_scripts import ACTOR, CLIENT, OLDEST, ROLES, TRAINER
 from rlexp.errors import RlexpError, UsageError
 from rlexp.files import read_json, replace_text, to_json
 from rlexp.processes.child import Child, end_child, start_child

@@ -28,8 +28,8 @@ from rlexp.board.messages.address import (
 from rlexp.board.messages.credentials import MASTER_VARIABLE, read_master, trainer_keys
 from rlexp.board.messages.errors import BoardError
 from rlexp.board.servers import client_modules, open_board
-from rlexp.board.servers.access import ACTOR, TRAINER
 from rlexp.board.servers.board import Board, TaskStatus
+from rlexp.board.servers.redis_scripts import ACTOR, TRAINER
 from rlexp.board.task import board_keys_of, joinable_trial, new_task_id
 from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink
 from rlexp.cluster.probe import REACH_HINT, Question
