@@ -26,8 +26,8 @@ from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
 from rlexp.board.demands import MOST_TRIALS, actor_excess, bytes_of_space, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.payloads import Shapes
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Seat
 from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.agents import AGENTS

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.errors import BoardError
+from rlexp.board.messages.basics import BoardError
 from rlexp.board.servers import open_board
 from rlexp.board.servers.probes import ReachError, reach
 from rlexp.board.servers.redis_scripts import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES, TRAINER

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
+from rlexp.board.messages.basics import Backoff
 from rlexp.board.messages.credentials import JoinToken
-from rlexp.board.messages.errors import Backoff
 from rlexp.commands.board_keys import required_board, take_master, take_token
 from rlexp.commands.command import DEFAULT_OUT, MOST, Panel, flag, option, whole
 from rlexp.commands.options import AsJsonLines, Debug, Insecure, MasterOption, QueueUrl, TokenOption

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
 from rlexp.board.servers.redis_scripts import OLDEST, ROLES
 from rlexp.board.servers.serving import RoleFiles

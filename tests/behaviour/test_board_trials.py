@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rlexp.board.messages.address import PASSWORD_VARIABLE, BoardAddress
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus
 from rlexp.board.trainer.link import RECOVERY, RESULT

@@ -15,11 +15,10 @@ from rlexp.board.actor import actor as joined_actor
 from rlexp.board.actor.actor import ActorFigures
 from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.messages.basics import BannedError, Task
 from rlexp.board.messages.credentials import JoinToken, MasterKey, TrainerKeys, password_keys
 from rlexp.board.messages.envelope import Header, read_message
-from rlexp.board.messages.errors import BannedError
 from rlexp.board.messages.payloads import blob_name, open_weights, seal_fragment
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Fenced, Seat
 from rlexp.board.task import read_description
 from rlexp.board.trainer.link import BoardLink

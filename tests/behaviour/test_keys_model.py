@@ -20,7 +20,7 @@ from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import DQNPolicies
 from rlexp.agents.workers import PlayedTrial
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task
 from rlexp.board.servers.board import Seat
 from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.cluster.pool.pool import InlineTaskPool

@@ -19,8 +19,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rlexp.board.messages.address import read_address
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import read_master, read_token
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.redis_scripts import ROLES
 from rlexp.cli import app

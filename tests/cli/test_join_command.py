@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import MasterKey, signed_task
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.processes.family import SESSION
 from tests.cli import forked_commands

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import rlexp
 from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import parse_master, parse_token
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.cli import app
 from rlexp.commands import submit

@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlexp.board.messages.errors import BannedError
-from rlexp.board.messages.tasks import CHUNK_BYTES, Task
+from rlexp.board.messages.basics import CHUNK_BYTES, BannedError, Task
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Board, Fenced, Lead, News, Seat, TaskStatus, TrainerBeat
 from tests.lab.board import LEASE_S, BoardPlace, claimed, eventually, kept, led, listed, published, taken

@@ -8,8 +8,7 @@ import pytest
 import redis
 
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.errors import BannedError, UnreadableError
-from rlexp.board.messages.tasks import MOST_SEATS, Task
+from rlexp.board.messages.basics import MOST_SEATS, BannedError, Task, UnreadableError
 from rlexp.board.servers import open_board
 from rlexp.board.servers import redis as redis_board
 from rlexp.board.servers.board import Beat, Board, News, TaskStatus

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rlexp.board.messages.errors import BoardError
-from rlexp.board.messages.tasks import KEPT_ROWS, MAX_ROW_BYTES, Task
+from rlexp.board.messages.basics import KEPT_ROWS, MAX_ROW_BYTES, BoardError, Task
 from rlexp.board.servers.board import Board, Fenced, Lead, News, TaskStatus, TrainerBeat
 from tests.lab.board import LEASE_S, BoardPlace, claimed, eventually, kept, listed, published, taken
 

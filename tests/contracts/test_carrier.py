@@ -16,8 +16,7 @@ import pytest
 import trustme
 
 from rlexp.board.messages.address import QueueAddress, parse_queue_address
-from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import BoardError, BoardLostError, Task
 from rlexp.board.servers import queue_opener
 from rlexp.board.servers.board import Carrier
 from rlexp.board.servers.carriers import ReconnectingCarrier

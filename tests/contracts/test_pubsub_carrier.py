@@ -12,7 +12,7 @@ pytest.importorskip("google.pubsub_v1", reason="google-cloud-pubsub is not insta
 
 import grpc
 
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
 from rlexp.board.servers.pubsub import ACK_DEADLINE_S, MAX_BYTES, PubSubCarrier, batches
 from tests.lab.board import Clock, eventually

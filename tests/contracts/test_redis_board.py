@@ -9,8 +9,7 @@ import pytest
 from annotated_types import Le
 
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.errors import BannedError, BoardError, BoardLostError
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import BannedError, BoardError, BoardLostError, Task
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
 from rlexp.board.servers import open_board, redis_scripts
 from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus, TrainerBeat

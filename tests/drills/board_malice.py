@@ -16,10 +16,10 @@ import redis
 
 from rlexp.board.messages import envelope
 from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.basics import BlobHead, Task
 from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, parse_token, password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, seal_fragment, seal_weights
-from rlexp.board.messages.tasks import BlobHead, Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Seat
 from rlexp.board.task import SeatSpecs, read_description

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.board_actors import measure
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Seat
 from tests.drills.board_scene import LEASE_S, STEPS, account_of, board_scene, check_exact, finish, grown, leave

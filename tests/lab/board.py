@@ -13,10 +13,10 @@ import numpy as np
 
 from rlexp.board.client.run import SubmittedTask, task_of
 from rlexp.board.messages.address import parse_address, parse_queue_address
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board, queue_opener
 from rlexp.board.servers.board import (
     Beat,

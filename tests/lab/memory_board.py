@@ -11,8 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlexp.board.messages.address import QUEUE_OF_BOARD, BoardAddress
-from rlexp.board.messages.errors import BannedError, BoardError, UnreadableValues
-from rlexp.board.messages.tasks import KEPT_ROWS, KEPT_S, Task, check_name, check_rows, check_task
+from rlexp.board.messages.basics import (
+    KEPT_ROWS,
+    KEPT_S,
+    BannedError,
+    BoardError,
+    Task,
+    UnreadableValues,
+    check_name,
+    check_rows,
+    check_task,
+)
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import (
     Beat,

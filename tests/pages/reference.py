@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import rlexp
 import rlexp.replay
-from rlexp.board.messages import errors as board_errors
+from rlexp.board.messages import basics as board_basics
 from rlexp.cli import app
 from rlexp.cluster.session import RayStoppedError
 from rlexp.commands.command import HELP_OPTIONS, help_records
@@ -122,7 +122,7 @@ def _errors() -> Iterator[type[RlexpError]]:
     waiting: list[type[RlexpError]] = [RlexpError]
     while waiting:
         error = waiting.pop(0)
-        if error.__module__ in (RlexpError.__module__, board_errors.__name__) or error is RayStoppedError:
+        if error.__module__ in (RlexpError.__module__, board_basics.__name__) or error is RayStoppedError:
             yield error
         waiting += error.__subclasses__()
 

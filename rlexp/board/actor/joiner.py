@@ -16,6 +16,7 @@ from rlexp.board.actor.actor import ActorFigures, JoinedActor
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.demands import actor_excess, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.basics import Backoff, BannedError, BoardLostError, Task, UnreadableError
 from rlexp.board.messages.credentials import (
     TOKEN_VARIABLE,
     ActorKeys,
@@ -24,8 +25,6 @@ from rlexp.board.messages.credentials import (
     actor_keys,
     task_signature,
 )
-from rlexp.board.messages.errors import Backoff, BannedError, BoardLostError, UnreadableError
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Seat, TaskStatus, TaskSummary
 from rlexp.board.task import SeatSpecs, read_description
 from rlexp.cluster.room.machine import this_machine

@@ -11,8 +11,8 @@ from typing import Final
 from zlib import crc32
 
 from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.basics import Backoff, BoardLostError, InvalidMessageError
 from rlexp.board.messages.credentials import ActorKeys
-from rlexp.board.messages.errors import Backoff, BoardLostError, InvalidMessageError
 from rlexp.board.messages.payloads import Newer, Shapes, blob_name, check_form, open_weights
 from rlexp.board.messages.window import STANDSTILL_S, SendWindow
 from rlexp.board.servers.board import Beat, Board, Fenced, Seat, TaskStatus

@@ -21,8 +21,7 @@ from typing import Final
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.demands import bytes_of_space, number_excess, trainer_excess
 from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, HandedTask
-from rlexp.board.messages.errors import BoardError, BoardLostError
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import BoardError, BoardLostError, Task
 from rlexp.board.servers.board import Board, Lead, TaskSummary
 from rlexp.board.task import SUBMITTED_FILE, submitted_plan
 from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine, this_machine

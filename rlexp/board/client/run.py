@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rlexp.board.messages.tasks import MAX_BLOB_BYTES, Task
+from rlexp.board.messages.basics import MAX_BLOB_BYTES, Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.task import board_keys_of, joinable_trial, new_task_id, submitted_plan
 from rlexp.config.grid import TRACK

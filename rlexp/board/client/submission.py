@@ -16,9 +16,8 @@ from zlib import crc32
 
 from rlexp.board.client.evaluations import EvaluationThread
 from rlexp.board.client.run import TaskRun
+from rlexp.board.messages.basics import Backoff, BoardError, BoardLostError, InvalidMessageError, Task, UnreadableError
 from rlexp.board.messages.credentials import ActorKeys, accepts_task, task_signature, verified
-from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, InvalidMessageError, UnreadableError
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.trainer.link import MOST_AT_ONCE, RESULT
 from rlexp.errors import CheckpointError, UsageError

@@ -14,8 +14,8 @@ from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, described, 
 from rlexp.board.client.submission import Submission, SubmissionDisplay, TaskPlace, TaskWatch, put
 from rlexp.board.demands import network_excess
 from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.basics import is_name
 from rlexp.board.messages.credentials import ActorKeys, JoinToken, actor_keys
-from rlexp.board.messages.tasks import is_name
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus
 from rlexp.board.task import board_keys_of

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from rlexp.board.messages.errors import BoardError
-from rlexp.board.messages.tasks import is_name
+from rlexp.board.messages.basics import BoardError, is_name
 from rlexp.errors import UsageError
 
 BOARD_VARIABLE: Final = "RLEXP_BOARD"

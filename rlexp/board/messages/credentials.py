@@ -22,8 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from rlexp.board.messages.errors import InvalidMessageError
-from rlexp.board.messages.tasks import Task, is_name
+from rlexp.board.messages.basics import InvalidMessageError, Task, is_name
 from rlexp.errors import UsageError
 from rlexp.files import plain
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import lz4.block
 import numpy as np
 
-from rlexp.board.messages.errors import InvalidMessageError
+from rlexp.board.messages.basics import InvalidMessageError
 from rlexp.files import parse_json, plain
 from rlexp.sample_batch import FRAME_IDS_OF, Array, Column, FrameRows, SampleBatch
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rlexp.board.messages.basics import InvalidMessageError
 from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, weights_statement
 from rlexp.board.messages.envelope import (
     Header,
@@ -23,7 +24,6 @@ from rlexp.board.messages.envelope import (
     seal,
     unpack_arrays,
 )
-from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.policy import Weights
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments

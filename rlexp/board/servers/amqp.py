@@ -13,7 +13,7 @@ import pika
 from pika import exceptions
 
 from rlexp.board.messages.address import QUEUE_PASSWORD_VARIABLE, QueueAddress, tls_context, tls_problem
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.servers.carriers import ServedConnection, SessionCarrier
 
 MAX_BYTES: Final = 4 << 20

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from rlexp.board.messages.errors import UnreadableValues
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task, UnreadableValues
 
 
 class Carrier(Protocol):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from rlexp.board.messages.address import QueueAddress
-from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError
+from rlexp.board.messages.basics import Backoff, BoardError, BoardLostError
 from rlexp.board.servers.board import Carrier, check_sizes
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from rlexp.board.messages.address import QUEUE_PASSWORD_VARIABLE, QueueAddress, tls_context, tls_problem
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.servers.carriers import ServedConnection, SessionCarrier
 
 MAX_PACKET_BYTES: Final = 256 << 10

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.servers.redis_scripts import ACTOR, CLIENT, TRAINER
 
 if TYPE_CHECKING:

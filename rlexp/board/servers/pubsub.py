@@ -18,7 +18,7 @@ from google.api_core import exceptions
 from google.auth import exceptions as auth_exceptions
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.servers.board import check_sizes
 
 EMULATOR_VARIABLE: Final = "PUBSUB_EMULATOR_HOST"

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rlexp.board.messages.address import BoardAddress
-from rlexp.board.messages.errors import BannedError, BoardError, UnreadableError, UnreadableValues
-from rlexp.board.messages.tasks import (
+from rlexp.board.messages.basics import (
     KEPT_ROWS,
     KEPT_S,
+    BannedError,
     BlobHead,
+    BoardError,
     Task,
+    UnreadableError,
+    UnreadableValues,
     check_name,
     check_rows,
     check_task,

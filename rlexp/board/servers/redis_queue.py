@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rlexp.board.messages.address import BoardAddress, tls_problem
-from rlexp.board.messages.errors import BoardError, BoardLostError
+from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.servers.board import check_sizes
 
 Command = Sequence[bytes | str | int]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from rlexp.board.messages.tasks import MOST_SEATS
+from rlexp.board.messages.basics import MOST_SEATS
 from rlexp.board.servers.redis_values import EPOCH_AHEAD_MS, LONGEST_LEASE_MS, MOST_LEASE_BYTES
 
 _READING: Final = (

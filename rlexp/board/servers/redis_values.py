@@ -10,8 +10,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from rlexp.board.messages.errors import UnreadableError, UnreadableValues
-from rlexp.board.messages.tasks import MAX_DESCRIPTION_BYTES, MAX_ROW_BYTES, MOST_SEATS, Task, check_task
+from rlexp.board.messages.basics import (
+    MAX_DESCRIPTION_BYTES,
+    MAX_ROW_BYTES,
+    MOST_SEATS,
+    Task,
+    UnreadableError,
+    UnreadableValues,
+    check_task,
+)
 from rlexp.board.servers.board import SeatHolder, TaskStatus, TaskSummary
 from rlexp.files import parse_json
 

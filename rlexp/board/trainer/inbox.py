@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from rlexp.board.messages.basics import InvalidMessageError
 from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.envelope import Header, Message, Parts, read_message_of_actor
-from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.board.messages.payloads import TRAINER, open_fragment
 from rlexp.board.messages.window import ReceiveWindow
 from rlexp.board.servers.board import actor_of

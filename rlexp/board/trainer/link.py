@@ -15,9 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.board.messages.basics import (
+    KEPT_ROWS,
+    MAX_BLOB_BYTES,
+    MAX_ROW_BYTES,
+    Backoff,
+    BoardError,
+    BoardLostError,
+    InvalidMessageError,
+)
 from rlexp.board.messages.credentials import TrainerKeys, signed, verified
-from rlexp.board.messages.errors import Backoff, BoardError, BoardLostError, InvalidMessageError
-from rlexp.board.messages.tasks import KEPT_ROWS, MAX_BLOB_BYTES, MAX_ROW_BYTES
 from rlexp.board.servers.board import Board, Lead, SeatHolder, TaskStatus, TrainerBeat
 from rlexp.errors import CheckpointError
 from rlexp.files import to_json

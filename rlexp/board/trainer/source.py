@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlexp.agents.workers import PlayedTrial
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import signed_task
 from rlexp.board.messages.payloads import Newer, WeightPrecision
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import SeatHolder
 from rlexp.board.task import board_keys_of, describe_trial
 from rlexp.board.trainer.admission import admission_rules

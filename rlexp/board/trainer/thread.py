@@ -14,9 +14,8 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlexp.board.messages.address import QUEUE_OF_BOARD
-from rlexp.board.messages.errors import Backoff, BoardLostError, UnreadableValues
+from rlexp.board.messages.basics import Backoff, BoardLostError, Task, UnreadableValues
 from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Carrier, Fenced, Lead, News, TaskStatus, TrainerBeat
 from rlexp.board.servers.carriers import ReconnectingCarrier
 from rlexp.board.trainer.link import BoardLink, BoardState

@@ -25,8 +25,8 @@ from rlexp.board.messages.address import (
     ServerAddress,
     handed_task,
 )
+from rlexp.board.messages.basics import BoardError
 from rlexp.board.messages.credentials import MASTER_VARIABLE, read_master, trainer_keys
-from rlexp.board.messages.errors import BoardError
 from rlexp.board.servers import client_modules, open_board
 from rlexp.board.servers.board import Board, TaskStatus
 from rlexp.board.servers.redis_scripts import ACTOR, TRAINER

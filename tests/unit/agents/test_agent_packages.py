@@ -13,7 +13,7 @@ from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.registry import agent_class, policies_of
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.client.run import task_on_board
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task
 from rlexp.board.task import joinable_trial
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.commands import completion

@@ -19,7 +19,7 @@ from rlexp.board.actor import joiner
 from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
 from rlexp.board.demands import MOST, actor_excess, network_excess, number_excess, trainer_excess
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task
 from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_description
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rlexp.board.messages.errors import Backoff
+from rlexp.board.messages.basics import Backoff
 from rlexp.commands import join
 from rlexp.commands.join import MOST_QUICK, JoinRole, join_in_processes
 from rlexp.processes.child import own_environment, own_program

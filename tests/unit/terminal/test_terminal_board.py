@@ -17,7 +17,7 @@ import pytest
 
 from rlexp.board.actor.actor import ActorFigures
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.errors import BoardLostError
+from rlexp.board.messages.basics import BoardLostError
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.board.servers.probes import Reach, ReachError, ReachObstacle, RedisFacts, Speed
 from rlexp.terminal.board import BoardCheck, Level, reach_findings, refused, server_findings, unreachable

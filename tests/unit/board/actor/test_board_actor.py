@@ -21,9 +21,9 @@ from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor import outbox as outbox_module
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
-from rlexp.board.messages.tasks import Task
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Seat, TaskStatus
 from rlexp.board.task import SeatSpecs, describe_trial, read_description

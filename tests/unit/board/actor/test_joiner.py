@@ -11,8 +11,7 @@ from rlexp.board.actor import joiner as joining
 from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.actor.trainer import TaskTrainer
-from rlexp.board.messages.errors import Backoff, BoardLostError, UnreadableError
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Backoff, BoardLostError, Task, UnreadableError
 from rlexp.board.servers.board import Board, Lead, TaskStatus, TaskSummary
 from rlexp.config.keys.user_code import UserModules, UserPart
 from rlexp.errors import TrialError, UsageError

@@ -16,7 +16,7 @@ from rlexp.board.actor import trainer
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions, training_obstacle
 from rlexp.board.messages.address import TASK_VARIABLE, BoardAddress, HandedTask, handed_task
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task
 from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room.machine import this_machine
 from rlexp.config.keys.user_code import UserModules

@@ -15,8 +15,8 @@ from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun
 from rlexp.board.client.submission import Submission, TaskPlace, TaskWatch
 from rlexp.board.client.submit import SubmitOptions, Submitted, Submitter
 from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.basics import Backoff, BoardLostError
 from rlexp.board.messages.credentials import ActorKeys, MasterKey, TrainerKeys, password_keys, signed_task
-from rlexp.board.messages.errors import Backoff, BoardLostError
 from rlexp.board.servers import open_board
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import UsageError

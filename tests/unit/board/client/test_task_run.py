@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, described, run_of_task, task_on_board
-from rlexp.board.messages.tasks import Task
+from rlexp.board.messages.basics import Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.errors import CheckpointError, TrialError, UsageError
 from rlexp.runs.checkpoint_contents import verify_checkpoint

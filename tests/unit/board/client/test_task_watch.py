@@ -17,10 +17,9 @@ from rlexp.board.actor.outbox import WeightsFeed
 from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread
 from rlexp.board.client.run import SubmittedTask
 from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskNotes, TaskWatch, put
+from rlexp.board.messages.basics import BoardError, Task, UnreadableError
 from rlexp.board.messages.credentials import TrainerKeys
-from rlexp.board.messages.errors import BoardError, UnreadableError
 from rlexp.board.messages.payloads import Newer
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.errors import TrialError
 from rlexp.rollout.evaluation import PlayedEpisodes, ShouldStop, never

@@ -23,6 +23,7 @@ from rlexp.board.messages.address import (
     require_private,
     tls_problem,
 )
+from rlexp.board.messages.basics import LONGEST_S, Backoff, Task
 from rlexp.board.messages.credentials import (
     MASTER_VARIABLE,
     TOKEN_VARIABLE,
@@ -37,8 +38,6 @@ from rlexp.board.messages.credentials import (
     signed_task,
     trainer_keys,
 )
-from rlexp.board.messages.errors import LONGEST_S, Backoff
-from rlexp.board.messages.tasks import Task
 from rlexp.errors import UsageError
 
 

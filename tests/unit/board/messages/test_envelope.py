@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlexp.board.messages.basics import InvalidMessageError
 from rlexp.board.messages.credentials import TrainerKeys, message_key
 from rlexp.board.messages.envelope import (
     DTYPES,
@@ -31,7 +32,6 @@ from rlexp.board.messages.envelope import (
 from rlexp.board.messages.envelope import (
     rows_of as rows_in,
 )
-from rlexp.board.messages.errors import InvalidMessageError
 from rlexp.board.messages.payloads import (
     Newer,
     WeightPrecision,

@@ -11,9 +11,9 @@ import pytest
 
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.payloads import blob_name
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import News, Seat, SeatHolder, TaskStatus
 from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
 from rlexp.board.trainer.inbox import Inbox

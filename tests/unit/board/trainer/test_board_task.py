@@ -19,8 +19,8 @@ from rlexp.board.messages.address import (
     QueueAddress,
     handed_task,
 )
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import MASTER_VARIABLE, MasterKey, password_keys
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers import open_board
 from rlexp.board.task import new_task_id
 from rlexp.board.trainer.link import BoardLink

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from rlexp.board.messages.basics import BoardLostError, Task
 from rlexp.board.messages.credentials import TrainerKeys
-from rlexp.board.messages.errors import BoardLostError
 from rlexp.board.messages.payloads import Newer, blob_name
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Fenced, Lead, News, TaskStatus, TrainerBeat
 from rlexp.board.trainer.link import LEASE_SLACK_S, BoardLink, TaskRecords
 from rlexp.board.trainer.thread import BoardThread

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from rlexp.board.actor.outbox import WeightsFeed
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import ActorKeys, MasterKey, TrainerKeys, password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import Newer, blob_name, seal_fragment, seal_weights
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import SeatHolder
 from rlexp.board.trainer.inbox import KEPT_REFUSALS, MOST_WAITING, Inbox
 from rlexp.board.trainer.link import BoardState

@@ -17,10 +17,10 @@ from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import SeatEnd
+from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import TRAINER, seal_fragment
-from rlexp.board.messages.tasks import Task
 from rlexp.board.servers.board import Board, Seat
 from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.board.trainer.admission import Admission, RefusedError, admission_rules
