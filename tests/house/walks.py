@@ -126,7 +126,7 @@ WALKS: Mapping[str, Sequence[Station]] = {
         Station("board/actor/joiner.py", "Joiner.run"),
         Station("board/actor/trainer.py", "TaskTrainer.play"),
         Station("board/trainer/link.py"),
-        Station("board/client/submission.py", "Submission.wait"),
+        Station("board/client/watch.py", "TaskWatch.look"),
         Station("board/client/run.py", "TaskRun.add_result"),
     ),
 }

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from rlexp.board.messages.basics import MAX_BLOB_BYTES, Task
@@ -116,13 +115,6 @@ def task_on_board(task: Task, trusted: TrustedCode) -> SubmittedTask:
     return SubmittedTask(task, plan, trial, task.file)
 
 
-def described(task: Task | None, task_id: str) -> Task:
-    """Return ``task``; raises UsageError if the board had none."""
-    if task is None:
-        raise UsageError(f"task {task_id} is not on the board", "rlexp tasks lists those that are")
-    return task
-
-
 def _secrets(value: Any, path: str = "") -> Iterator[str]:
     """Yield the dotted keys whose values :func:`~rlexp.text.masked` hides."""
     hidden = masked(value)
@@ -137,27 +129,6 @@ def _secrets(value: Any, path: str = "") -> Iterator[str]:
             yield from _secrets(item, inner)
         elif hidden[key] != item:
             yield inner
-
-
-def keep_result(content: bytes, folder: Path, submitted: SubmittedTask, key: bytes) -> Path:
-    """Write a packed checkpoint into the directory of its trial and return it; raises CheckpointError.
-
-    Its metadata is what was submitted here: ``rlexp evaluate`` never imports an env or module that a trainer names.
-    """
-    experiment, modules = submitted.trial.experiment, submitted.plan.modules
-
-    def describe(received: Path, manifest: Manifest) -> None:
-        row = checkpoint_row(received, manifest.metadata)
-        metadata = {
-            "experiment": experiment.model_dump(mode="json"),
-            "imports": list(modules.imports),
-            "module_folders": list(modules.folders),
-            "metrics": None if row is None else {**row, "trial_name": submitted.trial.name},
-        }
-        (received / MANIFEST).unlink()
-        write_manifest(received, manifest.sequence, metadata)
-
-    return unpack_checkpoint(content, folder, key, MAX_BLOB_BYTES, describe)
 
 
 @dataclass(frozen=True)
@@ -264,13 +235,26 @@ class TaskRun:
         self._evaluation = figures
 
     def add_result(self, content: bytes, key: bytes) -> None:
-        """Store the checkpoint that the trainer wrote at the end; raises CheckpointError if it is not valid.
+        """Store the checkpoint that the trainer packed at the end; raises CheckpointError if it is not valid.
 
-        ``key`` is the task's.
+        ``key`` is the task's. The metadata is what was submitted here: ``rlexp evaluate`` never imports an env or
+        module that a trainer names.
         """
-        path = keep_result(content, self._folder, self._submitted, key)
-        row = self.last_row or {}
-        self.directory.trial_checkpoint(self._trial, path, row)
+        modules = self._submitted.plan.modules
+
+        def describe(received: Path, manifest: Manifest) -> None:
+            row = checkpoint_row(received, manifest.metadata)
+            metadata = {
+                "experiment": self._trial.experiment.model_dump(mode="json"),
+                "imports": list(modules.imports),
+                "module_folders": list(modules.folders),
+                "metrics": None if row is None else {**row, "trial_name": self._trial.name},
+            }
+            (received / MANIFEST).unlink()
+            write_manifest(received, manifest.sequence, metadata)
+
+        path = unpack_checkpoint(content, self._folder, key, MAX_BLOB_BYTES, describe)
+        self.directory.trial_checkpoint(self._trial, path, self.last_row or {})
 
     def finish(self, summary: TaskSummary, problem: str | None = None) -> None:
         """Record and show how the task ended. ``problem`` says why its run failed all the same."""
@@ -303,9 +287,7 @@ class TaskRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _note_all(self, texts: Iterable[str]) -> None:

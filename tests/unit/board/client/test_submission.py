@@ -12,8 +12,8 @@ import pytest
 
 from rlexp.board.client import submission
 from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun
-from rlexp.board.client.submission import Submission, TaskPlace, TaskWatch
-from rlexp.board.client.submit import SubmitOptions, Submitted, Submitter
+from rlexp.board.client.submit import Submission, SubmitOptions, Submitted, Submitter, TaskPlace
+from rlexp.board.client.watch import TaskWatch
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.basics import Backoff, BoardLostError
 from rlexp.board.messages.credentials import ActorKeys, MasterKey, TrainerKeys, password_keys, signed_task

@@ -14,9 +14,16 @@ import numpy as np
 import pytest
 
 from rlexp.board.actor.outbox import WeightsFeed
-from rlexp.board.client.evaluations import BoardEvaluator, EvaluationThread
 from rlexp.board.client.run import SubmittedTask
-from rlexp.board.client.submission import MOST_PAUSE_S, PATIENCE_S, TaskNotes, TaskWatch, put
+from rlexp.board.client.watch import (
+    MOST_PAUSE_S,
+    PATIENCE_S,
+    BoardEvaluator,
+    EvaluationThread,
+    TaskNotes,
+    TaskWatch,
+    put,
+)
 from rlexp.board.messages.basics import BoardError, Task, UnreadableError
 from rlexp.board.messages.credentials import TrainerKeys
 from rlexp.board.messages.payloads import Newer
