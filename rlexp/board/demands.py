@@ -112,7 +112,22 @@ def actor_excess(
     Each number is within its limit: see :func:`number_excess`. ``row_bytes`` and ``num_weights`` are known after an env
     was made; without them, the least possible ones are used.
     """
-    return next(_actor_excesses(config, memory, row_bytes, num_weights), None)
+    envs, board = config.num_envs_per_worker, config.board_keys
+    assert board is not None  # others have no actors
+    players = config.num_workers + board.actors
+    if players * envs > _MOST_LADDER_PLACES:
+        product = "(config.num_workers + config.board.actors) x config.num_envs_per_worker"
+        return f"{product} is {players * envs:,}, and at most {_MOST_LADDER_PLACES:,} is allowed"
+    wanted = [network_excess(config, memory)]
+    if num_weights is not None:
+        needed = _COPIES_AT_ACTOR * _FLOAT_BYTES * num_weights
+        wanted.append(_beyond(memory, needed, f"a network (config.model) of {num_weights:,} weights"))
+    rows = config.joined_fragment_length * envs
+    fragments = f"config.board.window of {board.window:,} fragments of {rows:,} rows (config.sample_batch_size,"
+    fragments += " config.board.min_fragment_steps, config.num_envs_per_worker)"
+    wanted.append(_beyond(memory, rows * row_bytes * (board.window + _FRAGMENTS_IN_HAND), fragments))
+    wanted.append(_beyond(memory, envs * _ENV_BYTES, f"config.num_envs_per_worker of {envs:,} envs"))
+    return next(filter(None, wanted), None)
 
 
 def network_excess(config: CommonConfig, memory: int, copies: int = _COPIES_AT_ACTOR) -> str | None:
@@ -136,7 +151,33 @@ def network_excess(config: CommonConfig, memory: int, copies: int = _COPIES_AT_A
 
 def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None:
     """Return the needs of a task's trainer beyond its CPUs or memory, by its ``config``; None if there are none."""
-    return next(_trainer_excesses(config, cpus, memory), None)
+    replay = config.replay
+    shards, gatherers = (0, 0) if replay is None else (replay.shard_processes, replay.gatherers)
+    processes, most = config.num_workers + shards + gatherers, int(_PROCESSES_PER_CPU * max(cpus, 1))
+    if processes > most:
+        parts = f"config.num_workers of {config.num_workers:,}, {shards:,} shards and {gatherers:,} gatherers"
+        return f"{parts} are {processes:,} processes, and at most {most:,} ({_PROCESSES_PER_CPU} per CPU) are allowed"
+    envs = config.num_envs_per_worker * max(config.num_workers, 1)
+    steps = f"config.sample_batch_size of {config.fragment_length:,} steps in each of config.num_envs_per_worker envs"
+    wanted = [
+        _beyond(memory, envs * _ENV_BYTES, f"config.num_workers x config.num_envs_per_worker, {envs:,} envs,"),
+        _beyond(memory, config.fragment_length * envs * _LEAST_ROW_BYTES, steps),
+    ]
+    wanted.append(network_excess(config, memory, _COPIES_AT_TRAINER))
+    if isinstance(config, AsyncSamplesKeys):
+        num_batches = config.learner_queue_size + config.minibatch_buffer_size
+        rows = config.replay_buffer_num_slots * config.joined_fragment_length * config.num_envs_per_worker
+        wanted += [
+            *_batch_excesses(config.train_batch_size, num_batches, config.network_needs, memory),
+            _beyond(memory, rows * _LEAST_ROW_BYTES, f"config.replay_buffer_num_slots of {rows:,} rows"),
+        ]
+    if replay is not None:
+        replay_key = f"config.{replay.capacity_key}"
+        wanted += [
+            *_batch_excesses(config.train_batch_size, replay.queued_batches, config.network_needs, memory),
+            _beyond(memory, replay.capacity * _LEAST_ROW_BYTES, f"{replay_key} of {replay.capacity:,} rows"),
+        ]
+    return next(filter(None, wanted), None)
 
 
 def bytes_of_space(space: gym.Space[Any]) -> int:
@@ -161,57 +202,6 @@ def _excesses(value: Any, key: str, level: int) -> Iterator[str]:
         yield f"{key} is {_shown(value)}, and at most {_shown(MOST.get(key, ANY))} is allowed"
 
 
-def _actor_excesses(config: CommonConfig, memory: int, row_bytes: int, num_weights: int | None) -> Iterator[str]:
-    envs, board = config.num_envs_per_worker, config.board_keys
-    assert board is not None  # others have no actors
-    players = config.num_workers + board.actors
-    if players * envs > _MOST_LADDER_PLACES:
-        product = "(config.num_workers + config.board.actors) x config.num_envs_per_worker"
-        yield f"{product} is {players * envs:,}, and at most {_MOST_LADDER_PLACES:,} is allowed"
-    wanted = [network_excess(config, memory)]
-    if num_weights is not None:
-        needed = _COPIES_AT_ACTOR * _FLOAT_BYTES * num_weights
-        wanted.append(_beyond(memory, needed, f"a network (config.model) of {num_weights:,} weights"))
-    rows = config.joined_fragment_length * envs
-    fragments = f"config.board.window of {board.window:,} fragments of {rows:,} rows (config.sample_batch_size,"
-    fragments += " config.board.min_fragment_steps, config.num_envs_per_worker)"
-    wanted.append(_beyond(memory, rows * row_bytes * (board.window + _FRAGMENTS_IN_HAND), fragments))
-    wanted.append(_beyond(memory, envs * _ENV_BYTES, f"config.num_envs_per_worker of {envs:,} envs"))
-    yield from filter(None, wanted)
-
-
-def _trainer_excesses(config: CommonConfig, cpus: float, memory: int) -> Iterator[str]:
-    replay = config.replay
-    shards, gatherers = (0, 0) if replay is None else (replay.shard_processes, replay.gatherers)
-    processes, most = config.num_workers + shards + gatherers, int(_PROCESSES_PER_CPU * max(cpus, 1))
-    if processes > most:
-        parts = f"config.num_workers of {config.num_workers:,}, {shards:,} shards and {gatherers:,} gatherers"
-        yield f"{parts} are {processes:,} processes, and at most {most:,} ({_PROCESSES_PER_CPU} per CPU) are allowed"
-    envs = config.num_envs_per_worker * max(config.num_workers, 1)
-    wanted = [
-        _beyond(memory, envs * _ENV_BYTES, f"config.num_workers x config.num_envs_per_worker, {envs:,} envs,"),
-        _beyond(memory, config.fragment_length * envs * _LEAST_ROW_BYTES, _rows_in("config.sample_batch_size", config)),
-    ]
-    wanted.append(network_excess(config, memory, _COPIES_AT_TRAINER))
-    if isinstance(config, AsyncSamplesKeys):
-        num_batches = config.learner_queue_size + config.minibatch_buffer_size
-        rows = config.replay_buffer_num_slots * config.joined_fragment_length * config.num_envs_per_worker
-        wanted += [
-            *_batch_excesses(config.train_batch_size, num_batches, config.network_needs, memory),
-            _beyond(memory, rows * _LEAST_ROW_BYTES, f"config.replay_buffer_num_slots of {rows:,} rows"),
-        ]
-    if replay is not None:
-        wanted += [
-            *_batch_excesses(config.train_batch_size, replay.queued_batches, config.network_needs, memory),
-            _beyond(
-                memory,
-                replay.capacity * _LEAST_ROW_BYTES,
-                f"config.{replay.capacity_key} of {replay.capacity:,} rows",
-            ),
-        ]
-    yield from filter(None, wanted)
-
-
 def _batch_excesses(rows: int, num_queued: int, network: NetworkNeeds | None, memory: int) -> Iterator[str | None]:
     """Yield the needs beyond ``memory`` of the waiting batches of ``rows``, and of one in the network's layers."""
     what = f"config.train_batch_size of {rows:,} rows in"
@@ -219,10 +209,6 @@ def _batch_excesses(rows: int, num_queued: int, network: NetworkNeeds | None, me
     if network is not None:
         outputs = network.layer_outputs
         yield _beyond(memory, rows * outputs * _FLOAT_BYTES, f"{what} layers of {outputs:,} outputs")
-
-
-def _rows_in(key: str, config: CommonConfig) -> str:
-    return f"{key} of {config.fragment_length:,} steps in each of config.num_envs_per_worker envs"
 
 
 def _beyond(memory: int, needed: int, what: str) -> str | None:

@@ -210,19 +210,14 @@ class SeatSpecs:
         """Return the spec of the worker of ``seat``, with own random streams for each epoch."""
         index = self.worker_index(seat.index)
         seed = derive_seed(self._seed, "seat", seat.index, seat.epoch)
-        spec = worker_spec(
-            self.config, self._env_config, self._filters, self._players.parts, index, seed, self._num_threads
-        )
+        num_threads = self.config.num_threads_per_worker or 1
+        spec = worker_spec(self.config, self._env_config, self._filters, self._players.parts, index, seed, num_threads)
         return replace(spec, rollout=replace(spec.rollout, fragment_length=self.config.joined_fragment_length))
 
     def constant_epsilon(self, seat: int) -> float | None:
         """Return the mean ε of a seat's envs; None if it changes over time, or they do not explore by ε."""
         first, last = (self._players.mean_epsilon(self.worker_index(seat), num_steps) for num_steps in (0, _LATE))
         return first if first == last else None
-
-    @property
-    def _num_threads(self) -> int:
-        return self.config.num_threads_per_worker or 1
 
 
 def board_keys_of(config: CommonConfig) -> BoardConfig:

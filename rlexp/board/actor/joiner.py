@@ -15,7 +15,7 @@ from zlib import crc32
 from rlexp.board.actor.actor import ActorFigures, JoinedActor
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.demands import actor_excess, number_excess
-from rlexp.board.messages.address import QUEUE_OF_BOARD
+from rlexp.board.messages.address import QUEUE_NAMES, QUEUE_OF_BOARD
 from rlexp.board.messages.basics import Backoff, BannedError, BoardLostError, Task, UnreadableError
 from rlexp.board.messages.credentials import (
     TOKEN_VARIABLE,
@@ -25,7 +25,7 @@ from rlexp.board.messages.credentials import (
     actor_keys,
     task_signature,
 )
-from rlexp.board.servers.board import Board, Seat, TaskStatus, TaskSummary
+from rlexp.board.servers.board import Board, TaskStatus, TaskSummary
 from rlexp.board.task import SeatSpecs, read_description
 from rlexp.cluster.room.machine import this_machine
 from rlexp.errors import TrialError, UsageError
@@ -37,12 +37,6 @@ LOOK_S: Final = 2.0
 """Seconds between two looks for a free seat."""
 _NAP_S: Final = 0.2
 _HOW_TO_GIVE_A_TOKEN: Final = f"give the one that you got from the trainer: --token @FILE, or {TOKEN_VARIABLE}"
-_QUEUE_NAMES: Final = {
-    QUEUE_OF_BOARD: "the board itself",
-    "rabbitmq": "RabbitMQ",
-    "mqtt": "MQTT",
-    "pubsub": "Google Cloud Pub/Sub",
-}
 _QUEUE_HINTS: Final = {
     QUEUE_OF_BOARD: "leave out --queue, or write --queue none if RLEXP_QUEUE is set",
     "rabbitmq": "give the address that its trainer uses: --queue amqps://USER@HOST",
@@ -69,18 +63,15 @@ class Player(Protocol):
 
     def wants(self, summary: TaskSummary) -> bool:
         """Return whether a task may have work for this player."""
-        ...
 
     def obstacle(self, task: Task) -> Obstacle | None:
         """Return why the task may not be played here; None if it may."""
-        ...
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
         """Take a seat and return why it was left in the end; None if no seat is free any more.
 
         Raises BoardError if the board refuses, and TrialError if the task cannot be played here.
         """
-        ...
 
 
 class Joiner:
@@ -96,11 +87,9 @@ class Joiner:
         should_stop: ShouldStop,
     ) -> None:
         """``report`` is called with sentences about events; ``member`` must be unique among actors."""
-        self._board = board
-        self._options = options
-        self._player = player
-        self._report = report
-        self._should_stop = should_stop
+        self._board, self._task_id, self._player = board, options.task_id, player
+        self._wants_one_task = options.once or options.task_id is not None
+        self._report, self._should_stop = report, should_stop
         self._backoff = Backoff(crc32(member.encode()))
         self._reported: set[str] = set()
         self._unplayable: set[str] = set()
@@ -116,7 +105,7 @@ class Joiner:
             try:
                 task = self._free_task()
                 self._backoff.succeeded()
-                if task is not None and self._join(task) is SeatEnd.TASK_OVER and self._is_over(task):
+                if task is not None and self._join(task) is SeatEnd.TASK_OVER and self._wants_one_task:
                     return
             except BoardLostError as error:
                 wait_s = self._backoff.failed()
@@ -131,7 +120,7 @@ class Joiner:
         try:
             end = self._player.play(task, self._should_stop)
         except TrialError as error:
-            if self._options.once or self._options.task_id is not None:
+            if self._wants_one_task:
                 raise
             self._unplayable.add(task.id)
             self._report(f"task {task.id} is left out from now on: {error.message}")
@@ -140,21 +129,16 @@ class Joiner:
             self._sleep(_NAP_S)
         return end
 
-    def _is_over(self, task: Task) -> bool:
-        """Return whether nothing is left to do after ``task``."""
-        return self._options.once or task.id == self._options.task_id
-
     def _free_task(self) -> Task | None:
         """Return the oldest task with a free seat that this machine may play; None if there is none now."""
         summaries = self._board.tasks()
         for event in self._board.unreadable.drain_events():
             self._report(event)
-        wanted = self._options.task_id
-        if wanted is not None:
-            summaries = [summary for summary in summaries if summary.id == wanted]
+        if self._task_id is not None:
+            summaries = [summary for summary in summaries if summary.id == self._task_id]
             if not summaries or summaries[0].status.is_over:
                 how = "is over" if summaries else "is not on the board"
-                raise UsageError(f"task {wanted} {how}", "without --task, any task is joined")
+                raise UsageError(f"task {self._task_id} {how}", "without --task, any task is joined")
         for summary in summaries:
             if summary.id in self._unplayable or not self._player.wants(summary):
                 continue
@@ -169,7 +153,7 @@ class Joiner:
         try:
             return self._board.describe(task_id)
         except UnreadableError as error:
-            if self._options.task_id is not None:
+            if self._task_id is not None:
                 raise
             self._report_once(f"{error.message}; it is left out")
             return None
@@ -180,7 +164,7 @@ class Joiner:
         if obstacle is None:
             return True
         message = f"task {task.id} ({task.name}) {obstacle.message}"
-        if self._options.task_id is not None:
+        if self._task_id is not None:
             raise UsageError(message, obstacle.hint)
         self._report_once(f"{message}: it is not joined; {obstacle.hint}")
         return False
@@ -202,19 +186,15 @@ class ActorView(Protocol):
 
     def note(self, text: str) -> None:
         """Show an event."""
-        ...
 
     def on_seat(self, seat: int, num_seats: int, task: str, env: str) -> None:
         """Show that a seat was taken."""
-        ...
 
     def on_figures(self, figures: ActorFigures, epsilon: float | None) -> None:
         """Show the actor's counters; ``epsilon`` is None if it changes over time."""
-        ...
 
     def on_left(self, figures: ActorFigures, task: str, why: str) -> None:
         """Show that the seat was left, with the actor's total counters."""
-        ...
 
 
 class JoinedTask:
@@ -254,7 +234,12 @@ class JoinedTask:
         except TrialError as error:
             return Obstacle(f"cannot be read: {error.message}", error.hint or "")
         if description.queue != self._board.queue_kind:
-            return queue_obstacle(description.queue, self._board.queue_kind)
+            wanted, given = (
+                QUEUE_NAMES.get(kind, "a queue that this rlexp does not know")
+                for kind in (description.queue, self._board.queue_kind)
+            )
+            hint = _QUEUE_HINTS.get(description.queue, "install the same version of rlexp at both ends")
+            return Obstacle(f"sends its fragments over {wanted}, and this actor over {given}", hint)
         config = description.config
         excess = actor_excess(config, this_machine().memory_total)
         if excess is not None:
@@ -276,9 +261,14 @@ class JoinedTask:
             return None
         self._refusal = ""
         self._view.on_seat(seat.index, task.num_seats, task.id, description.env)
-        make_worker = partial(_worker_of, specs)
-        keys, shapes = self._keys(task), specs.weights_shapes
-        actor = JoinedActor(self._board, seat, description.board, keys, make_worker, shapes)
+        actor = JoinedActor(
+            self._board,
+            seat,
+            description.board,
+            self._keys(task),
+            lambda seat: RolloutWorker(specs.spec(seat)),
+            specs.weights_shapes,
+        )
         end = actor.run(should_stop, partial(self._report, specs.constant_epsilon(seat.index)))
         self._view.on_left(actor.figures(), task.id, end.value)
         return end
@@ -303,17 +293,3 @@ class JoinedTask:
 
 def _too_much(excess: str) -> Obstacle:
     return Obstacle(f"asks for too much: {excess}", "its trainer has to ask for less")
-
-
-def queue_obstacle(wanted: str, given: str) -> Obstacle:
-    """Return why an actor with the queue ``given`` cannot join a task with the queue ``wanted``."""
-    hint = _QUEUE_HINTS.get(wanted, "install the same version of rlexp at both ends")
-    return Obstacle(f"sends its fragments over {_shown(wanted)}, and this actor over {_shown(given)}", hint)
-
-
-def _shown(queue: str) -> str:
-    return _QUEUE_NAMES.get(queue, "a queue that this rlexp does not know")
-
-
-def _worker_of(specs: SeatSpecs, seat: Seat) -> RolloutWorker:
-    return RolloutWorker(specs.spec(seat))

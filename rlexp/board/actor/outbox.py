@@ -151,7 +151,7 @@ class Outbox:
         """
         with self._changed:
             self._changed.wait_for(lambda: self.window.has_room or self._is_over(), timeout)
-            self._raise_error()
+            self.check()
             return self.end is None and self.window.has_room
 
     def put(self, seal: Callable[[int], list[bytes]]) -> bool:
@@ -160,7 +160,7 @@ class Outbox:
         The window has room. Raises the error that ended the thread.
         """
         with self._changed:
-            self._raise_error()
+            self.check()
             if self.end is not None:
                 return False
             messages = seal(self.window.next_number)
@@ -171,8 +171,8 @@ class Outbox:
 
     def check(self) -> None:
         """Raise the error that ended the thread, if any."""
-        with self._changed:
-            self._raise_error()
+        if self._error is not None:
+            raise self._error
 
     def drain(self, timeout: float) -> bool:
         """Return whether the trainer has everything; the wait ends once ``timeout`` seconds confirm nothing more."""
@@ -197,10 +197,6 @@ class Outbox:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(STOP_TIMEOUT_S)
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def _run(self) -> None:
         try:
@@ -232,11 +228,9 @@ class Outbox:
         """Send what the window allows, with a heartbeat; fetch newer weights, then note what is confirmed."""
         started = self._clock()
         messages = self._take(started)
-        if self._beside is None:
-            answer = self._board.beat(self._seat, messages)
-        else:
+        if self._beside is not None:
             self._send(self._beside, messages)
-            answer = self._board.beat(self._seat)
+        answer = self._board.beat(self._seat, messages if self._beside is None else ())
         now = self._clock()
         if isinstance(answer, Beat):  # first: the next fragment, which may now get room, is played with them
             self._feed.fetch(answer.weights_version)

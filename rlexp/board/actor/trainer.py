@@ -6,6 +6,7 @@ would reach files, servers or modules of this machine, or more of it than is all
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -210,7 +211,8 @@ class TaskTrainer:
             code, is_stopped = self._train(lead, self._command(task, folder, file), should_stop)
         if code == 0:
             return SeatEnd.TASK_OVER
-        self._give_up(lead)
+        with suppress(BoardLostError):  # then its lease expires
+            self._board.give_up(lead)
         if is_stopped:
             return SeatEnd.STOPPED
         raise TrialError(f"the training of {task.id} ended with exit code {code}", f"its files are in {folder}")
@@ -247,13 +249,27 @@ class TaskTrainer:
         environment = own_environment(environment) | {TASK_VARIABLE: handed.to_text()}
         process = start_child(command, environment=environment)
         try:
-            return _wait(process, _Renewal(self._board, lead), should_stop)
+            return self._wait(process, lead, should_stop)
         finally:
             kill_child(process)
 
-    def _give_up(self, lead: Lead) -> None:
-        with suppress(BoardLostError):  # then its lease expires
-            self._board.give_up(lead)
+    def _wait(self, process: Child, lead: Lead, should_stop: ShouldStop) -> tuple[int, bool]:
+        """Keep the lead until the starting process keeps it itself, and wait for the end of the process."""
+        renewed_until_s, due_s, deadline_s = time.monotonic() + START_S, 0.0, math.inf
+        while process.poll() is None:
+            now = time.monotonic()
+            if should_stop() and deadline_s == math.inf:
+                deadline_s = now + END_TIMEOUT_S
+                process.send_signal(signal.SIGINT)
+            if now > deadline_s:
+                process.kill()
+            elif deadline_s == math.inf and due_s <= now < renewed_until_s:
+                due_s = now + _RENEW_S
+                with suppress(BoardError):
+                    self._board.lead(lead.task_id, lead.member, LEASE_S, lead.epoch)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_S)
+        return process.returncode, deadline_s < math.inf
 
 
 def _is_run_of(path: Path, task: Task, server: str) -> bool:
@@ -266,34 +282,3 @@ def _is_run_of(path: Path, task: Task, server: str) -> bool:
     except (ResumeError, OSError, ValueError):
         return False
     return begun == task.file.splitlines() and [(each.board, each.board_task) for each in trials] == [(server, task.id)]
-
-
-class _Renewal:
-    """Keeps the lead until the starting process keeps it itself."""
-
-    def __init__(self, board: Board, lead: Lead) -> None:
-        self._board, self._lead = board, lead
-        self._ends_s = time.monotonic() + START_S
-        self._due_s = 0.0
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if self._due_s <= now < self._ends_s:
-            self._due_s = now + _RENEW_S
-            with suppress(BoardError):
-                self._board.lead(self._lead.task_id, self._lead.member, LEASE_S, self._lead.epoch)
-
-
-def _wait(process: Child, renew: _Renewal, should_stop: ShouldStop) -> tuple[int, bool]:
-    deadline_s: float | None = None
-    while process.poll() is None:
-        if should_stop() and deadline_s is None:
-            deadline_s = time.monotonic() + END_TIMEOUT_S
-            process.send_signal(signal.SIGINT)
-        if deadline_s is None:
-            renew()
-        elif time.monotonic() > deadline_s:
-            process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_S)
-    return process.returncode, deadline_s is not None

@@ -27,6 +27,12 @@ QUEUE_VARIABLE: Final = "RLEXP_QUEUE"
 QUEUE_PASSWORD_VARIABLE: Final = "RLEXP_QUEUE_PASSWORD"
 QUEUE_OF_BOARD: Final = "board"
 """The kind of queue that every board has itself."""
+QUEUE_NAMES: Final = {
+    QUEUE_OF_BOARD: "the board itself",
+    "rabbitmq": "RabbitMQ",
+    "mqtt": "MQTT",
+    "pubsub": "Google Cloud Pub/Sub",
+}
 _ENCRYPTED: Final = {"redis": "rediss", "amqp": "amqps", "mqtt": "mqtts"}
 """Each scheme, and its variant with TLS."""
 NONE: Final = "none"
@@ -214,9 +220,8 @@ def _first_line(path: Path, kind: _Kind) -> str:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} with the {kind.name}'s address cannot be read: {type(error).__name__}") from error
     if not lines:
-        raise UsageError(
-            f"{path} is empty; it should have the {kind.name}'s address", f"write it there: {kind.example}"
-        )
+        message = f"{path} is empty; it should have the {kind.name}'s address"
+        raise UsageError(message, f"write it there: {kind.example}")
     return lines[0]
 
 
@@ -277,23 +282,15 @@ def tls_problem(address: ServerAddress, error: BaseException) -> BoardError | No
 
 
 def _certificate_problem(address: ServerAddress, error: ssl.SSLCertVerificationError) -> BoardError:
+    what = f"is from a CA that is not trusted here: {error.verify_message}"
+    hint = f"if it is your own, give its file: {address.scheme}://HOST?ssl_ca_certs=FILE"
     if error.verify_code == _EXPIRED:
-        return BoardError(
-            f"the certificate of {address} has expired", "renew it at the server; is the clock of this machine right?"
-        )
-    if error.verify_code == _NOT_YET_VALID:
-        return BoardError(
-            f"the certificate of {address} is not valid yet", "wait, or set the clock of this machine or of its issuer"
-        )
-    if error.verify_code in _WRONG_HOST:
-        return BoardError(
-            f"the certificate of {address} is for another host name",
-            "give the name that the certificate has, or issue one for this name",
-        )
-    return BoardError(
-        f"the certificate of {address} is from a CA that is not trusted here: {error.verify_message}",
-        f"if it is your own, give its file: {address.scheme}://HOST?ssl_ca_certs=FILE",
-    )
+        what, hint = "has expired", "renew it at the server; is the clock of this machine right?"
+    elif error.verify_code == _NOT_YET_VALID:
+        what, hint = "is not valid yet", "wait, or set the clock of this machine or of its issuer"
+    elif error.verify_code in _WRONG_HOST:
+        what, hint = "is for another host name", "give the name that the certificate has, or issue one for this name"
+    return BoardError(f"the certificate of {address} {what}", hint)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rlexp.board.messages.address import BoardAddress, QueueAddress
+from rlexp.board.messages.address import QUEUE_NAMES, BoardAddress, QueueAddress
 from rlexp.board.servers.board import Board, Carrier
 from rlexp.errors import UsageError
 
@@ -15,7 +15,6 @@ OPENERS: Final[dict[str, Callable[[BoardAddress], Board]]] = {}
 _REDIS: Final = "redis"
 _MODULES: Final = {_REDIS: "redis", "rabbitmq": "pika", "mqtt": "paho.mqtt", "pubsub": "google.pubsub_v1"}
 """Modules of client libraries, by the extra of rlexp that installs each."""
-_NAMES: Final = {"mqtt": "MQTT", "pubsub": "Google Cloud Pub/Sub", "rabbitmq": "RabbitMQ"}
 
 
 def open_board(address: BoardAddress) -> Board:
@@ -50,7 +49,7 @@ def queue_opener(address: QueueAddress) -> Callable[[str], Carrier]:
 
         return partial(AmqpCarrier, address)
     except ModuleNotFoundError as error:
-        raise _not_installed(_NAMES[address.kind], address.kind) from error
+        raise _not_installed(QUEUE_NAMES[address.kind], address.kind) from error
 
 
 def client_modules(address: BoardAddress) -> dict[str, str]:

@@ -24,19 +24,15 @@ class Carrier(Protocol):
     @property
     def max_bytes(self) -> int:
         """Most bytes of one message."""
-        ...
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Send ``messages`` in at most one round trip; raises ValueError for one above ``max_bytes``."""
-        ...
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
         """Return up to ``limit`` messages: waiting ones, or else the first that arrive within ``timeout_s``."""
-        ...
 
     def close(self) -> None:
         """Close the connection; idempotent."""
-        ...
 
 
 class TaskStatus(StrEnum):
@@ -176,40 +172,33 @@ class Board(Protocol):
 
     def tasks(self) -> list[TaskSummary]:
         """Return the readable tasks on the board, the oldest first; ended ones stay for a week."""
-        ...
 
     def describe(self, task_id: str) -> Task | None:
         """Return a task; None if there is none of this id; raises UnreadableError if it cannot be read."""
-        ...
 
     @property
     def queue_kind(self) -> str:
         """The kind of queue for fragments: QUEUE_OF_BOARD, or the kind of another server."""
-        ...
 
     def queue(self, task_id: str) -> Carrier:
         """Return an end of a task's queue; the caller closes it."""
-        ...
 
     # Calls of a submitter.
 
     def submit(self, task: Task) -> None:
         """Put a task there, QUEUED until a trainer announces it; raises BoardError if its id is taken."""
-        ...
 
     def cancel(self, task_id: str, reason: str) -> bool:
         """Set a task to CANCELLED; return False if it is over already or does not exist.
 
         Its trainer and its actors get this with their next heartbeats.
         """
-        ...
 
     def rows(self, task_id: str, start: int) -> list[tuple[int, str]]:
         """Return the kept result rows with their numbers, from number ``start`` on, the oldest first.
 
         If ``start`` is beyond the next row, the board has lost its data; then all its rows are returned.
         """
-        ...
 
     # Calls of an actor.
 
@@ -218,28 +207,23 @@ class Board(Protocol):
 
         Raises BannedError if the trainer has banned the actor.
         """
-        ...
 
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
         """Keep a seat for another ``lease_s``, and give ``messages`` to the board's own queue in the same round trip.
 
         They are sent before it is known whether the seat is still held; the trainer drops them if it is not.
         """
-        ...
 
     def release(self, seat: Seat) -> None:
         """Release a seat, so that it is free at once; does nothing if another member has it."""
-        ...
 
     def get_blob(self, task_id: str, name: str) -> bytes | None:
         """Return a blob; None if it is missing or corrupted."""
-        ...
 
     # Calls of a trainer.
 
     def ban(self, lead: Lead, actor: str) -> None:
         """Take away all seats of an actor, and let it claim none; does nothing if another has the lead."""
-        ...
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         """Put a task on the board, RUNNING; a task that is there stays as it is.
@@ -247,7 +231,6 @@ class Board(Protocol):
         A QUEUED one becomes RUNNING, with the description and number of seats of ``task``. ``epochs`` are the highest
         that the trainer knows of each seat; a board without data gives out higher ones.
         """
-        ...
 
     def lead(self, task_id: str, member: str, lease_s: float, epoch: int = 0) -> Lead | None:
         """Take the right to train a task, QUEUED or RUNNING.
@@ -255,48 +238,39 @@ class Board(Protocol):
         Return None if another member has it, the task does not exist, or it is over. With ``epoch``, the one given
         before, the same right is taken again after the board lost its data, even if the task is over meanwhile.
         """
-        ...
 
     def received(self, task_id: str) -> dict[tuple[int, int], int]:
         """Return by seat and epoch how far the trainers of a task received fragments without a gap."""
-        ...
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
         """Publish ``news``, and keep the lead for another ``lease_s``."""
-        ...
 
     def put_blob(self, lead: Lead, name: str, content: bytes) -> bool:
         """Put ``content`` there in chunks and replace the blob of this name; return False if another has the lead.
 
         ``name`` has letters, digits, ``-`` and ``_``.
         """
-        ...
 
     def drop_blob(self, lead: Lead, name: str) -> None:
         """Remove the blob of this name; does nothing if another has the lead or there is no such blob."""
-        ...
 
     def put_rows(self, lead: Lead, rows: Sequence[str]) -> bool:
         """Add result rows as JSON text, with the next numbers; return False if another has the lead.
 
         Numbers start at 0 and continue over several trainers; the newest 1,000 rows are kept.
         """
-        ...
 
     def give_up(self, lead: Lead) -> None:
         """Give the lead back, so that another trainer can follow at once; does nothing if another has it."""
-        ...
 
     def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
         """Set the end of a task; does nothing if another has the lead. The board removes it a week later.
 
         A task that is over already does not change: it was cancelled.
         """
-        ...
 
     def close(self) -> None:
         """Close the connections; idempotent."""
-        ...
 
 
 def actor_of(member: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlexp.board.client import submission
+from rlexp.board.client import submit
 from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun
 from rlexp.board.client.submit import Submission, SubmitOptions, Submitted, Submitter, TaskPlace
 from rlexp.board.client.watch import TaskWatch
@@ -77,7 +77,7 @@ class AwayBoard(MemoryBoard):
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "LOOK_S", 0.001)
+    monkeypatch.setattr(submit, "LOOK_S", 0.001)
     monkeypatch.setattr(Backoff, "failed", lambda self: 0.0)
 
 
