@@ -263,11 +263,11 @@ def unpack_arrays(message: Message) -> dict[str, Array]:
     return arrays
 
 
-def pack_rows(rows: SampleBatch | FrameRows) -> tuple[tuple[Column, ...], bytes]:
-    """Return the columns and bytes of rows; see :func:`pack_arrays`."""
+def arrays_of(rows: SampleBatch | FrameRows) -> Mapping[str, Array]:
+    """Return the arrays from which :func:`rows_of` makes ``rows``."""
     if isinstance(rows, SampleBatch):
-        return pack_arrays(rows.columns)
-    return pack_arrays({**rows.rows.columns, _FRAMES: rows.frames, _NUMBERS: rows.numbers})
+        return rows.columns
+    return {**rows.rows.columns, _FRAMES: rows.frames, _NUMBERS: rows.numbers}
 
 
 def rows_of(arrays: Mapping[str, Array]) -> SampleBatch | FrameRows:

@@ -17,8 +17,8 @@ from rlexp.board.messages.credentials import ActorKeys, TrainerKeys, weights_sta
 from rlexp.board.messages.envelope import (
     Header,
     Message,
+    arrays_of,
     pack_arrays,
-    pack_rows,
     read_message,
     rows_of,
     seal,
@@ -54,12 +54,18 @@ def seal_fragment(
     header: Header, rows: SampleBatch | FrameRows, info: SampleInfo, key: bytes, max_bytes: int
 ) -> list[bytes]:
     """Return the messages of a fragment; ``header`` has its origin, its number and further information."""
-    columns, raw = pack_rows(rows)
-    more_columns, more_raw = pack_arrays(_report_arrays(info))
-    columns = (*columns, *more_columns)
-    report = {**header.info, **_report(info)}
+    episodes, observed = info.episodes, info.observed
+    values = (episodes.returns, episodes.lengths, episodes.reported)
+    arrays: dict[str, Array] = {
+        name: np.asarray(value, dtype) for (name, dtype), value in zip(_REPORT.items(), values, strict=True)
+    }
+    report = {**header.info, "env_steps": info.num_env_steps, "time": astuple(info.time)}
+    if observed is not None:
+        arrays |= {_MEAN: observed.mean, _SQUARES: observed.squares}
+        report["observed"] = observed.count
+    columns, raw = pack_arrays({**arrays_of(rows), **arrays})
     filled = replace(header, weights_version=info.weights_version, columns=columns, info=report)
-    return seal(filled, raw + more_raw, key, max_bytes)
+    return seal(filled, raw, key, max_bytes)
 
 
 def open_fragment(message: Message, worker_index: int) -> tuple[SampleBatch | FrameRows, SampleInfo]:
@@ -82,22 +88,6 @@ def open_fragment(message: Message, worker_index: int) -> tuple[SampleBatch | Fr
     )
 
 
-def _report(info: SampleInfo) -> dict[str, Any]:
-    report: dict[str, Any] = {"env_steps": info.num_env_steps, "time": astuple(info.time)}
-    return report if info.observed is None else report | {"observed": info.observed.count}
-
-
-def _report_arrays(info: SampleInfo) -> dict[str, Array]:
-    episodes = info.episodes
-    values = (episodes.returns, episodes.lengths, episodes.reported)
-    arrays: dict[str, Array] = {
-        name: np.asarray(value, dtype) for (name, dtype), value in zip(_REPORT.items(), values, strict=True)
-    }
-    if info.observed is not None:
-        arrays |= {_MEAN: info.observed.mean, _SQUARES: info.observed.squares}
-    return arrays
-
-
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MOST_STEPS:
         raise InvalidMessageError(f"the number of env steps must be a whole number from 0 to {_MOST_STEPS}")
@@ -112,8 +102,7 @@ def _time(value: Any) -> SampleTime:
 
 
 def _episodes(report: Mapping[str, Array | None]) -> Episodes:
-    arrays = [report[name] for name in _REPORT]
-    returns, lengths, reported = arrays
+    returns, lengths, reported = (report[name] for name in _REPORT)
     if returns is None or lengths is None or reported is None:
         raise InvalidMessageError("the episodes are missing")
     if [str(array.dtype) for array in (returns, lengths, reported)] != [*_REPORT.values()]:

@@ -33,16 +33,13 @@ class ReconnectingCarrier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Own ``carrier``; raise BoardError if its server is away for more than ``patience_s``."""
+        self.max_bytes = carrier.max_bytes
         self.lost: BoardLostError | None = None
         """Why messages are lost now."""
         self._carrier, self._patience_s, self._clock = carrier, patience_s, clock
         self._backoff = Backoff(seed)
         self._lost_s = 0.0
         self._due_s = -math.inf
-
-    @property
-    def max_bytes(self) -> int:
-        return self._carrier.max_bytes
 
     @property
     def is_waiting(self) -> bool:
@@ -144,16 +141,11 @@ class SessionCarrier:
 
     def __init__(self, open_session: Callable[[], ServedConnection[Any]], max_bytes: int) -> None:
         """Limit messages to ``max_bytes``."""
-        self._open_session = open_session
-        self._max_bytes = max_bytes
+        self._open_session, self.max_bytes = open_session, max_bytes
         self._session: ServedConnection[Any] | None = None
 
-    @property
-    def max_bytes(self) -> int:
-        return self._max_bytes
-
     def send(self, messages: Sequence[bytes]) -> None:
-        check_sizes(messages, self._max_bytes)
+        check_sizes(messages, self.max_bytes)
         self._connected().send(messages)
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:

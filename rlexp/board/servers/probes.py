@@ -49,13 +49,16 @@ class ReachObstacle(StrEnum):
     """The certificate has expired, or is not valid yet, by the clock of this machine."""
 
 
+_OBSTACLES: Final = {9: ReachObstacle.TIME, 10: ReachObstacle.TIME, 62: ReachObstacle.HOST, 64: ReachObstacle.HOST}
+"""The problem of a certificate by OpenSSL's number of the error, X509_V_ERR_…; others are of its authority."""
+
+
 class ReachError(Exception):
     """Raised for a server that cannot be reached."""
 
     def __init__(self, obstacle: ReachObstacle, reason: str) -> None:
         super().__init__(reason)
-        self.obstacle = obstacle
-        self.reason = reason
+        self.obstacle, self.reason = obstacle, reason
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,7 @@ class Reach:
 def reach(host: str, port: int, has_tls: bool, ca_file: str = "") -> Reach:
     """Connect to a server once, and verify its certificate as clients do; raises ReachError."""
     started_s = time.perf_counter()
-    connection = _connected(host, port)
-    with connection:
+    with _connected(host, port) as connection:
         peer = str(connection.getpeername()[0]).partition("%")[0]
         is_private = not ipaddress.ip_address(peer).is_global
         if not has_tls:
@@ -106,32 +108,23 @@ def _connected(host: str, port: int) -> socket.socket:
 
 def _encrypted(connection: socket.socket, host: str, ca_file: str) -> ssl.SSLSocket:
     try:
-        return _context(ca_file).wrap_socket(connection, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        raise ReachError(_obstacle_of(error), f"the certificate: {error.verify_message}") from error
-    except OSError as error:  # also if the server waits for a command and does not answer the start of TLS
-        raise ReachError(
-            ReachObstacle.PLAIN, f"no TLS: {getattr(error, 'reason', '') or type(error).__name__}"
-        ) from error
-
-
-def _context(ca_file: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
+        context = ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
         raise ReachError(ReachObstacle.AUTHORITY, f"{ca_file} cannot be read, or has no certificate in PEM") from error
+    try:
+        return context.wrap_socket(connection, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        obstacle = _OBSTACLES.get(error.verify_code, ReachObstacle.AUTHORITY)
+        raise ReachError(obstacle, f"the certificate: {error.verify_message}") from error
+    except OSError as error:  # also if the server waits for a command and does not answer the start of TLS
+        reason = getattr(error, "reason", "") or type(error).__name__
+        raise ReachError(ReachObstacle.PLAIN, f"no TLS: {reason}") from error
 
 
 def _left_s(encrypted: ssl.SSLSocket) -> float | None:
     certificate = encrypted.getpeercert() or {}
     ends = certificate.get("notAfter")
     return ssl.cert_time_to_seconds(ends) - time.time() if isinstance(ends, str) else None
-
-
-def _obstacle_of(error: ssl.SSLCertVerificationError) -> ReachObstacle:
-    """Return the problem of a certificate, by OpenSSL's number of the error."""
-    x509_v_err = {9: ReachObstacle.TIME, 10: ReachObstacle.TIME, 62: ReachObstacle.HOST, 64: ReachObstacle.HOST}
-    return x509_v_err.get(error.verify_code, ReachObstacle.AUTHORITY)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class PubSubCarrier:
     was removed, and ``close`` deletes it.
     """
 
+    max_bytes = MAX_BYTES
+
     def __init__(self, project: str, topic: str, task_id: str) -> None:
         """Connect with the first call."""
         self._topic = f"projects/{project}/topics/{topic}"
@@ -65,18 +67,16 @@ class PubSubCarrier:
         self._reader: _TopicReader | None = None
         self._is_closed = False
 
-    @property
-    def max_bytes(self) -> int:
-        return MAX_BYTES
-
     def send(self, messages: Sequence[bytes]) -> None:
         check_sizes(messages, MAX_BYTES)
         with translated_errors(self._topic):
-            publisher = self._connected_publisher()
+            with self._lock:
+                if self._publisher is None:
+                    self._publisher = connected_client(PublisherClient)
             for batch in batches(messages):
                 entries = [{"data": message, "attributes": {"task": self._task_id}} for message in batch]
                 request = {"topic": self._topic, "messages": entries}
-                publisher.publish(request=request, retry=None, timeout=_ANSWER_S)
+                self._publisher.publish(request=request, retry=None, timeout=_ANSWER_S)
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
         if self._reader is None:
@@ -91,12 +91,6 @@ class PubSubCarrier:
             self._reader.close()
         if self._publisher is not None:
             self._publisher.transport.close()
-
-    def _connected_publisher(self) -> Any:
-        with self._lock:
-            if self._publisher is None:
-                self._publisher = connected_client(PublisherClient)
-            return self._publisher
 
 
 class _TopicReader:

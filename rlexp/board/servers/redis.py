@@ -67,7 +67,7 @@ class RedisBoard:
     def __init__(self, address: BoardAddress, open_queue: Callable[[str], Carrier] | None = None) -> None:
         """Connect to ``address`` with the first call; ``open_queue`` opens a task's queue on another server."""
         self._connection = RedisConnection(address, redis_scripts.ALL)
-        self._queue_kind, self._open_queue = address.queue_kind, open_queue
+        self.queue_kind, self._open_queue = address.queue_kind, open_queue
         self._announced: dict[str, Sequence[bytes]] = {}
         """TASK_FIELDS that each task has and must keep."""
         self._listed_s = -math.inf
@@ -77,10 +77,8 @@ class RedisBoard:
         ids = self._ids()
         commands: list[tuple[str, ...]] = [("TIME",)]
         for task_id in ids:
-            commands.append(("HMGET", _key(task_id, "task"), *SUMMARY_FIELDS))
-            commands.append(("GET", _key(task_id, "trainer")))
-            commands.append(("HGETALL", _key(task_id, "seats")))
-            commands.append(("GET", _key(task_id, "figures")))
+            task, trainer, seats, figures = _keys(task_id, "task", "trainer", "seats", "figures")
+            commands += [("HMGET", task, *SUMMARY_FIELDS), ("GET", trainer), ("HGETALL", seats), ("GET", figures)]
         (seconds, micros), *answers = self._connection.read_all(commands)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         found = (
@@ -91,10 +89,6 @@ class RedisBoard:
     def describe(self, task_id: str) -> Task | None:
         (fields,) = self._connection.read_all([("HMGET", _key(task_id, "task"), *TASK_FIELDS)])
         return described(task_id, fields)
-
-    @property
-    def queue_kind(self) -> str:
-        return self._queue_kind
 
     def queue(self, task_id: str) -> Carrier:
         return self._own_queue(task_id) if self._open_queue is None else self._open_queue(task_id)
@@ -114,7 +108,7 @@ class RedisBoard:
         return numbered_rows(self._values(task_id), found)
 
     def claim(self, task_id: str, member: str, lease_s: float) -> Seat | None:
-        task, banned, epochs = (_key(task_id, name) for name in ("task", "banned", "epochs"))
+        task, banned, epochs = _keys(task_id, "task", "banned", "epochs")
         arguments: Command = [task, member, milliseconds(lease_s), banned, actor_of(member), epochs]
         index, epoch = self._connection.run(redis_scripts.CLAIM, [_key(task_id, "seats")], arguments)
         if index == -2:
@@ -122,7 +116,7 @@ class RedisBoard:
         return None if index < 0 else Seat(task_id, int(index), int(epoch), member, lease_s)
 
     def beat(self, seat: Seat, messages: Sequence[bytes] = ()) -> Beat | Fenced:
-        read = [_key(seat.task_id, name) for name in ("task", "got", "in:0", "trainer", "epochs")]
+        read = _keys(seat.task_id, "task", "got", "in:0", "trainer", "epochs")
         sent = [self._own_queue(seat.task_id).push(messages)] if messages else []
         arguments: Command = [*read, seat.index, seat.epoch, seat.member, milliseconds(seat.lease_s)]
         status, *more = self._connection.run(redis_scripts.BEAT, [_key(seat.task_id, "seats")], arguments, sent)
@@ -148,14 +142,14 @@ class RedisBoard:
         return content if head.fits(content) else None
 
     def ban(self, lead: Lead, actor: str) -> None:
-        keys = [_key(lead.task_id, name) for name in ("trainer", "seats", "epochs", "banned")]
+        keys = _keys(lead.task_id, "trainer", "seats", "epochs", "banned")
         self._connection.run(redis_scripts.BAN, keys, [lead.epoch, lead.member, actor, KEPT_S])
 
     def announce(self, task: Task, epochs: Mapping[int, int] | None = None) -> None:
         check_task(task)
         # Loaded here, and not when one is missing, as actors may be of another version than earlier ones.
         self._connection.load_scripts()
-        keys = [_key(task.id, "task"), _key(task.id, "epochs")]
+        keys = _keys(task.id, "task", "epochs")
         known = [number for pair in (epochs or {}).items() for number in pair]
         arguments: Command = [task.name, task.num_seats, to_json(task.description), task.file, KEPT_S, *known]
         self._connection.run(redis_scripts.ANNOUNCE, keys, arguments)
@@ -173,8 +167,7 @@ class RedisBoard:
         return received_of(self._values(task_id), fields)
 
     def publish(self, lead: Lead, news: News) -> TrainerBeat | Fenced:
-        names = ("trainer", "task", "got", "figures", "seats", "epochs", "in:0")
-        keys = [_key(lead.task_id, name) for name in names]
+        keys = _keys(lead.task_id, "trainer", "task", "got", "figures", "seats", "epochs", "in:0")
         got = [number for (seat, epoch), highest in news.got.items() for number in (seat, epoch, highest)]
         arguments: Command = [
             lead.epoch,
@@ -209,11 +202,11 @@ class RedisBoard:
         return bool(self._connection.run(redis_scripts.PUT_BLOB, keys, [lead.epoch, lead.member, KEPT_S]))
 
     def drop_blob(self, lead: Lead, name: str) -> None:
-        keys = [_key(lead.task_id, "trainer"), _key(lead.task_id, f"blob:{check_name(name)}")]
+        keys = _keys(lead.task_id, "trainer", f"blob:{check_name(name)}")
         self._connection.run(redis_scripts.DROP_BLOB, keys, [lead.epoch, lead.member])
 
     def put_rows(self, lead: Lead, rows: Sequence[str]) -> bool:
-        keys = [_key(lead.task_id, "trainer"), _key(lead.task_id, "rows")]
+        keys = _keys(lead.task_id, "trainer", "rows")
         arguments: Command = [lead.epoch, lead.member, KEPT_S, KEPT_ROWS, *check_rows(rows)]
         return bool(self._connection.run(redis_scripts.PUT_ROWS, keys, arguments))
 
@@ -221,7 +214,7 @@ class RedisBoard:
         self._connection.run(redis_scripts.GIVE_UP, [_key(lead.task_id, "trainer")], [lead.epoch, lead.member, KEPT_S])
 
     def finish(self, lead: Lead, status: TaskStatus, reason: str = "") -> None:
-        keys = [_key(lead.task_id, name) for name in ("trainer", "task", "in:0")]
+        keys = _keys(lead.task_id, "trainer", "task", "in:0")
         self._connection.run(redis_scripts.FINISH, keys, [lead.epoch, lead.member, status.value, reason, KEPT_S])
 
     def close(self) -> None:
@@ -284,6 +277,10 @@ class RedisBoard:
 def _names(members: Iterable[bytes]) -> list[str]:
     """Return the ``members`` that are valid ids of tasks."""
     return [name for member in members if is_name(name := member.decode("ascii", "replace"))]
+
+
+def _keys(task_id: str, *names: str) -> list[str]:
+    return [_key(task_id, name) for name in names]
 
 
 def _key(task_id: str, name: str) -> str:

@@ -84,13 +84,7 @@ class RedisConnection:
             _, *answers, _ = self._answers([(name.encode(), *arguments) for name, *arguments in asked])
             return [not isinstance(answer, redis.exceptions.NoPermissionError) for answer in answers]
 
-    def run(
-        self,
-        script: str,
-        keys: Sequence[str],
-        arguments: Command,
-        before: Sequence[Command] = (),
-    ) -> Any:
+    def run(self, script: str, keys: Sequence[str], arguments: Command, before: Sequence[Command] = ()) -> Any:
         """Return the result of a Lua script; the commands ``before`` it share the round trip.
 
         A command ``before`` on a key of another type does nothing, as if it were lost on its way.
@@ -116,10 +110,10 @@ class RedisConnection:
             except BoardError as error:
                 if not isinstance(error.__cause__, redis.exceptions.NoPermissionError):
                     raise
-                message = (
-                    f"the board {self._address} does not have the scripts of this rlexp yet; its trainer loads them"
-                )
-                raise BoardLostError(message, "the trainer and its actors need the same version of rlexp") from error
+                raise BoardLostError(
+                    f"the board {self._address} does not have the scripts of this rlexp yet; its trainer loads them",
+                    "the trainer and its actors need the same version of rlexp",
+                ) from error
 
     def close(self) -> None:
         """Close the connections; idempotent."""
@@ -166,13 +160,10 @@ class RedisConnection:
 class RedisCarrier:
     """The list of one task; see :class:`~rlexp.board.servers.board.Carrier`. Its connection belongs to the board."""
 
-    def __init__(self, connection: RedisConnection, key: str) -> None:
-        self._connection = connection
-        self._key = key
+    max_bytes = MAX_BYTES
 
-    @property
-    def max_bytes(self) -> int:
-        return MAX_BYTES
+    def __init__(self, connection: RedisConnection, key: str) -> None:
+        self._connection, self._key = connection, key
 
     def send(self, messages: Sequence[bytes]) -> None:
         if messages:
@@ -185,21 +176,15 @@ class RedisCarrier:
         return ("RPUSH", self._key, *messages)
 
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
+        call, ends_at, messages = self._connection.call, time.monotonic() + timeout_s, list[bytes]()
         try:
-            return self._receive(limit, timeout_s)
+            messages += call("LPOP", self._key, limit) or []
+            while not messages and (left_s := ends_at - time.monotonic()) > 0:
+                if first := call("BLPOP", self._key, f"{max(min(left_s, _BLOCK_S), 0.001):.3f}"):
+                    more = call("LPOP", self._key, limit - 1) if limit > 1 else None
+                    messages = [first[1], *(more or [])]
         except WrongTypeError:  # nobody can send until it is gone
-            self._connection.call("UNLINK", self._key)
-            return []
-
-    def _receive(self, limit: int, timeout_s: float) -> list[bytes]:
-        ends_at = time.monotonic() + timeout_s
-        messages: list[bytes] = self._connection.call("LPOP", self._key, limit) or []
-        while not messages and (left_s := ends_at - time.monotonic()) > 0:
-            first = self._connection.call("BLPOP", self._key, f"{max(min(left_s, _BLOCK_S), 0.001):.3f}")
-            if first and limit > 1:
-                messages = [first[1], *(self._connection.call("LPOP", self._key, limit - 1) or [])]
-            elif first:
-                messages = [first[1]]
+            call("UNLINK", self._key)
         return messages
 
     def close(self) -> None:
