@@ -49,10 +49,6 @@ class Strikes:
         """The ids of the banned actors, in order of their bans; without tokens, their members."""
         return tuple(self._banned)
 
-    def is_banned(self, member: str) -> bool:
-        """Return whether a member is banned."""
-        return actor_of(member) in self._banned
-
     def ban(self, actors: Iterable[str]) -> None:
         """Ban ``actors`` too, which an earlier process of the same task banned."""
         self._banned |= dict.fromkeys(actors)
@@ -70,10 +66,8 @@ class Strikes:
         self._strikes[actor] += 1
         if self._strikes[actor] == self._max_strikes and actor not in self._banned:
             self._banned[actor] = None
-            self._events.append(
-                f"actor {actor} is banned after {self._max_strikes} invalid fragments; the last one: "
-                f"{self.last_refusal}"
-            )
+            event = f"actor {actor} is banned after {self._max_strikes} invalid fragments"
+            self._events.append(f"{event}; the last one: {self.last_refusal}")
 
     def drain_events(self) -> list[str]:
         """Return the bans since the last call, a sentence each."""
@@ -159,7 +153,9 @@ class Inbox:
             self._counts["bytes"] += len(each)
             try:
                 message = read_message_of_actor(each, self._keys.key_of, self._max_bytes)
-                self._check_header(message)
+                header = message.header
+                if header.task_id != self._task_id or not 0 <= header.seat < self._num_seats:
+                    raise InvalidMessageError("a fragment of another task or seat")
                 opened.append(self._open(message, epochs, state.num_beats, state))
             except InvalidMessageError as error:
                 self._strikes.refuse(str(error))
@@ -212,11 +208,6 @@ class Inbox:
             sender.window.load(each["window"])
             self._senders[each["seat"]] = sender
 
-    def _check_header(self, message: Message) -> None:
-        header = message.header
-        if header.task_id != self._task_id or not 0 <= header.seat < self._num_seats:
-            raise InvalidMessageError("a fragment of another task or seat")
-
     def _open(
         self, message: Message, epochs: Mapping[int, tuple[int, str]], num_beats: int, state: BoardState
     ) -> Opened | None:
@@ -250,11 +241,13 @@ class Inbox:
 
     def _admit(self, sender: _Sender, message: Message, member: str, first_epoch: int) -> Opened | None:
         header, window = message.header, sender.window
-        self._skip_confirmed(window, header.number)
+        # The sender has at most a window's size beyond what a trainer has confirmed, so earlier fragments are skipped.
+        # That matters only if an earlier process confirmed more than is in the checkpoint with which this one began.
+        self._counts["lost"] += window.advance(header.number - window.size)
         if not window.admit(header.number):  # a refused one is admitted too, as it would be wrong again
             self._counts["repeated"] += 1
             return None
-        if self._strikes.is_banned(member):
+        if actor_of(member) in self._strikes.banned:
             self._strikes.refuse("sent by a banned actor", header)
             return None
         try:
@@ -280,14 +273,6 @@ class Inbox:
         if version < 0 or (is_own and version > newest):
             raise RefusedError("it acted with weights that this trainer has not published")
         return version if is_own else min(version, first)
-
-    def _skip_confirmed(self, window: ReceiveWindow, number: int) -> None:
-        """Skip fragments that the sender of ``number`` cannot have any more.
-
-        It sends at most a window's size beyond what a trainer has confirmed. So this matters only if an earlier process
-        confirmed more than is in the checkpoint with which this one began.
-        """
-        self._counts["lost"] += window.advance(number - window.size)
 
     def _skip_received(self, received: Mapping[tuple[int, int], int]) -> None:
         """Skip, once, the fragments that an earlier trainer confirmed, as their senders do not have them any more."""

@@ -107,11 +107,6 @@ class TaskRecords:
         self._lock = threading.Lock()
         self._rows: deque[str] = deque(maxlen=KEPT_ROWS)
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether there are rows that were not put."""
-        return bool(self._rows)
-
     def add_row(self, row: str, figures: Mapping[str, Any]) -> None:
         """Add ``row``, JSON text, to be put, and ``figures`` to be shown."""
         with self._lock:

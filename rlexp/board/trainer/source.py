@@ -100,14 +100,10 @@ class BoardSource:
     ) -> None:
         """Start at once; the source owns ``thread``."""
         self.num_weight_syncs = 0
-        self._pool = pool
-        self._thread = thread
-        self._inbox = inbox
-        self._config = config
-        self._clock = clock
+        self._pool, self._thread, self._inbox, self._config, self._clock = pool, thread, inbox, config, clock
         self._watch = SeatWatch()
         self._has_begun = config.min_actors == 0
-        self._alone_since_s = clock()
+        self._made_s = clock()
         self._precision = WeightPrecision(config.weights_dtype)
         self._moments: Moments | None = None
         self._offered: tuple[int, Weights] | None = None
@@ -135,8 +131,8 @@ class BoardSource:
         self._check_actors()
         limit = SAMPLES_PER_SEAT * self._config.actors if wanted is None else self._room(wanted)
         messages = self._thread.take(limit if self._has_begun else 0)
-        taken = self._inbox.open(messages, self._thread.state)
         inbox = self._inbox
+        taken = inbox.open(messages, self._thread.state)
         self._thread.put_received(inbox.got(), inbox.banned, names_are_missing=inbox.num_waiting > 0)
         return [Sample(self._pool.keep(rows), info) for rows, info in taken]
 
@@ -239,18 +235,11 @@ class BoardSource:
 
     def _check_actors(self) -> None:
         """Return samples only after enough actors have joined; raise if none join."""
-        enough = self._watch.num_actors >= max(self._config.min_actors, 1)
-        now = self._clock()
-        if enough:
-            self._has_begun = True
-        if enough or self._has_begun:
-            self._alone_since_s = now
-        elif now - self._alone_since_s > self._config.patience_s:
-            wanted, found = self._config.min_actors, self._watch.num_actors
-            raise TrialError(
-                f"only {found} of {wanted} actors have joined in {self._config.patience_s:g} s (board.patience_s)",
-                HOW_TO_JOIN,
-            )
+        found, wanted, patience_s = self._watch.num_actors, self._config.min_actors, self._config.patience_s
+        self._has_begun |= found >= max(wanted, 1)
+        if not self._has_begun and self._clock() - self._made_s > patience_s:
+            message = f"only {found} of {wanted} actors have joined in {patience_s:g} s (board.patience_s)"
+            raise TrialError(message, HOW_TO_JOIN)
 
 
 class SourceGroup:

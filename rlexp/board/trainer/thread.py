@@ -14,9 +14,9 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlexp.board.messages.address import QUEUE_OF_BOARD
-from rlexp.board.messages.basics import Backoff, BoardLostError, Task, UnreadableValues
+from rlexp.board.messages.basics import Backoff, BoardLostError, Task
 from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
-from rlexp.board.servers.board import Carrier, Fenced, Lead, News, TaskStatus, TrainerBeat
+from rlexp.board.servers.board import Carrier, Fenced, Lead, News, TaskStatus
 from rlexp.board.servers.carriers import ReconnectingCarrier
 from rlexp.board.trainer.link import BoardLink, BoardState
 from rlexp.config.keys.board import BoardConfig
@@ -83,11 +83,7 @@ class BoardThread:
     """Announces a task and leads it until it is stopped; received messages wait for their owner."""
 
     def __init__(
-        self,
-        link: BoardLink,
-        task: Task,
-        config: BoardConfig,
-        clock: Callable[[], float] = time.monotonic,
+        self, link: BoardLink, task: Task, config: BoardConfig, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Receive nothing while INBOX_SHARE messages per seat, or a window, wait here; start with ``start``."""
         self.state = BoardState()
@@ -95,7 +91,8 @@ class BoardThread:
         """Messages that have arrived so far."""
         self.weights = PublishedWeights(link)
         """Other threads may only read it."""
-        self._link, self._task = link, task
+        self.unreadable = link.board.unreadable
+        self._link, self._task, self._records, self._stopping = link, task, link.records, link.records.stopping
         self._capacity = max(INBOX_SHARE * config.actors, config.window)
         self._beat_s, self._lease_s, self._patience_s = config.beat_s, config.lease_s, config.patience_s
         self._clock = clock
@@ -103,17 +100,15 @@ class BoardThread:
         self._messages: deque[bytes] = deque()
         self._outgoing = _Outgoing()
         self._error: Exception | None = None
-        self._records = link.records
-        self._stopping = link.records.stopping
         self._lead: Lead | None = None
         self._began_s: float | None = None
         self._banned: set[str] = set()
         self._published_s = -1.0
         self._has_received = False
+        self._seed = crc32(link.member.encode())
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
 
     def start(self) -> None:
-        """Start; the thread connects to the board."""
         self._thread.start()
 
     def take(self, limit: int) -> list[bytes]:
@@ -124,11 +119,6 @@ class BoardThread:
             taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
             self._lock.notify_all()
             return taken
-
-    @property
-    def unreadable(self) -> UnreadableValues:
-        """Unreadable values of the board."""
-        return self._link.board.unreadable
 
     @property
     def has_messages(self) -> bool:
@@ -175,7 +165,9 @@ class BoardThread:
     def _run(self) -> None:
         carrier: Carrier | None = None
         try:
-            carrier = self._queue()
+            carrier = self._link.board.queue(self._link.task_id)
+            if self._link.board.queue_kind != QUEUE_OF_BOARD:  # even without the other server, the lead must be kept
+                carrier = ReconnectingCarrier(carrier, self._seed, self._patience_s, self._clock)
             self._work(carrier)
             if self._lead is not None:
                 self._publish_news()
@@ -191,16 +183,9 @@ class BoardThread:
                 carrier.close()
             self._link.board.close()
 
-    def _queue(self) -> Carrier:
-        """Return the receiving end of the task's queue; even without another server, the lead must be kept."""
-        carrier = self._link.board.queue(self._link.task_id)
-        if self._link.board.queue_kind == QUEUE_OF_BOARD:
-            return carrier
-        return ReconnectingCarrier(carrier, crc32(self._link.member.encode()), self._patience_s, self._clock)
-
     def _work(self, carrier: Carrier) -> None:
         """Receive and publish until the thread is stopped; raises errors that waiting does not cure."""
-        backoff, lost_s = Backoff(crc32(self._link.member.encode())), None
+        backoff, lost_s = Backoff(self._seed), None
         while not self._stopping.is_set():
             try:
                 if (self._lead is None or not self.state.is_connected) and not self._begin():
@@ -260,7 +245,7 @@ class BoardThread:
 
     def _end(self, lead: Lead) -> None:
         """Tell the board how the task ended, or that another trainer is to continue it."""
-        while self._records.has_rows and self._put_rows():
+        while self._put_rows():
             pass
         if self._records.status is TaskStatus.RUNNING:
             self._link.board.give_up(lead)
@@ -268,14 +253,13 @@ class BoardThread:
             self._link.board.finish(lead, self._records.status, self._records.reason)
 
     def _put_rows(self) -> bool:
-        """Put the next result rows there; return False if another has the lead."""
+        """Put the next result rows there; return False if there are none, or another has the lead."""
         rows = self._records.first_rows()
-        if not rows:
-            return True
         assert self._lead is not None
-        is_put = self._link.board.put_rows(self._lead, rows)
-        self._records.drop_rows(len(rows) if is_put else 0)
-        return is_put
+        if not rows or not self._link.board.put_rows(self._lead, rows):
+            return False
+        self._records.drop_rows(len(rows))
+        return True
 
     def _publish_if_due(self) -> None:
         with self._lock:
@@ -304,17 +288,13 @@ class BoardThread:
         self._published_s = self._clock()
         answer = self._link.board.publish(self._lead, news)
         if isinstance(answer, Fenced):
-            raise TrialError(
-                f"task {self._link.task_id} has another trainer now", "this one was away from the board for too long"
-            )
-        self._learn(answer)
-
-    def _learn(self, answer: TrainerBeat) -> None:
+            message = f"task {self._link.task_id} has another trainer now"
+            raise TrialError(message, "this one was away from the board for too long")
         if answer.status is None:  # without data: all is announced again
             self.state = self.state.disconnected()
-            return
-        self.state = self.state.after(answer, self._clock())
-        self._records.is_over = answer.status.is_over
+        else:
+            self.state = self.state.after(answer, self._clock())
+            self._records.is_over = answer.status.is_over
 
     def _receive(self, carrier: Carrier) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ from rlexp.runs.run_directory import RunDirectory
 from rlexp.search.standings import Display
 
 _LOOK_S: Final = 0.5
-_SIGNATURES = ("cryptography", "redis")
+_SIGNATURES: Final = {"cryptography": "redis"}
 """The module for keys of a board, and the extra of rlexp that has it."""
 _WITHOUT: Final = "leave out --board, or write --board none if RLEXP_BOARD is set"
 _LONGEST_REASON: Final = 500
@@ -122,15 +122,18 @@ def with_board(question: Question, board: BoardAddress | None, environment: Mapp
         return question
     modules = client_modules(board)
     if MASTER_VARIABLE in environment:
-        modules = dict([_SIGNATURES]) | modules
+        modules = _SIGNATURES | modules
     servers = dict(_servers(board))
     hints = {module: f"pip install 'rlexp[{extra}]' on every node" for module, extra in modules.items()}
+    for name, server in servers.items():
+        itself = f"a node means itself by {server.host}: give an address of the server that every node reaches"
+        hints[name] = itself if server.is_loopback else REACH_HINT
     return replace(
         question,
         packages=(*question.packages, *modules),
         servers={name: (server.host, server.port) for name, server in servers.items()},
         files=tuple(dict.fromkeys(os.path.abspath(server.ca_file) for server in servers.values() if server.ca_file)),
-        hints={**hints, **{name: _hint(server) for name, server in servers.items()}},
+        hints=hints,
     )
 
 
@@ -151,12 +154,6 @@ def _servers(board: BoardAddress) -> Iterator[tuple[str, ServerAddress]]:
         yield f"the queue at {shown.queue}", shown.queue
 
 
-def _hint(server: ServerAddress) -> str:
-    if not server.is_loopback:
-        return REACH_HINT
-    return f"a node means itself by {server.host}: give an address of the server that every node reaches"
-
-
 def record_task(
     directory: RunDirectory,
     trials: Sequence[Trial],
@@ -173,8 +170,11 @@ def record_task(
     record, handed = directory.record.trial(trial.name), handed_task(environment)
     if handed is not None:
         record.board_task = handed.id
-    elif record.board_task is None or _is_over(board.with_passwords(environment), record.board_task):
-        record.board_task = new_task_id(trial.experiment.name)
+    elif record.board_task is not None:
+        with closing(open_board(board.with_passwords(environment))) as opened:
+            if _is_over(opened, record.board_task):
+                record.board_task = None
+    record.board_task = record.board_task or new_task_id(trial.experiment.name)
     record.board = board.server
     directory.write()
 
@@ -255,7 +255,7 @@ def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: Hande
     """Set the task to FAILED, by the right that was handed to this run, or else by one of its own."""
     member, epoch = (handed.member, handed.epoch) if handed else (f"driver-{secrets.token_hex(4)}", 0)
     ends_at = time.monotonic() + lease_s + LEASE_SLACK_S
-    while not _is_over_on(board, task_id) and time.monotonic() < ends_at:
+    while not _is_over(board, task_id) and time.monotonic() < ends_at:
         lead = board.lead(task_id, member, lease_s, epoch)
         if lead is not None:
             board.finish(lead, TaskStatus.FAILED, reason)
@@ -263,10 +263,5 @@ def _fail(board: Board, task_id: str, reason: str, lease_s: float, handed: Hande
         time.sleep(_LOOK_S)
 
 
-def _is_over(board: BoardAddress, task_id: str) -> bool:
-    with closing(open_board(board)) as opened:
-        return _is_over_on(opened, task_id)
-
-
-def _is_over_on(board: Board, task_id: str) -> bool:
+def _is_over(board: Board, task_id: str) -> bool:
     return any(task.id == task_id and task.status.is_over for task in board.tasks())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, described, run_of_task, task_on_board
+from rlexp.board.client.run import RunPlace, SubmittedTask, TaskRun, run_of_task, task_on_board
 from rlexp.board.messages.basics import Task
 from rlexp.board.servers.board import TaskStatus, TaskSummary
 from rlexp.errors import CheckpointError, TrialError, UsageError
@@ -99,9 +99,7 @@ def test_task_that_was_not_submitted_or_cannot_be_read_says_so(tmp_path: Path) -
         task_on_board(replace(task, file=""), NOBODY)
     with pytest.raises(TrialError, match="cannot read"):
         task_on_board(replace(task, file="a: {run: NOTHING}"), NOBODY)
-    with pytest.raises(UsageError, match="task t-1 is not on the board"):
-        described(None, "t-1")
-    assert described(task, task.id) == Task(task.id, "cartpole", 3, {}, task.file)
+    assert task_on_board(task, NOBODY).task == Task(task.id, "cartpole", 3, {}, task.file)
 
 
 BOARD = "redis://board:6379"
