@@ -46,7 +46,6 @@ from rlexp.schedules import derive_seed
 NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"
 """Why an agent of another package has no board."""
 SUBMITTED_FILE: Final = "submitted.yaml"
-"""The name of a task's file, if one is needed."""
 _LONGEST_START: Final = 50
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 NUM_STEPS = 32
@@ -118,7 +117,6 @@ class TaskDescription:
 
     @property
     def board(self) -> BoardConfig:
-        """The keys for actors that join it."""
         return board_keys_of(self.config)
 
 

@@ -71,7 +71,6 @@ class Reachability:
         return now - (self._failing_since_s if self._failures else self._began_s)
 
     def close(self) -> None:
-        """Close the try in progress."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

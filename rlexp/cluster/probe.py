@@ -47,7 +47,6 @@ class NodeReport:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of Python and packages, by name; missing ones are left out."""
     problems: tuple[Problem, ...] = ()
-    """Problems that prevent experiments on it."""
     notices: tuple[str, ...] = ()
 
 
@@ -65,7 +64,6 @@ class ClusterReport:
 
     @property
     def cluster(self) -> Cluster:
-        """Return the nodes that trials may use."""
         return Cluster(tuple(report.node for report in self.nodes))
 
     def refuse_problems(self) -> None:

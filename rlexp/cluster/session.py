@@ -347,7 +347,6 @@ def _blocked(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _servers() -> dict[str, psutil.Process]:
-    """Return the processes of this process's Ray with the names in _SERVERS, by name."""
     children = {child.name(): child for child in psutil.Process().children()}
     return {name: children[name] for name in _SERVERS}
 

@@ -109,7 +109,6 @@ class JoinedActor:
         return self._outbox.end or SeatEnd.STOPPED
 
     def figures(self) -> ActorFigures:
-        """Return its counters so far."""
         window, seconds = self._outbox.window, max(self._clock() - self._began_s, 1e-9)
         returns, self._returns = self._returns, []
         return ActorFigures(

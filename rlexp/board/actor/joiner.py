@@ -93,7 +93,6 @@ class Joiner:
         self._backoff = Backoff(crc32(member.encode()))
         self._reported: set[str] = set()
         self._unplayable: set[str] = set()
-        """Ids of tasks that could not be played here."""
 
     def run(self) -> None:
         """Join one task after another; return when asked to stop, or with ``once`` after the first one.
@@ -218,7 +217,6 @@ class JoinedTask:
 
     @staticmethod
     def wants(summary: TaskSummary) -> bool:
-        """Return whether an actor could play for a task."""
         is_trained = summary.status is TaskStatus.RUNNING and summary.trainer is not None
         return is_trained and summary.num_taken < summary.num_seats
 

@@ -38,7 +38,6 @@ class WeightsFeed:
         """Refuse weights of more than ``max_bytes``, and weights that do not fit the network of ``shapes``."""
         self.num_refused = 0
         self.refusal = ""
-        """Why weights were last refused."""
         self._board, self._task_id, self._keys, self._max_bytes = board, task_id, keys, max_bytes
         self._shapes = shapes
         self._newest: Newer | None = None
@@ -112,7 +111,6 @@ class Outbox:
         """Other threads may only read it."""
         self.num_bytes = 0
         self.num_dropped = 0
-        """Fragments that were dropped, since another actor had the seat."""
         self.end: SeatEnd | None = None
         """Why nothing can be sent any more."""
         self.is_connected = False
@@ -141,7 +139,6 @@ class Outbox:
         return self._queue.max_bytes
 
     def start(self) -> None:
-        """Start to send heartbeats."""
         self._thread.start()
 
     def wait_for_room(self, timeout: float) -> bool:

@@ -90,7 +90,6 @@ def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -
 
 
 def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits) -> Iterator[Obstacle]:
-    """Yield the reasons why one experiment may not be trained here."""
     config = experiment.config
     for key, reaches in (("restore", "a folder of this machine"), ("storage", "a server, with this machine's rights")):
         if getattr(experiment, key) is not None:
@@ -172,7 +171,6 @@ class TaskTrainer:
     def __init__(
         self, board: Board, member: str, trusted: TrustedCode, options: TrainingOptions, report: Callable[[str], None]
     ) -> None:
-        """Initialise; ``report`` is called with sentences about events."""
         self._board, self._member, self._trusted, self._options = board, member, trusted, options
         self._report = report
         self._judged: dict[str, tuple[str, Obstacle | None]] = {}

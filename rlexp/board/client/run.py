@@ -159,7 +159,6 @@ class TaskRun:
             directory.trackers_of(self._trial),
         )
         self.last_row = last_row(self._folder)
-        """The newest recorded row."""
         self._evaluation: Mapping[str, Any] | None = None
         self._held: dict[str, Any] | None = None
         directory.trial_status(self._trial, Status.RUNNING)
@@ -199,12 +198,10 @@ class TaskRun:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is new and has no results."""
         return self.directory.is_new and self.last_row is None and self._held is None
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether the trainer is to write a checkpoint at the end."""
         return self._trial.experiment.checkpoint_at_end
 
     def begin(self) -> None:

@@ -240,7 +240,6 @@ class Submitted:
     status: TaskStatus | None = None
     """The status at its end; None: it continues."""
     reason: str = ""
-    """The reason of a failure or cancellation."""
 
 
 class Submitter:

@@ -195,7 +195,6 @@ class TaskNotes:
         self._waits_for_trainer = False
 
     def of(self, now: TaskSummary) -> list[str]:
-        """Return the notes, a sentence each."""
         trainer = None if self._before is None else self._before.trainer
         self._before = now
         if now.status.is_over:
@@ -303,7 +302,6 @@ class EvaluationThread:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last evaluation has ended."""
         return not self._thread.is_alive()
 
     def stop(self) -> None:

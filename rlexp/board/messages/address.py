@@ -95,7 +95,6 @@ class ServerAddress:
 
     @property
     def has_tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.scheme in _ALWAYS_ENCRYPTED
 
     @property
@@ -135,7 +134,6 @@ class BoardAddress(ServerAddress):
 
     @property
     def database(self) -> int:
-        """The number of Redis's database."""
         return int(self.path or 0)
 
     @property
@@ -226,7 +224,6 @@ def _first_line(path: Path, kind: _Kind) -> str:
 
 
 def _fields(text: str, kind: _Kind) -> dict[str, Any]:
-    """Return the fields of a ServerAddress in ``text``."""
     scheme = text.partition("://")[0]
     if scheme not in kind.ports or "://" not in text:
         *others, last = (f"{each}://" for each in kind.ports)

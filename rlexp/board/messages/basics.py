@@ -28,7 +28,6 @@ CHUNK_BYTES: Final = 4 << 20
 MAX_BLOB_BYTES: Final = 1 << 30
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LONGEST_S: Final = 30.0
-"""The longest wait of a Backoff."""
 _MOST_NAMED: Final = 100
 """Keys that are named; problems of other keys are only counted."""
 _MOST_SHOWN: Final = 40
@@ -91,12 +90,10 @@ class BlobHead:
 
     @staticmethod
     def of(content: bytes) -> BlobHead:
-        """Return the head of ``content``."""
         return BlobHead(len(content), sha256(content).hexdigest())
 
     @property
     def num_chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.num_bytes // CHUNK_BYTES)
 
     def fits(self, content: bytes) -> bool:
@@ -104,7 +101,6 @@ class BlobHead:
         return BlobHead.of(content) == self
 
     def to_text(self) -> str:
-        """Return what :meth:`parse` reads."""
         return f"{self.num_bytes} {self.sha256}"
 
     @staticmethod

@@ -150,7 +150,6 @@ class JoinToken:
         return ActorKeys(message_key(self.key, task_id), message_key(b"", task_id), self.actor, self.trainer)
 
     def to_text(self) -> str:
-        """Return the line that :func:`parse_token` reads."""
         actor = self.actor.encode()
         return encode_line(TOKEN_PREFIX, bytes([len(actor)]) + actor + self.key + self.trainer)
 
@@ -163,7 +162,6 @@ class MasterKey:
 
     @staticmethod
     def new() -> MasterKey:
-        """Return a new random key."""
         return MasterKey(secrets.token_bytes(_KEY_BYTES))
 
     def token(self, actor: str) -> JoinToken:
@@ -176,11 +174,9 @@ class MasterKey:
         return TrainerKeys(key, key, trainer=public_key(self.signing_key), task_id=task_id, master=self)
 
     def to_text(self) -> str:
-        """Return the line that :func:`parse_master` reads."""
         return encode_line(MASTER_PREFIX, self.secret)
 
     def actor_key(self, actor: str) -> bytes:
-        """Return the key in the token of an actor."""
         return hmac.digest(self.secret, _ACTOR + actor.encode(), "sha256")
 
     @property

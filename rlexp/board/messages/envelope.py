@@ -75,7 +75,6 @@ class Header:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(math.prod(column.shape) * np.dtype(column.dtype).itemsize for column in self.columns)
 
 

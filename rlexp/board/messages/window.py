@@ -29,11 +29,9 @@ class SendWindow:
         self.size = size
         self.got = NOTHING_GOT
         self.next_number = 0
-        """The number of the next fragment."""
         self.num_sent = 0
         """Fragments that were sent for the first time."""
         self.num_sent_again = 0
-        """Fragments that were sent again."""
         self._kept: OrderedDict[int, tuple[bytes, ...]] = OrderedDict()
         self._next_to_send = 0
         self._moved_at_s = 0.0
@@ -47,7 +45,6 @@ class SendWindow:
 
     @property
     def has_room(self) -> bool:
-        """Whether another fragment may be put."""
         return self.num_kept < self.size
 
     def put(self, messages: Sequence[bytes]) -> int:
@@ -131,11 +128,9 @@ class ReceiveWindow:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return which fragments have arrived."""
         return {"got": self.got, "settled": sorted(self._beyond_gap)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned."""
         settled: Iterable[int] = state["settled"]
         self.got = int(state["got"])
         self._beyond_gap = {int(number) for number in settled}

@@ -75,7 +75,6 @@ class TaskSummary:
 
     @property
     def num_taken(self) -> int:
-        """Number of seats with an actor."""
         return len(self.taken)
 
 
@@ -88,7 +87,6 @@ class Seat:
     """0 to the task's number of seats - 1."""
     epoch: int
     member: str
-    """The holder of the seat."""
     lease_s: float
     """Seconds for which it is kept after each heartbeat."""
 

@@ -92,7 +92,6 @@ class ServedConnection(ABC, Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection cannot be used any more."""
         return self._error is not None
 
     @abstractmethod
@@ -140,7 +139,6 @@ class SessionCarrier:
     """A :class:`~rlexp.board.servers.board.Carrier` that opens a session with its first call, and after each error."""
 
     def __init__(self, open_session: Callable[[], ServedConnection[Any]], max_bytes: int) -> None:
-        """Limit messages to ``max_bytes``."""
         self._open_session, self.max_bytes = open_session, max_bytes
         self._session: ServedConnection[Any] | None = None
 

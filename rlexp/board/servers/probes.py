@@ -78,7 +78,6 @@ class Reach:
 
     @property
     def is_this_machine(self) -> bool:
-        """Whether the server is this machine."""
         return ipaddress.ip_address(self.peer).is_loopback
 
 

@@ -385,7 +385,6 @@ class ServerProcess:
         return self._process is None or self._process.poll() is not None
 
     def last_words(self) -> str:
-        """Return the last line that it printed."""
         lines = [line.strip() for line in self._said().splitlines() if line.strip()]
         return lines[-1] if lines else "it says nothing"
 

@@ -126,12 +126,10 @@ class AdmissionRules:
     columns: Mapping[str, ColumnRule]
     """The rules of all columns of whole rows, by name; a fragment must have exactly these."""
     max_rows: int
-    """Most rows of a fragment."""
     max_env_steps: int
     num_frames: int = 0
     """Number of frames of an observation; 0: it is sent as a whole."""
     frame_shape: tuple[int, ...] = ()
-    """Shape of one frame."""
     moments_shape: tuple[int, ...] | None = None
     """Shape of a filter's observations; None: there is no filter."""
     max_abs_reward: float | None = None
@@ -250,7 +248,6 @@ class Admission:
     """Checks the fragments of one seat and epoch; owned by the inbox."""
 
     def __init__(self, rules: AdmissionRules, clock: Callable[[], float] = time.monotonic) -> None:
-        """Initialise; ``clock`` returns seconds that never decrease."""
         self._rules = rules
         self._clock = clock
         self._began_s = clock()

@@ -37,7 +37,6 @@ class Strikes:
         """Ban an actor after ``max_strikes`` of them, and ``refused_actors`` from the start."""
         self.num_refused = 0
         self.last_refusal = ""
-        """Why a message was last refused."""
         self._max_strikes = max_strikes
         self._strikes: Counter[str] = Counter()
         self._banned = dict.fromkeys(refused_actors)
@@ -140,7 +139,6 @@ class Inbox:
 
     @property
     def banned(self) -> tuple[str, ...]:
-        """The actors whose messages are refused; see :class:`Strikes`."""
         return self._strikes.banned
 
     def open(self, messages: Iterable[bytes], state: BoardState) -> list[Opened]:
@@ -171,7 +169,6 @@ class Inbox:
         return {(seat, sender.epoch): sender.window.got for seat, sender in self._senders.items()}
 
     def drain_events(self) -> list[str]:
-        """Return the events since the last call, a sentence each."""
         events, self._events = self._events, []
         return events + self._strikes.drain_events()
 
@@ -191,7 +188,6 @@ class Inbox:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the position of each window."""
         windows = [
             {"seat": seat, "epoch": sender.epoch, "window": sender.window.state()}
             for seat, sender in sorted(self._senders.items())

@@ -50,7 +50,6 @@ class BoardState:
     """The board's state, replaced as a whole with each answer, so that other threads can read it."""
 
     num_beats: int = 0
-    """Number of the board's answers."""
     seats: tuple[SeatHolder, ...] = ()
     answered_s: float = 0.0
     """Time of the last answer, by the thread's clock."""
@@ -63,7 +62,6 @@ class BoardState:
     """How far earlier trainers had received fragments without a gap, by seat and epoch."""
 
     def after(self, answer: TrainerBeat, now_s: float) -> BoardState:
-        """Return the state after the board's answer."""
         return replace(
             self,
             num_beats=self.num_beats + 1,
@@ -119,7 +117,6 @@ class TaskRecords:
             return [self._rows[index] for index in range(min(len(self._rows), MOST_AT_ONCE))]
 
     def drop_rows(self, count: int) -> None:
-        """Forget the oldest ``count`` rows, which were put."""
         with self._lock:
             for _ in range(min(count, len(self._rows))):
                 self._rows.popleft()
@@ -164,7 +161,6 @@ class TaskReports:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody has cancelled the task."""
         return self._records.is_over
 
     def recovery(self, folder: Path, own: Path | None) -> Path | None:
@@ -217,7 +213,6 @@ class TaskReports:
         self._records.stopping.set()
 
     def drain_events(self) -> list[str]:
-        """Return the events since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 

@@ -64,7 +64,6 @@ class SeatWatch:
         self._num_beats, self._answered_s = state.num_beats, state.answered_s
 
     def drain_events(self) -> list[str]:
-        """Return the events since the last call, a sentence each."""
         events, self._events = self._events, []
         return events
 

@@ -88,7 +88,6 @@ class BoardThread:
         """Receive nothing while INBOX_SHARE messages per seat, or a window, wait here; start with ``start``."""
         self.state = BoardState()
         self.num_received = 0
-        """Messages that have arrived so far."""
         self.weights = PublishedWeights(link)
         """Other threads may only read it."""
         self.unreadable = link.board.unreadable
@@ -122,7 +121,6 @@ class BoardThread:
 
     @property
     def has_messages(self) -> bool:
-        """Whether messages wait to be taken."""
         return bool(self._messages)
 
     def wait(self, num_received: int, timeout: float) -> bool:

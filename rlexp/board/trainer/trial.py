@@ -60,7 +60,6 @@ class AssignedTask:
     member: str = ""
     """The member that already has the right to train it; empty: nobody, the trial's process takes it."""
     epoch: int = 0
-    """The epoch of that right."""
     file: str = ""
     """The experiment of a submitted task."""
     lead_wait_s: float = LEASE_SLACK_S

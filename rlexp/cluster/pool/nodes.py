@@ -229,7 +229,6 @@ class ClusterWatch:
             self._removed_s[actor] = self._clock()
 
     def look(self) -> None:
-        """Look at the nodes and the actors once."""
         nodes, draining = self._nodes.nodes(), self._nodes.draining()
         with self._lock:
             unknown = [actor for actor, node in self._node_of.items() if node is None]

@@ -77,7 +77,6 @@ class RayCalls:
         self._has_reports = threading.Condition()
 
     def add(self, lane: Lane, completed: Completed[Any, Any]) -> None:
-        """Expect a call that has been made."""
         refs = completed.refs
         fetched_first = self.fetches and not self._is_reported
         call = Call(lane, completed, refs[0 if fetched_first else -1].handle)
@@ -100,12 +99,10 @@ class RayCalls:
         return True
 
     def forget(self, actor: Actor[Any]) -> None:
-        """Deliver no more calls of ``actor``."""
         for call in self._by_actor.pop(actor, ()):
             self._awaited.pop(call.awaited, None)
 
     def clear(self) -> None:
-        """Deliver no more calls."""
         self._by_actor.clear()
         self._awaited.clear()
         self._reports.clear()
@@ -234,7 +231,6 @@ class Process:
     """One of Ray's processes, distinct from every other one, although hosts may share a name and pids are reused."""
 
     node_id: str
-    """Ray's id of the node."""
     pid: int
     started: str
     """Start time by its node's clock; empty if the system does not tell."""

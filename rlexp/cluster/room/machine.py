@@ -136,12 +136,10 @@ class Cluster:
 
     @property
     def cpus(self) -> int:
-        """Return the CPUs of all nodes."""
         return sum(node.machine.cpus for node in self.nodes)
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs of all nodes."""
         return sum(node.machine.gpus for node in self.nodes)
 
     @property
