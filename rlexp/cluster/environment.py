@@ -109,12 +109,6 @@ def auth_modes(environment: Mapping[str, str], home: Path) -> list[str]:
     return ["disabled", *(["token"] if has_token(environment, home) else [])]
 
 
-def environment_of_workers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the processes of trials get on all nodes of a cluster, by name."""
-    ours = {name: ENVIRONMENT[name] for name in _OF_WORKERS} | ENVIRONMENT_IN_A_CLUSTER
-    return {name: environment.get(name, value) for name, value in ours.items()} | {SESSION: _IN_A_CLUSTER}
-
-
 def refuse_full_disk() -> None:
     """Raise ResourceError if the folder for temporary files has no room for Ray, which would die obscurely."""
     folder = tempfile.gettempdir()
@@ -170,7 +164,9 @@ def runtime_env(
 
     With ``folder``, all of it except ``out``, the directory of runs. Raises UsageError if it is too large.
     """
-    made: dict[str, Any] = {"env_vars": environment_of_workers(environment)}
+    ours = {name: ENVIRONMENT[name] for name in _OF_WORKERS} | ENVIRONMENT_IN_A_CLUSTER
+    variables = {name: environment.get(name, value) for name, value in ours.items()} | {SESSION: _IN_A_CLUSTER}
+    made: dict[str, Any] = {"env_vars": variables}
     paths = [path for path in sent_modules(names, modules.folders) if folder is None or folder not in path.parents]
     excludes = [*NOT_SENT, *_below(folder, out)]
     if folder is not None:

@@ -118,7 +118,7 @@ def _node_report(answer: Mapping[str, Any], name: str, here: Mapping[str, str], 
     )
     is_driver = answer["is_driver"]
     node = ClusterNode(name, machine, answer["custom"], is_driver, is_driver or bool(facts.get("sees_out")))
-    problems = (*_problems(name, answer, here, hints), *_unmet(name, answer.get("facts") or {}, hints))
+    problems = tuple(_problems(name, answer, here, hints))
     notices = tuple(_notices(name, facts, here))
     if not (machine.cpus or machine.gpus or is_driver):  # a head that trials do not use
         notices = (*notices, *(problem.message for problem in problems))
@@ -142,10 +142,6 @@ def _problems(
             yield Problem("", f"node {name} has {key} {there}, this machine has {mine}", VERSIONS_HINT)
     for module, reason in facts["failed_imports"].items():
         yield Problem("", f"node {name} cannot import {module}: {reason}", hints.get(module, IMPORT_HINT))
-
-
-def _unmet(name: str, facts: Mapping[str, Any], hints: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the servers that a node cannot reach, and the files that it cannot read."""
     for server, reason in facts.get("unreachable", {}).items():
         yield Problem("", f"node {name} cannot reach {server}: {reason}", hints.get(server, REACH_HINT))
     for path in facts.get("missing_files", ()):

@@ -200,16 +200,13 @@ def await_nodes(
 
 
 def _silence(node: dict[str, Any], silent_s: float, is_busy: bool) -> dict[str, Any]:
-    what = "it accepts connections, but has not run the probe" if is_busy else f"no connection to {_place(node)}"
+    place = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    what = "it accepts connections, but has not run the probe" if is_busy else f"no connection to {place}"
     return {"error": f"{what} within {silent_s:.0f} s", "silence": "busy" if is_busy else "unreached"}
 
 
 def _is_reached(node: dict[str, Any]) -> bool:
     return accepts_connections(node["NodeManagerAddress"], int(node["NodeManagerPort"]), _CONNECT_TIMEOUT_S)
-
-
-def _place(node: dict[str, Any]) -> str:
-    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 
 def _known(node: dict[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,10 @@ def choose(
     environment.pop(RAY_ADDRESS, None)
     wait_s = None if wait is None else seconds_of(wait, "--wait")
     if address in ("", LOCAL):
-        _refuse_options_of_clusters(wait, sends_folder)
+        for given, is_given in (("--wait", wait), ("--working-dir", sends_folder)):
+            if is_given:
+                message = f"{given} is for clusters, and no address of one was given"
+                raise UsageError(message, "add --address HOST:PORT")
         return OWN
     if address != AUTO:
         _refuse_other_addresses(name, address)
@@ -96,12 +99,6 @@ def _refuse_other_addresses(name: str, address: str) -> None:
         raise UsageError(message, hint)
     if not _HOST_AND_PORT.fullmatch(address):
         raise UsageError(f"{given} is not a valid address", "write HOST:PORT, auto (this machine's cluster) or local")
-
-
-def _refuse_options_of_clusters(wait: str | None, sends_folder: bool) -> None:
-    given = next((name for name, is_given in (("--wait", wait), ("--working-dir", sends_folder)) if is_given), None)
-    if given is not None:
-        raise UsageError(f"{given} is for clusters, and no address of one was given", "add --address HOST:PORT")
 
 
 @contextmanager
@@ -272,7 +269,8 @@ class OwnRay(Session):
         _use_own_token(self.folder)
         os.environ[SESSION] = str(self.folder)
         self._start_ray()
-        self._servers = _servers()
+        children = {child.name(): child for child in psutil.Process().children()}
+        self._servers = {name: children[name] for name in _SERVERS}
 
     def _start_ray(self) -> None:
         """Start Ray. In the main thread it would take the handler of SIGTERM at once, and could lose the signal."""
@@ -344,11 +342,6 @@ def _blocked(*numbers: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _servers() -> dict[str, psutil.Process]:
-    children = {child.name(): child for child in psutil.Process().children()}
-    return {name: children[name] for name in _SERVERS}
 
 
 def _use_own_token(folder: Path) -> None:

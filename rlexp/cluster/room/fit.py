@@ -229,7 +229,8 @@ def wait_for_room(
             except ResourceError as error:
                 waited_s = clock() - begun
                 if waited_s >= timeout_s:
-                    raise _timed_out(error, waited_s) from error
+                    message = f"{error.message}, after waiting for {waited_s:.0f} s"
+                    raise ResourceError(message, error.hint, error.problems[1:]) from error
                 missing = _missing(trials, cluster, error)
             if not shown:
                 ask(_asked(trials, cluster))
@@ -241,10 +242,6 @@ def wait_for_room(
     finally:
         if shown:
             ask([])  # otherwise the autoscaler would keep the nodes after the run
-
-
-def _timed_out(error: ResourceError, waited_s: float) -> ResourceError:
-    return ResourceError(f"{error.message}, after waiting for {waited_s:.0f} s", error.hint, error.problems[1:])
 
 
 def _largest(trials: Sequence[Trial], cluster: Cluster) -> Experiment:

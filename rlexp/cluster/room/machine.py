@@ -150,9 +150,8 @@ class Cluster:
 
 def check_requirements(plan: Plan) -> None:
     """Raise ConfigError, with everything that is missing, if an env or an imported module does not exist here."""
-    problems = [
-        Problem(f"--import {name}", *_missing(name)) for name in plan.modules.imports if _is_missing(name, plan)
-    ]
+    missing = (name for name in plan.modules.imports if find_module(name, plan.modules.folders) is None)
+    problems = [Problem(f"--import {name}", *_missing(name)) for name in missing]
     problems += _problems_of_envs(plan)
     for part, place in plan.part_places:
         faults = _faults_of_class(part.name, plan.modules, part.base)
@@ -184,10 +183,6 @@ def is_installed(package: str) -> bool:
     """Return whether a package can be imported; a mere folder of that name, such as wandb leaves, does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
-
-
-def _is_missing(name: str, plan: Plan) -> bool:
-    return find_module(name, plan.modules.folders) is None
 
 
 def _missing(name: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ First-fit-decreasing finds out whether all fit together; if that fails, an exact
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import add, le, mul, sub
@@ -22,7 +23,6 @@ from rlexp.cluster.room.shortfalls import (
     replay_bytes,
     workers_key,
 )
-from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import Amounts, Bundles, bundles_of
 from rlexp.errors import Problem
@@ -43,7 +43,7 @@ def packs(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool | None:
     None: the search was given up, and first-fit-decreasing found no way.
     """
     names = sorted({name for bundle in bundles for name, amount in bundle.items() if amount > 0})
-    kinds = _kinds([_parts(bundle, names) for bundle in bundles])
+    kinds = Counter(parts for bundle in bundles if any(parts := _parts(bundle, names)))
     rooms = sorted((_parts(node, names) for node in nodes), reverse=True)
     if not kinds:
         return True
@@ -62,15 +62,6 @@ def together(bundles: Sequence[Amounts]) -> dict[str, float]:
 
 def _parts(amounts: Amounts, names: Sequence[str]) -> _Counts:
     return tuple(round(amounts.get(name, 0.0) * _PARTS) for name in names)
-
-
-def _kinds(bundles: Sequence[_Counts]) -> dict[_Counts, int]:
-    """Return the different bundles with their numbers, without empty ones."""
-    kinds: dict[_Counts, int] = {}
-    for bundle in bundles:
-        if any(bundle):
-            kinds[bundle] = kinds.get(bundle, 0) + 1
-    return kinds
 
 
 def _may_fit(kinds: Mapping[_Counts, int], rooms: Sequence[_Counts]) -> bool:
@@ -288,7 +279,7 @@ def _too_much_in_all(experiment: Experiment, bundles: Bundles, cluster: Cluster)
         if part_needs <= max(amounts) and needed > has + _ROUNDING:  # otherwise it is reported for the part alone
             part = parts.get(name, f"{bundles.num_workers} workers x {bundles.worker.get(name, 0.0):g}")
             message = f"{experiment.name} needs {_amount(name, needed)} ({part}), the cluster has {has:g}"
-            yield Problem("", f"{message} on {_nodes(cluster)}", _fewer_workers(experiment, cluster))
+            yield Problem("", f"{message} on {count(len(amounts), 'node')}", _fewer_workers(experiment, cluster))
 
 
 def _beyond_one_node(experiment: Experiment, bundles: Bundles, cluster: Cluster) -> Iterator[Problem]:
@@ -314,14 +305,11 @@ def _smaller_part(experiment: Experiment, user: str, name: str, has: float) -> s
     if user == "each worker":
         return f"-o config.num_cpus_per_worker={has:g}, or --fit"
     if user == "each learner":
-        return f"-o config.{_learner_cpus(config)}={has:g}, or --fit"
+        key = "num_cpus_per_learner" if config.LEARNERS_KEY == "num_learners" else "num_cpus_for_driver"
+        return f"-o config.{key}={has:g}, or --fit"
     if config.cpus_of_shards and config.num_cpus_for_driver <= has:
         return f"-o config.{SHARD_CPUS}=0, or --fit"
     return f"-o config.num_cpus_for_driver={has:g}, or --fit"
-
-
-def _learner_cpus(config: CommonConfig) -> str:
-    return "num_cpus_per_learner" if config.LEARNERS_KEY == "num_learners" else "num_cpus_for_driver"
 
 
 def _fewer_workers(experiment: Experiment, cluster: Cluster) -> str:
@@ -354,7 +342,3 @@ def _amount(name: str, amount: float) -> str:
 def _amount_of(node: ClusterNode, name: str) -> float:
     own = {"CPU": float(node.machine.cpus), "GPU": float(node.machine.gpus)}
     return own.get(name, node.custom.get(name, 0.0))
-
-
-def _nodes(cluster: Cluster) -> str:
-    return "1 node" if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} nodes"

@@ -36,16 +36,12 @@ def at(experiment: Experiment, key: str) -> Any:
 def changed(experiment: Experiment, keys: Changes) -> Experiment:
     """Return the experiment with other values, which are smaller than valid ones and need no validation."""
     config = experiment.config
-    for group, own in _by_group(keys):
+    for key, value in keys.items():
+        group, _, name = key.rpartition(".")
+        own = {name: value}
         below = getattr(config, group).model_copy(update=own) if group else None
         config = config.model_copy(update={group: below} if group else own)
     return experiment.model_copy(update={"config": config})
-
-
-def _by_group(keys: Changes) -> Iterator[tuple[str, Changes]]:
-    for key, value in keys.items():
-        group, _, name = key.rpartition(".")
-        yield group, {name: value}
 
 
 _STACKED = 4
