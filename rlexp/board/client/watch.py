@@ -33,6 +33,7 @@ from rlexp.envs.registry import env_config_of
 from rlexp.errors import NotFiniteError, RlexpError, TrialError
 from rlexp.files import parse_json
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, ShouldStop
+from rlexp.rollout.filters import Moments
 from rlexp.runs.rows import is_row
 from rlexp.sample_batch import Array
 
@@ -228,22 +229,21 @@ class BoardEvaluator:
         """
         limits = EvaluationLimits(MAX_STEPS, TIMEOUT_S, should_stop)
         seed = evaluation_seed(self._config.seed or 0, newer.version)
-        arrays: dict[str, dict[str, Array]] = {}
-        if newer.moments is not None:
-            each = {
-                "count": np.array(newer.moments.count),
-                "mean": newer.moments.mean,
-                "squares": newer.moments.squares,
-            }
-            arrays = {FILTERS: {name: array[np.newaxis] for name, array in each.items()}}  # of one filter
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 self._policy.set_weights(newer.weights)
-                filters = ObservationFilters(self._config, self._policies.observation_space, arrays, num_players=1)
-                evaluator = Evaluator(self._env_config, self._policies, self._policy, filters)
-                return evaluator.play(num_episodes, seed, limits)
+                return self._evaluator(newer.moments).play(num_episodes, seed, limits)
         except (KeyError, ValueError, RuntimeError, NotFiniteError) as error:
             raise TrialError(f"weights {newer.version} cannot be evaluated: {error}") from error
+
+    def _evaluator(self, moments: Moments | None) -> Evaluator:
+        """Return the evaluator; it standardises observations by ``moments``, if the experiment does."""
+        arrays: dict[str, dict[str, Array]] = {}
+        if moments is not None:
+            each = {"count": np.array(moments.count), "mean": moments.mean, "squares": moments.squares}
+            arrays = {FILTERS: {name: array[np.newaxis] for name, array in each.items()}}  # of one filter
+        filters = ObservationFilters(self._config, self._policies.observation_space, arrays, num_players=1)
+        return Evaluator(self._env_config, self._policies, self._policy, filters)
 
 
 @dataclass(frozen=True)
