@@ -210,14 +210,8 @@ def probe_cluster(address: str, question: Question = Question()) -> ClusterRepor
     Raises ResourceError if there is no cluster, or none that this machine and its token may use.
     """
     with _marker(question.out) as marker:
-        asked = {
-            "modules": question.modules,
-            "packages": question.packages,
-            "folders": question.folders,
-            "marker": None if marker is None else str(marker),
-            "servers": dict(question.servers),
-            "files": question.files,
-        }
+        names = ("modules", "packages", "folders", "servers", "files")
+        asked = {name: getattr(question, name) for name in names} | {"marker": marker and str(marker)}
         given = dict(question.runtime_env or runtime_env((), NO_MODULES, os.environ))
         connected, answered = _asked(address, {"asked": asked, "runtime_env": given})
     answers, mode = answered["nodes"], connected["auth_mode"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rlexp.board.messages.basics import BoardError, is_name
 from rlexp.errors import UsageError
@@ -209,10 +209,9 @@ def _given(text: str | None, kind: _Kind, environment: Mapping[str, str]) -> str
     if not text:
         hint = f"give its address, such as {kind.example}, or set {kind.variable}"
         raise UsageError(f"no {kind.name} is given", hint)
-    return _first_line(Path(text[1:]), kind) if text.startswith("@") else text
-
-
-def _first_line(path: Path, kind: _Kind) -> str:
+    if not text.startswith("@"):
+        return text
+    path = Path(text[1:])
     try:
         lines = path.read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:
@@ -235,18 +234,6 @@ def _fields(text: str, kind: _Kind) -> dict[str, Any]:
         raise UsageError(f"the {kind.name}'s address has a host or port that cannot be", kind.hint) from error
     if not parts.hostname:
         raise UsageError(f"the {kind.name}'s address has no host", kind.hint)
-    return {
-        "scheme": scheme,
-        "host": parts.hostname,
-        "port": port or kind.ports[scheme],
-        "path": unquote(parts.path).strip("/"),
-        "username": unquote(parts.username or ""),
-        "password": unquote(parts.password or ""),
-        "ca_file": _ca_file(parts, kind),
-    }
-
-
-def _ca_file(parts: SplitResult, kind: _Kind) -> str:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     ca_file = options.pop("ssl_ca_certs", "")
     if options:
@@ -254,7 +241,15 @@ def _ca_file(parts: SplitResult, kind: _Kind) -> str:
             f"the {kind.name}'s address has the option {next(iter(options))!r}, which is not supported",
             "only ssl_ca_certs=FILE is; a server's certificate is always verified",
         )
-    return ca_file
+    return {
+        "scheme": scheme,
+        "host": parts.hostname,
+        "port": port or kind.ports[scheme],
+        "path": unquote(parts.path).strip("/"),
+        "username": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "ca_file": ca_file,
+    }
 
 
 def tls_context(address: ServerAddress) -> ssl.SSLContext:

@@ -98,7 +98,16 @@ class ActorKeys:
 
     def accepts(self, statement: bytes, signature: bytes) -> bool:
         """Return whether the trainer made the signature; without a token, only an empty one is valid."""
-        return is_signed(self.trainer, statement, signature) if self.trainer else not signature
+        if not self.trainer:
+            return not signature
+        ed25519 = _ed25519()
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            ed25519.Ed25519PublicKey.from_public_bytes(self.trainer).verify(signature, statement)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,10 @@ class TrainerKeys(ActorKeys):
 
     def sign(self, statement: bytes) -> bytes:
         """Return the trainer's signature; empty without tokens."""
-        return b"" if self.master is None else sign(self.master.signing_key, statement)
+        if self.master is None:
+            return b""
+        signature: bytes = _private_key(self.master.signing_key).sign(statement)
+        return signature
 
 
 def password_keys(password: str, task_id: str) -> TrainerKeys:
@@ -166,12 +178,12 @@ class MasterKey:
 
     def token(self, actor: str) -> JoinToken:
         """Return the token of an actor, always the same; raises UsageError if the id is not valid."""
-        return JoinToken(check_actor(actor), self.actor_key(actor), public_key(self.signing_key))
+        return JoinToken(check_actor(actor), self.actor_key(actor), self.public_key)
 
     def keys(self, task_id: str) -> TrainerKeys:
         """Return the trainer's keys for a task; raises UsageError if nothing can be signed here."""
         key = message_key(b"", task_id)  # it finds damage only; the signature finds forgeries
-        return TrainerKeys(key, key, trainer=public_key(self.signing_key), task_id=task_id, master=self)
+        return TrainerKeys(key, key, trainer=self.public_key, task_id=task_id, master=self)
 
     def to_text(self) -> str:
         return encode_line(MASTER_PREFIX, self.secret)
@@ -181,8 +193,14 @@ class MasterKey:
 
     @property
     def signing_key(self) -> bytes:
-        """The private key of the trainer's signatures."""
+        """The private key of the trainer's Ed25519 signatures, 32 bytes."""
         return hmac.digest(self.secret, _TRAINER, "sha256")
+
+    @property
+    def public_key(self) -> bytes:
+        """The 32 bytes that verify the trainer's signatures."""
+        key: bytes = _private_key(self.signing_key).public_key().public_bytes_raw()
+        return key
 
 
 def check_actor(actor: str) -> str:
@@ -253,28 +271,8 @@ def _contents(text: str) -> str:
         raise UsageError(f"{path} with a key or token cannot be read: {type(error).__name__}") from error
 
 
-def public_key(private_key: bytes) -> bytes:
-    """Return the 32 bytes that verify Ed25519 signatures of ``private_key [32]``."""
-    key: bytes = _ed25519().Ed25519PrivateKey.from_private_bytes(private_key).public_key().public_bytes_raw()
-    return key
-
-
-def sign(private_key: bytes, content: bytes) -> bytes:
-    """Return the signature of ``content``, 64 bytes."""
-    signature: bytes = _ed25519().Ed25519PrivateKey.from_private_bytes(private_key).sign(content)
-    return signature
-
-
-def is_signed(key: bytes, content: bytes, signature: bytes) -> bool:
-    """Return whether the owner of the public ``key`` made ``signature`` of ``content``."""
-    ed25519 = _ed25519()
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        ed25519.Ed25519PublicKey.from_public_bytes(key).verify(signature, content)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+def _private_key(private_key: bytes) -> Any:
+    return _ed25519().Ed25519PrivateKey.from_private_bytes(private_key)
 
 
 def _ed25519() -> ModuleType:

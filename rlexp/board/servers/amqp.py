@@ -71,7 +71,7 @@ class _AmqpConnection(ServedConnection[tuple[int, bytes]]):
         with self._changed:
             taken = self._take(limit, timeout_s)
         if taken:
-            self._call(partial(self._confirm, taken[-1][0]))
+            self._call(partial(self._channel.basic_ack, taken[-1][0], multiple=True))
         return [message for _, message in taken]
 
     def close(self) -> None:
@@ -135,9 +135,6 @@ class _AmqpConnection(ServedConnection[tuple[int, bytes]]):
 
     def _on_cancel(self, _method: Any) -> None:
         raise exceptions.ChannelClosed(404, "the queue was removed")
-
-    def _confirm(self, tag: int) -> None:
-        self._channel.basic_ack(tag, multiple=True)
 
 
 def _parameters(address: QueueAddress) -> Any:

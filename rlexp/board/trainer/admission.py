@@ -268,7 +268,10 @@ class Admission:
             raise RefusedError(f"more than {rules.max_env_steps} env steps")
         if len(info.episodes.returns) > max(info.num_env_steps, rows.count):
             raise RefusedError("more episodes than steps")
-        self._check_returns(info)
+        limit, episodes = rules.max_abs_reward, info.episodes
+        # Returns decide when a run stops and which checkpoint is its best.
+        if limit is not None and (np.abs(episodes.returns) > limit * episodes.lengths * (1 + ROUNDING)).any():
+            raise RefusedError("an episode has a return that cannot be")
         if (info.observed is None) is not (rules.moments_shape is None):
             raise RefusedError("moments of a filter without a filter, or a filter without moments")
         if info.observed is not None and info.observed.mean.shape != rules.moments_shape:
@@ -278,12 +281,6 @@ class Admission:
         allowed = MOST_STEPS_PER_S * (ALLOWANCE_S + self._clock() - self._began_s)
         if self._num_env_steps + info.num_env_steps > allowed:
             raise RefusedError("more steps than any machine takes in that time")
-
-    def _check_returns(self, info: SampleInfo) -> None:
-        """Refuse impossible returns, as returns decide when a run stops and which checkpoint is its best."""
-        limit, episodes = self._rules.max_abs_reward, info.episodes
-        if limit is not None and (np.abs(episodes.returns) > limit * episodes.lengths * (1 + ROUNDING)).any():
-            raise RefusedError("an episode has a return that cannot be")
 
     def _check_rows(self, rows: SampleBatch | FrameRows, info: SampleInfo) -> None:
         if isinstance(rows, FrameRows) != bool(self._rules.num_frames):
