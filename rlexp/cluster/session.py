@@ -241,10 +241,7 @@ _SERVERS = ("gcs_server", "raylet")
 
 
 class OwnRay(Session):
-    """Owns a local Ray between ``__enter__`` and ``__exit__``, its processes and its temporary folder.
-
-    If this process dies in between, a guard ends them.
-    """
+    """Owns a local Ray while it is entered, its processes and its folder; a guard ends them if this process dies."""
 
     is_joined = False
 

@@ -22,7 +22,7 @@ def test_announced_task_is_listed_and_described(board: Board) -> None:
     assert board.describe(TASK.id) == TASK
     summary = listed(board)
     assert (summary.id, summary.name, summary.status, summary.num_seats) == ("t1", "cartpole", TaskStatus.RUNNING, 2)
-    assert (summary.num_taken, summary.trainer, summary.reason) == (0, None, "")
+    assert (summary.num_taken, summary.trainer, summary.reason, summary.is_submitted) == (0, None, "", False)
     assert 0 <= summary.age_s < 60
 
 

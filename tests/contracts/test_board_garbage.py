@@ -208,7 +208,8 @@ def test_status_of_a_led_task_that_was_overwritten_is_running_again(scene: Scene
 
 def test_task_of_which_a_client_deleted_its_key_is_not_taken_off_the_list(scene: Scene, client: redis.Redis) -> None:
     client.delete(f"{PREFIX}task")
-    client.sadd("rlexp:tasks", "never-there", b"\xff no id")
+    client.sadd("rlexp:tasks", "never-there", "a:b", "x" * 99, b"\xff no id")
+    assert scene.board.describe("never-there") is None
     scene.board.announce(OTHER)
     assert [task.id for task in scene.board.tasks()] == [OTHER.id, TASK.id]
     assert client.smembers("rlexp:tasks") == {b"t1", b"t2"}

@@ -51,18 +51,15 @@ def test_announced_task_keeps_its_file_and_gives_the_announced_seats(board: Boar
     assert (summary.status, summary.is_submitted, summary.num_taken) == (TaskStatus.RUNNING, True, 3)
 
 
-def test_list_has_the_version_of_the_weights_and_the_seats_that_are_taken(board: Board) -> None:
+def test_list_has_the_version_of_the_weights_the_seats_that_are_taken_and_the_figures(board: Board) -> None:
     lead = running(board)
     first, _ = claimed(board), claimed(board)
     board.release(first)
     assert (listed(board).weights_version, listed(board).taken) == (-1, (1,))
     board.publish(lead, News(7))
     assert listed(board).weights_version == 7
-
-
-def test_announced_task_that_was_not_submitted_says_so(board: Board) -> None:
-    board.announce(ANNOUNCED)
-    assert not listed(board).is_submitted
+    board.publish(lead, News(7, {}, {"num_updates": 5, "actors": {"0": None}}))
+    assert listed(board).figures == {"num_updates": 5, "actors": {"0": None}}
 
 
 def test_file_comes_back_after_the_board_lost_its_data(place: BoardPlace, board: Board) -> None:
@@ -137,11 +134,6 @@ def test_only_what_is_not_over_can_be_cancelled(board: Board) -> None:
     assert not board.cancel("t1", "too late")
     assert (listed(board).status, listed(board).reason) == (TaskStatus.ENDED, "")
     assert board.lead("t1", "other", LEASE_S) is None
-
-
-def test_figures_are_listed(board: Board) -> None:
-    board.publish(running(board), News(0, {}, {"num_updates": 5, "actors": {"0": None}}))
-    assert listed(board).figures == {"num_updates": 5, "actors": {"0": None}}
 
 
 def test_successor_learns_what_was_received(board: Board) -> None:

@@ -300,16 +300,6 @@ def test_what_comes_after_the_end_of_a_task_does_not_stay(board: Board, locked_s
     assert [task.id for task in board.tasks()] == ["t1", "t2"]
 
 
-def test_task_that_cannot_be_read_does_not_hide_others(board: Board, locked_server: RedisServer) -> None:
-    board.announce(TASK)
-    locked_server.command("SADD", "rlexp:tasks", "gone", "strange", "a:b", "x" * 99)
-    locked_server.command("HSET", "rlexp:{strange}:task", "name", "n", "status", "DANCING", "seats", "many")
-    assert [task.id for task in board.tasks()] == [TASK.id]
-    with pytest.raises(BoardError, match="cannot be read"):
-        board.describe("strange")
-    assert board.describe("gone") is None
-
-
 class Sender(threading.Thread):
     """An actor whose clock runs a hundred times as fast, so that standstills are short."""
 

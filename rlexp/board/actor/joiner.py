@@ -245,10 +245,6 @@ class JoinedTask:
         return self._trusted.obstacle(description.env, config.env_config, description.imports, config.user_parts())
 
     def play(self, task: Task, should_stop: ShouldStop) -> SeatEnd | None:
-        """Take a seat and return why it was left in the end; None if no seat is free any more.
-
-        Raises TrialError if the env differs here, or fails.
-        """
         description = read_description(task)
         specs = SeatSpecs(description, self._trusted.modules)  # First: a seat is not held while envs are tried.
         try:

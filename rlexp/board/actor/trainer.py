@@ -72,10 +72,7 @@ class TrainerLimits:
 
 
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
-    """Return why the task may not be trained here; None if it may.
-
-    Nothing that it names is imported or made.
-    """
+    """Return why the task may not be trained here; None if it may. Nothing that it names is imported or made."""
     if not task.file:
         return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
     try:

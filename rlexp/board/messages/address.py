@@ -315,10 +315,7 @@ class HandedTask:
 
 
 def handed_task(environment: Mapping[str, str] = os.environ) -> HandedTask | None:
-    """Return the task that this process is to train; None if there is none.
-
-    Raises UsageError if the variable holds anything else.
-    """
+    """Return the task that this process is to train; None without one. Raises UsageError for any other text."""
     text = environment.get(TASK_VARIABLE)
     if text is None:
         return None

@@ -270,10 +270,7 @@ def arrays_of(rows: SampleBatch | FrameRows) -> Mapping[str, Array]:
 
 
 def rows_of(arrays: Mapping[str, Array]) -> SampleBatch | FrameRows:
-    """Return the rows with these ``arrays``.
-
-    Raises InvalidMessageError for invalid rows: columns of different lengths, or missing frames.
-    """
+    """Return the rows with these ``arrays``; raises InvalidMessageError for different lengths or missing frames."""
     arrays = dict(arrays)
     frames, numbers = arrays.pop(_FRAMES, None), arrays.pop(_NUMBERS, None)
     if not arrays or not all(array.shape for array in arrays.values()):

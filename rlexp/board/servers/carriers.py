@@ -111,10 +111,7 @@ class ServedConnection(ABC, Generic[T]):
         """End the connection after all messages handed over were sent."""
 
     def _wait_until(self, is_ready: Callable[[], bool], most_s: float) -> None:
-        """Wait for the server; raises the error that ended the connection, also if the server is silent.
-
-        The caller has the lock.
-        """
+        """Wait for the server; raises the error that ended the connection, also if it is silent. Needs the lock."""
         if not self._changed.wait_for(lambda: is_ready() or self._error is not None, most_s):
             self._error = BoardLostError(f"the queue {self._address} does not answer")
         self._raise_error()

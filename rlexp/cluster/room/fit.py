@@ -25,10 +25,7 @@ _SHARE_OF_MEMORY = 0.5
 
 
 def fitted(experiment: Experiment, cluster: Cluster) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment with at most the learners, workers, shards, GPUs and replay that the nodes hold.
-
-    Also return what changed.
-    """
+    """Return the experiment with at most the parts, GPUs and replay that the nodes hold, and what changed."""
     changes: list[str] = []
     for step in _STEPS_ON_NODES if cluster.is_joined else _STEPS:
         keys = {key: value for key, value in step(experiment, cluster).items() if at(experiment, key) != value}

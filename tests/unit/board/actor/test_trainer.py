@@ -15,7 +15,7 @@ import pytest
 from rlexp.board.actor import trainer
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions, training_obstacle
-from rlexp.board.messages.address import TASK_VARIABLE, BoardAddress, HandedTask, handed_task
+from rlexp.board.messages.address import TASK_VARIABLE, BoardAddress, handed_task
 from rlexp.board.messages.basics import Task
 from rlexp.board.servers.board import TaskStatus
 from rlexp.cluster.room.machine import this_machine
@@ -299,9 +299,3 @@ time.sleep(60)
         Trainer(board, tmp_path, lines).play(TASK, interrupted)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
-
-
-def test_handed_task_is_read_as_it_was_written() -> None:
-    handed = HandedTask("t1", 7, 12, "host with spaces")
-    assert handed_task({TASK_VARIABLE: handed.to_text()}) == handed
-    assert handed_task({}) is None

@@ -94,15 +94,11 @@ def test_address_comes_from_argument_file_or_environment(tmp_path: Path) -> None
     assert read_address(f"@{file}", environment) == BoardAddress("redis", "file", 1, password="p")
     assert read_address(None, environment).host == "env"
     assert read_address("redis://:own@h", environment).password == "own"
-    for missing in (None, f"@{tmp_path / 'none'}", f"@{tmp_path}"):
-        with pytest.raises(UsageError):
-            read_address(missing, {})
-
-
-def test_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    with pytest.raises(UsageError, match="empty"):
-        read_address(f"@{tmp_path / 'empty'}", {})
+    refused = {None: "no board is given", f"@{tmp_path / 'none'}": "cannot be read", f"@{tmp_path / 'empty'}": "empty"}
+    for missing, why in refused.items():
+        with pytest.raises(UsageError, match=why):
+            read_address(missing, {})
 
 
 @pytest.mark.parametrize(
@@ -186,9 +182,6 @@ def test_waits_double_up_to_a_bound_and_begin_anew() -> None:
         assert 0.75 * longest_s <= wait_s <= min(longest_s, LONGEST_S)
     backoff.succeeded()
     assert backoff.failed() <= 1
-
-
-def test_two_members_do_not_wait_equally_long() -> None:
     assert Backoff(seed=1).failed() != Backoff(seed=2).failed()
 
 

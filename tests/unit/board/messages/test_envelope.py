@@ -99,12 +99,6 @@ def test_weights_of_another_version_size_or_key_are_refused() -> None:
         open_weights(blob, TASK, 12, KEYS, max_bytes=23)
 
 
-def test_weights_that_are_not_finite_are_refused() -> None:
-    blob = seal_weights(TASK, 5, Newer(1, {"w": np.array([np.nan])}, None, 0), KEYS)
-    with pytest.raises(InvalidMessageError, match="finite"):
-        open_weights(blob, TASK, 1, KEYS, 100)
-
-
 def test_float32_weights_are_sent_as_they_are() -> None:
     weights = {"w": np.array([1e30, 1.0], np.float32)}
     assert WeightPrecision("float32").rounded(weights) is weights
@@ -223,11 +217,6 @@ def test_message_comes_back() -> None:
     assert message.header == ENVELOPE_HEADER
     assert unpack(message) == RAW
     assert unpack_arrays(message)["keys"].tolist() == list(range(1000))
-
-
-def test_message_without_arrays_comes_back() -> None:
-    header = replace(ENVELOPE_HEADER, columns=())
-    assert unpack(read_message(sealed(header, b""), ENVELOPE_KEY, LIMIT)) == b""
 
 
 def test_header_must_fit_its_arrays() -> None:

@@ -254,13 +254,6 @@ def test_older_weights_are_not_taken_again() -> None:
     assert "older" in shown.feed.refusal
 
 
-def test_rows_of_the_right_form_come_in() -> None:
-    """What no check here can find: an actor with a token that plays badly, or invents plausible rows."""
-    box = inbox(keys=TRAINER)
-    invented = SampleBatch({"obs": np.full((4, 2), 3, np.float32), "actions": np.zeros(4, np.int64)})
-    assert len(box.open(sealed(0, invented, keys=ALICE), HELD)) == 1
-
-
 INBOX_HELD = state_of(EPOCH, EPOCH + 1)
 
 
@@ -286,14 +279,6 @@ def test_repeated_and_reordered_fragments_are_opened_once() -> None:
     assert sorted(open_all(box, messages)) == list(range(8))
     assert box.got() == {(0, EPOCH): 7}
     assert box.figures()["num_repeated"] == 16
-
-
-def test_gap_holds_back_what_is_confirmed() -> None:
-    box = inbox()
-    assert open_all(box, [*sealed(0), *sealed(2)]) == [0, 2]
-    assert box.got() == {(0, EPOCH): 0}
-    assert open_all(box, sealed(1)) == [1]
-    assert box.got() == {(0, EPOCH): 2}
 
 
 def test_fragment_of_a_new_holder_waits_until_the_board_names_it() -> None:
