@@ -162,7 +162,7 @@ def join(
         with closing(ActorDisplay(as_json, quiet, sys.stderr)) as display:
             raise typer.Exit(join_in_processes(command, processes, role, limit_s, display.note))
     parent = os.environ.get(PARENT_VARIABLE)
-    from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions, Player
+    from rlexp.board.actor.joiner import JoinedTask, Joiner, Player
     from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
     from rlexp.board.servers import open_board
     from rlexp.user_code.trusted_code import TrustedCode
@@ -177,7 +177,7 @@ def join(
             limits = TrainerLimits(cpus, most_bytes, in_cluster=ray is not None)
             training = TrainingOptions(board, out or DEFAULT_OUT, limits, words)
             player = TaskTrainer(opened, member, trusted, training, display.note)
-        joiner = Joiner(opened, member, JoinOptions(task, once), player, display.note, request)
+        joiner = Joiner(opened, member, player, display.note, request, task, once)
         try:
             joiner.run()
         except KeyboardInterrupt:

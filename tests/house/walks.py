@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pytest
 
 import rlexp
-from rlexp.board.actor.joiner import Joiner, JoinOptions
+from rlexp.board.actor.joiner import Joiner
 from rlexp.board.actor.trainer import TaskTrainer, TrainerLimits, TrainingOptions
 from rlexp.board.client.run import RunPlace
 from rlexp.board.client.submit import SubmitOptions, Submitter
@@ -241,7 +241,7 @@ class _JoinedAtOnce(QuietDisplay):
     def on_submitted(self, task_id: str) -> None:
         options = TrainingOptions(BoardAddress("memory", "walks"), self._folder, TrainerLimits(in_cluster=True))
         trainer = _TrainerWithoutCommand(self._board, "trainer", TrustedCode(), options, lambda text: None)
-        Joiner(self._board, "trainer", JoinOptions(once=True), trainer, lambda text: None, never).run()
+        Joiner(self._board, "trainer", trainer, lambda text: None, never, once=True).run()
 
 
 class _TrainerWithoutCommand(TaskTrainer):

@@ -24,8 +24,6 @@ DRAIN_S: Final = 10.0
 LOOK_S: Final = 0.1
 """Seconds of one wait, after which it checks whether it must stop."""
 
-MakeWorker = Callable[[Seat], RolloutWorker]
-
 
 @dataclass(frozen=True)
 class ActorFigures:
@@ -65,7 +63,7 @@ class JoinedActor:
         seat: Seat,
         config: BoardConfig,
         keys: ActorKeys,
-        make_worker: MakeWorker,
+        make_worker: Callable[[Seat], RolloutWorker],
         weights_shapes: Shapes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 from zlib import crc32
@@ -45,16 +44,6 @@ _QUEUE_HINTS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class JoinOptions:
-    """Which tasks an actor joins, and how many."""
-
-    task_id: str | None = None
-    """The only task that is joined; None: any task."""
-    once: bool = False
-    """Whether it ends after the first task in which it has played."""
-
-
 class Player(Protocol):
     """Plays tasks, one at a time."""
 
@@ -81,14 +70,18 @@ class Joiner:
         self,
         board: Board,
         member: str,
-        options: JoinOptions,
         player: Player,
         report: Callable[[str], None],
         should_stop: ShouldStop,
+        task_id: str | None = None,
+        once: bool = False,
     ) -> None:
-        """``report`` is called with sentences about events; ``member`` must be unique among actors."""
-        self._board, self._task_id, self._player = board, options.task_id, player
-        self._wants_one_task = options.once or options.task_id is not None
+        """``report`` is called with sentences about events; ``member`` must be unique among actors.
+
+        ``task_id`` is the only task that is joined. With ``once``, it ends after the first one in which it has played.
+        """
+        self._board, self._task_id, self._player = board, task_id, player
+        self._wants_one_task = once or task_id is not None
         self._report, self._should_stop = report, should_stop
         self._backoff = Backoff(crc32(member.encode()))
         self._reported: set[str] = set()

@@ -145,9 +145,9 @@ class Submission:
             self._evaluations.want(summary.weights_version)
         results, notes = self._evaluations.take()
         self._note_all(notes)
-        for result in results:
-            self._run.add_evaluation(result.figures)
-            self._display.on_evaluation(result.version, result.figures)
+        for version, figures in results:
+            self._run.add_evaluation(figures)
+            self._display.on_evaluation(version, figures)
 
     def _conclude(self, summary: TaskSummary, should_stop: ShouldStop) -> TaskSummary | None:
         """Fetch and evaluate the trainer's last checkpoint, and record the end."""

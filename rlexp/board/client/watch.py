@@ -246,16 +246,6 @@ class BoardEvaluator:
         return Evaluator(self._env_config, self._policies, self._policy, filters)
 
 
-@dataclass(frozen=True)
-class BoardEvaluation:
-    """The result of evaluating one version of weights."""
-
-    version: int
-    """Number of learner updates that the weights include."""
-    figures: dict[str, Any]
-    """The stats, as under ``evaluation`` in a row of results."""
-
-
 class EvaluationThread:
     """Owns a thread from its beginning until ``stop``; evaluates the newest version that was asked for."""
 
@@ -275,7 +265,7 @@ class EvaluationThread:
         self._evaluated = -1
         self._is_last = False
         self._stopping = threading.Event()
-        self._results: list[BoardEvaluation] = []
+        self._results: list[tuple[int, dict[str, Any]]] = []
         self._notes: list[str] = []
         self._thread = threading.Thread(target=self._run, name="evaluations", daemon=True)
         self._thread.start()
@@ -293,8 +283,8 @@ class EvaluationThread:
             self._wanted = version
             self._changed.notify_all()
 
-    def take(self) -> tuple[list[BoardEvaluation], list[str]]:
-        """Return the evaluations since the last call, and the problems."""
+    def take(self) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:
+        """Return the evaluations since the last call, as under ``evaluation`` in a row by version, and the problems."""
         with self._changed:
             results, self._results = self._results, []
             notes, self._notes = self._notes, []
@@ -351,7 +341,7 @@ class EvaluationThread:
             self._note(f"only {played}")
         if len(played.returns):
             with self._changed:
-                self._results.append(BoardEvaluation(newer.version, evaluation_figures(played)))
+                self._results.append((newer.version, evaluation_figures(played)))
 
     def _note(self, text: str) -> None:
         with self._changed:

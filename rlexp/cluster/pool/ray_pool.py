@@ -42,9 +42,6 @@ With fewer, asking is faster: a report has to wake one more thread.
 FETCH_WAIT_S = 0.01
 """Most seconds to wait for results on their way to this node, while other calls may complete."""
 
-Wait = Callable[..., tuple[list[Any], list[Any]]]
-"""A function that returns the ready ones of a list of refs, and the rest."""
-
 
 @dataclass(eq=False)
 class Call:
@@ -65,8 +62,8 @@ class RayCalls:
     another.
     """
 
-    def __init__(self, wait: Wait) -> None:
-        """Initialise; ``wait`` is Ray's own."""
+    def __init__(self, wait: Callable[..., tuple[list[Any], list[Any]]]) -> None:
+        """Initialise; ``wait`` is Ray's own: it returns the ready ones of a list of refs, and the rest."""
         self.fetches = False
         """Whether there are other nodes, from which results have to be fetched."""
         self._wait = wait

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rlexp.board.actor import joiner as joining
-from rlexp.board.actor.joiner import JoinedTask, Joiner, JoinOptions
+from rlexp.board.actor.joiner import JoinedTask, Joiner
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.actor.trainer import TaskTrainer
 from rlexp.board.messages.basics import Backoff, BoardLostError, Task, UnreadableError
@@ -65,10 +66,10 @@ def announced(board: Board, *task_ids: str, num_seats: int = 1) -> list[Lead]:
     return [led(board, Task(task_id, "a task", num_seats)) for task_id in task_ids]
 
 
-def run(board: Board, player: Player, options: JoinOptions = JoinOptions()) -> list[str]:  # noqa: B008
+def run(board: Board, player: Player, task_id: str | None = None, once: bool = False) -> list[str]:
     """Join until all ends of ``player`` were used; return what was reported."""
     reported: list[str] = []
-    Joiner(board, "me", options, player, reported.append, lambda: player.has_played).run()
+    Joiner(board, "me", player, reported.append, lambda: player.has_played, task_id, once).run()
     return reported
 
 
@@ -82,7 +83,7 @@ def test_free_tasks_are_joined_one_after_another(board: MemoryBoard) -> None:
 def test_once_ends_with_the_first_task_but_not_with_a_lost_seat(board: MemoryBoard) -> None:
     announced(board, "a")
     player = Player(None, SeatEnd.FENCED, SeatEnd.TASK_OVER, SeatEnd.TASK_OVER)
-    run(board, player, JoinOptions(once=True))
+    run(board, player, once=True)
     assert len(player.played) == 3
 
 
@@ -91,14 +92,14 @@ def test_full_and_ended_tasks_are_passed_over(board: MemoryBoard) -> None:
     claimed(board, task_id="full")
     board.finish(ended, TaskStatus.ENDED)
     player = Player(SeatEnd.TASK_OVER)
-    run(board, player, JoinOptions(once=True))
+    run(board, player, once=True)
     assert player.played == ["free"]
 
 
 def test_only_the_task_that_is_wanted_is_joined(board: MemoryBoard) -> None:
     announced(board, "a", "b")
     player = Player(SeatEnd.TASK_OVER, SeatEnd.TASK_OVER)
-    run(board, player, JoinOptions(task_id="b"))
+    run(board, player, task_id="b")
     assert player.played == ["b"]
 
 
@@ -107,18 +108,18 @@ def test_wanted_task_that_cannot_be_joined_any_more_is_an_error(board: MemoryBoa
     (lead,) = announced(board, "a")
     board.finish(lead, TaskStatus.ENDED)
     with pytest.raises(UsageError, match=how):
-        run(board, Player(SeatEnd.TASK_OVER), JoinOptions(task_id=task_id))
+        run(board, Player(SeatEnd.TASK_OVER), task_id=task_id)
 
 
 def test_task_with_foreign_code_is_left_out_and_reported_once(board: MemoryBoard) -> None:
     announced(board, "strange", "a")
     obstacles = {"strange": Obstacle("imports the module x", "--import x allows it")}
     player = Player(SeatEnd.FENCED, SeatEnd.TASK_OVER, obstacles=obstacles)
-    reported = run(board, player, JoinOptions(once=True))
+    reported = run(board, player, once=True)
     assert player.played == ["a", "a"]
     assert reported[0] == "task strange (a task) imports the module x: it is not joined; --import x allows it"
     with pytest.raises(UsageError, match="imports the module x"):
-        run(board, Player(SeatEnd.TASK_OVER, obstacles=obstacles), JoinOptions(task_id="strange"))
+        run(board, Player(SeatEnd.TASK_OVER, obstacles=obstacles), task_id="strange")
 
 
 def test_task_that_fails_here_is_left_out_afterwards(board: MemoryBoard) -> None:
@@ -129,11 +130,11 @@ def test_task_that_fails_here_is_left_out_afterwards(board: MemoryBoard) -> None
     assert "task broken is left out from now on: env differs" in reported
 
 
-@pytest.mark.parametrize("options", [JoinOptions(once=True), JoinOptions(task_id="broken")])
-def test_failure_of_the_only_task_ends_the_actor(board: MemoryBoard, options: JoinOptions) -> None:
+@pytest.mark.parametrize("options", [{"once": True}, {"task_id": "broken"}])
+def test_failure_of_the_only_task_ends_the_actor(board: MemoryBoard, options: dict[str, Any]) -> None:
     announced(board, "broken")
     with pytest.raises(TrialError, match="env differs"):
-        run(board, Player(TrialError("env differs")), options)
+        run(board, Player(TrialError("env differs")), **options)
 
 
 class Away(MemoryBoard):
@@ -152,7 +153,7 @@ def test_board_that_is_away_is_tried_again() -> None:
     board = Away(MemoryServer())
     announced(board, "a")
     player = Player(SeatEnd.TASK_OVER)
-    reported = run(board, player, JoinOptions(once=True))
+    reported = run(board, player, once=True)
     assert player.played == ["a"]
     assert reported == ["board redis://x does not answer; trying again in 0 s"] * 3
 
@@ -238,4 +239,4 @@ def test_only_task_wanted_that_cannot_be_read_is_an_error() -> None:
     board = SpoiledBoard(MemoryServer())
     announced(board, "spoiled")
     with pytest.raises(UnreadableError, match="cannot be read"):
-        run(board, Player(SeatEnd.TASK_OVER), JoinOptions(task_id="spoiled"))
+        run(board, Player(SeatEnd.TASK_OVER), task_id="spoiled")

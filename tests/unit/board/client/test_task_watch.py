@@ -88,7 +88,7 @@ def test_newest_weights_are_evaluated_once_and_the_last_ones_at_the_end(scene: S
     scene.thread._thread.join(WAIT_S)
     results, notes = scene.thread.take()
     assert scene.thread.is_over
-    assert [(result.version, result.figures["episodes_this_iter"]) for result in results] == [(1, 3), (3, 3)]
+    assert [(version, figures["episodes_this_iter"]) for version, figures in results] == [(1, 3), (3, 3)]
     assert notes == []
     assert scene.thread.take() == ([], [])
 
