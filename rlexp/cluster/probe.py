@@ -178,6 +178,7 @@ _REFUSED_TOKEN: Final = re.compile(r"Unauthenticated|InvalidAuthToken")
 _NO_TOKEN: Final = re.compile(r"token authentication|auth(entication)? token", re.IGNORECASE)
 """Ray's error if it should use a token and finds none."""
 _VERSIONS: Final = re.compile(r"Ray: (\S+).*?Python: (\S+)", re.DOTALL)
+_SILENT: Final = "it accepts connections, but did not answer as Ray does"
 _LOCAL_HINT: Final = "check --address; --address local trains in a Ray of its own on this machine"
 _NODE_HINT: Final = "ray start --address {0} --num-cpus 0 makes it one; ray job submit (rlexp[cluster]) needs none"
 
@@ -229,7 +230,12 @@ def ask_for_bundles(address: str, bundles: Sequence[Mapping[str, float]]) -> Non
 def _asked(address: str, request: Mapping[str, Any]) -> tuple[Message, Message]:
     """Return the messages of a separate process: that it is connected, and then the answer."""
     if address != AUTO:
-        _refuse_unreachable(address)
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_TIMEOUT_S).close()
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ResourceError(f"no Ray cluster at {address}: {reason}", _LOCAL_HINT) from None
     first, *more = auth_modes(os.environ, Path.home())
     try:
         return _asked_with(first, address, request)
@@ -243,7 +249,7 @@ def _asked_with(mode: str, address: str, request: Mapping[str, Any]) -> tuple[Me
     try:
         with ChildProcess(_MODULE, {"address": address, **request}, {AUTH_MODE: mode, **_VARIABLES}) as process:
             _message(process, LOAD_TIMEOUT_S, "Ray was not imported here")
-            connected = _connected(process)
+            connected = _message(process, CONNECT_TIMEOUT_S, _SILENT)
             while (answered := _message(process, SILENCE_S, "it does not say more"))["kind"] == "waiting":
                 pass
     except _FailedError as error:
@@ -255,41 +261,21 @@ class _FailedError(Exception):
     """Raised if the process did not send the expected message; the text is the reason."""
 
 
-def _connected(process: ChildProcess) -> Message:
-    """Return the message after connecting; raises _FailedError after a time, or when Ray prints why it waits."""
-    deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+def _message(process: ChildProcess, timeout_s: float, otherwise: str) -> Message:
+    """Return the next message; ``otherwise`` is the error text if none comes in time, or Ray prints why it waits."""
+    deadline_s = time.monotonic() + timeout_s
     while True:
         try:
-            return _checked(process, process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0))))
+            message = process.message(min(_LOOK_INTERVAL_S, max(deadline_s - time.monotonic(), 0)))
+            break
         except TimeoutError:
             if time.monotonic() >= deadline_s or _REFUSED_TOKEN.search(process.printed):
-                what = f"it accepts connections, but did not answer as Ray does within {CONNECT_TIMEOUT_S:g} s"
-                raise _FailedError(what) from None
-
-
-def _message(process: ChildProcess, timeout_s: float, otherwise: str) -> Message:
-    """Return the next message; ``otherwise`` is the error text if none comes in time."""
-    try:
-        return _checked(process, process.message(timeout_s))
-    except TimeoutError:
-        raise _FailedError(f"{otherwise} within {timeout_s:g} s") from None
-
-
-def _checked(process: ChildProcess, message: Message | None) -> Message:
+                raise _FailedError(f"{otherwise} within {timeout_s:g} s") from None
     if message is None:
         raise _FailedError(f"the process that asks it {process.how_it_ended()}: {process.last_line()}")
     if message["kind"] == "failed":
         raise _FailedError(message["error"])
     return message
-
-
-def _refuse_unreachable(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), REACH_TIMEOUT_S).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ResourceError(f"no Ray cluster at {address}: {reason}", _LOCAL_HINT) from None
 
 
 def _error(address: str, error: str, output: str) -> ResourceError:
@@ -307,11 +293,9 @@ def _error(address: str, error: str, output: str) -> ResourceError:
     if "resolve node to connect to" in error:
         return ResourceError(f"this machine is not a node of the cluster at {address}", _NODE_HINT.format(address))
     if address == AUTO and "find any running Ray" in error:
-        return ResourceError(
-            "no Ray runs on this machine", "ray start makes it a node of a cluster; or --address local"
-        )
-    what = error.strip().partition("\n")[0]
-    what = what or f"it accepts connections, but did not answer as Ray does within {CONNECT_TIMEOUT_S:g} s"
+        hint = "ray start makes it a node of a cluster; or --address local"
+        return ResourceError("no Ray runs on this machine", hint)
+    what = error.strip().partition("\n")[0] or f"{_SILENT} within {CONNECT_TIMEOUT_S:g} s"
     return ResourceError(f"cannot join the cluster at {address}: {what}", _LOCAL_HINT)
 
 

@@ -196,17 +196,12 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
 PAUSE_S = 5.0
 """Seconds between two looks, which ask every node."""
 
-Look = Callable[[], Cluster]
-"""A function that returns the present nodes."""
-Ask = Callable[[list[dict[str, float]]], None]
-"""A function that asks the autoscaler for nodes for these bundles, until it is called with none."""
-
 
 def wait_for_room(
     trials: Sequence[Trial],
     cluster: Cluster,
-    look: Look,
-    ask: Ask,
+    look: Callable[[], Cluster],
+    ask: Callable[[list[dict[str, float]]], None],
     timeout_s: float,
     report: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
@@ -214,8 +209,9 @@ def wait_for_room(
 ) -> Cluster:
     """Return the cluster when each of ``trials`` fits it, or ``cluster``, the last look, if they fit now.
 
-    ``report`` gets what is missing after each change. Raises ResourceError after ``timeout_s`` seconds and the look in
-    progress.
+    ``look`` returns the present nodes. ``ask`` asks the autoscaler for nodes for some bundles, until it is called with
+    none. ``report`` gets what is missing after each change. Raises ResourceError after ``timeout_s`` seconds and the
+    look in progress.
     """
     begun, shown = clock(), ""
     try:
