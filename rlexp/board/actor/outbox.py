@@ -224,9 +224,14 @@ class Outbox:
     def _exchange(self) -> None:
         """Send what the window allows, with a heartbeat; fetch newer weights, then note what is confirmed."""
         started = self._clock()
-        messages = self._take(started)
+        with self._changed:
+            is_waiting = self._beside is not None and self._beside.is_waiting
+            messages = [] if is_waiting else self.window.take(started, self._round_trip_s, is_queued=self._is_queued)
         if self._beside is not None:
-            self._send(self._beside, messages)
+            self._beside.send(messages)
+            if self._beside.lost is not None:  # messages sent before may be lost too
+                with self._changed:
+                    self.window.repeat()
         answer = self._board.beat(self._seat, messages if self._beside is None else ())
         now = self._clock()
         if isinstance(answer, Beat):  # first: the next fragment, which may now get room, is played with them
@@ -240,19 +245,6 @@ class Outbox:
                 self._changed.notify_all()
                 return
             self._learn(answer, bool(messages), now)
-
-    def _take(self, now: float) -> list[bytes]:
-        with self._changed:
-            if self._beside is not None and self._beside.is_waiting:
-                return []
-            return self.window.take(now, self._round_trip_s, is_queued=self._is_queued)
-
-    def _send(self, queue: ReconnectingCarrier, messages: list[bytes]) -> None:
-        """Send over a server beside the board. If it turns out to be away, messages sent before may be lost too."""
-        queue.send(messages)
-        if queue.lost is not None:
-            with self._changed:
-                self.window.repeat()
 
     def _learn(self, answer: Beat, has_sent: bool, now: float) -> None:
         before = self.window.got

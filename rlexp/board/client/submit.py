@@ -152,7 +152,7 @@ class Submission:
     def _conclude(self, summary: TaskSummary, should_stop: ShouldStop) -> TaskSummary | None:
         """Fetch and evaluate the trainer's last checkpoint, and record the end."""
         if self._evaluations is not None and summary.weights_version >= 0 and summary.status is TaskStatus.ENDED:
-            self._evaluations.end_with(summary.weights_version)
+            self._evaluations.want(summary.weights_version, is_last=True)
             while not self._evaluations.is_over and not should_stop():
                 self._pause(TICK_S, should_stop)
             self._evaluate(None)

@@ -270,17 +270,13 @@ class EvaluationThread:
         self._thread = threading.Thread(target=self._run, name="evaluations", daemon=True)
         self._thread.start()
 
-    def want(self, version: int) -> None:
-        """Evaluate ``version`` after the previous evaluation is done and its period is over."""
-        with self._changed:
-            self._wanted = version
-            self._changed.notify_all()
+    def want(self, version: int, *, is_last: bool = False) -> None:
+        """Evaluate ``version`` after the previous evaluation is done and its period is over.
 
-    def end_with(self, version: int) -> None:
-        """Evaluate ``version`` last, right after the previous evaluation; do nothing if that was of ``version``."""
+        The last one does not wait for the period, and is left out if the previous one was of ``version``.
+        """
         with self._changed:
-            self._is_last = True
-            self._wanted = version
+            self._wanted, self._is_last = version, is_last
             self._changed.notify_all()
 
     def take(self) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:

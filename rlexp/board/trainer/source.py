@@ -71,16 +71,13 @@ class SeatWatch:
         was_held = before is not None and before.left_s > 0
         same = before is not None and (before.epoch, before.member) == (now.epoch, now.member)
         if was_held and before is not None and not (same and now.left_s > 0):
-            self._left(before, elapsed_s)
+            if before.left_s - elapsed_s > RELEASED_EARLIER_S:
+                self._events.append(f"actor {before.member} has left seat {before.index}")
+            else:
+                self.num_lost += 1
+                self._events.append(f"actor {before.member} is lost: no beat from seat {before.index} within its lease")
         if now.left_s > 0 and not (same and was_held):
             self._events.append(f"actor {now.member} has joined: seat {now.index}")
-
-    def _left(self, holder: SeatHolder, elapsed_s: float) -> None:
-        if holder.left_s - elapsed_s > RELEASED_EARLIER_S:
-            self._events.append(f"actor {holder.member} has left seat {holder.index}")
-            return
-        self.num_lost += 1
-        self._events.append(f"actor {holder.member} is lost: no beat from seat {holder.index} within its lease")
 
 
 class BoardSource:

@@ -20,7 +20,7 @@ from rlexp.board.servers.board import Carrier, Fenced, Lead, News, TaskStatus
 from rlexp.board.servers.carriers import ReconnectingCarrier
 from rlexp.board.trainer.link import BoardLink, BoardState
 from rlexp.config.keys.board import BoardConfig
-from rlexp.errors import RlexpError, TrialError
+from rlexp.errors import TrialError
 
 KEPT_VERSIONS: Final = 2
 """Number of versions that are kept, as an actor may still read older ones."""
@@ -194,19 +194,14 @@ class BoardThread:
                 self._receive(carrier)
             except BoardLostError as error:
                 lost_s = self._clock() if lost_s is None else lost_s
-                self._lose_connection(error, lost_s)
+                self.state = self.state.disconnected()
+                if self._clock() - lost_s > self._patience_s:
+                    message = f"the board was away for {self._patience_s:g} s (board.patience_s): {error.message}"
+                    raise TrialError(message, "rlexp resume continues the run once the board is back") from error
                 self._stopping.wait(backoff.failed())
             else:
                 lost_s = None
                 backoff.succeeded()
-
-    def _lose_connection(self, error: RlexpError, lost_s: float) -> None:
-        self.state = self.state.disconnected()
-        if self._clock() - lost_s > self._patience_s:
-            raise TrialError(
-                f"the board was away for {self._patience_s:g} s (board.patience_s): {error.message}",
-                "rlexp resume continues the run once the board is back",
-            )
 
     def _begin(self) -> bool:
         """Announce the task and take the lead, first or again; return False if it is not free yet."""

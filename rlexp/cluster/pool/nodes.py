@@ -221,7 +221,10 @@ class ClusterWatch:
         if self._thread is None and (self._counted_s is None or now - self._counted_s > LOOK_S):
             self._counted_s = now
             if self._nodes.num_alive() > 1:
-                self._start()
+                self.sees_several_nodes = True
+                self.state = ClusterState(placed=frozenset())
+                self._thread = threading.Thread(target=self._run, name="cluster-watch", daemon=True)
+                self._thread.start()
 
     def remove(self, actor: Actor[Any]) -> None:
         """Store for a while where a removed actor was."""
@@ -246,12 +249,6 @@ class ClusterWatch:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(STOP_TIMEOUT_S)
-
-    def _start(self) -> None:
-        self.sees_several_nodes = True
-        self.state = ClusterState(placed=frozenset())
-        self._thread = threading.Thread(target=self._run, name="cluster-watch", daemon=True)
-        self._thread.start()
 
     def _run(self) -> None:
         while not self._shall_stop.wait(LOOK_SOON_S if self._lacks_nodes() else LOOK_S):

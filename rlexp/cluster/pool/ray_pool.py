@@ -302,7 +302,12 @@ class RayTaskPool:
 
     def start(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
         if actor.is_here:
-            self._start_here(lane, actor, method, args)
+            try:
+                values = self._fetched(args)
+            except ArgumentLostError as error:  # reported as for an object elsewhere: when the result is used
+                lane.deliver(Completed(actor, (Ref(Failed(error)),) * lane.num_returns))
+            else:
+                self._here.start(lane, actor, method, values)
             return
         remote = getattr(actor.handle, method.__name__)
         if lane.num_returns > 1:
@@ -352,14 +357,6 @@ class RayTaskPool:
         actors, self._actors = self._actors, {}
         for handle, _ in actors.values():
             self._ray.kill(handle, no_restart=True)
-
-    def _start_here(self, lane: Lane, actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> None:
-        try:
-            values = self._fetched(args)
-        except ArgumentLostError as error:  # reported as for an object elsewhere: when the result is used
-            lane.deliver(Completed(actor, (Ref(Failed(error)),) * lane.num_returns))
-            return
-        self._here.start(lane, actor, method, values)
 
     def _fetched(self, args: tuple[object, ...]) -> tuple[object, ...]:
         return tuple(self.get(arg, ARGUMENT_TIMEOUT_S) if isinstance(arg, Ref) else arg for arg in args)

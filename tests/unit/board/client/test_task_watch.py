@@ -83,7 +83,7 @@ def test_newest_weights_are_evaluated_once_and_the_last_ones_at_the_end(scene: S
     scene.thread.want(1)
     scene.player.wait_for([1])
     scene.thread.want(2)  # within the period
-    scene.thread.end_with(3)
+    scene.thread.want(3, is_last=True)
     scene.player.wait_for([1, 3])
     scene.thread._thread.join(WAIT_S)
     results, notes = scene.thread.take()
@@ -97,7 +97,7 @@ def test_last_weights_are_not_evaluated_twice(scene: Scene) -> None:
     scene.trainer.put_weights(1)
     scene.thread.want(1)
     scene.player.wait_for([1])
-    scene.thread.end_with(1)
+    scene.thread.want(1, is_last=True)
     scene.thread._thread.join(WAIT_S)
     assert scene.player.versions == [1]
 
