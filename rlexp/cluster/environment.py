@@ -168,7 +168,9 @@ def runtime_env(
     variables = {name: environment.get(name, value) for name, value in ours.items()} | {SESSION: _IN_A_CLUSTER}
     made: dict[str, Any] = {"env_vars": variables}
     paths = [path for path in sent_modules(names, modules.folders) if folder is None or folder not in path.parents]
-    excludes = [*NOT_SENT, *_below(folder, out)]
+    excludes = [*NOT_SENT]
+    if folder is not None and out is not None and folder in out.absolute().parents:
+        excludes.append(f"/{out.absolute().relative_to(folder)}")
     if folder is not None:
         made["working_dir"] = str(folder)
     if paths:
@@ -196,13 +198,6 @@ def _places(name: str, folders: Sequence[str]) -> Iterator[Path]:
         yield from map(Path, spec.submodule_search_locations)
     elif spec.origin is not None and spec.origin.endswith(".py"):
         yield Path(spec.origin)
-
-
-def _below(folder: Path | None, out: Path | None) -> list[str]:
-    """Return ``out`` relative to ``folder``, as a pattern, if it is below it."""
-    if folder is None or out is None or folder not in out.absolute().parents:
-        return []
-    return [f"/{out.absolute().relative_to(folder)}"]
 
 
 def _refuse_large(paths: Iterable[Path], excludes: Sequence[str]) -> None:

@@ -134,21 +134,17 @@ class Joiner:
         for summary in summaries:
             if summary.id in self._unplayable or not self._player.wants(summary):
                 continue
-            task = self._described(summary.id)
+            try:
+                task = self._board.describe(summary.id)
+            except UnreadableError as error:
+                if self._task_id is not None:
+                    raise
+                self._report_once(f"{error.message}; it is left out")
+                continue
             if task is not None and self._may_play(task):
                 return task
         self._report_once(self._player.nothing_wanted)
         return None
-
-    def _described(self, task_id: str) -> Task | None:
-        """Return a task; None if it is gone, or if it cannot be read and is not the only one wanted."""
-        try:
-            return self._board.describe(task_id)
-        except UnreadableError as error:
-            if self._task_id is not None:
-                raise
-            self._report_once(f"{error.message}; it is left out")
-            return None
 
     def _may_play(self, task: Task) -> bool:
         """Return whether this machine may play a task; raises UsageError if it may not and wants no other task."""

@@ -91,7 +91,9 @@ def reach(host: str, port: int, has_tls: bool, ca_file: str = "") -> Reach:
             return Reach(peer, is_private, time.perf_counter() - started_s)
         with _encrypted(connection, host, ca_file) as encrypted:
             connect_s = time.perf_counter() - started_s
-            return Reach(peer, is_private, connect_s, encrypted.version() or "", _left_s(encrypted))
+            ends = (encrypted.getpeercert() or {}).get("notAfter")
+            left_s = ssl.cert_time_to_seconds(ends) - time.time() if isinstance(ends, str) else None
+            return Reach(peer, is_private, connect_s, encrypted.version() or "", left_s)
 
 
 def _connected(host: str, port: int) -> socket.socket:
@@ -118,12 +120,6 @@ def _encrypted(connection: socket.socket, host: str, ca_file: str) -> ssl.SSLSoc
     except OSError as error:  # also if the server waits for a command and does not answer the start of TLS
         reason = getattr(error, "reason", "") or type(error).__name__
         raise ReachError(ReachObstacle.PLAIN, f"no TLS: {reason}") from error
-
-
-def _left_s(encrypted: ssl.SSLSocket) -> float | None:
-    certificate = encrypted.getpeercert() or {}
-    ends = certificate.get("notAfter")
-    return ssl.cert_time_to_seconds(ends) - time.time() if isinstance(ends, str) else None
 
 
 @dataclass(frozen=True)
@@ -270,7 +266,7 @@ def probe(address: BoardAddress) -> RedisFacts:
         hello = _pairs(connection.call(b"HELLO"))
         return RedisFacts(
             server=hello.get("server", "redis"),
-            version=_version(hello.get("version", "")),
+            version=tuple(int(part) for part in hello.get("version", "").split(".")[:3] if part.isdecimal()),
             mode=hello.get("mode", "standalone"),
             role=hello.get("role", "master"),
             user=_if_allowed(lambda: str(connection.call(b"ACL", "WHOAMI").decode())),
@@ -317,7 +313,3 @@ def _pairs(answer: Sequence[Any]) -> dict[str, str]:
     """Return the names and texts of an answer that is a list of pairs."""
     texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in answer]
     return dict(zip(texts[::2], texts[1::2], strict=False))
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())

@@ -74,7 +74,11 @@ class RedisBoard:
         self.unreadable = UnreadableValues()
 
     def tasks(self) -> list[TaskSummary]:
-        ids = self._ids()
+        (members,) = self._connection.read_all([("SMEMBERS", _TASKS)])
+        if isinstance(members, WrongTypeError):
+            self.unreadable.add("", _TASKS)
+            return []
+        ids = sorted(_names(members))
         commands: list[tuple[str, ...]] = [("TIME",)]
         for task_id in ids:
             task, trainer, seats, figures = _keys(task_id, "task", "trainer", "seats", "figures")
@@ -265,13 +269,6 @@ class RedisBoard:
 
     def _own_queue(self, task_id: str) -> RedisCarrier:
         return RedisCarrier(self._connection, _key(task_id, "in:0"))
-
-    def _ids(self) -> list[str]:
-        (members,) = self._connection.read_all([("SMEMBERS", _TASKS)])
-        if isinstance(members, WrongTypeError):
-            self.unreadable.add("", _TASKS)
-            return []
-        return sorted(_names(members))
 
 
 def _names(members: Iterable[bytes]) -> list[str]:

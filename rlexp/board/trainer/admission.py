@@ -169,11 +169,12 @@ def _columns(
     config: CommonConfig, trial: PlayedTrial, replay: ReplayNeeds | None, segments: SegmentRules | None
 ) -> dict[str, ColumnRule]:
     obs, n_step = _observation_rule(config, trial.observation_space), 1 if replay is None else replay.n_step
+    discounts = {0.0, *(math.pow(config.gamma, step) for step in range(1, n_step + 1))}
     columns = {
         OBS: obs,
         ACTIONS: _action_rule(trial.action_space, is_bounded=segments is None),
         REWARDS: _reward_rule(config, trial.env_config.env, n_step),
-        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config.gamma, n_step), itemsize=4),
+        DISCOUNTS: ColumnRule("f", (), one_of=np.array(sorted(discounts), np.float32), itemsize=4),
     }
     if segments is not None:
         inputs = ColumnRule("f", (segments.actions.num_inputs,), itemsize=4)
@@ -236,12 +237,6 @@ def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
         low, high = max(low, -most), min(high, most)
     folded = n_step * (1 + ROUNDING)
     return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
-
-
-def _discounts(gamma: float, n_step: int) -> np.ndarray:
-    """Return 0 and γ to the powers 1 to n, in ascending order."""
-    powers = {0.0, *(math.pow(gamma, step) for step in range(1, n_step + 1))}
-    return np.array(sorted(powers), np.float32)
 
 
 class Admission:

@@ -226,7 +226,9 @@ def wait_for_room(
                     raise ResourceError(message, error.hint, error.problems[1:]) from error
                 missing = _missing(trials, cluster, error)
             if not shown:
-                ask(_asked(trials, cluster))
+                from rlexp.cluster.room.packing import whole_parts
+
+                ask([dict(part) for part in whole_parts(_largest(trials, cluster)) if part])
             if missing != shown:
                 shown = missing
                 report(missing)
@@ -241,12 +243,6 @@ def _largest(trials: Sequence[Trial], cluster: Cluster) -> Experiment:
     """Return the trial that needs most, among trials that do not fit."""
     unfit = [trial.experiment for trial in trials if not all_fit([trial], cluster)]
     return max(unfit, key=lambda experiment: (required_cpus(experiment), required_gpus(experiment)))
-
-
-def _asked(trials: Sequence[Trial], cluster: Cluster) -> list[dict[str, float]]:
-    from rlexp.cluster.room.packing import whole_parts
-
-    return [dict(part) for part in whole_parts(_largest(trials, cluster)) if part]
 
 
 def _missing(trials: Sequence[Trial], cluster: Cluster, error: ResourceError) -> str:
