@@ -320,8 +320,8 @@ OLDEST: Final = (6, 2)
 FIRST_WITH_READ_ONLY_KEYS: Final = (7, 0)
 """The first version of Redis that tells keys that may be read from keys that may be written."""
 _CONNECTION: Final = ("auth", "hello", "ping", "select", "time", "multi", "discard", "acl|whoami")
-_READING: Final = ("get", "hget", "hmget", "hvals", "hgetall", "exists", "smembers", "llen", "lrange", "lindex")
-_WRITING: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "expire", "unlink")
+_READS: Final = ("get", "hget", "hmget", "hvals", "hgetall", "exists", "smembers", "llen", "lrange", "lindex")
+_WRITES: Final = ("set", "hset", "hdel", "sadd", "srem", "rpush", "ltrim", "expire", "unlink")
 
 
 @dataclass(frozen=True)
@@ -380,8 +380,8 @@ TRAINER: Final = Role(
     ("%RW~rlexp:*",),
     (
         *_CONNECTION,
-        *_READING,
-        *_WRITING,
+        *_READS,
+        *_WRITES,
         *("evalsha", "script|load", "info", "rename", "lpop", "blpop"),
     ),
 )
@@ -389,7 +389,7 @@ TRAINER: Final = Role(
 CLIENT: Final = Role(
     "client",
     ("%R~rlexp:*",),
-    (*_CONNECTION, *_READING, "evalsha", "script|load", "info"),
+    (*_CONNECTION, *_READS, "evalsha", "script|load", "info"),
     (("%W~rlexp:tasks", ("sadd",)), ("%RW~rlexp:{*}:task", ("evalsha", "hset", "expire"))),
 )
 """Submits and cancels tasks, reads their state and their results."""
