@@ -28,16 +28,23 @@ TASK = Task("t1", "cartpole", 1)
 OpenCarrier = Callable[[], Carrier]
 
 
-@pytest.fixture(params=["memory", "redis", "rabbitmq", "mqtt"])
-def open_end(request: pytest.FixtureRequest) -> Iterator[OpenCarrier]:
+@pytest.fixture(params=["memory", "redis", "rabbitmq", "mqtt", "pubsub"])
+def open_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenCarrier]:
     """Opens an end of the same queue with each call."""
     if request.param in ("memory", "redis"):
         place = MemoryPlace() if request.param == "memory" else RedisPlace(request.getfixturevalue("redis_server"))
         place.board().announce(TASK)
         yield lambda: place.board().queue(TASK.id)
         place.close()
+    elif request.param == "pubsub":
+        pytest.importorskip("google.pubsub_v1", reason="google-cloud-pubsub is not installed")
+        from tests.lab.pubsub_server import running_pubsub
+
+        with running_pubsub(time.time) as server, closing(QueuePlace("pubsub://p/t")) as queue:
+            monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
+            yield queue.end
     else:
-        with closing(QueuePlace(request.getfixturevalue(f"{request.param}_server"))) as queue:
+        with closing(QueuePlace(request.getfixturevalue(f"{request.param}_server").url)) as queue:
             yield queue.end
 
 

@@ -1,8 +1,7 @@
-"""The carrier of Pub/Sub against a server of its gRPC interface; what it shares with all carriers is here as well."""
+"""What only the carrier of Pub/Sub does, against a server of its gRPC interface."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ import grpc
 
 from rlexp.board.messages.basics import BoardError, BoardLostError
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
-from rlexp.board.servers.pubsub import ACK_DEADLINE_S, MAX_BYTES, PubSubCarrier, batches
+from rlexp.board.servers.pubsub import ACK_DEADLINE_S, PubSubCarrier, batches
 from tests.lab.board import Clock, eventually
 from tests.lab.pubsub_server import PubSubServer, running_pubsub
 
@@ -58,19 +57,6 @@ def received(carrier: PubSubCarrier, count: int) -> list[bytes]:
     return messages
 
 
-def test_messages_arrive_with_their_bytes(sender: PubSubCarrier, receiver: PubSubCarrier) -> None:
-    messages = [b"one", bytes(range(256)) * 100, b"x" * MAX_BYTES]
-    sender.send(messages)
-    sender.send([])
-    assert sorted(received(receiver, 3)) == sorted(messages)
-
-
-def test_message_beyond_the_largest_is_refused(sender: PubSubCarrier, server: PubSubServer) -> None:
-    with pytest.raises(ValueError, match="bytes"):
-        sender.send([b"small", b"x" * (MAX_BYTES + 1)])
-    assert server.publish_requests == []
-
-
 def test_requests_are_filled_and_none_exceeds_the_limit_of_the_service() -> None:
     sizes = [[len(message) for message in batch] for batch in batches([b"x" * 4_000_000] * 3 + [b"y"])]
     assert sizes == [[4_000_000, 4_000_000], [4_000_000, 1]]
@@ -81,23 +67,6 @@ def test_requests_are_filled_and_none_exceeds_the_limit_of_the_service() -> None
 def test_messages_of_one_call_take_one_request(sender: PubSubCarrier, server: PubSubServer) -> None:
     sender.send([b"a", b"bb", b"ccc"])
     assert server.publish_requests == [[1, 2, 3]]
-
-
-def test_receive_takes_up_to_its_limit(sender: PubSubCarrier, receiver: PubSubCarrier) -> None:
-    sender.send([b"a", b"b", b"c"])
-    assert len(receiver.receive(2, WAIT_S)) == 2
-    assert len(receiver.receive(2, WAIT_S)) == 1
-    assert receiver.receive(1, 0.01) == []
-
-
-def test_receive_waits_for_what_comes(sender: PubSubCarrier, receiver: PubSubCarrier) -> None:
-    found: list[bytes] = []
-    thread = threading.Thread(target=lambda: found.extend(receiver.receive(1, WAIT_S)))
-    thread.start()
-    sender.send([b"late"])
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
-    assert found == [b"late"]
 
 
 def test_tasks_of_one_topic_do_not_see_each_other(

@@ -40,7 +40,7 @@ from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.runs.checkpoints import checkpoint_directory, pack_checkpoint, write_checkpoint
 from rlexp.sample_batch import Array, SampleBatch
-from tests.lab.brokers import QueueServer, RedisServer
+from tests.lab.brokers import RedisServer
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 SMALL_APEX: dict[str, Any] = {
@@ -227,8 +227,8 @@ class RedisPlace:
 class QueuePlace:
     """A queue that no other test uses, on a server beside the board."""
 
-    def __init__(self, server: QueueServer) -> None:
-        self._address = parse_queue_address(server.url)
+    def __init__(self, url: str) -> None:
+        self._address = parse_queue_address(url)
         self._task_id = f"task-{secrets.token_hex(4)}"
         self._ends: list[Carrier] = []
 
