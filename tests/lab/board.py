@@ -179,15 +179,12 @@ def listed(board: Board) -> TaskSummary:
 class BoardPlace(Protocol):
     def board(self) -> Board:
         """Return another board of this server."""
-        ...
 
     def lose_data(self) -> None:
         """Do what a server does that restarts without its data."""
-        ...
 
     def close(self) -> None:
         """Close every board."""
-        ...
 
 
 class MemoryPlace:

@@ -151,6 +151,8 @@ class MemoryServer:
 class MemoryBoard:
     """A connection to a MemoryServer; see :class:`~rlexp.board.servers.board.Board`."""
 
+    queue_kind = QUEUE_OF_BOARD
+
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
         self.unreadable = UnreadableValues()
@@ -165,10 +167,6 @@ class MemoryBoard:
     def describe(self, task_id: str) -> Task | None:
         with self._entry(task_id) as entry:
             return entry.task if entry else None
-
-    @property
-    def queue_kind(self) -> str:
-        return QUEUE_OF_BOARD
 
     def queue(self, task_id: str) -> Carrier:
         return _TaskQueue(self._server, task_id)
@@ -348,13 +346,10 @@ class MemoryBoard:
 class _TaskQueue:
     """The queue of a task, which may be announced later or again."""
 
-    def __init__(self, server: MemoryServer, task_id: str) -> None:
-        self._server = server
-        self._task_id = task_id
+    max_bytes = MAX_BYTES
 
-    @property
-    def max_bytes(self) -> int:
-        return MAX_BYTES
+    def __init__(self, server: MemoryServer, task_id: str) -> None:
+        self._server, self._task_id = server, task_id
 
     def send(self, messages: Sequence[bytes]) -> None:
         check_sizes(messages, MAX_BYTES)
