@@ -32,7 +32,7 @@ from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.trial import required_cpus
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
-from rlexp.errors import ConfigError, Problem, ResumeError, RlexpError, TrialError, UsageError
+from rlexp.errors import ConfigError, ResumeError, RlexpError, TrialError, UsageError
 from rlexp.files import read_regular
 from rlexp.processes.child import PARENT_VARIABLE, Child, kill_child, own_environment, own_program, start_child
 from rlexp.processes.locks import RUN_FILE
@@ -100,38 +100,33 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
     excess = number_excess(experiment.model_dump(mode="json"))
     if excess is not None:
         yield Obstacle(f"asks for too much: {excess}", "submit it with a lower number")
-    for problem in _shortfalls(experiment, limits):
-        yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
-    excess = _excess(experiment, limits)
-    if excess is not None:
-        yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
+    yield from _beyond(experiment, limits)
     if limits.max_memory is not None:
         yield from _too_much_replay(experiment, trusted, limits.max_memory)
 
 
-def _excess(experiment: Experiment, limits: TrainerLimits) -> str | None:
-    """Return the experiment's needs beyond its reserved resources or the memory; None if there are none."""
-    if limits.in_cluster:
-        return trainer_excess(experiment.config, limits.cpus or required_cpus(experiment), _UNLIMITED)
-    machine = this_machine()
-    return trainer_excess(experiment.config, limits.cpus or machine.cpus, machine.memory_total)
-
-
-def _shortfalls(experiment: Experiment, limits: TrainerLimits) -> Iterator[Problem]:
-    """Yield the experiment's needs beyond what it may use."""
+def _beyond(experiment: Experiment, limits: TrainerLimits) -> Iterator[Obstacle]:
+    """Yield the experiment's needs beyond what it may use, and beyond its reserved resources or the memory."""
+    config = experiment.config
     if limits.in_cluster:
         cpus, memory = limits.cpus or _UNLIMITED, limits.max_memory or _UNLIMITED
-        resources = dict.fromkeys(experiment.config.custom_resources_per_worker, float(_UNLIMITED))
-        return cluster_shortfalls(
-            experiment, Cluster((ClusterNode("", Machine(cpus, _UNLIMITED, memory, memory), resources),))
+        resources = dict.fromkeys(config.custom_resources_per_worker, float(_UNLIMITED))
+        node = ClusterNode("", Machine(cpus, _UNLIMITED, memory, memory), resources)
+        problems = cluster_shortfalls(experiment, Cluster((node,)))
+        excess = trainer_excess(config, limits.cpus or required_cpus(experiment), _UNLIMITED)
+    else:
+        machine = this_machine()
+        allowed = replace(
+            machine,
+            cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
+            memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
         )
-    machine = this_machine()
-    allowed = replace(
-        machine,
-        cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
-        memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
-    )
-    return shortfalls(experiment, allowed)
+        problems = shortfalls(experiment, allowed)
+        excess = trainer_excess(config, limits.cpus or machine.cpus, machine.memory_total)
+    for problem in problems:
+        yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
+    if excess is not None:
+        yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
 
 
 def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: int) -> Iterator[Obstacle]:
