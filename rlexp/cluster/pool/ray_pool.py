@@ -173,30 +173,22 @@ def unwrapped(args: tuple[object, ...]) -> list[object]:
 
 def actor_options(resources: Resources) -> dict[str, Any]:
     """Return Ray's options for an actor with these resources."""
-    return {
+    options: dict[str, Any] = {
         "num_cpus": resources.cpus,
         "num_gpus": resources.gpus,
         "resources": dict(resources.custom),
         "max_restarts": 0,
-        **_strategy(resources),
     }
-
-
-def _strategy(resources: Resources) -> dict[str, Any]:
-    """Return Ray's options for an actor's place: in or outside of the group of this process's trial."""
     if resources.outside_group:  # otherwise Ray places what a trial makes within the trial's group
-        return {"scheduling_strategy": "DEFAULT"}
-    if resources.bundle is None:
-        return {}
-    from ray.util import get_current_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        options["scheduling_strategy"] = "DEFAULT"
+    elif resources.bundle is not None:
+        from ray.util import get_current_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    group = get_current_placement_group()
-    if group is None:
-        return {}
-    return {
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=resources.bundle)
-    }
+        if (group := get_current_placement_group()) is not None:
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=resources.bundle)
+            options["scheduling_strategy"] = strategy
+    return options
 
 
 @contextmanager
