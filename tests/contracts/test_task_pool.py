@@ -27,7 +27,7 @@ from rlexp.cluster.pool.pool import (
     Resources,
     TaskPool,
 )
-from rlexp.cluster.pool.ray_pool import MANY_CALLS, Process, RayTaskPool, kill, kill_here
+from rlexp.cluster.pool.ray_pool import MANY_CALLS, Process, RayTaskPool, kill_here
 from rlexp.errors import TrialError
 from tests.lab.process_pool import ProcessTaskPool
 
@@ -333,8 +333,9 @@ def test_process_that_ends_during_inspection_is_ignored(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(psutil, "Process", EndingProcess)
     monkeypatch.setattr(ray_pools, "_started", lambda pid: "7")
-    kill(Process("node", 1, "7"))
-    kill(Process("node", 1, "7"))
+    monkeypatch.setattr(ray_pools, "own_node", lambda: OwnNode("here", None))
+    kill_here(Process("here", 1, "7"))
+    kill_here(Process("here", 1, "7"))
 
 
 @pytest.fixture

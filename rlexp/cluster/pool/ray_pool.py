@@ -231,16 +231,12 @@ def whereabouts(actor: object) -> Process:
 
 
 def kill_here(process: Process) -> None:
-    """Kill one of Ray's processes if it is on this node.
+    """Kill one of Ray's processes if it is on this node, unless its pid belongs to an unrelated one now.
 
     Ray asks a process to end, which a hanging or stopped one ignores; on another node only Ray can end it.
     """
-    if process.node_id == own_node().id:
-        kill(process)
-
-
-def kill(process: Process) -> None:
-    """Kill one of Ray's processes on this node, unless its pid belongs to an unrelated one now."""
+    if process.node_id != own_node().id:
+        return
     try:
         found = psutil.Process(process.pid)
         title = "".join(found.cmdline()[:1])  # read once, as an ending process loses it meanwhile
