@@ -28,6 +28,8 @@ _ROOM_OF_ONE_VALUE: Final = 1e-6
 """The room around a single large value, as a share of it."""
 _WIDTH, _LEFT, _RIGHT, _TOP, _BELOW = 900, 56, 72, 10, 42
 _X_TICKS, _Y_TICKS = 9, 6
+ROOM: Final = 0.04
+"""The room above and below the values of a report's charts, as a share of their range."""
 
 
 class CurveAxis(StrEnum):

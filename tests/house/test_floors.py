@@ -88,7 +88,7 @@ FLOORS_WITHIN = {
         "torch": 0,
     },
     "replay": {"shared": 2, OTHERS: 1, "storage": 0},
-    "compare": {"report": 4, "sweep_charts": 3, "charts": 2, OTHERS: 1, "event_files": 0},
+    "compare": {"report": 3, "sweep_charts": 2, OTHERS: 1, "event_files": 0},
     "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }
 """The same within a room, by the first name below it."""
