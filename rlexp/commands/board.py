@@ -1,13 +1,14 @@
 """``rlexp board``: commands for those who have a board of their own, or a Redis or Valkey for one.
 
 ``serve`` starts a board with what is installed on this machine, ``check`` says whether one is fit for training and what
-to do if it is not. ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` (in
-``board_keys``) makes a master key and join tokens.
+to do if it is not. ``acl`` prints the access rules of roles for a server that somebody else runs, ``keys`` makes a
+master key and join tokens.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -19,8 +20,9 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from rlexp.board.messages.address import BoardAddress
+from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress, parse_address
 from rlexp.board.messages.basics import BoardError
+from rlexp.board.messages.credentials import MASTER_VARIABLE, MasterKey, check_actor, read_master
 from rlexp.board.servers import open_board
 from rlexp.board.servers.probes import ReachError, reach
 from rlexp.board.servers.redis_scripts import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES, TRAINER
@@ -35,13 +37,12 @@ from rlexp.board.servers.serving import (
     find_program,
     write_role_files,
 )
-from rlexp.commands import board_keys
-from rlexp.commands.board_keys import required_board
 from rlexp.commands.command import HELP_OPTIONS, command_class, flag, option, whole
 from rlexp.commands.join import Url, join
-from rlexp.commands.options import AsJson, Debug, Insecure
+from rlexp.commands.options import AsJson, Debug, Insecure, required_board
 from rlexp.commands.submit import cancel, submit, tasks
 from rlexp.errors import RlexpError, UsageError
+from rlexp.files import refuse_other_than_file, to_json
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.board import (
     BoardCheck,
@@ -208,6 +209,73 @@ def _wait(server: ServerProcess, request: DrainRequest) -> None:
             time.sleep(_POLL_S)
 
 
+MASTER_FILE: Final = "master.key"
+_MOST_ACTORS: Final = 10_000
+
+
+def keys(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="The board that the lines to type name; no connection is made.")
+    ] = None,
+    out: Annotated[Path, option("--out", "DIR", "Where the files are written; its master key is used again.")] = Path(
+        "board-keys"
+    ),
+    actors: Annotated[list[str] | None, option("--actor", "NAME", "Make a token for this actor; repeatable.")] = None,
+    number: Annotated[int, whole("--actors", "N", "Make tokens for actor-1 to actor-N.", 0, _MOST_ACTORS)] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a master key for the trainer, and join tokens for its actors.
+
+    With them, nobody can send fragments or weights by the board's password alone. The master key stays with who trains;
+    each actor gets its own token, one line. Made again, a token is the same: board.refused_actors ends one.
+    """
+    names = [*(actors or ()), *(f"actor-{index + 1}" for index in range(number))]
+    address = str(parse_address(url).without_passwords()) if url else f"${BOARD_VARIABLE}"
+    if not names and not (out / MASTER_FILE).exists():
+        raise UsageError("no actor is given", "add --actor NAME for each, or --actors N")
+    for name in names:
+        check_actor(name)
+    master = _master_of(out)
+    files = {name: _write_secret(out / f"{name}.token", master.token(name).to_text()) for name in dict.fromkeys(names)}
+    if as_json:
+        print(to_json({"master": str(out / MASTER_FILE), "tokens": {name: str(file) for name, file in files.items()}}))
+        return
+    print(f"master key  {out / MASTER_FILE}")
+    for file in files.values():
+        print(f"token       {file}")
+    print(f"\ntrain  rlexp run FILE --board {address} --keys @{out / MASTER_FILE}")
+    print(f"play   rlexp join {address} --token @FILE, each with a token of its own")
+
+
+def _master_of(folder: Path) -> MasterKey:
+    """Return the master key in ``folder``; make one if there is none."""
+    path = folder / MASTER_FILE
+    if path.exists():
+        master = read_master({MASTER_VARIABLE: f"@{path}"})
+        if master is None:
+            raise UsageError(
+                f"{path} is empty", "delete it for a new master key; then all tokens have to be made again"
+            )
+        return master
+    master = MasterKey.new()
+    _write_secret(path, master.to_text())
+    return master
+
+
+def _write_secret(path: Path, text: str) -> Path:
+    """Write a line to a file that only its owner can read, from its creation on."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_other_than_file(path)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "choose another folder with --out") from error
+    return path
+
+
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("list", "ls", "status", "ps"), "tasks"),
     **dict.fromkeys(("start", "run", "up"), "serve"),
@@ -247,7 +315,7 @@ def board() -> None:
     """Set up a board, and train and play over it."""
 
 
-for command in (serve, check, acl, board_keys.keys, join, submit, tasks, cancel):
+for command in (serve, check, acl, keys, join, submit, tasks, cancel):
     paragraph = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]
     short = " ".join(paragraph.split())
     board_app.command(cls=command_class(command), short_help=short, context_settings=HELP_OPTIONS)(command)

@@ -23,9 +23,18 @@ import typer
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
 from rlexp.board.messages.basics import Backoff
 from rlexp.board.messages.credentials import JoinToken
-from rlexp.commands.board_keys import required_board, take_master, take_token
 from rlexp.commands.command import DEFAULT_OUT, MOST, Panel, flag, option, whole
-from rlexp.commands.options import AsJsonLines, Debug, Insecure, MasterOption, QueueUrl, TokenOption
+from rlexp.commands.options import (
+    AsJsonLines,
+    Debug,
+    Insecure,
+    MasterOption,
+    QueueUrl,
+    TokenOption,
+    required_board,
+    take_master,
+    take_token,
+)
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest

@@ -1,25 +1,40 @@
-"""The options that several commands share, and the code that they trust.
+"""The options that several commands share: the board and keys that they name, and the code that they trust.
 
-They load nothing of what experiments are made of. Code that a run names is trusted by options, by an answer at a
-terminal, or by having trained with it.
+They load nothing of what experiments are made of. A board, passwords and keys are checked before anything begins. Code
+that a run names is trusted by options, by an answer at a terminal, or by having trained with it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE, QUEUE_PASSWORD_VARIABLE, QUEUE_VARIABLE
-from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE
+from rlexp.board.messages.address import (
+    BOARD_VARIABLE,
+    NONE,
+    PASSWORD_VARIABLE,
+    QUEUE_PASSWORD_VARIABLE,
+    QUEUE_VARIABLE,
+    BoardAddress,
+    QueueAddress,
+    read_address,
+    read_queue_address,
+    require_private,
+)
+from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, JoinToken, read_master, read_token
 from rlexp.commands.command import OVERRIDE_OPTION, ErrorOptions, Panel, as_given, duration, flag, option, whole
 from rlexp.commands.completion import complete_agent, complete_env, complete_file, complete_override
+from rlexp.errors import UsageError
 from rlexp.schedules import LARGEST_SEED
 from rlexp.terminal.lines import print_notice_list
+from rlexp.text import has_secrets
 
 if TYPE_CHECKING:  # commands that only read results load none of these
     from rlexp.config.plan import Plan
@@ -262,3 +277,112 @@ def remember_ones_own(plan: Plan) -> None:
     notice = remember_plan(plan)
     if notice is not None:
         print_notice_list([notice], "")
+
+
+def take_master(option: str | None, has_board: bool) -> None:
+    """Check the master key of the option, else of the environment; put it where the trial's process finds it.
+
+    Raises UsageError.
+    """
+    if option is not None and not has_board:
+        raise UsageError("--keys is for boards, and none was given", "add --board redis://HOST")
+    if not has_board:
+        return
+    _take(option, "--keys", MASTER_VARIABLE)
+    master = read_master()
+    if master is not None:
+        master.keys("")  # raises if it cannot sign
+        os.environ[MASTER_VARIABLE] = master.to_text()
+
+
+def take_token(option: str | None) -> JoinToken | None:
+    """Return the token of the option, else of the environment; further processes find it there too.
+
+    Raises UsageError.
+    """
+    _take(option, "--token", TOKEN_VARIABLE)
+    token = read_token()
+    if token is not None:
+        token.keys("")  # raises if it cannot verify
+        os.environ[TOKEN_VARIABLE] = token.to_text()
+    return token
+
+
+def _take(option: str | None, name: str, variable: str) -> None:
+    if option is None:
+        return
+    if not option.startswith("@"):
+        raise UsageError(
+            f"{name} takes @FILE: what is typed here, everybody on this machine can read",
+            f"write it into a file that is yours alone, or set {variable}",
+        )
+    os.environ[variable] = option
+
+
+_ADD_BOARD: Final = "add --board redis://HOST"
+
+
+def chosen_board(
+    option: str | None, insecure: bool, queue: str | None = None, in_cluster: bool = False
+) -> BoardAddress | None:
+    """Return the board of the option, else of RLEXP_BOARD, with its queue; None without a board.
+
+    Passwords are in the environment from now on, for the processes that are started. Raises UsageError.
+    """
+    if in_cluster:
+        refuse_typed_passwords(option, queue)
+    text = (os.environ.get(BOARD_VARIABLE, "") if option is None else option).strip()
+    if text in ("", NONE):
+        if insecure:
+            raise UsageError("--insecure is for boards, and none was given", _ADD_BOARD)
+        if queue is not None and queue.strip() not in ("", NONE):
+            raise UsageError("--queue is for fragments of a board's tasks, and no board was given", _ADD_BOARD)
+        return None
+    address = read_address(text)
+    if not insecure:
+        require_private(address)
+    if address.password:
+        os.environ[PASSWORD_VARIABLE] = address.password
+    return replace(address, queue=_chosen_queue(queue, insecure))
+
+
+def _chosen_queue(option: str | None, insecure: bool) -> QueueAddress | None:
+    text = (os.environ.get(QUEUE_VARIABLE, "") if option is None else option).strip()
+    if text in ("", NONE):
+        return None
+    from rlexp.board.servers import queue_opener
+
+    address = read_queue_address(text)
+    queue_opener(address)  # raises if its client library is not installed
+    if not insecure:
+        require_private(address)
+    if address.password:
+        os.environ[QUEUE_PASSWORD_VARIABLE] = address.password
+    return address
+
+
+def refuse_typed_passwords(*addresses: str | None) -> None:
+    """Raise UsageError if a typed address has a password, which the head of a cluster would keep."""
+    if any(has_secrets(address) for address in addresses):
+        raise UsageError(
+            "the cluster's head keeps the command line, on which there is a password",
+            f"set {PASSWORD_VARIABLE} (of a queue: {QUEUE_PASSWORD_VARIABLE}), or write the address to a file: @FILE",
+        )
+
+
+def required_board(
+    text: str | None, insecure: bool, example: str = "rlexp join redis://HOST:6379", queue: str | None = None
+) -> BoardAddress:
+    """Return the board that must be given, as in ``example``; see :func:`chosen_board`."""
+    board = chosen_board(text, insecure, queue)
+    if board is None:
+        raise UsageError("no board is given", f"{example}, or set {BOARD_VARIABLE}")
+    return board
+
+
+def refuse_board(option: str | None, reason: str) -> None:
+    """Raise UsageError if a board was asked for; a board that only the environment names is ignored."""
+    if option is not None and option.strip() not in ("", NONE):
+        raise UsageError(
+            f"--board is for rlexp run: {reason}", "leave out --board, or train one variant with rlexp run"
+        )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.cluster.session import OWN, Joining, choose
-from rlexp.commands.board_keys import chosen_board, refuse_board, take_master
+from rlexp.commands.options import chosen_board, refuse_board, take_master
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_names
 from rlexp.config.examples import examples
 from rlexp.config.keys.agents import find_agent

@@ -13,7 +13,6 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.credentials import client_token
-from rlexp.commands.board_keys import required_board, take_token
 from rlexp.commands.command import DEFAULT_OUT, Panel, flag, option, whole
 from rlexp.commands.completion import complete_file
 from rlexp.commands.options import (
@@ -33,6 +32,8 @@ from rlexp.commands.options import (
     TokenOption,
     Track,
     remember_ones_own,
+    required_board,
+    take_token,
 )
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.signals import DrainRequest

@@ -10,7 +10,7 @@ import pytest
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE, QUEUE_VARIABLE
 from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, MasterKey
-from rlexp.commands.board_keys import chosen_board, refuse_board, refuse_typed_passwords, take_master, take_token
+from rlexp.commands.options import chosen_board, refuse_board, refuse_typed_passwords, take_master, take_token
 from rlexp.errors import UsageError
 
 LOCAL = "redis://127.0.0.1:7000"
