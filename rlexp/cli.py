@@ -33,10 +33,10 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
     "Write experiment files": {
         "examples": "starting",
         "init": "starting",
-        "check": "checking",
+        "check": "training",
         "explain": "results",
         "schema": "results",
-        "convert": "checking",
+        "convert": "training",
     },
     "Look at results": {
         "ls": "results",
@@ -50,7 +50,7 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "export": "results",
     },
     "Train on other machines": {
-        "doctor": "checking",
+        "doctor": "training",
         "board": "board",
         "join": "join",
         "submit": "submit",
