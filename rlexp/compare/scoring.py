@@ -232,14 +232,8 @@ def unscored_groups(
     sweep = scoring.sweep
     if sweep is not None:
         return sorted(found, key=lambda each: sweep.rank(Group(each.name, each.trials)))
-    return sorted(
-        found,
-        key=lambda each: (
-            each.status is Status.ERROR,
-            -(each.at if each.at is not None else -math.inf),
-            -(each.value or 0.0),
-        ),
-    )
+    furthest = {each.name: -math.inf if each.at is None else each.at for each in found}
+    return sorted(found, key=lambda each: (each.status is Status.ERROR, -furthest[each.name], -(each.value or 0.0)))
 
 
 def _unscored(
@@ -250,15 +244,16 @@ def _unscored(
     errors = [trial.record.error for trial in group.trials if trial.record and failed(trial)]
     error = next((each.summary for each in errors if each is not None), None)
     end = scoring.sweep.end(group) if scoring.sweep is not None and scoring.window is None else None
+    own = [curves[trial] for trial in group.trials]
+    place: tuple[float | None, float | None, str, float | None, float | None]
     if end is not None:
         place = end.at, end.of, _UNITS[end.unit], end.value, end.rank_1_value
-        return UnscoredGroup(group.name, group.trials, size, status, error, *place)
-    own = [curves[trial] for trial in group.trials]
-    at = min((float(curve.along(axis)[-1]) if len(curve.values) else math.nan for curve in own), default=math.nan)
-    if any(not len(curve.values) for curve in own):
-        return UnscoredGroup(group.name, group.trials, size, status, error, None, None, axis.label, None, None)
-    values = _mean_at(own, axis, at), _mean_at(first, axis, at)
-    return UnscoredGroup(group.name, group.trials, size, status, error, at, None, axis.label, *values)
+    elif all(len(curve.values) for curve in own):
+        at = min(float(curve.along(axis)[-1]) for curve in own)
+        place = at, None, axis.label, _mean_at(own, axis, at), _mean_at(first, axis, at)
+    else:
+        place = None, None, axis.label, None, None
+    return UnscoredGroup(group.name, group.trials, size, status, error, *place)
 
 
 def _mean_at(curves: Sequence[Curve], axis: CurveAxis, at: float) -> float | None:

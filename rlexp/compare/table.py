@@ -129,7 +129,7 @@ class Results:
         more = f"<p>and {_plural(left_out, 'trial')} more</p>" if left_out > 0 else ""
         table = html_table(_HTML_COLUMNS, [_cells(trial) for trial in self.trials[:_MOST_SHOWN]])
         curves = [reward_curve(trial.name, trial.rows) for trial in self.trials]
-        return f"<p>{head}</p>{table}{more}{html_curves(curves, 'env steps', DEFAULT_METRIC)}"
+        return f"<p>{head}</p>{table}{more}{html_curves(curves)}"
 
 
 def reward_curve(name: str, rows: Sequence[Row]) -> NotebookCurve:
@@ -142,7 +142,7 @@ def reward_curve(name: str, rows: Sequence[Row]) -> NotebookCurve:
 def html_with_curve(facts: Mapping[str, str], trial: Path) -> str:
     """Return facts about something of a trial, such as a policy, and the curve of the trial if it has rows."""
     table = html_table(("", ""), [(name, " ".join(text.split())) for name, text in facts.items()])
-    return table + html_curves([reward_curve(trial.name, _rows(trial))], "env steps", DEFAULT_METRIC)
+    return table + html_curves([reward_curve(trial.name, _rows(trial))])
 
 
 def read_results(paths: Sequence[Path]) -> Results:
@@ -236,8 +236,8 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def html_curves(curves: Sequence[NotebookCurve], x_label: str, y_label: str) -> str:
-    """Return the curves as SVG with a legend below; empty if none has two points."""
+def html_curves(curves: Sequence[NotebookCurve]) -> str:
+    """Return curves of ``reward_curve`` as SVG with a legend below; empty if none has two points."""
     drawn = [curve for curve in map(_finite, curves[:MOST_CURVES]) if len(curve.x) > 1]
     if not drawn:
         return ""
@@ -257,11 +257,11 @@ def html_curves(curves: Sequence[NotebookCurve], x_label: str, y_label: str) -> 
         for curve, colour in coloured
     )
     axes = "".join(_axes(frame))
-    names = f"{escape(y_label)} over {escape(x_label)}"
-    label = f'<text x="{_WIDTH - 6}" y="{_HEIGHT - 2}" text-anchor="end" fill="currentColor">{escape(x_label)}</text>'
+    label = f'<text x="{_WIDTH - 6}" y="{_HEIGHT - 2}" text-anchor="end" fill="currentColor">env steps</text>'
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'role="img" aria-label="{names}" style="font:11px sans-serif;max-width:100%">{axes}{lines}{label}</svg>'
+        f'role="img" aria-label="{DEFAULT_METRIC} over env steps" style="font:11px sans-serif;max-width:100%">'
+        f"{axes}{lines}{label}</svg>"
     )
     left_out = len(curves) - MOST_CURVES
     more = f"<span>and {left_out} more</span>" if left_out > 0 else ""
@@ -269,7 +269,7 @@ def html_curves(curves: Sequence[NotebookCurve], x_label: str, y_label: str) -> 
         f'<span style="{_NAME}"><span style="color:{colour}">&#9632;</span> {escape(curve.name)}</span>'
         for curve, colour in coloured
     )
-    return f"<div>{svg}</div><div>{escape(y_label)}: {legend}{more}</div>"
+    return f"<div>{svg}</div><div>{DEFAULT_METRIC}: {legend}{more}</div>"
 
 
 def _finite(curve: NotebookCurve) -> NotebookCurve:

@@ -322,13 +322,7 @@ class SentFiles:
         except (RlexpError, OSError) as error:  # the error itself is more important
             print(f"the error of {self._trial} cannot be kept: {error}", file=sys.stderr)
 
-    def stop_requested(self) -> bool:
-        return self._look().stop
-
-    def move_requested(self) -> bool:
-        return self._look().move
-
-    def _look(self) -> Requests:
+    def requests(self) -> Requests:
         if self._requests.stop:
             return self._requests
         self._send_phase()

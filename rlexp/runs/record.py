@@ -15,7 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
@@ -121,16 +121,10 @@ class TrialRecord:
     def add_checkpoint(self, checkpoint: Path, row: Mapping[str, Any]) -> None:
         """Record the checkpoint that was written with ``row`` as the best, unless an earlier one was better."""
         values = flatten(row)
-        found = replace(
-            self,
-            best_checkpoint=f"{self.directory}/{checkpoint.name}",
-            best_checkpoint_reward=known_number(values.get("episode_reward_mean")),
-            best_checkpoint_evaluation=known_number(values.get(EVALUATED_REWARD)),
-        )
-        if self.best_checkpoint is None or found.rank_of_checkpoint >= self.rank_of_checkpoint:
-            self.best_checkpoint = found.best_checkpoint
-            self.best_checkpoint_reward = found.best_checkpoint_reward
-            self.best_checkpoint_evaluation = found.best_checkpoint_evaluation
+        evaluation, reward = (known_number(values.get(name)) for name in (EVALUATED_REWARD, "episode_reward_mean"))
+        if self.best_checkpoint is None or rank_of_checkpoint(evaluation, reward) >= self.rank_of_checkpoint:
+            self.best_checkpoint = f"{self.directory}/{checkpoint.name}"
+            self.best_checkpoint_evaluation, self.best_checkpoint_reward = evaluation, reward
 
     @property
     def rank_of_checkpoint(self) -> float:
@@ -164,22 +158,21 @@ class RunRecord:
 
     def trial(self, name: str) -> TrialRecord:
         """Return the record of the trial with this name; raises KeyError if the run has none."""
-        if len(self._by_name) != len(self.trials):
-            self._by_name = {trial.name: trial for trial in self.trials}
-        return self._by_name[name]
+        return self._trials_by_name()[name]
 
     def knows(self, name: str) -> bool:
         """Return whether the run has a trial with this name."""
-        try:
-            self.trial(name)
-        except KeyError:
-            return False
-        return True
+        return name in self._trials_by_name()
 
     def add(self, trial: TrialRecord) -> None:
         """Add a new trial."""
         self.trials.append(trial)
         self._by_name[trial.name] = trial
+
+    def _trials_by_name(self) -> dict[str, TrialRecord]:
+        if len(self._by_name) != len(self.trials):
+            self._by_name = {trial.name: trial for trial in self.trials}
+        return self._by_name
 
     def write(self, run_directory: Path) -> None:
         """Replace ``run.json`` as a whole: a reader sees the old or the new one."""

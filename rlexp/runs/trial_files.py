@@ -35,7 +35,7 @@ STOP_POLL_S: Final = 0.2
 
 
 class Requests(NamedTuple):
-    """The requests to a trial."""
+    """The requests to a trial: to stop with its run, and to leave its node."""
 
     stop: bool = False
     move: bool = False
@@ -60,11 +60,8 @@ class TrialFiles(Protocol):
     def write_error(self, text: str) -> None:
         """Store the trial's error, unless its directory was deleted or moved."""
 
-    def stop_requested(self) -> bool:
-        """Return whether the run was asked to stop, at most STOP_POLL_S ago; never waits."""
-
-    def move_requested(self) -> bool:
-        """Return whether the trial was asked to leave its node, from the same check; never waits."""
+    def requests(self) -> Requests:
+        """Return what the trial was asked to do, at most STOP_POLL_S ago; never waits."""
 
     def newest(self) -> tuple[Path | None, list[str]]:
         """Return the trial's newest valid checkpoint, on this machine, and a sentence about each damaged one."""
@@ -243,13 +240,7 @@ class SharedFiles:
         if self._open_folder.is_in_place:
             (self.folder / ERROR_FILE).write_text(text, encoding="utf-8")
 
-    def stop_requested(self) -> bool:
-        return self._look().stop
-
-    def move_requested(self) -> bool:
-        return self._look().move
-
-    def _look(self) -> Requests:
+    def requests(self) -> Requests:
         if not self._requests.stop and self._stop_poll.is_due():
             self._requests = requests_of(self.folder)
         return self._requests

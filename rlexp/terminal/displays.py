@@ -44,44 +44,20 @@ class QuietDisplay:
         """The run's directory; None before it has begun."""
         return None if self._run_directory == Path() else self._run_directory
 
+    def _show_nothing(self, *arguments: Any, **named: Any) -> None:
+        """Do what this display does at all events but the last one."""
+
+    on_phase = on_trial_start = on_result = on_note = on_trial_end = tick = _show_nothing
+    on_submitted = on_task = on_evaluation = on_leave = _show_nothing
+
     def follow(self, standings: Standings) -> None:
         self._standings = standings
-
-    def on_phase(self, trial: Trial | None, text: str) -> None:
-        """Show nothing."""
 
     def start(self, run_directory: Path, trials: Sequence[Trial]) -> None:
         self._run_directory = run_directory
 
-    def on_trial_start(self, trial: Trial) -> None:
-        """Show nothing."""
-
-    def on_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Show nothing."""
-
-    def on_note(self, trial: Trial | None, text: str) -> None:
-        """Show nothing."""
-
-    def on_trial_end(self, trial: Trial, status: Status, message: str | None) -> None:
-        """Show nothing."""
-
     def on_stop_request(self) -> None:
         self._stop_requested = True
-
-    def tick(self) -> None:
-        """Show nothing."""
-
-    def on_submitted(self, task_id: str) -> None:
-        """Show nothing."""
-
-    def on_task(self, task: TaskSummary) -> None:
-        """Show nothing."""
-
-    def on_evaluation(self, version: int, figures: Mapping[str, Any]) -> None:
-        """Show nothing."""
-
-    def on_leave(self, task_id: str, board: str) -> None:
-        """Show nothing."""
 
     def finish(self, run: RunRecord) -> None:
         lines = summary_lines(run, self._run_directory, self._standings, columns_of(self._stdout))

@@ -148,11 +148,11 @@ class ExperimentTrainable(tune.Trainable):
             self._progress_poll.is_due()  # the first time is a period later
             bounds = iteration_bounds(self._experiment.stop, self._assignment.milestones, self._last_row)
             row = self._agent.train(self._should_stop, self._report_evaluation, bounds)
-            stopped, over_time = self._files.stop_requested(), self._is_over_time()
+            stopped, over_time = self._files.requests().stop, self._is_over_time()
             ended = self._end_reason(over_time)
             reason = ended or self._evaluation.end_reason(self._experiment.stop, row)
             done = stopped or reason is not None
-            moves = self._files.move_requested()
+            moves = self._files.requests().move
             row |= {"done": done, **self._origin.facts(row)}
             self._events += row_notes(self._experiment, row, self._last_row)
             milestone = writes_checkpoint(self._assignment.milestones, self._last_row, row)
@@ -232,7 +232,7 @@ class ExperimentTrainable(tune.Trainable):
         elif self._progress_poll.is_due() and (progress := self._agent.sampling_progress()):
             self._files.write_phase(progress)
         is_over = self._end_reason(self._is_over_time()) is not None
-        return self._files.stop_requested() or self._files.move_requested() or is_over
+        return any(self._files.requests()) or is_over
 
     def _report_evaluation(self, num_ended: int, num_env_steps: int) -> None:
         self._files.write_phase(f"evaluating: {num_ended} episodes ended, {num_env_steps:,} env steps")

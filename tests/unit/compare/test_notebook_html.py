@@ -25,24 +25,24 @@ def elements(html: str, tag: str) -> list[ElementTree.Element]:
 
 
 def test_texts_of_tables_and_legends_are_no_html() -> None:
-    html = html_table([EVIL], [[EVIL]]) + html_curves([curve(EVIL, [1.0, 2.0])], EVIL, EVIL)
+    html = html_table([EVIL], [[EVIL]]) + html_curves([curve(EVIL, [1.0, 2.0])])
     assert not elements(html, "script")
     assert elements(html, "td")[0].text == EVIL
 
 
 def test_gaps_are_left_out_and_long_curves_have_few_points() -> None:
-    html = html_curves([curve("a", [np.nan, 1.0, np.inf, *range(5000)])], "env steps", "reward")
+    html = html_curves([curve("a", [np.nan, 1.0, np.inf, *range(5000)])])
     (line,) = elements(html, "polyline")
     assert len(line.attrib["points"].split()) <= 300
     assert not {"nan", "inf"} & set(line.attrib["points"].replace(",", " ").split())
 
 
 def test_no_picture_without_two_points() -> None:
-    assert html_curves([curve("a", [1.0]), curve("b", [np.nan, np.nan])], "env steps", "reward") == ""
+    assert html_curves([curve("a", [1.0]), curve("b", [np.nan, np.nan])]) == ""
 
 
 def test_more_curves_than_colours_are_counted() -> None:
-    html = html_curves([curve(f"{number}", [0.0, 1.0]) for number in range(MOST_CURVES + 3)], "x", "y")
+    html = html_curves([curve(f"{number}", [0.0, 1.0]) for number in range(MOST_CURVES + 3)])
     assert len(elements(html, "polyline")) == MOST_CURVES
     assert "and 3 more" in html
 

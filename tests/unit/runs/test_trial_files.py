@@ -146,10 +146,10 @@ def test_phases_errors_stops_and_videos_arrive(files: TrialFiles, directory: Pat
     assert (directory / ERROR_FILE).read_text() == "boom\n\ntrace"
     files.put_video("iteration_000001.mp4", write_false_video)
     assert (directory / "videos" / "iteration_000001.mp4").read_bytes() == b"x" * 2500
-    assert not files.stop_requested()
+    assert not files.requests().stop
     (directory.parent / STOP_FILE).touch()
-    files.stop_requested()  # the first look may only ask
-    assert files.stop_requested()
+    files.requests()  # the first look may only ask
+    assert files.requests().stop
 
 
 def test_deleted_directory_is_an_error_and_stays_deleted(files: TrialFiles, directory: Path) -> None:
@@ -163,20 +163,20 @@ def test_deleted_directory_is_an_error_and_stays_deleted(files: TrialFiles, dire
 
 def test_trial_is_asked_to_leave_its_node(files: TrialFiles, directory: Path) -> None:
     (directory / MOVE_FILE).touch()
-    files.move_requested()  # the first look may only ask
-    assert files.move_requested()
-    assert not files.stop_requested()
+    files.requests()  # the first look may only ask
+    assert files.requests().move
+    assert not files.requests().stop
 
 
 def test_look_for_a_stop_never_waits(link: InlineLink, directory: Path) -> None:
     files = SentFiles(link, directory)
     (directory.parent / STOP_FILE).touch()
     link.is_held = True
-    looks = [files.stop_requested() for _ in range(5)]
+    looks = [files.requests().stop for _ in range(5)]
     assert looks == [False] * 5
     assert link.calls.count("requests") == 1
     link.is_held = False
-    assert files.stop_requested()
+    assert files.requests().stop
     files.close()
 
 
@@ -188,7 +188,7 @@ def test_phases_wait_for_the_one_before_and_the_newest_is_shown(link: InlineLink
     files.write_phase("third")
     assert read_phase(directory) == "first"
     link.is_held = False
-    files.stop_requested()
+    files.requests()
     assert read_phase(directory) == "third"
     assert link.calls.count("show_phase") == 2
     files.close()
