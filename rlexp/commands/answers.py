@@ -246,7 +246,8 @@ def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, mak
         plan = load()
         _check_together(plan, joining)
         envs = _made_envs(plan) if make_envs else None
-        error = _error_of_envs(envs or ())
+        problems = [problem for report in envs or () for problem in report.errors]
+        error = ConfigError(problems) if problems else None
     except RlexpError as caught:
         error = caught
     if as_json:
@@ -308,8 +309,3 @@ def _made_envs(plan: Plan) -> list[EnvReport]:
     return try_envs(
         plan.everything, plan.modules, this_machine(), plan.env_places, plan.copies_trials, plays_episodes=True
     )
-
-
-def _error_of_envs(envs: Sequence[EnvReport]) -> ConfigError | None:
-    problems = [problem for report in envs for problem in report.errors]
-    return ConfigError(problems) if problems else None

@@ -37,7 +37,7 @@ from rlexp.board.servers.serving import (
     find_program,
     write_role_files,
 )
-from rlexp.commands.command import HELP_OPTIONS, command_class, flag, option, whole
+from rlexp.commands.command import HELP_OPTIONS, argument, command_class, option, whole
 from rlexp.commands.join import Url, join
 from rlexp.commands.options import AsJson, Debug, Insecure, required_board
 from rlexp.commands.submit import cancel, submit, tasks
@@ -58,9 +58,9 @@ from rlexp.terminal.board import (
 )
 from rlexp.terminal.lines import outlive_readers
 
-Roles = Annotated[list[str] | None, option("--role", "ROLE", "This role only; repeatable.")]
-AsCommands = Annotated[bool, flag("--commands", "As commands for redis-cli (ACL SETUSER).")]
-Old = Annotated[bool, flag("--old", "For Redis 6.2, where keys that a role reads can also be written by it.")]
+Roles = Annotated[list[str] | None, option("--role ROLE", "This role only; repeatable.")]
+AsCommands = Annotated[bool, option("--commands", "As commands for redis-cli (ACL SETUSER).")]
+Old = Annotated[bool, option("--old", "For Redis 6.2, where keys that a role reads can also be written by it.")]
 
 
 def acl(role: Roles = None, as_commands: AsCommands = False, old: Old = False, debug: Debug = False) -> None:
@@ -106,24 +106,24 @@ _MEMORY_SHARE: Final = 0.5
 _POLL_S: Final = 0.2
 
 Bind = Annotated[
-    str | None, option("--bind", "ADDRESS", "Listen at this address too, for other machines; 0.0.0.0: at all of IPv4.")
+    str | None, option("--bind ADDRESS", "Listen at this address too, for other machines; 0.0.0.0: at all of IPv4.")
 ]
-Host = Annotated[str | None, option("--host", "NAME", "The name or address that others type, if not ADDRESS.")]
-Port = Annotated[int, whole("--port", "PORT", "Listen at this port.", 1, 65535)]
+Host = Annotated[str | None, option("--host NAME", "The name or address that others type, if not ADDRESS.")]
+Port = Annotated[int, whole("--port PORT", "Listen at this port.", 1, 65535)]
 Folder = Annotated[
     Path | None,
-    option("--dir", "DIR", "Keep the passwords here. Default: rlexp/board in XDG_STATE_HOME or ~/.local/state."),
+    option("--dir DIR", "Keep the passwords here. Default: rlexp/board in XDG_STATE_HOME or ~/.local/state."),
 ]
-Certificate = Annotated[Path | None, option("--tls-cert", "FILE", "Encrypt, with this certificate (PEM).")]
-Key = Annotated[Path | None, option("--tls-key", "FILE", "The certificate's key (PEM).")]
+Certificate = Annotated[Path | None, option("--tls-cert FILE", "Encrypt, with this certificate (PEM).")]
+Key = Annotated[Path | None, option("--tls-key FILE", "The certificate's key (PEM).")]
 Authority = Annotated[
-    Path | None, option("--tls-ca", "FILE", "The certificates that others need to trust, if it is your own CA.")
+    Path | None, option("--tls-ca FILE", "The certificates that others need to trust, if it is your own CA.")
 ]
 ServesUnencrypted = Annotated[
-    bool, flag("--insecure", "Listen at a public address without TLS, where others may read along.")
+    bool, option("--insecure", "Listen at a public address without TLS, where others may read along.")
 ]
 
-Actors = Annotated[int, whole("--actors", "N", "Make join tokens for N actors, a file each.", 1, 10_000)]
+Actors = Annotated[int, whole("--actors N", "Make join tokens for N actors, a file each.", 1, 10_000)]
 
 
 def serve(
@@ -214,14 +214,12 @@ _MOST_ACTORS: Final = 10_000
 
 
 def keys(
-    url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="The board that the lines to type name; no connection is made.")
-    ] = None,
-    out: Annotated[Path, option("--out", "DIR", "Where the files are written; its master key is used again.")] = Path(
+    url: Annotated[str | None, argument("URL", "The board that the lines to type name; no connection is made.")] = None,
+    out: Annotated[Path, option("--out DIR", "Where the files are written; its master key is used again.")] = Path(
         "board-keys"
     ),
-    actors: Annotated[list[str] | None, option("--actor", "NAME", "Make a token for this actor; repeatable.")] = None,
-    number: Annotated[int, whole("--actors", "N", "Make tokens for actor-1 to actor-N.", 0, _MOST_ACTORS)] = 0,
+    actors: Annotated[list[str] | None, option("--actor NAME", "Make a token for this actor; repeatable.")] = None,
+    number: Annotated[int, whole("--actors N", "Make tokens for actor-1 to actor-N.", 0, _MOST_ACTORS)] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -90,48 +90,43 @@ class Panel(StrEnum):
     OUTPUT = "Output"
 
 
-def option(names: str | tuple[str, ...], metavar: str, sentence: str, panel: Panel | None = None, **others: Any) -> Any:
-    """Return an option that takes a value; ``sentence`` explains it in its help, in a panel if there are many."""
-    given = (names,) if isinstance(names, str) else names
-    return typer.Option(*given, metavar=metavar, help=sentence, rich_help_panel=panel, **others)
+def argument(metavar: str, sentence: str, completion: Callable[..., Any] | None = None) -> Any:
+    """Return an argument; ``sentence`` explains it in its help, and a shell completes it by ``completion``."""
+    return typer.Argument(metavar=metavar, help=sentence, show_default=False, autocompletion=completion)
 
 
-def flag(names: str | tuple[str, ...], sentence: str, panel: Panel | None = None) -> Any:
-    """Return an option that takes no value."""
-    given = (names,) if isinstance(names, str) else names
-    return typer.Option(*given, help=sentence, rich_help_panel=panel)
+def option(written: str, sentence: str, panel: Panel | None = None, **others: Any) -> Any:
+    """Return an option as it is ``written``: its names, and a word for its value, ``-o --out DIR``.
+
+    A flag has no such word, nor a choice of words. ``sentence`` explains it in its help, in a panel if there are many.
+    """
+    names = written.split()
+    metavar = None if names[-1].startswith("-") else names.pop()
+    return typer.Option(*names, metavar=metavar, help=sentence, rich_help_panel=panel, **others)
 
 
-def whole(
-    names: str | tuple[str, ...], metavar: str, sentence: str, least: int, most: int = MOST, panel: Panel | None = None
-) -> Any:
+def whole(written: str, sentence: str, least: int, most: int = MOST, panel: Panel | None = None) -> Any:
     """Return an option that takes a whole number from ``least`` to ``most``."""
     expected = f"a whole number from {least} to {most}"
-    return option(names, metavar, sentence, panel, parser=_reader(names, metavar, sentence, int, expected, least, most))
+    return option(written, sentence, panel, parser=_reader(written, sentence, int, expected, least, most))
 
 
-def real(name: str, metavar: str, sentence: str, least: float) -> Any:
+def real(written: str, sentence: str, least: float) -> Any:
     """Return an option that takes a finite number from ``least`` on."""
     expected = f"a number from {least:g} to {MOST:g}"
-    return option(name, metavar, sentence, parser=_reader(name, metavar, sentence, float, expected, least, MOST))
+    return option(written, sentence, parser=_reader(written, sentence, float, expected, least, MOST))
 
 
-def duration(names: str | tuple[str, ...], sentence: str, panel: Panel | None = None) -> Any:
+def duration(names: str, sentence: str, panel: Panel | None = None) -> Any:
     """Return an option that takes a duration, such as 90s or 2h, as seconds."""
-    first = names if isinstance(names, str) else names[0]
-    return option(names, "DURATION", sentence, panel, parser=lambda text: seconds_of(text, first))
+    first = names.split()[0]
+    return option(f"{names} DURATION", sentence, panel, parser=lambda text: seconds_of(text, first))
 
 
 def _reader(
-    names: str | tuple[str, ...],
-    metavar: str,
-    sentence: str,
-    kind: Callable[[str], float],
-    expected: str,
-    least: float,
-    most: float,
+    written: str, sentence: str, kind: Callable[[str], float], expected: str, least: float, most: float
 ) -> Callable[[str], float]:
-    first = names if isinstance(names, str) else names[0]
+    first, *_, metavar = written.split()
 
     def read(text: str) -> float:
         with suppress(ValueError):

@@ -23,18 +23,8 @@ import typer
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress
 from rlexp.board.messages.basics import Backoff
 from rlexp.board.messages.credentials import JoinToken
-from rlexp.commands.command import DEFAULT_OUT, MOST, Panel, flag, option, whole
-from rlexp.commands.options import (
-    AsJsonLines,
-    Debug,
-    Insecure,
-    MasterOption,
-    QueueUrl,
-    TokenOption,
-    required_board,
-    take_master,
-    take_token,
-)
+from rlexp.commands import options
+from rlexp.commands.command import DEFAULT_OUT, MOST, Panel, argument, option, whole
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.child import PARENT_VARIABLE, Child, own_environment, own_program, start_child
 from rlexp.processes.signals import DrainRequest
@@ -58,21 +48,16 @@ _LONGEST_HOST: Final = 24
 
 Url = Annotated[
     str | None,
-    typer.Argument(
-        metavar="URL",
-        help=f"The board: redis://HOST, rediss://HOST, or @FILE with the URL. Default: {BOARD_VARIABLE}.",
-        show_default=False,
-    ),
+    argument("URL", f"The board: redis://HOST, rediss://HOST, or @FILE with the URL. Default: {BOARD_VARIABLE}."),
 ]
-Once = Annotated[bool, flag("--once", "End with the first task, with exit code 0.", Panel.LIMITS)]
-Duration = Annotated[str | None, option("--for", "DURATION", "Leave after 90s, 30m, 2h or 1d.", Panel.LIMITS)]
-TaskId = Annotated[str | None, option("--task", "ID", "Join this task only.", Panel.BOARD)]
-Processes = Annotated[int, whole("--processes", "N", "Join N times.", 1, 1024, Panel.MACHINES)]
+Once = Annotated[bool, option("--once", "End with the first task, with exit code 0.", Panel.LIMITS)]
+Duration = Annotated[str | None, option("--for DURATION", "Leave after 90s, 30m, 2h or 1d.", Panel.LIMITS)]
+TaskId = Annotated[str | None, option("--task ID", "Join this task only.", Panel.BOARD)]
+Processes = Annotated[int, whole("--processes N", "Join N times.", 1, 1024, Panel.MACHINES)]
 AllowEnv = Annotated[
     list[str] | None,
     option(
-        "--allow-env",
-        "ENV",
+        "--allow-env ENV",
         "Play this env if it is a class of the user's (module:Class) or has an env_config; repeatable.",
         Panel.CODE,
     ),
@@ -80,41 +65,37 @@ AllowEnv = Annotated[
 AllowClass = Annotated[
     list[str] | None,
     option(
-        "--allow-class",
-        "CLASS",
+        "--allow-class CLASS",
         "Use this class (module:Class) if a task's config names it: a wrapper, torso or callbacks; repeatable.",
         Panel.CODE,
     ),
 ]
 Modules = Annotated[
-    list[str] | None, option("--import", "MODULE", "Import a module if a task asks for it; repeatable.", Panel.CODE)
+    list[str] | None, option("--import MODULE", "Import a module if a task asks for it; repeatable.", Panel.CODE)
 ]
 Role = Annotated[
     JoinRole,
-    typer.Option(
-        "--as",
-        help="Play for tasks (actor), or train submitted ones (trainer), which loads Ray and PyTorch.",
-        rich_help_panel=Panel.BOARD,
+    option(
+        "--as", "Play for tasks (actor), or train submitted ones (trainer), which loads Ray and PyTorch.", Panel.BOARD
     ),
 ]
-Out = Annotated[Path | None, option("--out", "DIR", "Where a trainer keeps the runs of its tasks.", Panel.RESULTS)]
+Out = Annotated[Path | None, option("--out DIR", "Where a trainer keeps the runs of its tasks.", Panel.RESULTS)]
 Cpus = Annotated[
-    int | None, whole("--cpus", "N", "A trainer leaves tasks alone that need more CPUs.", 1, 10**6, Panel.MACHINES)
+    int | None, whole("--cpus N", "A trainer leaves tasks alone that need more CPUs.", 1, 10**6, Panel.MACHINES)
 ]
 TrainerAddress = Annotated[
     str | None,
     option(
-        ("--address", "--ray-address"),
-        "HOST:PORT",
+        "--address --ray-address HOST:PORT",
         "A trainer trains on the Ray cluster with this head, as rlexp run --address does.",
         Panel.MACHINES,
     ),
 ]
 MaxMemory = Annotated[
     str | None,
-    option("--max-memory", "SIZE", "A trainer leaves tasks alone whose replay needs more, say 8GB.", Panel.MACHINES),
+    option("--max-memory SIZE", "A trainer leaves tasks alone whose replay needs more, say 8GB.", Panel.MACHINES),
 ]
-Silent = Annotated[bool, flag(("-q", "--quiet"), "Print only errors.", Panel.OUTPUT)]
+Silent = Annotated[bool, option("-q --quiet", "Print only errors.", Panel.OUTPUT)]
 
 
 def join(
@@ -131,13 +112,13 @@ def join(
     allow_env: AllowEnv = None,
     allow_class: AllowClass = None,
     imports: Modules = None,
-    token: TokenOption = None,
-    keys: MasterOption = None,
-    queue: QueueUrl = None,
-    insecure: Insecure = False,
+    token: options.TokenOption = None,
+    keys: options.MasterOption = None,
+    queue: options.QueueUrl = None,
+    insecure: options.Insecure = False,
     quiet: Silent = False,
-    as_json: AsJsonLines = False,
-    debug: Debug = False,
+    as_json: options.AsJsonLines = False,
+    debug: options.Debug = False,
 ) -> None:
     """Play for trials that others train with run --board: take a free seat, send what is played, wait again.
 
@@ -148,12 +129,12 @@ def join(
     from rlexp.cluster.environment import LOCAL
     from rlexp.cluster.session import choose
 
-    board, own_token = required_board(url, insecure, queue=queue), take_token(token)
+    board, own_token = options.required_board(url, insecure, queue=queue), options.take_token(token)
     of_trainers = {"--out": out, "--cpus": cpus, "--max-memory": max_memory, "--keys": keys, "--address": address}
     if role is JoinRole.ACTOR:
         _refuse_options_of_trainers(of_trainers)
     else:
-        take_master(keys, True)
+        options.take_master(keys, True)
     ray = choose(address, os.environ).address if role is JoinRole.TRAINER else None
     most_bytes = None if max_memory is None else _bytes(max_memory)
     limit_s = None if duration is None else seconds_of(duration, "--for")
@@ -194,10 +175,10 @@ def join(
     raise typer.Exit(request.exit_code)
 
 
-def join_or_raise(options: Mapping[str, Any]) -> None:
+def join_or_raise(given: Mapping[str, Any]) -> None:
     """Join for a program: raises an exception where the command ends with an exit code."""
     try:
-        join(**options)
+        join(**given)
     except typer.Exit as end:
         if end.exit_code == _INTERRUPTED:
             raise KeyboardInterrupt from None
@@ -225,10 +206,10 @@ def _bytes(text: str) -> int:
     return int(size)
 
 
-def _words(board: BoardAddress | None, **options: str | bool | list[str] | None) -> list[str]:
+def _words(board: BoardAddress | None, **given: str | bool | list[str] | None) -> list[str]:
     """Return the arguments of this command for one of its processes; the password is in the environment."""
     words = [] if board is None else [str(board.without_passwords())]
-    for name, value in options.items():
+    for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
             words.append(option)
@@ -328,7 +309,6 @@ class _Supervised:
         self._process = start_child(command, environment=self._variables)
 
     def send(self, number: int) -> None:
-        """Send the process a signal."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -350,7 +330,6 @@ class _Supervised:
                 self._start_later(f"{self._name} ended by signal {number.value} ({number.name})", 128 + number)
 
     def kill(self) -> None:
-        """End the process at once."""
         if self._process is not None:
             self._process.kill()
 

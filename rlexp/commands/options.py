@@ -29,7 +29,16 @@ from rlexp.board.messages.address import (
     require_private,
 )
 from rlexp.board.messages.credentials import MASTER_VARIABLE, TOKEN_VARIABLE, JoinToken, read_master, read_token
-from rlexp.commands.command import OVERRIDE_OPTION, ErrorOptions, Panel, as_given, duration, flag, option, whole
+from rlexp.commands.command import (
+    OVERRIDE_OPTION,
+    ErrorOptions,
+    Panel,
+    argument,
+    as_given,
+    duration,
+    option,
+    whole,
+)
 from rlexp.commands.completion import complete_agent, complete_env, complete_file, complete_override
 from rlexp.errors import UsageError
 from rlexp.schedules import LARGEST_SEED
@@ -41,69 +50,54 @@ if TYPE_CHECKING:  # commands that only read results load none of these
     from rlexp.user_code.finding import ModuleFile
     from rlexp.user_code.trusted_code import Part, TrustedCode
 
-Files = Annotated[
-    list[Path],
-    typer.Argument(metavar="FILE", help="Experiment files.", show_default=False, autocompletion=complete_file),
-]
+Files = Annotated[list[Path], argument("FILE", "Experiment files.", complete_file)]
 FilesOrNone = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Experiment files; none with --algo and --env.",
-        show_default=False,
-        autocompletion=complete_file,
-    ),
+    list[Path] | None, argument("FILE", "Experiment files; none with --algo and --env.", complete_file)
 ]
 Overrides = Annotated[
     list[str] | None,
     option(
-        (OVERRIDE_OPTION, "--override"),
-        "KEY.PATH=VALUE",
+        f"{OVERRIDE_OPTION} --override KEY.PATH=VALUE",
         "Override a value in every experiment; repeatable. KEY.PATH=VALUE alone does the same.",
         Panel.TRAINED,
         parser=as_given,
         autocompletion=complete_override,
     ),
 ]
-Seed = Annotated[int | None, whole("--seed", "N", "Seed for every experiment.", 0, LARGEST_SEED, Panel.TRAINED)]
-Out = Annotated[Path, option("--out", "DIR", "Directory in which runs are created.", Panel.RESULTS, envvar="RLEXP_OUT")]
-Name = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Name of the directory in OUT.", rich_help_panel=Panel.RESULTS)
-]
-Overwrite = Annotated[bool, flag("--overwrite", "Replace a finished run or sweep of the same name.", Panel.RESULTS)]
-DryRun = Annotated[bool, flag("--dry-run", "Print what would be trained, create nothing.", Panel.OUTPUT)]
+Seed = Annotated[int | None, whole("--seed N", "Seed for every experiment.", 0, LARGEST_SEED, Panel.TRAINED)]
+Out = Annotated[Path, option("--out DIR", "Directory in which runs are created.", Panel.RESULTS, envvar="RLEXP_OUT")]
+Name = Annotated[str | None, option("--name NAME", "Name of the directory in OUT.", Panel.RESULTS)]
+Overwrite = Annotated[bool, option("--overwrite", "Replace a finished run or sweep of the same name.", Panel.RESULTS)]
+DryRun = Annotated[bool, option("--dry-run", "Print what would be trained, create nothing.", Panel.OUTPUT)]
 Imports = Annotated[
     list[str] | None,
-    option("--import", "MODULE", "Import a module that registers environments; repeatable.", Panel.TRAINED),
+    option("--import MODULE", "Import a module that registers environments; repeatable.", Panel.TRAINED),
 ]
 Names = Annotated[
     list[str] | None,
     option(
-        "--map",
-        "NAME=MODULE:CLASS",
-        "Use this class for a name of an env or model in RLlib; repeatable.",
-        Panel.TRAINED,
+        "--map NAME=MODULE:CLASS", "Use this class for a name of an env or model in RLlib; repeatable.", Panel.TRAINED
     ),
 ]
-AllowUnknown = Annotated[bool, flag("--allow-unknown", "Ignore unknown keys, with a notice each.", Panel.TRAINED)]
+AllowUnknown = Annotated[bool, option("--allow-unknown", "Ignore unknown keys, with a notice each.", Panel.TRAINED)]
 Fit = Annotated[
-    bool, flag("--fit", "Reduce workers, replay shards, GPUs and replay to this machine or cluster.", Panel.MACHINES)
+    bool, option("--fit", "Reduce workers, replay shards, GPUs and replay to this machine or cluster.", Panel.MACHINES)
 ]
 Address = Annotated[
     str | None,
     option(
-        ("--address", "--ray-address"),
-        "HOST:PORT",
+        "--address --ray-address HOST:PORT",
         "Train on the Ray cluster with this head (auto: this machine's; local: none). "
         "Default: RLEXP_ADDRESS, then RAY_ADDRESS.",
         Panel.MACHINES,
     ),
 ]
 Wait = Annotated[
-    str | None, option("--wait", "DURATION", "Wait so long (90s, 30m, 2h) until the cluster has room.", Panel.MACHINES)
+    str | None, option("--wait DURATION", "Wait so long (90s, 30m, 2h) until the cluster has room.", Panel.MACHINES)
 ]
 WorkingDir = Annotated[
-    bool, flag("--working-dir", "Send the current folder to all nodes of the cluster (at most 100 MB).", Panel.MACHINES)
+    bool,
+    option("--working-dir", "Send the current folder to all nodes of the cluster (at most 100 MB).", Panel.MACHINES),
 ]
 SearcherName = StrEnum("SearcherName", ["grid", "random", "optuna"])
 SchedulerName = StrEnum("SchedulerName", ["fifo", "asha", "hyperband", "median", "pbt"])
@@ -112,30 +106,27 @@ Mode = StrEnum("Mode", ["max", "min"])
 Searched = Annotated[
     list[str] | None,
     option(
-        "--sweep",
-        "KEY=A,B,C",
+        "--sweep KEY=A,B,C",
         "Search a key over values, lr=1e-3,1e-4, or a sampler, 'lr={loguniform: [1e-5, 1e-2]}'; repeatable.",
         Panel.SEARCHED,
     ),
 ]
 Seeds = Annotated[
-    int | None, whole("--seeds", "N", "Train everything N times, with different seeds.", 1, 10**6, Panel.TRAINED)
+    int | None, whole("--seeds N", "Train everything N times, with different seeds.", 1, 10**6, Panel.TRAINED)
 ]
 SeedsOfConfigurations = Annotated[
     int | None,
-    whole(("--seeds", "--num-seeds"), "N", "Trials of each configuration, with other seeds.", 1, 10**6, Panel.SEARCHED),
+    whole("--seeds --num-seeds N", "Trials of each configuration, with other seeds.", 1, 10**6, Panel.SEARCHED),
 ]
 TimeBudget = Annotated[
-    float | None,
-    duration(("--time-budget", "--time-budget-s"), "End all trials after 90s, 30m, 2h or 1d.", Panel.LIMITS),
+    float | None, duration("--time-budget --time-budget-s", "End all trials after 90s, 30m, 2h or 1d.", Panel.LIMITS)
 ]
 Tracking = StrEnum("Tracking", ["wandb", "mlflow", "none"])
 """The names of TRACKERS, and none of them."""
 Track = Annotated[
     list[Tracking] | None,
     option(
-        "--track",
-        "wandb|mlflow|none",
+        "--track wandb|mlflow|none",
         "Record trials with this tracker too, whatever the file says; none: with none. Repeatable.",
         Panel.RESULTS,
     ),
@@ -143,8 +134,7 @@ Track = Annotated[
 Algo = Annotated[
     str | None,
     option(
-        ("--algo", "--run"),
-        "AGENT",
+        "--algo --run AGENT",
         "Train this agent without a file; needs --env.",
         Panel.TRAINED,
         autocompletion=complete_agent,
@@ -153,8 +143,7 @@ Algo = Annotated[
 Env = Annotated[
     str | None,
     option(
-        "--env",
-        "ENV",
+        "--env ENV",
         "The env: a Gymnasium id, or module:Class; with settings that fit it.",
         Panel.TRAINED,
         autocompletion=complete_env,
@@ -163,18 +152,16 @@ Env = Annotated[
 Stop = Annotated[
     list[str] | None,
     option(
-        "--stop",
-        "METRIC=VALUE",
+        "--stop METRIC=VALUE",
         "When trials stop: reward=475, steps=1e6, time=30m, any metric; repeatable.",
         Panel.TRAINED,
     ),
 ]
-LearningRate = Annotated[str | None, option("--lr", "RATE", "Learning rate: -o config.lr=RATE.", Panel.TRAINED)]
+LearningRate = Annotated[str | None, option("--lr RATE", "Learning rate: -o config.lr=RATE.", Panel.TRAINED)]
 MasterOption = Annotated[
     str | None,
     option(
-        "--keys",
-        "@FILE",
+        "--keys @FILE",
         "Accept actors with a join token only: the master key of rlexp board keys. "
         f"Default: what {MASTER_VARIABLE} names.",
         Panel.BOARD,
@@ -183,8 +170,7 @@ MasterOption = Annotated[
 TokenOption = Annotated[
     str | None,
     option(
-        "--token",
-        "@FILE",
+        "--token @FILE",
         f"Your join token: tasks of its trainer are played, and no others. Default: what {TOKEN_VARIABLE} names.",
         Panel.BOARD,
     ),
@@ -192,8 +178,7 @@ TokenOption = Annotated[
 BoardUrl = Annotated[
     str | None,
     option(
-        "--board",
-        "URL",
+        "--board URL",
         "Let actors join the trial over a board: redis://HOST, rediss://HOST, or @FILE with the URL. "
         f"Default: {BOARD_VARIABLE}; none: without. The password may be in {PASSWORD_VARIABLE}.",
         Panel.BOARD,
@@ -202,26 +187,25 @@ BoardUrl = Annotated[
 QueueUrl = Annotated[
     str | None,
     option(
-        "--queue",
-        "URL",
+        "--queue URL",
         "Send fragments over RabbitMQ or MQTT: amqps://USER@HOST, mqtts://USER@HOST, or @FILE. "
         f"Default: {QUEUE_VARIABLE}; none: without. The password may be in {QUEUE_PASSWORD_VARIABLE}.",
         Panel.BOARD,
     ),
 ]
-NoBoard = Annotated[str | None, option("--board", "URL", "Refused, with the reason.", hidden=True)]
+NoBoard = Annotated[str | None, option("--board URL", "Refused, with the reason.", hidden=True)]
 """The option of a command that cannot use a board; see :func:`refuse_board`."""
 Insecure = Annotated[
     bool,
-    flag(
+    option(
         "--insecure",
         "Allow a board or queue without TLS at a public address, where others may read along.",
         Panel.BOARD,
     ),
 ]
-AsJson = Annotated[bool, flag("--json", "Print one JSON object instead of text.", Panel.OUTPUT)]
-AsJsonLines = Annotated[bool, flag("--json", "Print JSON lines, one per event.", Panel.OUTPUT)]
-Quiet = Annotated[bool, flag(("-q", "--quiet"), "Print only errors and the summary.", Panel.OUTPUT)]
+AsJson = Annotated[bool, option("--json", "Print one JSON object instead of text.", Panel.OUTPUT)]
+AsJsonLines = Annotated[bool, option("--json", "Print JSON lines, one per event.", Panel.OUTPUT)]
+Quiet = Annotated[bool, option("-q --quiet", "Print only errors and the summary.", Panel.OUTPUT)]
 
 
 def _show_tracebacks(context: typer.Context, debug: bool) -> bool:
@@ -232,17 +216,16 @@ def _show_tracebacks(context: typer.Context, debug: bool) -> bool:
 Debug = Annotated[bool, typer.Option("--debug", callback=_show_tracebacks, is_eager=True, help="Show tracebacks.")]
 
 ImportsOfRun = Annotated[
-    list[str] | None,
-    option("--import", "MODULE", "Import this module, which the run may name; repeatable.", Panel.CODE),
+    list[str] | None, option("--import MODULE", "Import this module, which the run may name; repeatable.", Panel.CODE)
 ]
 AllowEnv = Annotated[
-    list[str] | None, option("--allow-env", "ENV", "The run may play this env of a module; repeatable.", Panel.CODE)
+    list[str] | None, option("--allow-env ENV", "The run may play this env of a module; repeatable.", Panel.CODE)
 ]
 AllowClass = Annotated[
-    list[str] | None, option("--allow-class", "MODULE:CLASS", "The run may name this class; repeatable.", Panel.CODE)
+    list[str] | None, option("--allow-class MODULE:CLASS", "The run may name this class; repeatable.", Panel.CODE)
 ]
 AllowStorage = Annotated[
-    list[str] | None, option("--allow-storage", "URL", "The run may use this storage; repeatable.", Panel.CODE)
+    list[str] | None, option("--allow-storage URL", "The run may use this storage; repeatable.", Panel.CODE)
 ]
 
 

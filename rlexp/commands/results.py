@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rlexp.commands.command import DEFAULT_OUT, MOST, duration, flag, option, real, whole
+from rlexp.commands.command import DEFAULT_OUT, MOST, argument, duration, option, real, whole
 from rlexp.commands.completion import complete_name, complete_run
 from rlexp.commands.options import AllowClass, AllowEnv, AllowStorage, AsJson, Debug, ImportsOfRun, trusted_code
 from rlexp.errors import Notice, UsageError
@@ -24,23 +24,12 @@ from rlexp.terminal.results import EvaluationProgress, print_evaluation, print_e
 
 AxisName = StrEnum("AxisName", ["steps", "time"])
 """The names of CurveAxis, which comes with NumPy: commands that compare nothing do not load it."""
-CheckpointPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH", help="A run, a trial or a checkpoint.", show_default=False, autocompletion=complete_run
-    ),
-]
+CheckpointPath = Annotated[Path, argument("PATH", "A run, a trial or a checkpoint.", complete_run)]
 
 
 def explain(
     key: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            show_default=False,
-            help="A key, a metric, an agent, or grid_search, asha, uniform ...",
-            autocompletion=complete_name,
-        ),
+        str | None, argument("NAME", "A key, a metric, an agent, or grid_search, asha, uniform ...", complete_name)
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -69,9 +58,9 @@ _NEEDED: Final = ("onnx", "onnxscript", "onnxruntime")
 def export(
     path: CheckpointPath,
     onnx: Annotated[
-        Path | None, option("--onnx", "FILE", f"The file to write. Default: {_POLICY_FILE} beside the checkpoint.")
+        Path | None, option("--onnx FILE", f"The file to write. Default: {_POLICY_FILE} beside the checkpoint.")
     ] = None,
-    overwrite: Annotated[bool, flag("--overwrite", "Replace FILE if it exists.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace FILE if it exists.")] = False,
     imports: ImportsOfRun = None,
     allow_env: AllowEnv = None,
     allow_class: AllowClass = None,
@@ -124,11 +113,9 @@ def _check_target(file: Path, overwrite: bool) -> None:
 
 
 def prune(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Runs.", show_default=False, autocompletion=complete_run)
-    ],
-    keep: Annotated[int, whole("--keep", "N", "Newest checkpoints of each trial that stay.", 1)] = 3,
-    dry_run: Annotated[bool, flag("--dry-run", "Only print what would be removed.")] = False,
+    runs: Annotated[list[Path], argument("RUN", "Runs.", complete_run)],
+    keep: Annotated[int, whole("--keep N", "Newest checkpoints of each trial that stay.", 1)] = 3,
+    dry_run: Annotated[bool, option("--dry-run", "Only print what would be removed.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -150,19 +137,17 @@ def evaluate(
     path: CheckpointPath,
     episodes: Annotated[
         int | None,
-        whole("--episodes", "N", "Number of episodes; default: evaluation_num_episodes of the run, or 20.", 1, 10**9),
+        whole("--episodes N", "Number of episodes; default: evaluation_num_episodes of the run, or 20.", 1, 10**9),
     ] = None,
     seed: Annotated[
-        int | None,
-        whole("--seed", "N", "Seed of the envs; default: the seed of the run's evaluation.", 0, LARGEST_SEED),
+        int | None, whole("--seed N", "Seed of the envs; default: the seed of the run's evaluation.", 0, LARGEST_SEED)
     ] = None,
     explore: Annotated[
-        bool | None,
-        typer.Option("--explore/--greedy", help="Explore or act greedily; default: as evaluation_config says."),
+        bool | None, option("--explore/--greedy", "Explore or act greedily; default: as evaluation_config says.")
     ] = None,
     timeout_s: Annotated[float | None, duration("--timeout", "Stop after 90s, 30m or 2h.")] = None,
     video: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Record a video of one more episode in DIR; needs rlexp[video].")
+        Path | None, option("--video DIR", "Record a video of one more episode in DIR; needs rlexp[video].")
     ] = None,
     imports: ImportsOfRun = None,
     allow_env: AllowEnv = None,
@@ -190,23 +175,15 @@ def evaluate(
 
 
 def logs(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PATH",
-            help="Event files, or directories that contain some.",
-            show_default=False,
-            autocompletion=complete_run,
-        ),
-    ],
+    paths: Annotated[list[Path], argument("PATH", "Event files, or directories that contain some.", complete_run)],
     tags: Annotated[
-        list[str] | None, option("--tag", "GLOB", "Only tags (or last parts of tags) that match; repeatable.")
+        list[str] | None, option("--tag GLOB", "Only tags (or last parts of tags) that match; repeatable.")
     ] = None,
-    at: Annotated[int | None, whole("--at", "STEP", "Only the last point at or before STEP.", -MOST)] = None,
-    as_csv: Annotated[bool, flag("--csv", "Print every point: run,tag,step,wall_time,value.")] = False,
-    as_json: Annotated[bool, flag("--json", "Print JSON lines, one per tag, with every point.")] = False,
-    all_tags: Annotated[bool, flag("--all", "Print all tags, also more than the terminal has lines for.")] = False,
-    follow: Annotated[bool, flag("--follow", "Also print new points as they are written, until Ctrl-C.")] = False,
+    at: Annotated[int | None, whole("--at STEP", "Only the last point at or before STEP.", -MOST)] = None,
+    as_csv: Annotated[bool, option("--csv", "Print every point: run,tag,step,wall_time,value.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON lines, one per tag, with every point.")] = False,
+    all_tags: Annotated[bool, option("--all", "Print all tags, also more than the terminal has lines for.")] = False,
+    follow: Annotated[bool, option("--follow", "Also print new points as they are written, until Ctrl-C.")] = False,
     debug: Debug = False,
 ) -> None:
     """Print TensorBoard event files as tables, CSV or JSON.
@@ -223,24 +200,16 @@ def logs(
 
 def compare(
     groups: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH",
-            help="Runs or trials; NAME=PATH[,PATH...] makes one group of them.",
-            show_default=False,
-            autocompletion=complete_run,
-        ),
+        list[str], argument("PATH", "Runs or trials; NAME=PATH[,PATH...] makes one group of them.", complete_run)
     ],
-    metric: Annotated[str, typer.Option(metavar="NAME", help="Metric to compare.")] = "episode_reward_mean",
-    by: Annotated[AxisName, typer.Option(help="Align runs by env steps or by wall time.")] = AxisName.steps,
+    metric: Annotated[str, option("--metric NAME", "Metric to compare.")] = "episode_reward_mean",
+    by: Annotated[AxisName, option("--by", "Align runs by env steps or by wall time.")] = AxisName.steps,
     at: Annotated[
-        float | None, real("--at", "N", "Compare all trials at N env steps (--by time: seconds), not at their end.", 1)
+        float | None, real("--at N", "Compare all trials at N env steps (--by time: seconds), not at their end.", 1)
     ] = None,
-    goal: Annotated[float | None, real("--goal", "X", "Also print when the metric reached X.", -MOST)] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as a single HTML file.")] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the curves as a PNG; needs rlexp[plot].")
-    ] = None,
+    goal: Annotated[float | None, real("--goal X", "Also print when the metric reached X.", -MOST)] = None,
+    html: Annotated[Path | None, option("--html FILE", "Write a report as a single HTML file.")] = None,
+    png: Annotated[Path | None, option("--png FILE", "Write the curves as a PNG; needs rlexp[plot].")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -285,19 +254,9 @@ def ls(
 
 
 def tensorboard(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            help="A run, a trial, or a directory of runs.",
-            show_default=False,
-            autocompletion=complete_run,
-        ),
-    ],
-    port: Annotated[int | None, whole("--port", "N", "Port; 0 takes any free one.", 0, 65535)] = None,
-    host: Annotated[
-        str, typer.Option(metavar="H", help="Address to listen at; 0.0.0.0 allows other machines.")
-    ] = "127.0.0.1",
+    path: Annotated[Path, argument("PATH", "A run, a trial, or a directory of runs.", complete_run)],
+    port: Annotated[int | None, whole("--port N", "Port; 0 takes any free one.", 0, 65535)] = None,
+    host: Annotated[str, option("--host H", "Address to listen at; 0.0.0.0 allows other machines.")] = "127.0.0.1",
     debug: Debug = False,
 ) -> None:
     """Start TensorBoard on a run, for this machine only.

@@ -13,9 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
-from rlexp.commands.command import flag, option
+from rlexp.commands.command import argument, option
 from rlexp.commands.completion import complete_agent, complete_env, complete_example
 from rlexp.commands.options import AsJson, Debug
 from rlexp.config.examples import Example, examples_folder
@@ -150,14 +148,9 @@ def test_time_limit_truncates_and_does_not_terminate():
 
 
 def examples(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", show_default=False, help="The example to copy.", autocompletion=complete_example
-        ),
-    ] = None,
-    out: Annotated[Path | None, option("--out", "PATH", "Folder or file to write, instead of this folder.")] = None,
-    prints: Annotated[bool, flag("--print", "Print the file instead of copying it.")] = False,
+    name: Annotated[str | None, argument("NAME", "The example to copy.", complete_example)] = None,
+    out: Annotated[Path | None, option("--out PATH", "Folder or file to write, instead of this folder.")] = None,
+    prints: Annotated[bool, option("--print", "Print the file instead of copying it.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -232,16 +225,14 @@ def create(folder: Path, files: Sequence[Path]) -> None:
 
 
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="Folder to write to, instead of this one.")
-    ] = Path(),
+    folder: Annotated[Path, argument("DIR", "Folder to write to, instead of this one.")] = Path(),
     env: Annotated[
-        str | None, option("--env", "ENV", "The env: a Gymnasium id, or module:Class.", autocompletion=complete_env)
+        str | None, option("--env ENV", "The env: a Gymnasium id, or module:Class.", autocompletion=complete_env)
     ] = None,
     env_class: Annotated[
-        str | None, option("--env-class", "NAME", "Also write a small env of this name, and its test.")
+        str | None, option("--env-class NAME", "Also write a small env of this name, and its test.")
     ] = None,
-    algo: Annotated[str, option(("--algo", "--run"), "AGENT", "The agent.", autocompletion=complete_agent)] = "PPO",
+    algo: Annotated[str, option("--algo --run AGENT", "The agent.", autocompletion=complete_agent)] = "PPO",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -13,28 +13,9 @@ import typer
 
 from rlexp.board.messages.address import BOARD_VARIABLE, PASSWORD_VARIABLE
 from rlexp.board.messages.credentials import client_token
-from rlexp.commands.command import DEFAULT_OUT, Panel, flag, option, whole
+from rlexp.commands import options
+from rlexp.commands.command import DEFAULT_OUT, Panel, argument, option, whole
 from rlexp.commands.completion import complete_file
-from rlexp.commands.options import (
-    AllowUnknown,
-    AsJson,
-    AsJsonLines,
-    Debug,
-    Imports,
-    Insecure,
-    Name,
-    Names,
-    Out,
-    Overrides,
-    Overwrite,
-    Quiet,
-    Seed,
-    TokenOption,
-    Track,
-    remember_ones_own,
-    required_board,
-    take_token,
-)
 from rlexp.errors import TrialError, UsageError
 from rlexp.processes.signals import DrainRequest
 from rlexp.terminal.lines import outlive_readers
@@ -45,80 +26,70 @@ if TYPE_CHECKING:
 
 _CANCELLED: Final = "cancelled with rlexp cancel"
 
-File = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="FILE", help="An experiment file with one trial.", show_default=False, autocompletion=complete_file
-    ),
-]
+File = Annotated[Path | None, argument("FILE", "An experiment file with one trial.", complete_file)]
 Board = Annotated[
     str | None,
     option(
-        "--board",
-        "URL",
+        "--board URL",
         "Where trainers wait: redis://HOST, rediss://HOST, or @FILE with the URL. "
         f"Default: {BOARD_VARIABLE}. The password may be in {PASSWORD_VARIABLE}.",
         Panel.BOARD,
     ),
 ]
 Attach = Annotated[
-    str | None, option("--attach", "ID", "Wait for a task that was submitted before, instead of FILE.", Panel.BOARD)
+    str | None, option("--attach ID", "Wait for a task that was submitted before, instead of FILE.", Panel.BOARD)
 ]
 Evaluate = Annotated[
     int | None,
     whole(
-        "--evaluate",
-        "N",
+        "--evaluate N",
         "Play N episodes here with the newest weights, again and again meanwhile.",
         1,
         10**9,
         Panel.BOARD,
     ),
 ]
-NoWait = Annotated[bool, flag("--no-wait", "Print the task's id and end; rlexp submit --attach ID waits.", Panel.BOARD)]
+NoWait = Annotated[
+    bool, option("--no-wait", "Print the task's id and end; rlexp submit --attach ID waits.", Panel.BOARD)
+]
 AllowEnv = Annotated[
     list[str] | None,
     option(
-        "--allow-env",
-        "ENV",
+        "--allow-env ENV",
         "With --attach: the task's env may be a class of its own (module:Class) or have an env_config.",
         Panel.CODE,
     ),
 ]
 AllowClass = Annotated[
     list[str] | None,
-    option(
-        "--allow-class", "CLASS", "With --attach: the task's config may name this class (module:Class).", Panel.CODE
-    ),
+    option("--allow-class CLASS", "With --attach: the task's config may name this class (module:Class).", Panel.CODE),
 ]
-OptionalUrl = Annotated[
-    str | None, typer.Argument(metavar="URL", help=f"The board; default: {BOARD_VARIABLE}.", show_default=False)
-]
-Words = Annotated[list[str], typer.Argument(metavar="[URL] ID", help="The board, and the task.", show_default=False)]
+OptionalUrl = Annotated[str | None, argument("URL", f"The board; default: {BOARD_VARIABLE}.")]
+Words = Annotated[list[str], argument("[URL] ID", "The board, and the task.")]
 
 
 def submit(
     file: File = None,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     board: Board = None,
-    insecure: Insecure = False,
-    out: Out = DEFAULT_OUT,
-    name: Name = None,
-    overwrite: Overwrite = False,
-    seed: Seed = None,
-    imports: Imports = None,
-    names: Names = None,
-    allow_unknown: AllowUnknown = False,
+    insecure: options.Insecure = False,
+    out: options.Out = DEFAULT_OUT,
+    name: options.Name = None,
+    overwrite: options.Overwrite = False,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    names: options.Names = None,
+    allow_unknown: options.AllowUnknown = False,
     evaluate: Evaluate = None,
     no_wait: NoWait = False,
     attach: Attach = None,
     allow_env: AllowEnv = None,
     allow_class: AllowClass = None,
-    token: TokenOption = None,
-    track: Track = None,
-    quiet: Quiet = False,
-    as_json: AsJsonLines = False,
-    debug: Debug = False,
+    token: options.TokenOption = None,
+    track: options.Track = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJsonLines = False,
+    debug: options.Debug = False,
 ) -> None:
     """Let a trainer that waits on a board (rlexp join URL --as trainer) train an experiment; wait for its results.
 
@@ -127,8 +98,8 @@ def submit(
     from rlexp.board.servers.board import TaskStatus
     from rlexp.commands.requests import load_options, track_flags
 
-    address = required_board(board, insecure, "rlexp submit FILE --board redis://HOST:6379")
-    own_token = client_token(take_token(token))
+    address = options.required_board(board, insecure, "rlexp submit FILE --board redis://HOST:6379")
+    own_token = client_token(options.take_token(token))
     check_options(file, attach, no_wait, evaluate)
     outlive_readers()
     reading = replace(load_options(imports, allow_unknown, names=names), flags=track_flags(track))
@@ -137,17 +108,17 @@ def submit(
     from rlexp.board.client.submit import SubmitOptions, Submitter
     from rlexp.terminal.tasks import choose_task_display
 
-    options = SubmitOptions(RunPlace(out, name, overwrite, sys.argv), evaluate, not no_wait, own_token)
+    how = SubmitOptions(RunPlace(out, name, overwrite, sys.argv), evaluate, not no_wait, own_token)
     with choose_task_display(sys.stdout, sys.stderr, json=as_json, quiet=quiet) as display, DrainRequest() as request:
         done = submit_or_attach(
-            Submitter(address, options, display, request), plan, attach, allow_env or (), allow_class or ()
+            Submitter(address, how, display, request), plan, attach, allow_env or (), allow_class or ()
         )
     if no_wait and not as_json:
         print(done.task_id)
     raise typer.Exit(request.exit_code if done.status is None else int(done.status is not TaskStatus.ENDED))
 
 
-def submit_or_raise(options: Mapping[str, Any]) -> Submitted:
+def submit_or_raise(given: Mapping[str, Any]) -> Submitted:
     """Submit for a program, with the arguments of ``rlexp.submit``; raises TrialError if the command would exit."""
     import io
 
@@ -159,16 +130,16 @@ def submit_or_raise(options: Mapping[str, Any]) -> Submitted:
     from rlexp.terminal.displays import QuietDisplay
     from rlexp.terminal.tasks import TaskDisplay
 
-    file, attach, evaluate, wait = (options[name] for name in ("file", "attach", "evaluate", "wait"))
-    address = required_board(options["board"], options["insecure"], 'rlexp.submit(FILE, board="redis://HOST:6379")')
-    place = RunPlace(Path(options["out"]), options["name"], options["overwrite"], sys.argv)
-    own = SubmitOptions(place, evaluate, wait, client_token(take_token(options["token"])))
+    file, attach, evaluate, wait = (given[name] for name in ("file", "attach", "evaluate", "wait"))
+    address = options.required_board(given["board"], given["insecure"], 'rlexp.submit(FILE, board="redis://HOST:6379")')
+    place = RunPlace(Path(given["out"]), given["name"], given["overwrite"], sys.argv)
+    own = SubmitOptions(place, evaluate, wait, client_token(options.take_token(given["token"])))
     check_options(file, attach, not wait, evaluate)
-    reading = LoadOptions(tuple(options["imports"]))
-    plan = None if file is None else checked_plan(Path(file), options["overrides"], options["seed"], reading)
-    with QuietDisplay(io.StringIO()) if options["quiet"] else TaskDisplay(sys.stdout, sys.stderr) as display:
+    reading = LoadOptions(tuple(given["imports"]))
+    plan = None if file is None else checked_plan(Path(file), given["overrides"], given["seed"], reading)
+    with QuietDisplay(io.StringIO()) if given["quiet"] else TaskDisplay(sys.stdout, sys.stderr) as display:
         submitter = Submitter(address, own, display, never)
-        done = submit_or_attach(submitter, plan, attach, options["allow_env"], options["allow_class"])
+        done = submit_or_attach(submitter, plan, attach, given["allow_env"], given["allow_class"])
     if done.status not in (None, TaskStatus.ENDED):
         hint = None if done.directory is None else f"what came of it is in {done.directory}"
         raise TrialError(f"task {done.task_id} is {done.status}: {done.reason or 'no reason is given'}", hint)
@@ -185,16 +156,16 @@ def check_options(file: str | Path | None, attach: str | None, no_wait: bool, ev
         raise UsageError(f"--no-wait cannot be combined with {option}", "leave out one of them")
 
 
-def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, options: LoadOptions) -> Plan:
+def checked_plan(file: Path, overrides: Sequence[str], seed: int | None, reading: LoadOptions) -> Plan:
     """Return the plan of a file; print its notices, and raise its errors."""
     from rlexp.cluster.room.machine import check_requirements
     from rlexp.config.load import load_plan
     from rlexp.terminal.checking import print_notices
 
-    plan = load_plan([file], overrides, seed, options)
+    plan = load_plan([file], overrides, seed, reading)
     print_notices(plan)
     check_requirements(plan)
-    remember_ones_own(plan)
+    options.remember_ones_own(plan)
     return plan
 
 
@@ -209,12 +180,17 @@ def submit_or_attach(
     return submitter.attach(attach or "", TrustedCode(frozenset(allow_env), classes=frozenset(allow_class)))
 
 
-def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson = False, debug: Debug = False) -> None:
+def tasks(
+    url: OptionalUrl = None,
+    insecure: options.Insecure = False,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
     """List the tasks on a board: who trains them, how many actors play, and how they do.
 
     Tasks that are over are listed for a week.
     """
-    address = required_board(url, insecure, "rlexp tasks redis://HOST:6379")
+    address = options.required_board(url, insecure, "rlexp tasks redis://HOST:6379")
     from rlexp.board.servers import open_board
     from rlexp.terminal.tasks import print_tasks, print_unreadable
 
@@ -224,14 +200,16 @@ def tasks(url: OptionalUrl = None, insecure: Insecure = False, as_json: AsJson =
     print_tasks(found, str(address.without_passwords()), as_json)
 
 
-def cancel(words: Words, insecure: Insecure = False, debug: Debug = False) -> None:
+def cancel(words: Words, insecure: options.Insecure = False, debug: options.Debug = False) -> None:
     """End a task on a board: its trainer writes a checkpoint, its actors look for other tasks.
 
     Whoever has the board's password can do this.
     """
     if len(words) > 2:
         raise UsageError("rlexp cancel ends one task", "rlexp cancel URL ID")
-    address = required_board(words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID")
+    address = options.required_board(
+        words[0] if len(words) == 2 else None, insecure, "rlexp cancel redis://HOST:6379 ID"
+    )
     from rlexp.board.servers import open_board
     from rlexp.terminal.tasks import print_cancelled, print_unreadable
 

@@ -12,149 +12,99 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
-from rlexp.commands.command import DEFAULT_OUT, Panel, flag, option, whole
+from rlexp.commands import options
+from rlexp.commands.command import DEFAULT_OUT, Panel, argument, option, whole
 from rlexp.commands.completion import complete_file, complete_run
-from rlexp.commands.options import (
-    Address,
-    Algo,
-    AllowClass,
-    AllowEnv,
-    AllowStorage,
-    AllowUnknown,
-    AsJson,
-    AsJsonLines,
-    BoardUrl,
-    Debug,
-    DryRun,
-    Env,
-    Files,
-    FilesOrNone,
-    Fit,
-    Imports,
-    ImportsOfRun,
-    Insecure,
-    LearningRate,
-    MasterOption,
-    Mode,
-    Name,
-    Names,
-    NoBoard,
-    Out,
-    Overrides,
-    Overwrite,
-    QueueUrl,
-    Quiet,
-    SchedulerName,
-    Searched,
-    SearcherName,
-    Seed,
-    Seeds,
-    SeedsOfConfigurations,
-    Stop,
-    TimeBudget,
-    Track,
-    Wait,
-    WorkingDir,
-)
 from rlexp.errors import UsageError
 
 
 def run(
-    files: FilesOrNone = None,
-    algo: Algo = None,
-    env: Env = None,
-    stop: Stop = None,
-    seeds: Seeds = None,
-    lr: LearningRate = None,
-    overrides: Overrides = None,
-    out: Out = DEFAULT_OUT,
-    name: Name = None,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    seed: Seed = None,
-    imports: Imports = None,
-    names: Names = None,
-    allow_unknown: AllowUnknown = False,
-    fit: Fit = False,
-    address: Address = None,
-    wait: Wait = None,
-    working_dir: WorkingDir = False,
-    board: BoardUrl = None,
-    keys: MasterOption = None,
-    queue: QueueUrl = None,
-    insecure: Insecure = False,
-    track: Track = None,
-    quiet: Quiet = False,
-    as_json: AsJsonLines = False,
-    debug: Debug = False,
+    files: options.FilesOrNone = None,
+    algo: options.Algo = None,
+    env: options.Env = None,
+    stop: options.Stop = None,
+    seeds: options.Seeds = None,
+    lr: options.LearningRate = None,
+    overrides: options.Overrides = None,
+    out: options.Out = DEFAULT_OUT,
+    name: options.Name = None,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    names: options.Names = None,
+    allow_unknown: options.AllowUnknown = False,
+    fit: options.Fit = False,
+    address: options.Address = None,
+    wait: options.Wait = None,
+    working_dir: options.WorkingDir = False,
+    board: options.BoardUrl = None,
+    keys: options.MasterOption = None,
+    queue: options.QueueUrl = None,
+    insecure: options.Insecure = False,
+    track: options.Track = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJsonLines = False,
+    debug: options.Debug = False,
 ) -> None:
     """Train the experiments in files, or without a file an agent on an env.
 
     A run is named after its experiment, or after the first file if there are several experiments. Without a file,
     --algo and --env choose settings that fit the env and this machine; the run keeps them as experiment.yaml.
     """
-    options = locals()
+    parameters = locals()
     from rlexp.commands import answers, requests
 
     source = requests.source_of(files, algo, env, "run")
     flags = (*requests.experiment_flags(stop, lr), *requests.seed_flags(seeds))
-    answers.train(requests.training_request("run", options, source, flags), dry_run)
+    answers.train(requests.training_request("run", parameters, source, flags), dry_run)
 
 
 def sweep(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE", help="A file with one experiment.", show_default=False, autocompletion=complete_file
-        ),
-    ] = None,
-    algo: Algo = None,
-    env: Env = None,
-    stop: Stop = None,
-    searched: Searched = None,
+    file: Annotated[Path | None, argument("FILE", "A file with one experiment.", complete_file)] = None,
+    algo: options.Algo = None,
+    env: options.Env = None,
+    stop: options.Stop = None,
+    searched: options.Searched = None,
     searcher: Annotated[
-        SearcherName | None, typer.Option(help="How configurations are chosen.", rich_help_panel=Panel.SEARCHED)
+        options.SearcherName | None, option("--searcher", "How configurations are chosen.", Panel.SEARCHED)
     ] = None,
     scheduler: Annotated[
-        SchedulerName | None, typer.Option(help="Which trials end early.", rich_help_panel=Panel.SEARCHED)
+        options.SchedulerName | None, option("--scheduler", "Which trials end early.", Panel.SEARCHED)
     ] = None,
     num_samples: Annotated[
-        int | None, whole("--num-samples", "N", "Configurations to try.", 1, panel=Panel.SEARCHED)
+        int | None, whole("--num-samples N", "Configurations to try.", 1, panel=Panel.SEARCHED)
     ] = None,
-    num_seeds: SeedsOfConfigurations = None,
+    num_seeds: options.SeedsOfConfigurations = None,
     max_concurrent: Annotated[
-        int | None, whole("--max-concurrent", "N", "Most trials at a time.", 1, panel=Panel.LIMITS)
+        int | None, whole("--max-concurrent N", "Most trials at a time.", 1, panel=Panel.LIMITS)
     ] = None,
-    time_budget_s: TimeBudget = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Metric to rank by.", rich_help_panel=Panel.SEARCHED)
-    ] = None,
+    time_budget_s: options.TimeBudget = None,
+    metric: Annotated[str | None, option("--metric NAME", "Metric to rank by.", Panel.SEARCHED)] = None,
     mode: Annotated[
-        Mode | None, typer.Option(help="Whether higher (max) or lower (min) is better.", rich_help_panel=Panel.SEARCHED)
+        options.Mode | None, option("--mode", "Whether higher (max) or lower (min) is better.", Panel.SEARCHED)
     ] = None,
     allow_failures: Annotated[
-        int, whole("--allow-failures", "N", "Exit with 0 if at most N trials fail.", 0, panel=Panel.LIMITS)
+        int, whole("--allow-failures N", "Exit with 0 if at most N trials fail.", 0, panel=Panel.LIMITS)
     ] = 0,
-    overrides: Overrides = None,
-    out: Out = DEFAULT_OUT,
-    name: Name = None,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    seed: Seed = None,
-    imports: Imports = None,
-    names: Names = None,
-    allow_unknown: AllowUnknown = False,
-    fit: Fit = False,
-    address: Address = None,
-    wait: Wait = None,
-    working_dir: WorkingDir = False,
-    board: NoBoard = None,
-    track: Track = None,
-    quiet: Quiet = False,
-    as_json: AsJsonLines = False,
-    debug: Debug = False,
+    overrides: options.Overrides = None,
+    out: options.Out = DEFAULT_OUT,
+    name: options.Name = None,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    names: options.Names = None,
+    allow_unknown: options.AllowUnknown = False,
+    fit: options.Fit = False,
+    address: options.Address = None,
+    wait: options.Wait = None,
+    working_dir: options.WorkingDir = False,
+    board: options.NoBoard = None,
+    track: options.Track = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJsonLines = False,
+    debug: options.Debug = False,
 ) -> None:
     """Search hyperparameters over the samplers and grids of a file.
 
@@ -162,7 +112,7 @@ def sweep(
     over its grids, or at random where it has samplers. At the end there are a ranking, trials.csv,
     and best.yaml for rlexp run.
     """
-    options = locals()
+    parameters = locals()
     from rlexp.commands import answers, requests
 
     section: dict[str, Any] = {"searcher": searcher, "scheduler": scheduler, "metric": metric, "mode": mode}
@@ -170,29 +120,27 @@ def sweep(
     section |= {"max_concurrent": max_concurrent, "time_budget_s": time_budget_s}
     source = requests.source_of([] if file is None else [file], algo, env, "sweep")
     flags = (*requests.experiment_flags(stop), *requests.search_flags(section, searched or ()))
-    answers.train(requests.training_request("sweep", options, source, flags), dry_run)
+    answers.train(requests.training_request("sweep", parameters, source, flags), dry_run)
 
 
 def resume(
-    path: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run or sweep.", show_default=False, autocompletion=complete_run)
-    ],
-    overrides: Overrides = None,
-    address: Address = None,
-    wait: Wait = None,
-    working_dir: WorkingDir = False,
-    board: BoardUrl = None,
-    keys: MasterOption = None,
-    queue: QueueUrl = None,
-    insecure: Insecure = False,
-    track: Track = None,
-    imports: ImportsOfRun = None,
-    allow_env: AllowEnv = None,
-    allow_class: AllowClass = None,
-    allow_storage: AllowStorage = None,
-    quiet: Quiet = False,
-    as_json: AsJsonLines = False,
-    debug: Debug = False,
+    path: Annotated[Path, argument("DIR", "A run or sweep.", complete_run)],
+    overrides: options.Overrides = None,
+    address: options.Address = None,
+    wait: options.Wait = None,
+    working_dir: options.WorkingDir = False,
+    board: options.BoardUrl = None,
+    keys: options.MasterOption = None,
+    queue: options.QueueUrl = None,
+    insecure: options.Insecure = False,
+    track: options.Track = None,
+    imports: options.ImportsOfRun = None,
+    allow_env: options.AllowEnv = None,
+    allow_class: options.AllowClass = None,
+    allow_storage: options.AllowStorage = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJsonLines = False,
+    debug: options.Debug = False,
 ) -> None:
     """Resume a stopped or killed run or sweep.
 
@@ -200,68 +148,65 @@ def resume(
     -o search.num_samples=30 makes a sweep larger. Keys of resources and reports may change, others may not. Modules,
     classes and storages that you have not trained with have to be allowed.
     """
-    options = locals()
+    parameters = locals()
     from rlexp.commands import answers, requests
 
-    answers.train(requests.training_request("resume", options))
+    answers.train(requests.training_request("resume", parameters))
 
 
 def train(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="Experiment files; the word file may come first.", show_default=False),
-    ] = None,
-    files: Annotated[list[Path] | None, option(("-f", "--config-file"), "FILE", "An experiment file.")] = None,
-    algo: Algo = None,
-    env: Env = None,
-    config: Annotated[str | None, typer.Option(metavar="JSON", help="Keys of config, as JSON.")] = None,
-    stop: Stop = None,
-    experiment_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the run without a file.")] = "default",
-    seeds: Seeds = None,
-    num_samples: Annotated[int | None, whole("--num-samples", "N", "As --seeds.", 1)] = None,
-    lr: LearningRate = None,
+    words: Annotated[list[str] | None, argument("FILE", "Experiment files; the word file may come first.")] = None,
+    files: Annotated[list[Path] | None, option("-f --config-file FILE", "An experiment file.")] = None,
+    algo: options.Algo = None,
+    env: options.Env = None,
+    config: Annotated[str | None, option("--config JSON", "Keys of config, as JSON.")] = None,
+    stop: options.Stop = None,
+    experiment_name: Annotated[str, option("--experiment-name NAME", "Name of the run without a file.")] = "default",
+    seeds: options.Seeds = None,
+    num_samples: Annotated[int | None, whole("--num-samples N", "As --seeds.", 1)] = None,
+    lr: options.LearningRate = None,
     checkpoint_freq: Annotated[
-        int | None, whole("--checkpoint-freq", "N", "Iterations between checkpoints; 0 for none.", 0)
+        int | None, whole("--checkpoint-freq N", "Iterations between checkpoints; 0 for none.", 0)
     ] = None,
     checkpoint_at_end: Annotated[
-        bool, flag("--checkpoint-at-end", "Write a checkpoint at the end (the default).")
+        bool, option("--checkpoint-at-end", "Write a checkpoint at the end (the default).")
     ] = False,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     out: Annotated[
-        Path, option(("--out", "--local-dir"), "DIR", "Directory in which runs are created.", envvar="RLEXP_OUT")
+        Path, option("--out --local-dir DIR", "Directory in which runs are created.", envvar="RLEXP_OUT")
     ] = DEFAULT_OUT,
-    name: Name = None,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    seed: Seed = None,
-    imports: Imports = None,
-    names: Names = None,
-    allow_unknown: AllowUnknown = False,
-    fit: Fit = False,
-    address: Address = None,
-    wait: Wait = None,
-    working_dir: WorkingDir = False,
-    board: BoardUrl = None,
-    keys: MasterOption = None,
-    queue: QueueUrl = None,
-    insecure: Insecure = False,
-    track: Track = None,
-    quiet: Quiet = False,
-    as_json: AsJsonLines = False,
-    debug: Debug = False,
+    name: options.Name = None,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    names: options.Names = None,
+    allow_unknown: options.AllowUnknown = False,
+    fit: options.Fit = False,
+    address: options.Address = None,
+    wait: options.Wait = None,
+    working_dir: options.WorkingDir = False,
+    board: options.BoardUrl = None,
+    keys: options.MasterOption = None,
+    queue: options.QueueUrl = None,
+    insecure: options.Insecure = False,
+    track: options.Track = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJsonLines = False,
+    debug: options.Debug = False,
 ) -> None:
     """Train as rlexp run does, with RLlib's options too.
 
     `train file FILE`, `train -f FILE`, or `train --run DQN --env CartPole-v1`.
     """
-    options = locals()
+    parameters = locals()
     from rlexp.commands import answers, requests
 
     given = (*(files or ()), *(Path(word) for word in (words or ()) if word != "file"))
     source = requests.source_of(given, algo, env, "train", experiment_name)
     checkpoints = requests.checkpoint_flags(checkpoint_freq, checkpoint_at_end)
     flags = (*requests.experiment_flags(stop, lr, config), *requests.seed_flags(seeds or num_samples), *checkpoints)
-    answers.train(requests.training_request("run", options, source, flags), dry_run)
+    answers.train(requests.training_request("run", parameters, source, flags), dry_run)
 
 
 _AN_EXPERIMENT: Final = "init --algo {agent} --env {env}"
@@ -269,19 +214,19 @@ _AN_EXPERIMENT: Final = "init --algo {agent} --env {env}"
 
 
 def check(
-    files: Files,
-    overrides: Overrides = None,
-    seed: Seed = None,
-    imports: Imports = None,
-    names: Names = None,
-    allow_unknown: AllowUnknown = False,
-    fit: Fit = False,
-    address: Address = None,
+    files: options.Files,
+    overrides: options.Overrides = None,
+    seed: options.Seed = None,
+    imports: options.Imports = None,
+    names: options.Names = None,
+    allow_unknown: options.AllowUnknown = False,
+    fit: options.Fit = False,
+    address: options.Address = None,
     make_envs: Annotated[
-        bool, flag("--env", "Also make each env and play episodes for up to 3 s, in a process of its own.")
+        bool, option("--env", "Also make each env and play episodes for up to 3 s, in a process of its own.")
     ] = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
 ) -> None:
     """Check experiment files: print all errors, or the trials they make.
 
@@ -300,19 +245,11 @@ def check(
 
 
 def convert(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="An experiment file for any RLlib release.",
-            show_default=False,
-            autocompletion=complete_file,
-        ),
-    ],
-    imports: Imports = None,
-    names: Names = None,
-    allow_unknown: AllowUnknown = False,
-    debug: Debug = False,
+    path: Annotated[Path, argument("FILE", "An experiment file for any RLlib release.", complete_file)],
+    imports: options.Imports = None,
+    names: options.Names = None,
+    allow_unknown: options.AllowUnknown = False,
+    debug: options.Debug = False,
 ) -> None:
     """Print an experiment file in current spelling.
 
@@ -326,17 +263,16 @@ def convert(
 
 
 def doctor(
-    clean: Annotated[bool, flag("--clean", "Remove what killed commands left behind.")] = False,
+    clean: Annotated[bool, option("--clean", "Remove what killed commands left behind.")] = False,
     address: Annotated[
         str | None,
         option(
-            ("--address", "--ray-address"),
-            "HOST:PORT",
+            "--address --ray-address HOST:PORT",
             "The Ray cluster with this head (auto: this machine's); without it, this machine.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
 ) -> None:
     """Print versions, hardware, and what killed commands left behind.
 
