@@ -206,7 +206,6 @@ class MetricWindows:
             raise TrialError(message, "report a few, by names that do not change from episode to episode")
 
     def state(self) -> dict[str, list[float]]:
-        """Return the values."""
         return {name: list(window) for name, window in self._windows.items()}
 
     def load(self, state: Mapping[str, Sequence[float]]) -> None:
@@ -243,7 +242,6 @@ class Mean:
         self._count = 0
 
     def add(self, value: float) -> None:
-        """Add one value."""
         self._sum += value
         self._count += 1
 

@@ -44,7 +44,6 @@ class Policy(Protocol):
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the greedy actions ``[B, ...]`` for observations ``obs [B, ...]``."""
-        ...
 
     def act(self, obs: Array, resetting: Array, num_steps_sampled: int) -> tuple[Array, Outputs]:
         """Return the exploring actions ``[M, ...]`` for the worker's next step, and their outputs.
@@ -53,27 +52,21 @@ class Policy(Protocol):
         ``num_steps_sampled``, the env steps of all workers, is the clock of schedules. The names of the outputs never
         change; the fold makes columns of them, which ``postprocess`` and the learner may use.
         """
-        ...
 
     def outputs(self, obs: Array) -> Outputs:
         """Return the outputs of ``act`` for observations ``[M, ...]`` on which nobody has acted yet."""
-        ...
 
     def postprocess(self, batch: SampleBatch) -> SampleBatch:
         """Return ``batch`` with the columns that the learner or replay needs, such as first TD errors."""
-        ...
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these weights from now on."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return the state of its actions beside weights, such as noise: arrays, and values for JSON, by name."""
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from the ``state`` of a policy like this one, whose weights are loaded already."""
-        ...
 
 
 @runtime_checkable
@@ -85,7 +78,6 @@ class HasMemory(Protocol):
 
     def start_episodes(self, num_envs: int) -> None:
         """Forget all: the next observations are the first ones of so many envs."""
-        ...
 
     def after_step(self, rewards: Array, starting: Array) -> None:
         """Remember the step that the envs made by the last actions.
@@ -93,7 +85,6 @@ class HasMemory(Protocol):
         ``rewards [M]``, as the env gave them, followed the actions. The next observations of the envs ``starting [M]``
         are the first ones of new episodes, so their past is forgotten.
         """
-        ...
 
 
 class Learner(Protocol):
@@ -102,34 +93,27 @@ class Learner(Protocol):
     @property
     def num_updates(self) -> int:
         """SGD steps done, which are the version of the weights."""
-        ...
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         """Set the env steps sampled so far, the clock of schedules; may be called from another thread."""
-        ...
 
     def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
         """Do one SGD step on ``batch``, or several: ``num_updates`` counts each of them.
 
         Their number depends only on the learner and the length of the batch.
         """
-        ...
 
     def stats(self) -> Mapping[str, Any]:
         """Return its counters beside updates, for the results; may be called from another thread."""
-        ...
 
     def get_weights(self) -> Weights:
         """Return a copy of the acting network's weights."""
-        ...
 
     def state_dict(self) -> Mapping[str, Array]:
         """Return everything that a checkpoint must hold to continue bit by bit."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Continue from what ``state_dict`` returned."""
-        ...
 
 
 @runtime_checkable
@@ -138,7 +122,6 @@ class HasLiveWeights(Learner, Protocol):
 
     def live_weights(self) -> LiveWeights | None:
         """Return the same object at each call; None if NumPy cannot read its memory."""
-        ...
 
 
 class PendingUpdate(Protocol):
@@ -146,7 +129,6 @@ class PendingUpdate(Protocol):
 
     def result(self) -> LearnResult:
         """Wait for its end and return its report; raises as ``learn_on_batch`` does. Call it once."""
-        ...
 
 
 @runtime_checkable
@@ -160,8 +142,6 @@ class PipelinedLearner(Learner, Protocol):
     @property
     def max_pending_updates(self) -> int:
         """Most updates whose results may wait while the next one begins; 0: each is read before."""
-        ...
 
     def submit(self, batch: SampleBatch) -> PendingUpdate:
         """Begin the update of ``learn_on_batch``; the caller reads the results in the order of the updates."""
-        ...

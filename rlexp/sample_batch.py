@@ -175,7 +175,6 @@ class FrameRows:
 
     @property
     def count(self) -> int:
-        """Rows."""
         return len(self.rows)
 
     @property
@@ -231,22 +230,18 @@ class Steps(Protocol):
     @property
     def rewards(self) -> Array:
         """Rewards ``[T, M]``, floats."""
-        ...
 
     @property
     def terminated(self) -> Array:
         """``[T, M]`` bool: the episode ended here, and no value follows."""
-        ...
 
     @property
     def truncated(self) -> Array:
         """``[T, M]`` bool: the episode was truncated here, and later states still have a value."""
-        ...
 
     @property
     def valid(self) -> Array:
         """``[T, M]`` bool: an env step, not the reset between two episodes."""
-        ...
 
 
 class NStepReturns(NamedTuple):

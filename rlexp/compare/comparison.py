@@ -187,7 +187,10 @@ def compare_groups(
     sweep = read_sweep_results(Path(arguments[0])) if len(arguments) == 1 else None
     request = ScoreRequest(metric, axis, at, sweep)
     scoring = scoring_of(request, groups, curves)
-    scored = scoring.in_order([group for group in (_scored(group, scoring) for group in groups) if group.trials])
+    kept = (Group(group.name, tuple(each for each in group.trials if each in scoring.scores)) for group in groups)
+    scored = [group for group in kept if group.trials]
+    if scoring.key is not None:
+        scored.sort(key=scoring.key)
     compared: list[ComparedGroup] = []
     for index, group in enumerate(scored):
         trials = [
@@ -260,10 +263,6 @@ def _strata(trials: Sequence[ComparedTrial]) -> dict[str, Array]:
     """Return the final scores by environment, the environments in the order of their names."""
     envs = sorted({trial.folder.env for trial in trials})
     return {env: np.array([trial.score for trial in trials if trial.folder.env == env]) for env in envs}
-
-
-def _scored(group: Group, scoring: Scoring) -> Group:
-    return Group(group.name, tuple(trial for trial in group.trials if trial in scoring.scores))
 
 
 def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -> None:

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from rlexp.compare.run_listing import RESULT_FILE, number
-from rlexp.files import parse_json, read_lines
+from rlexp.files import read_lines
 from rlexp.metrics import interquartile_band
+from rlexp.runs.rows import parsed_row
 from rlexp.sample_batch import Array
 
 _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -216,7 +217,7 @@ def read_rows(trial_directory: Path, kept: Callable[[Mapping[str, Any]], Kept | 
     damaged_lines = 0
     try:
         for line in filter(bytes.strip, read_lines(trial_directory / RESULT_FILE)):
-            row = _parsed(line)
+            row = parsed_row(line) or {}
             steps = number(row.get("timesteps_total"))
             found = None if steps is None else kept(row)
             if steps is None or found is None:
@@ -228,14 +229,6 @@ def read_rows(trial_directory: Path, kept: Callable[[Mapping[str, Any]], Kept | 
     except FileNotFoundError:  # a trial that has not begun has none
         pass
     return [found for _, found in rows], damaged_lines
-
-
-def _parsed(line: bytes) -> Mapping[str, Any]:
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def _item(row: Mapping[str, Any], name: str) -> Any:

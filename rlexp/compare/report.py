@@ -161,7 +161,8 @@ def videos_of(comparison: Comparison, report_directory: Path) -> list[TrialVideo
             embedded = size <= min(_LARGEST_BYTES, room)
             room -= size if embedded else 0
             caption = f"{group.mark} {group.name}, seed {trial.folder.seed}: {newest.stem}"
-            source = _data_url(newest) if embedded else None
+            content = base64.b64encode(read_regular(newest)).decode() if embedded else None
+            source = None if content is None else f"data:video/mp4;base64,{content}"
             links = [(path.stem, _link(path, report_directory)) for path in older]
             videos.append(TrialVideos(caption, source, _link(newest, report_directory), links))
     return videos
@@ -171,10 +172,6 @@ def _found(trial: ComparedTrial) -> list[Path]:
     """Return a trial's finished videos, oldest first; no links, which could point to any file."""
     folder = trial.folder.path / FOLDER
     return sorted(path for path in folder.glob("[!.]*.mp4") if path.is_file() and not path.is_symlink())
-
-
-def _data_url(path: Path) -> str:
-    return f"data:video/mp4;base64,{base64.b64encode(read_regular(path)).decode()}"
 
 
 def _link(path: Path, report_directory: Path) -> str:

@@ -53,11 +53,8 @@ class Scoring:
     lower_is_better: bool = False
     """Whether less of the metric is better."""
     key: Callable[[Group], float] | None = None
-    """The sort key of groups, the lowest first; None: the given order."""
-
-    def in_order(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups in the order in which they are shown; the others are compared with the first."""
-        return list(groups) if self.key is None else sorted(groups, key=self.key)
+    """The sort key of groups, the lowest first; None: the given order. The first is the one that others are compared
+    with."""
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,10 @@ def read_manifest(path: Path) -> Manifest:
         if seal != _seal(content):
             raise DamagedCheckpointError(path, f"sha256 mismatch in {MANIFEST}")
         if written_format != FORMAT:
-            raise _other_format(path, written_format)
+            raise CheckpointError(
+                f"checkpoint {path} has format {written_format}, this rlexp reads format {FORMAT}",
+                "use the version of rlexp that wrote it: run.json beside the trial names it",
+            )
         files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
         sequence, metadata = content["sequence"], content["metadata"]
         if not isinstance(sequence, int) or not isinstance(metadata, dict):
@@ -184,13 +187,6 @@ def looks_whole(path: Path) -> bool:
         return all((path / name).stat().st_size == entry.bytes for name, entry in manifest.files.items())
     except (CheckpointError, OSError, ValueError):
         return False
-
-
-def _other_format(path: Path, written_format: object) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {path} has format {written_format}, this rlexp reads format {FORMAT}",
-        "use the version of rlexp that wrote it: run.json beside the trial names it",
-    )
 
 
 def _verify_file(checkpoint: Path, name: str, entry: FileEntry) -> None:

@@ -157,7 +157,11 @@ def write_checkpoint(
             write_manifest(hidden, sequence, metadata)
             _publish(hidden, directory)
     except OSError as error:
-        raise _write_error(directory, arrays, error) from error
+        needed = sum(num_bytes(array) for named in arrays.values() for array in named.values()) / 1e6
+        raise RlexpError(
+            f"cannot write checkpoint {directory}: {error.strerror or error} (it needs {needed:.1f} MB)",
+            "earlier checkpoints are untouched; when the disk works again, rlexp resume continues from the newest",
+        ) from error
     return directory
 
 
@@ -213,14 +217,6 @@ def _publish(temporary: Path, directory: Path) -> None:
     temporary.rename(directory)
     sync(directory.parent)
     remove_leftovers(directory.parent)
-
-
-def _write_error(directory: Path, arrays: ArrayGroups, error: OSError) -> RlexpError:
-    needed = sum(num_bytes(array) for named in arrays.values() for array in named.values()) / 1e6
-    return RlexpError(
-        f"cannot write checkpoint {directory}: {error.strerror or error} (it needs {needed:.1f} MB)",
-        "earlier checkpoints are untouched; when the disk works again, rlexp resume continues from the newest",
-    )
 
 
 _MAGIC: Final = b"RLXC1"

@@ -172,18 +172,13 @@ def _created(out: Path) -> Iterator[None]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as error:
-        _remove_empty(missing)
-        raise _cannot_create(out, error) from error
-    except BaseException:
-        _remove_empty(missing)
+    except BaseException as error:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise _cannot_create(out, error) from error
         raise
-
-
-def _remove_empty(paths: list[Path]) -> None:
-    for path in paths:
-        with suppress(OSError):
-            path.rmdir()
 
 
 def _cannot_create(path: Path, error: OSError) -> UsageError:

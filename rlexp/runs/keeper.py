@@ -135,7 +135,6 @@ class Keeper:
             pass
 
     def write_error(self, trial: str, token: str, text: str) -> None:
-        """Store the error of a trial."""
         with self._writing(trial, token) as writer:
             (writer.directory / ERROR_FILE).write_text(text[:_MOST_TEXT], encoding="utf-8")
 

@@ -165,7 +165,6 @@ class RunRecord:
         return name in self._trials_by_name()
 
     def add(self, trial: TrialRecord) -> None:
-        """Add a new trial."""
         self.trials.append(trial)
         self._by_name[trial.name] = trial
 

@@ -84,19 +84,19 @@ _MOST: Final = 2**63
 def last_row(trial_directory: Path) -> dict[str, Any] | None:
     """Return the last row of ``result.json``; None if there is none. A line that a kill cut is not a row."""
     last = deque(_lines(trial_directory), maxlen=1)
-    return _parsed(last[0]) if last else None
+    return parsed_row(last[0]) if last else None
 
 
 def earlier_rewards(trial_directory: Path) -> list[tuple[int, float]]:
     """Return iteration and mean reward of every row that has one, in order."""
-    rows = (_parsed(line) or {} for line in _lines(trial_directory))
+    rows = (parsed_row(line) or {} for line in _lines(trial_directory))
     pairs = ((row.get(ITERATION), row.get("episode_reward_mean")) for row in rows)
     return [(int(iteration), float(reward)) for iteration, reward in pairs if is_known(iteration) and is_known(reward)]
 
 
 def rows_at(trial_directory: Path, iterations: Collection[int]) -> dict[int, dict[str, Any]]:
     """Return the rows of these iterations, if ``result.json`` has them."""
-    rows = (_parsed(line) or {} for line in (_lines(trial_directory) if iterations else ()))
+    rows = (parsed_row(line) or {} for line in (_lines(trial_directory) if iterations else ()))
     return {row[ITERATION]: row for row in rows if row.get(ITERATION) in iterations}
 
 
@@ -108,7 +108,8 @@ def _lines(trial_directory: Path) -> Iterator[bytes]:
         return
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed_row(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a line; None if it holds none."""
     try:
         row = parse_json(line)
     except ValueError:

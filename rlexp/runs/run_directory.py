@@ -187,11 +187,9 @@ class RunDirectory:
         return self.path / derived_name(trial.name)
 
     def trackers_of(self, trial: Trial) -> Sequence[TrialTracker]:
-        """Return the trackers of a trial's rows."""
         return self.trackers.of(trial, self.trial_directory(trial), self.record)
 
     def trial_result(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Record a result row."""
         self.record.trial(trial.name).add_result(row)
         self._write_within(RESULT_DELAY_S)
 

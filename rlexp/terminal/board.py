@@ -173,24 +173,16 @@ def server_findings(facts: RedisFacts) -> Iterator[BoardCheck]:
     yield from _rights(facts)
     yield from speed_findings(facts.speed)
     yield from _memory(facts.about)
-    offset = f"{abs(facts.clock_offset_s):.1f} s {'ahead' if facts.clock_offset_s > 0 else 'behind'}"
-    if abs(facts.clock_offset_s) > _CLOCK_S:
-        yield BoardCheck(
-            "clock", Level.WARNING, f"the server's is {offset}", "leases do not depend on it, but certificates do"
-        )
-    else:
-        yield BoardCheck("clock", Level.OK, f"the server's is {offset}")
+    offset = f"the server's is {abs(facts.clock_offset_s):.1f} s {'ahead' if facts.clock_offset_s > 0 else 'behind'}"
+    is_off = abs(facts.clock_offset_s) > _CLOCK_S
+    yield _warning_if(is_off, "clock", offset, "leases do not depend on it, but certificates do")
 
 
 def speed_findings(speed: Speed) -> Iterator[BoardCheck]:
     """Yield the speed of messages of a board or a queue."""
     trip = f"{_ms(speed.round_trip_s)}, the median of 20"
-    if speed.round_trip_s > _SLOW_S:
-        yield BoardCheck(
-            "round trip", Level.WARNING, trip, "raise board.window, so that more fragments are on their way"
-        )
-    else:
-        yield BoardCheck("round trip", Level.OK, trip)
+    remedy = "raise board.window, so that more fragments are on their way"
+    yield _warning_if(speed.round_trip_s > _SLOW_S, "round trip", trip, remedy)
     if speed.bytes_per_s is not None:
         yield BoardCheck("speed", Level.OK, f"{size(speed.bytes_per_s)}/s, both ways together")
     if speed.refused_bytes is not None:
@@ -206,9 +198,7 @@ def _certificate(found: Reach) -> BoardCheck:
     if left_s is None:
         return BoardCheck("TLS", Level.OK, f"{found.tls_version}, the certificate is the host's")
     text = f"{found.tls_version}, the certificate is the host's and valid for {duration(left_s)}"
-    if left_s < _CERTIFICATE_S:
-        return BoardCheck("TLS", Level.WARNING, text, "renew it: afterwards nobody can connect")
-    return BoardCheck("TLS", Level.OK, text)
+    return _warning_if(left_s < _CERTIFICATE_S, "TLS", text, "renew it: afterwards nobody can connect")
 
 
 def _server(facts: RedisFacts) -> Iterator[BoardCheck]:
@@ -256,11 +246,9 @@ def _memory(about: Mapping[str, str] | None) -> Iterator[BoardCheck]:
         yield BoardCheck(
             "memory", Level.PROBLEM, text, "set maxmemory-policy noeviction: then it refuses, and both ends wait"
         )
-    elif limit and limit - used < _LITTLE_MEMORY:
-        hint = "few or small tasks: window x seats x fragment size and two versions of weights must fit"
-        yield BoardCheck("memory", Level.WARNING, text, hint)
     else:
-        yield BoardCheck("memory", Level.OK, text)
+        hint = "few or small tasks: window x seats x fragment size and two versions of weights must fit"
+        yield _warning_if(limit > 0 and limit - used < _LITTLE_MEMORY, "memory", text, hint)
     yield _persistence(about)
     yield from _connections(about)
 
@@ -280,10 +268,12 @@ def _persistence(about: Mapping[str, str]) -> BoardCheck:
 def _connections(about: Mapping[str, str]) -> Iterator[BoardCheck]:
     most, now = int(about.get("maxclients", 0)), int(about.get("connected_clients", 0))
     if most:
-        text = f"{now} of {most}"
-        level = Level.WARNING if most - now < _FEW_CONNECTIONS else Level.OK
-        hint = "an actor takes one or two, a trainer up to four" if level is Level.WARNING else None
-        yield BoardCheck("connections", level, text, hint)
+        hint = "an actor takes one or two, a trainer up to four"
+        yield _warning_if(most - now < _FEW_CONNECTIONS, "connections", f"{now} of {most}", hint)
+
+
+def _warning_if(is_bad: bool, check: str, text: str, hint: str) -> BoardCheck:
+    return BoardCheck(check, Level.WARNING, text, hint) if is_bad else BoardCheck(check, Level.OK, text)
 
 
 def _listed(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, RLock, Thread
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.control import Control
@@ -34,22 +34,6 @@ _ERASE_LINE = 2
 """ANSI's parameter for a whole line."""
 
 
-class Surface(Protocol):
-    """What a live display draws on; calls may come from any thread."""
-
-    def open(self) -> None:
-        """Make room for pictures of several lines."""
-
-    def draw(self, text: Text) -> None:
-        """Replace what was drawn."""
-
-    def print_above(self, text: Text) -> None:
-        """Print a line that stays."""
-
-    def close(self) -> None:
-        """Erase what was drawn; a second call does nothing."""
-
-
 class Canvas:
     """Owns the last lines of a terminal between its first drawing and ``close``; calls may come from any thread.
 
@@ -64,11 +48,13 @@ class Canvas:
         self._width = console.width
 
     def open(self) -> None:
+        """Make room for pictures of several lines."""
         with self._lock:
             self._erase_single_line()
             self._live.start()
 
     def draw(self, text: Text) -> None:
+        """Replace what was drawn."""
         with self._lock:
             if not self._live.is_started:
                 self._erase_single_line()
@@ -80,6 +66,7 @@ class Canvas:
             self._drawn, self._width = text, self._console.width
 
     def print_above(self, text: Text) -> None:
+        """Print a line that stays."""
         with self._lock:
             if self._live.is_started:
                 self._go_back_over_wrapped_lines()
@@ -88,6 +75,7 @@ class Canvas:
             self._console.print(text)
 
     def close(self) -> None:
+        """Erase what was drawn; a second call does nothing."""
         with self._lock:
             if self._live.is_started:
                 self._go_back_over_wrapped_lines()
@@ -129,7 +117,7 @@ _PRE: Final = '<pre style="margin:0;line-height:1.3;white-space:pre">{code}</pre
 
 
 class HtmlCanvas:
-    """Sends each picture, with the lines above it, as a piece of HTML and as text: for the display of a notebook.
+    """A Canvas for the display of a notebook: sends each picture, with the lines above it, as HTML and as text.
 
     A picture that comes sooner than half a second after another is left out; ``close`` sends the last one.
     """
@@ -180,11 +168,11 @@ class LiveDisplay(QuietDisplay):
     headline: another thread reads nothing else of the display.
     """
 
-    def __init__(self, stdout: TextIO, console: Console, canvas: Surface | None = None) -> None:
+    def __init__(self, stdout: TextIO, console: Console, canvas: HtmlCanvas | None = None) -> None:
         """``console`` says how large pictures are; without a ``canvas`` they are drawn there."""
         super().__init__(stdout)
         self._console = console
-        self._canvas: Surface = canvas or Canvas(console)
+        self._canvas: Canvas | HtmlCanvas = canvas or Canvas(console)
         self._clock = Clock(self._draw_headline)
         self._views: dict[str, TrialView] = {}
         self._overall = OverallProgress()

@@ -169,9 +169,9 @@ def _table(figures: Mapping[str, Figures], means: Mapping[str, Callable[[int], l
     curves = ["curve", *(heights(means[tag](curve_width), glyphs.blocks) for tag in figures)]
     if curve_width < len("curve"):
         curves = [""] * len(curves)
-    cells = ([cut(tag, tag_width, glyphs).ljust(tag_width) for tag in tags], *map(_right, columns), curves)
-    for row in zip(*cells, strict=True):
-        yield _GAP.join(row)[:width].rstrip()
+    cells = ([cut(tag, tag_width, glyphs) for tag in tags], *columns, curves)
+    for line in aligned(list(zip(*cells, strict=True)), range(1, len(columns) + 1)):
+        yield line[:width].rstrip()
 
 
 def _outer_widths(longest_tag: int, room: int) -> tuple[int, int]:
@@ -183,11 +183,6 @@ def _outer_widths(longest_tag: int, room: int) -> tuple[int, int]:
 
 def _width_of(columns: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + len(_GAP) for column in columns)
-
-
-def _right(column: Sequence[str]) -> list[str]:
-    width = max(map(len, column))
-    return [cell.rjust(width) for cell in column]
 
 
 def _columns(figures: Mapping[str, Figures], room: int) -> list[list[str]]:

@@ -18,7 +18,15 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from rlexp.compare.event_files.gathering import AtStep, Figures, LogGatherer, Series, Summary
-from rlexp.compare.event_files.runs import Follower, LogRun, RunContents, TagGlobs, find_runs, read_run
+from rlexp.compare.event_files.runs import (
+    Follower,
+    LogRun,
+    RunContents,
+    find_runs,
+    is_wanted,
+    read_run,
+    refuse_unmatched,
+)
 from rlexp.errors import UsageError
 from rlexp.files import to_json
 from rlexp.sample_batch import Array
@@ -58,7 +66,7 @@ def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a tag may have letters that the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     closed: list[OSError] = []
-    runs, globs = find_runs(paths, closed.append), TagGlobs(options.tags)
+    runs, wanted = find_runs(paths, closed.append), partial(is_wanted, patterns=options.tags)
     if sys.stdout.isatty():  # what is read first is the end of it
         runs.sort(key=_newest)
     printer = _printer(options, len(runs))
@@ -66,14 +74,14 @@ def print_logs(paths: Sequence[Path], options: LogOptions) -> None:
         _notice(f"{error.filename} is left out: {error.strerror}")
     files, tags = [], set[str]()
     for run in runs:
-        contents = read_run(run, printer.keep, globs.match)
+        contents = read_run(run, printer.keep, wanted)
         printer.print_run(contents)
         _print_notices(contents, printer.shows_others)
         files += contents.files if options.follow else []  # each remembers what it has met
         tags |= contents.tags
     if options.follow:
-        _follow(Follower(paths, files), globs, printer)
-    globs.refuse_unmatched(tags)
+        _follow(Follower(paths, files), wanted, printer)
+    refuse_unmatched(options.tags, tags)
 
 
 def _newest(run: LogRun) -> float:
@@ -97,13 +105,13 @@ def _printer(options: LogOptions, runs: int) -> LogPrinter[Any]:
     return TablePrinter(None if fits_anything else tags_of_a_screen(shutil.get_terminal_size().lines, runs))
 
 
-def _follow(follower: Follower, globs: TagGlobs, printer: LogPrinter[Any]) -> None:
+def _follow(follower: Follower, wanted: Callable[[str], bool], printer: LogPrinter[Any]) -> None:
     """Print new points until Ctrl-C."""
     _notice("waiting for new points; Ctrl-C ends")
     while True:
         for run, batch in follower.poll():
             for tag, points in batch.points.items():
-                if globs.match(tag):
+                if wanted(tag):
                     printer.print_news(run, tag, points)
             for _, step in batch.restarts:
                 _notice(f"{run.name} resumed from step {step:,}: its later points are replaced")
@@ -151,11 +159,8 @@ class LogPrinter(Protocol[KeptT]):
         """Print points ``[N]`` of POINT that were written since the last look."""
 
 
-class PointKeeper(Protocol):
+class PointKeeper(LogGatherer, Protocol):
     """The points of a tag for CSV: :class:`Series`, or :class:`AtStep`."""
-
-    def take(self, points: Array) -> None:
-        """Take points ``[N]`` of POINT."""
 
     def points(self) -> Array:
         """Return what was kept, ``[N]`` of SERIES."""
@@ -196,7 +201,6 @@ class Everything:
         self._series.take(points)
 
     def figures(self) -> Figures:
-        """Return the figures of all points."""
         return self._summary.figures()
 
     def points(self) -> Array:

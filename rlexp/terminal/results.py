@@ -128,7 +128,6 @@ class EvaluationProgress:
             self._line.erase()
 
     def report(self, num_ended: int, num_env_steps: int) -> None:
-        """Show it."""
         if self._line is not None:
             self._line.show(f"{num_ended} episodes ended, {num_env_steps:,} env steps")
 

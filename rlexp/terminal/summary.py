@@ -19,7 +19,7 @@ from rlexp.config.keys.search import TimeAttribute
 from rlexp.runs.checkpoints import list_checkpoints
 from rlexp.runs.directories import as_typed
 from rlexp.runs.record import RunRecord, Status, TrialRecord
-from rlexp.search.ranking import RULE, SCORE_RULE, EndComparison, Standing, Tier, TrialStanding, surest
+from rlexp.search.ranking import RULE, SCORE_RULE, Standing, Tier, TrialStanding, surest
 from rlexp.search.record import BEST_FILE
 from rlexp.search.standings import Standings, summary_of
 from rlexp.terminal.lines import aligned
@@ -276,15 +276,11 @@ def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
             "status": standing.status,
             "score": standing.score if standing.ended_early is None else None,
             "interval": standing.interval,
-            "ended_early": _as_dict(standings.end_comparison(standing)),
+            "ended_early": None if (end := standings.end_comparison(standing)) is None else asdict(end),
             "trials": [trial.trial.name for trial in standing.trials],
         }
         for rank, standing in enumerate(standings.ranked(), start=1)
     ]
-
-
-def _as_dict(end: EndComparison | None) -> dict[str, Any] | None:
-    return None if end is None else asdict(end)
 
 
 def configuration_words(varied: Mapping[str, Any]) -> str:
@@ -299,13 +295,11 @@ def _failure_lines(standings: Standings) -> list[str]:
     begun = len(standings.trials())
     lines = ["", f"{len(failures)} of {begun} trials failed:"] if failures else [""]
     width = max((len(_short_name(each)) for each in failures), default=0)
-    lines += first_of([f"  {_short_name(each).ljust(width)}  {_why(each)}" for each in failures], ", in trials.csv")
+    whys = (f"after {count(each.timesteps_total)} steps: {one_line(each.error or '')}" for each in failures)
+    shown = [f"  {_short_name(each).ljust(width)}  {why}" for each, why in zip(failures, whys, strict=True)]
+    lines += first_of(shown, ", in trials.csv")
     could_not = [f"  configuration {number} is not possible: {one_line(why)}" for number, why in refused.items()]
     return lines + first_of(could_not, ", in sweep.json")
-
-
-def _why(trial: TrialStanding) -> str:
-    return f"after {count(trial.timesteps_total)} steps: {one_line(trial.error or '')}"
 
 
 def _short_name(trial: TrialStanding) -> str:

@@ -55,7 +55,6 @@ class TrialView:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self.status in _OVER
 
     def recall(self, rewards: Sequence[tuple[int, float]]) -> None:

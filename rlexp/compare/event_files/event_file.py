@@ -162,7 +162,6 @@ class _Decoding:
         self._damaged: list[int] = []
 
     def batch(self) -> Batch:
-        """Read all records."""
         for length, indices in _by_length(self._lengths):
             if length > LONGEST or len(indices) < _FEW:
                 self._read_singly(indices)
@@ -182,7 +181,10 @@ class _Decoding:
                 indices, words = indices[1:], words[1:]
                 continue
             fits = shape.fits(words)
-            self._read_rows(shape, words[fits], indices[fits])
+            records = indices[fits] + self._first_record
+            pieces, damaged = shape.read(words[fits], records)
+            self._pieces += pieces
+            self._damaged += records[damaged].tolist()
             indices, words = indices[~fits], words[~fits]
             shapes += 1
         self._read_singly(indices)
@@ -205,12 +207,6 @@ class _Decoding:
             return None
         self._shapes[length] = Shape(self._data(index), event, self._tags)
         return self._shapes[length]
-
-    def _read_rows(self, shape: Shape, words: Array, indices: Array) -> None:
-        records = indices + self._first_record
-        pieces, damaged = shape.read(words, records)
-        self._pieces += pieces
-        self._damaged += records[damaged].tolist()
 
     def _read_singly(self, indices: Array) -> None:
         for index in indices.tolist():

@@ -107,7 +107,8 @@ class Framing:
         checksums = np.tile(np.array([self._checksum(length) for length in walked[-period:]], np.uint32), repeats)
         starts = position + _before_each(lengths)
         inside = int(np.searchsorted(starts + FRAME_BYTES + lengths, len(buffer), side="right"))
-        headers = _headers(buffer)[starts[:inside]]
+        anywhere = np.ndarray((len(buffer) - HEADER_BYTES + 1,), _HEADER, buffer, strides=(1,))
+        headers = anywhere[starts[:inside]]
         right = (headers["length"] == lengths[:inside].astype(np.uint64)) & (headers["checksum"] == checksums[:inside])
         return lengths[: inside if right.all() else int(right.argmin())]
 
@@ -132,12 +133,6 @@ def begins_with_frame(data: bytes) -> bool:
 def length_checksum(length: int) -> int:
     """Return the masked CRC that follows ``length`` in a frame."""
     return masked(crc32c(np.frombuffer(length.to_bytes(8, "little"), np.uint8)))
-
-
-def _headers(buffer: memoryview) -> Array:
-    """Return a view of ``buffer`` with a header at every byte."""
-    headers: Array = np.ndarray((len(buffer) - HEADER_BYTES + 1,), _HEADER, buffer, strides=(1,))
-    return headers
 
 
 def _before_each(lengths: Array) -> Array:

@@ -79,7 +79,6 @@ class Number:
 
     @property
     def value(self) -> float:
-        """The number itself."""
         return float(decoded(np.frombuffer(self.raw, np.uint8)[None], self.format)[0])
 
 

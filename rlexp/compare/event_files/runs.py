@@ -267,22 +267,17 @@ def _faults(file: EventFile) -> list[str]:
     return [f"{file.path} {fault}" for fault in file.faults()]
 
 
-class TagGlobs:
-    """Shell patterns for tags: each matches whole tags or their part after a slash; no pattern matches all tags."""
+def is_wanted(tag: str, patterns: Sequence[str]) -> bool:
+    """Return whether one of the shell patterns matches a tag, or its part after a slash; without any, all tags are."""
+    return not patterns or any(_matches(tag, pattern) for pattern in patterns)
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = patterns
 
-    def match(self, tag: str) -> bool:
-        """Return whether ``tag`` is wanted."""
-        return not self._patterns or any(_matches(tag, pattern) for pattern in self._patterns)
-
-    def refuse_unmatched(self, tags: Iterable[str]) -> None:
-        """Raise UsageError for a pattern that matches none of ``tags``."""
-        tags = sorted(tags)
-        for pattern in self._patterns:
-            if not any(_matches(tag, pattern) for tag in tags):
-                raise UsageError(f"no tag matches {pattern}", _hint(pattern, tags))
+def refuse_unmatched(patterns: Sequence[str], tags: Iterable[str]) -> None:
+    """Raise UsageError for a pattern that matches none of ``tags``."""
+    tags = sorted(tags)
+    for pattern in patterns:
+        if not any(_matches(tag, pattern) for tag in tags):
+            raise UsageError(f"no tag matches {pattern}", _hint(pattern, tags))
 
 
 def _matches(tag: str, pattern: str) -> bool:
