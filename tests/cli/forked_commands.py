@@ -45,6 +45,17 @@ def rlexp_in_new_process(*words: object, **environ: str | None) -> subprocess.Co
     )
 
 
+def on_terminal(*words: object, **environ: str | None) -> str:
+    """Return what a command in a new process prints to a pseudo-terminal."""
+    mine, theirs = os.openpty()
+    command = [sys.executable, "-m", "rlexp", *map(str, words)]
+    subprocess.run(command, stderr=theirs, stdout=theirs, env=_changed(environ), timeout=TIMEOUT_S, check=False)
+    os.close(theirs)
+    printed = os.read(mine, 65536)
+    os.close(mine)
+    return printed.decode()
+
+
 LOADED = """
 import gc, sys, rlexp.__main__
 before = gc.get_threshold()

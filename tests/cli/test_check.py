@@ -23,7 +23,7 @@ from rlexp.config.load import load_plan
 from rlexp.errors import UsageError
 from rlexp.processes.family import SESSION, TemporaryFolder
 from rlexp.processes.locks import RunLock
-from tests.cli.forked_commands import rlexp
+from tests.cli.forked_commands import on_terminal, rlexp
 
 GOOD = """\
 cartpole:
@@ -236,51 +236,20 @@ def test_version_help_and_wrong_options() -> None:
 
 def test_colours_only_on_a_terminal(path: Path) -> None:
     assert "\x1b" not in rlexp("check", str(path), "-o", "lr=0").stderr
-    assert b"\x1b[31merror:" in on_terminal(path, {"NO_COLOR": ""})
-    assert b"\x1b" not in on_terminal(path, {"NO_COLOR": "1"})
+    assert "\x1b[31merror:" in on_terminal("check", path, "lr=0", NO_COLOR="")
+    assert "\x1b" not in on_terminal("check", path, "lr=0", NO_COLOR="1")
 
 
 def test_check_on_80_columns_prints_whole_words_and_a_line_per_trial(path: Path) -> None:
-    wrong = on_terminal(path, {"COLUMNS": "80", "NO_COLOR": "1"}, "-o", "stop.episode_reward_meann=1")
-    right = on_terminal(path, {"COLUMNS": "80", "NO_COLOR": "1"}, "--allow-unknown")
-    lines = [*wrong.decode().splitlines(), *right.decode().splitlines()]
+    wrong, right = (
+        on_terminal("check", path, *words, COLUMNS="80", NO_COLOR="1")
+        for words in (["stop.episode_reward_meann=1"], ["--allow-unknown"])
+    )
+    lines = [*wrong.splitlines(), *right.splitlines()]
     assert max(map(len, lines)) <= 80
     assert [line.split()[-1] for line in lines if line.startswith("0000")] == ["lr=0.001", "lr=0.0001"]
     error = next(number for number, line in enumerate(lines) if line.startswith("error:"))
     assert lines[error + 1].startswith((" " * 7, "hint:  "))
-
-
-def on_terminal(path: Path, environ: dict[str, str], *arguments: str) -> bytes:
-    """Return what ``check`` prints to a pseudo-terminal; without ``arguments``, of a learning rate of 0."""
-    mine, theirs = os.openpty()
-    command = [sys.executable, "-m", "rlexp", "check", str(path), *(arguments or ("-o", "lr=0"))]
-    subprocess.run(command, stderr=theirs, stdout=theirs, env={**os.environ, **environ}, timeout=60, check=False)
-    os.close(theirs)
-    printed = os.read(mine, 65536)
-    os.close(mine)
-    return printed
-
-
-@pytest.mark.parametrize(
-    ("command", "hint"),
-    [
-        ("rollout", "rlexp evaluate RUN plays episodes"),
-        ("tune", "rlexp sweep FILE searches hyperparameters"),
-        ("version", "rlexp --version prints the version"),
-        ("evaluat", "did you mean rlexp evaluate?"),
-        ("zzz", "rlexp -h lists the commands"),
-    ],
-)
-def test_unknown_command_has_a_hint(command: str, hint: str) -> None:
-    done = rlexp(command, "x")
-    assert done.returncode == 2
-    assert done.stderr == f"error: unknown command {command}\nhint:  {hint}\n"
-
-
-def test_list_in_an_override_has_a_hint(path: Path) -> None:
-    done = rlexp("check", str(path), "-o", "config.gamma=[0.9, 0.99]")
-    hint = "hint:  to try each of them, write -o 'config.gamma={grid_search: [0.9, 0.99]}'"
-    assert hint in done.stderr.splitlines()
 
 
 def test_run_prints_notices_of_renamed_keys_before_errors(path: Path) -> None:

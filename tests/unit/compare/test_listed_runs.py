@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -106,7 +105,8 @@ def test_run_that_has_just_begun_is_not_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": 1, "trials": "none"}', '{"format": 1}', '{"format": 99}', "[" * 10**5, "\0"]
+    "text",
+    ["", "{", "[]", "{}", '{"format": 1, "trials": "none"}', '{"format": 1}', '{"format": 99}', "[" * 10**5, "\0"],
 )
 def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
     path = run(tmp_path / "pong")
@@ -135,19 +135,6 @@ def test_record_with_wrong_values(tmp_path: Path) -> None:
     assert (found.status, "trials.0.timesteps_total: " in str(found.problem)) == (DAMAGED, True)
 
 
-def test_pipes_instead_of_files_do_not_block(tmp_path: Path) -> None:
-    path = run(tmp_path / "pong")
-    for file in (path / "run.json", next(path.glob("00000*/params.json"))):
-        file.unlink()
-        os.mkfifo(file)
-    (path / "resolved.yaml").touch()
-    assert [found.status for found in found_at(tmp_path)] == [DAMAGED]
-    record = json.loads((run(tmp_path / "other") / "run.json").read_text())
-    (path / "run.json").unlink()
-    (path / "run.json").write_text(json.dumps(record))
-    assert [found.agents for found in found_at(path)] == [(), ("DQN",)]
-
-
 def test_listing_of_empty_and_missing_directories(tmp_path: Path) -> None:
     assert found_at(tmp_path) == []
     for wrong in ("nowhere", "a" * 5000):
@@ -157,13 +144,6 @@ def test_listing_of_empty_and_missing_directories(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file is a file"):
         found_at(tmp_path / "file")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_directories_are_skipped(tmp_path: Path) -> None:
-    run(tmp_path / "pong")
-    (tmp_path / "closed").mkdir(mode=0)
-    assert [found.path.name for found in found_at(tmp_path)] == ["pong"]
 
 
 @pytest.fixture
@@ -197,7 +177,7 @@ def test_last_and_best(tabled_run: Path) -> None:
     assert results.last()["episode_reward_mean"].tolist() == [3.0, 5.0]
     assert results.best()["episode_reward_mean"] == 5.0
     assert results.best("info/learner/loss", "min")["training_iteration"] == 3
-    with pytest.raises(KeyError, match="did you mean 'episode_reward_mean'"):
+    with pytest.raises(KeyError, match="no column 'episode_reward_mena'; did you mean 'episode_reward_mean'"):
         results.best("episode_reward_mena")
     with pytest.raises(UsageError, match="mode must be max or min, got highest"):
         results.best(mode="highest")  # type: ignore[arg-type]
@@ -219,11 +199,6 @@ def test_rows_that_a_resumed_trial_repeats_and_damaged_lines(tabled_run: Path) -
     with file.open("a") as lines:
         lines.write("[1, 2]\n" + json.dumps(row(2, 8.0)) + "\n" + '{"timesteps_total": 40')
     np.testing.assert_array_equal(rlexp.results(file.parent)["episode_reward_mean"], [1.0, 8.0])
-
-
-def test_unknown_column_names_the_nearest(tabled_run: Path) -> None:
-    with pytest.raises(KeyError, match="no column 'timestep_total'; did you mean 'timesteps_total'"):
-        rlexp.results(tabled_run)["timestep_total"]
 
 
 def test_pandas_frame_has_the_same_columns(tabled_run: Path) -> None:

@@ -462,16 +462,6 @@ def test_a_second_ctrl_c_says_what_is_kept_and_leaves_run_and_trials_stopped(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "trials": 3, "x": 1}', "[" * 10**5]
-)
-def test_a_damaged_run_json_is_refused_and_not_locked(tmp_path: Path, text: str) -> None:
-    path = finished(tmp_path)
-    (path / "run.json").write_text(text)
-    with pytest.raises(ResumeError, match=r"run.json (is damaged|does not belong to a run of rlexp)"):
-        RunDirectory.open(path)
-
-
-@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("varied", 3),
