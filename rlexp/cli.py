@@ -17,45 +17,27 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from rlexp import __version__
-from rlexp.commands.command import HELP_OPTIONS, ErrorOptions, command_class, hint_for_command
+from rlexp.commands.command import APP_SETTINGS, HELP_OPTIONS, ErrorOptions, command_class, hint_for_command
 from rlexp.errors import RlexpError, UsageError
 from rlexp.processes.signals import let_ctrl_c_raise
 from rlexp.processes.threads import few_collections
 from rlexp.terminal.lines import open_output_streams, print_error
 
 PANELS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Train": {
-        "run": "training",
-        "sweep": "training",
-        "resume": "training",
-        "train": "training",
-    },
+    "Train": dict.fromkeys(("run", "sweep", "resume", "train"), "training"),
     "Write experiment files": {
-        "examples": "starting",
-        "init": "starting",
+        **dict.fromkeys(("examples", "init"), "starting"),
         "check": "training",
-        "explain": "results",
-        "schema": "results",
+        **dict.fromkeys(("explain", "schema"), "results"),
         "convert": "training",
     },
-    "Look at results": {
-        "ls": "results",
-        "logs": "results",
-        "compare": "results",
-        "tensorboard": "results",
-        "prune": "results",
-    },
-    "Use a policy": {
-        "evaluate": "results",
-        "export": "results",
-    },
+    "Look at results": dict.fromkeys(("ls", "logs", "compare", "tensorboard", "prune"), "results"),
+    "Use a policy": dict.fromkeys(("evaluate", "export"), "results"),
     "Train on other machines": {
         "doctor": "training",
         "board": "board",
         "join": "join",
-        "submit": "submit",
-        "tasks": "submit",
-        "cancel": "submit",
+        **dict.fromkeys(("submit", "tasks", "cancel"), "submit"),
     },
 }
 """Each command, which is a function of that name, and its module of ``rlexp.commands``, in the order of ``--help``."""
@@ -99,13 +81,7 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(width), summary_of(name)) for name in names])
 
 
-app = typer.Typer(
-    cls=_Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
-)
+app = typer.Typer(cls=_Commands, **APP_SETTINGS)
 
 
 def main() -> None:

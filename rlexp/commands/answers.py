@@ -28,16 +28,7 @@ from rlexp.config.load import Plan, load_experiments, load_plan
 from rlexp.config.plan import only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, Problem, RlexpError, UsageError
 from rlexp.runs.directories import refuse_unwritable, require_restored
-from rlexp.terminal.checking import (
-    plan_as_json,
-    print_checked,
-    print_envs,
-    print_how_to_change,
-    print_notices,
-    print_plan,
-    print_preset,
-    print_settings,
-)
+from rlexp.terminal import checking
 from rlexp.terminal.lines import outlive_readers
 from rlexp.tuning.request import Source, TrainingRequest
 
@@ -133,8 +124,8 @@ def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
     else:
         refuse_sweeps(plan)
     if not request.quiet:
-        print_settings(plan)
-    print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
+        checking.print_settings(plan)
+    checking.print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below
     check_requirements(plan)
     remember_ones_own(plan)
     if request.joining.address is None:
@@ -145,7 +136,7 @@ def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
     with _display(request) as display:
         code = (run_sweep if is_sweep else run_plan)(plan, request, display)
     if not (request.as_json or request.quiet):
-        print_how_to_change(display.run_directory, plan)
+        checking.print_how_to_change(display.run_directory, plan)
     return Trained(code, display.run_directory)
 
 
@@ -251,16 +242,16 @@ def check_plan(load: Callable[[], Plan], joining: Joining, *, as_json: bool, mak
     except RlexpError as caught:
         error = caught
     if as_json:
-        print(json.dumps(plan_as_json(plan, error, envs, is_joined)))
+        print(json.dumps(checking.plan_as_json(plan, error, envs, is_joined)))
     elif plan:
-        print_settings(plan)
-        print_notices(plan)
-        print_plan(plan)
+        checking.print_settings(plan)
+        checking.print_notices(plan)
+        checking.print_plan(plan)
         if error:
-            print_envs(envs or ())
+            checking.print_envs(envs or ())
         else:
-            print_checked(plan, envs, is_joined)
-            print_preset(plan)
+            checking.print_checked(plan, envs, is_joined)
+            checking.print_preset(plan)
     if error:
         raise error
 

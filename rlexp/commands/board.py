@@ -23,21 +23,10 @@ from typer.core import TyperGroup
 from rlexp.board.messages.address import BOARD_VARIABLE, BoardAddress, parse_address
 from rlexp.board.messages.basics import BoardError
 from rlexp.board.messages.credentials import MASTER_VARIABLE, MasterKey, check_actor, read_master
-from rlexp.board.servers import open_board
+from rlexp.board.servers import open_board, serving
 from rlexp.board.servers.probes import ReachError, reach
 from rlexp.board.servers.redis_scripts import FIRST_WITH_READ_ONLY_KEYS, OLDEST, ROLES, TRAINER
-from rlexp.board.servers.serving import (
-    Binding,
-    ServerConfiguration,
-    ServerFolder,
-    ServerProcess,
-    TlsFiles,
-    binding,
-    check_port,
-    find_program,
-    write_role_files,
-)
-from rlexp.commands.command import HELP_OPTIONS, argument, command_class, option, whole
+from rlexp.commands.command import APP_SETTINGS, HELP_OPTIONS, argument, command_class, option, whole
 from rlexp.commands.join import Url, join
 from rlexp.commands.options import AsJson, Debug, Insecure, required_board
 from rlexp.commands.submit import cancel, submit, tasks
@@ -147,18 +136,18 @@ def serve(
     from rlexp.cluster.room.machine import this_machine
 
     tls = _tls_files(tls_cert, tls_key, tls_ca)
-    where = binding(bind, host)
+    where = serving.binding(bind, host)
     if tls is None and not insecure:
         _refuse_public(where)
-    program = find_program()
-    check_port(where, port)
+    program = serving.find_program()
+    serving.check_port(where, port)
     outlive_readers()
-    with DrainRequest() as request, ServerFolder(folder) as kept:
+    with DrainRequest() as request, serving.ServerFolder(folder) as kept:
         memory = int(this_machine().memory_total * _MEMORY_SHARE)
         passwords = kept.passwords()
-        configuration = ServerConfiguration(where, port, program.version[:2], memory, passwords, tls)
-        files = write_role_files(kept, configuration, actors)
-        with closing(ServerProcess(program, kept.log)) as server:
+        configuration = serving.ServerConfiguration(where, port, program.version[:2], memory, passwords, tls)
+        files = serving.write_role_files(kept, configuration, actors)
+        with closing(serving.ServerProcess(program, kept.log)) as server:
             server.start(configuration.text())
             address = configuration.address(TRAINER.name)
             url = str(replace(address, username="", password="", ca_file=""))
@@ -170,7 +159,7 @@ def serve(
     raise typer.Exit(request.exit_code)
 
 
-def _tls_files(certificate: Path | None, key: Path | None, authority: Path | None) -> TlsFiles | None:
+def _tls_files(certificate: Path | None, key: Path | None, authority: Path | None) -> serving.TlsFiles | None:
     if certificate is None and key is None and authority is None:
         return None
     if certificate is None or key is None:
@@ -180,10 +169,10 @@ def _tls_files(certificate: Path | None, key: Path | None, authority: Path | Non
             path.open("rb").close()
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return TlsFiles(certificate, key, authority)
+    return serving.TlsFiles(certificate, key, authority)
 
 
-def _refuse_public(where: Binding) -> None:
+def _refuse_public(where: serving.Binding) -> None:
     if (public := where.public_address) is not None:
         raise UsageError(
             f"{public} is a public address, and connections would not be encrypted",
@@ -201,7 +190,7 @@ def _problem_of(address: BoardAddress) -> str:
     return ""
 
 
-def _wait(server: ServerProcess, request: DrainRequest) -> None:
+def _wait(server: serving.ServerProcess, request: DrainRequest) -> None:
     with suppress(KeyboardInterrupt):  # the second Ctrl-C: the server is being ended already
         while not request():
             if server.has_ended:
@@ -299,13 +288,7 @@ class _BoardCommands(TyperGroup):
         return command
 
 
-board_app = typer.Typer(
-    cls=_BoardCommands,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings=HELP_OPTIONS,
-)
+board_app = typer.Typer(cls=_BoardCommands, **APP_SETTINGS)
 
 
 @board_app.callback()

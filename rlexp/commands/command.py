@@ -144,6 +144,13 @@ def _shown(text: str) -> str:
 
 HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
 """Settings of a context: the options that print what a command does."""
+APP_SETTINGS: Final[dict[str, Any]] = {
+    "no_args_is_help": True,
+    "context_settings": HELP_OPTIONS,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+"""Settings of an app with several commands."""
 
 
 @dataclass

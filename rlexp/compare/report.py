@@ -230,18 +230,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
-        "colour": colour_class,
-        "count": count,
-        "dashes": lambda index: dashes(index)[0],
-        "decimal": decimal,
-        "duration": duration,
-        "exact": exact,
-        "percent": percent,
-        "place": place,
-        "score": score,
-        "words": value_words,
-    }
+    environment.filters |= {each.__name__: each for each in (count, decimal, duration, exact, percent, place, score)}
+    own = {"colour": colour_class, "dashes": lambda index: dashes(index)[0], "words": value_words}
+    environment.filters |= own
     return environment
 
 

@@ -265,17 +265,8 @@ def _row(report: NodeReport) -> tuple[str, ...]:
 
 
 _PACKAGES = (
-    "torch",
-    "ray",
-    "gymnasium",
-    "numpy",
-    "pydantic",
-    "PyYAML",
-    "ale-py",
-    "box2d",
-    "mujoco",
-    "tensorboard",
-    "optuna",
+    *("torch", "ray", "gymnasium", "numpy", "pydantic", "PyYAML"),
+    *("ale-py", "box2d", "mujoco", "tensorboard", "optuna"),
 )
 _SHARED_MEMORY = "/dev/shm"
 

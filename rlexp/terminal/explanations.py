@@ -10,21 +10,7 @@ from difflib import get_close_matches
 from rlexp.config.keys.agents import AGENTS, agents_of_packages, experiment_class, find_agent
 from rlexp.config.keys.env_ids import provided_names
 from rlexp.config.keys.key_table import key_table
-from rlexp.config.reference.explain import (
-    KeyReference,
-    NamedValue,
-    OldKey,
-    by_agents,
-    find_keys,
-    find_metric_by_end,
-    find_named_value,
-    find_old_key,
-    key_references,
-    named_values,
-    nearest_key,
-    search_meanings,
-    shown_default,
-)
+from rlexp.config.reference import explain
 from rlexp.config.reference.hints import NOT_HERE
 from rlexp.errors import UsageError
 from rlexp.terminal.lines import BOLD, painted, visible
@@ -41,11 +27,11 @@ def print_explanation(name: str | None) -> None:
     if name is None or name.upper() in AGENTS:
         _print_agent(name.upper() if name else None)
         return
-    value, keys = find_named_value(name), find_keys(name)
+    value, keys = explain.find_named_value(name), explain.find_keys(name)
     if value is None and not keys:
-        value = find_metric_by_end(name)
+        value = explain.find_metric_by_end(name)
     parts: list[Iterable[str]] = [*([_named(value)] if value else []), *(_explained(key) for key in keys)]
-    old = None if parts else find_old_key(name)
+    old = None if parts else explain.find_old_key(name)
     if old is not None:
         parts = [_old(old)]
     packaged = None if parts else find_agent(name)
@@ -60,7 +46,7 @@ def _found(text: str) -> Iterator[str]:
     """Yield what has the words of ``text`` in its meaning, a line each; raises UsageError if nothing has."""
     if text.lower() in NOT_HERE:
         raise UsageError(f"nothing is called {text}", NOT_HERE[text.lower()])
-    found = search_meanings(text)
+    found = explain.search_meanings(text)
     is_misspelt = get_close_matches(text[:100], [each.name for each in found], n=1, cutoff=_MISSPELT)
     if not found or is_misspelt:
         raise UsageError(f"unknown name {text}", _hint(text))
@@ -74,20 +60,20 @@ def _found(text: str) -> Iterator[str]:
 
 
 def _hint(name: str) -> str:
-    key = nearest_key(name)
-    names = [*(each.name for each in named_values()), *(() if key is None else (key,))]
+    key = explain.nearest_key(name)
+    names = [*(each.name for each in explain.named_values()), *(() if key is None else (key,))]
     nearest = next(iter(get_close_matches(name[:100], names, n=1)), key)
     return f"did you mean {nearest}?" if nearest else "rlexp explain, without a name, lists all keys"
 
 
-def _named(value: NamedValue) -> Iterator[str]:
+def _named(value: explain.NamedValue) -> Iterator[str]:
     yield painted(f"{value.name} ({value.kind})", BOLD, sys.stdout)
     yield from _wrapped(value.meaning, "  ", "  ")
     if value.example:
         yield from _labelled("example", value.example)
 
 
-def _explained(key: KeyReference) -> Iterator[str]:
+def _explained(key: explain.KeyReference) -> Iterator[str]:
     yield painted(key.dotted, BOLD, sys.stdout)
     yield from _wrapped(" ".join(key.meaning.replace("``", "").split()), "  ", "  ")
     if key.is_group:
@@ -111,27 +97,27 @@ def _packaged(run: str) -> Iterator[str]:
     width = max(len(".".join(key.path)) for key in keys)
     for key in keys:
         name = f"{'.'.join(key.path):{width}} "
-        yield from _wrapped("required" if key.required else shown_default(key.default), name, " " * len(name))
+        yield from _wrapped("required" if key.required else explain.shown_default(key.default), name, " " * len(name))
     yield f"\nDefaults of {run}. rlexp explain KEY explains a key that {', '.join(AGENTS)} have as well."
 
 
-def _keys_of(group: KeyReference) -> Iterator[str]:
+def _keys_of(group: explain.KeyReference) -> Iterator[str]:
     start = len(group.path)
-    inside = (key.path for key in key_references() if key.path[:start] == group.path)
+    inside = (key.path for key in explain.key_references() if key.path[:start] == group.path)
     yield from (path[-1] for path in inside if len(path) == start + 1)
 
 
-def _defaults(key: KeyReference) -> str:
+def _defaults(key: explain.KeyReference) -> str:
     """Return the default; if agents differ, each value with its agents."""
     if key.required:
         return "none, it is required"
-    shown = {run: shown_default(default) for run, default in key.defaults.items()}
+    shown = {run: explain.shown_default(default) for run, default in key.defaults.items()}
     if len(set(shown.values())) == 1 and len(shown) < len(AGENTS):
         return f"{next(iter(shown.values()))} ({', '.join(shown)})"
-    return by_agents(shown)
+    return explain.by_agents(shown)
 
 
-def _old(old: OldKey) -> Iterator[str]:
+def _old(old: explain.OldKey) -> Iterator[str]:
     yield painted(old.dotted, BOLD, sys.stdout)
     yield from _wrapped(f"{old.says}.", "  ", "  ")
 
@@ -139,11 +125,11 @@ def _old(old: OldKey) -> Iterator[str]:
 def _print_agent(run: str | None) -> None:
     """Print a line for each key, with the default of one agent or of all."""
     runs = [run] if run else list(AGENTS)
-    keys = [key for key in key_references() if not key.is_group and any(name in key.defaults for name in runs)]
+    keys = [key for key in explain.key_references() if not key.is_group and any(name in key.defaults for name in runs)]
     width = max(len(key.dotted) for key in keys)
     for key in keys:
         name, required = f"{key.dotted:{width}} ", "required" if key.required else None
-        shown = required or (_defaults(key) if run is None else shown_default(key.defaults[run]))
+        shown = required or (_defaults(key) if run is None else explain.shown_default(key.defaults[run]))
         print("\n".join(_wrapped(shown, name, " " * len(name))))
     end = f"Defaults of {', '.join(runs)}. rlexp explain KEY explains a key."
     print("\n".join(["", *_wrapped(end, "", "")]))
