@@ -398,15 +398,6 @@ def test_train_with_options_of_rllib(tmp_path: Path, arguments: list[str], messa
     assert tempfile.gettempdir() not in done.stderr.replace(str(tmp_path), "")
 
 
-def test_train_refuses_an_agent_beside_a_file(legacy_file: Path) -> None:
-    done = rlexp("train", "-f", str(legacy_file), "--run", "APEX")
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "error: --algo cannot be combined with a file",
-        "hint:  rlexp run FILE -o run=APEX overrides a value in the file",
-    ]
-
-
 def test_errors_and_notices_of_train_name_the_options(tmp_path: Path) -> None:
     config = {"lrr": 1, "num_gpus": 0, "tf_session_args": {"x": 1}}
     flags = ["--run", "DQN", "--env", "Nope-v0", "--stop", '{"episode_reward": 1}', "--config", json.dumps(config)]

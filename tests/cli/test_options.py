@@ -130,35 +130,6 @@ def test_an_option_that_does_not_exist_gets_the_one_that_was_meant(words: list[s
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "hint"),
-    [
-        (["evaluate"], "rlexp evaluate needs PATH", "PATH: A run, a trial or a checkpoint."),
-        (["cancel"], "rlexp cancel needs URL ID", "URL ID: The board, and the task."),
-        (["export", "run", "policy.onnx"], "rlexp export cannot take policy.onnx", "--onnx policy.onnx"),
-        (["evaluate", "run", "more"], "rlexp evaluate cannot take more", "rlexp evaluate -h shows what it takes"),
-        (
-            ["sweep", "f.yaml", "--sweep", "lr=1e-3", "1e-4"],
-            "rlexp sweep cannot take 1e-4",
-            "values of --sweep are one word: --sweep lr=1e-3,1e-4",
-        ),
-        (
-            ["run", "--algo"],
-            "rlexp run: --algo needs a value",
-            "--algo AGENT: Train this agent without a file; needs --env.",
-        ),
-        (
-            ["compare", "run", "--by", "lr"],
-            "--by must be one of steps, time, got lr",
-            "--by: Align runs by env steps or by wall time.",
-        ),
-    ],
-)
-def test_missing_and_further_words(words: list[str], message: str, hint: str) -> None:
-    error = refused(*words)
-    assert (error.message, error.hint) == (message, hint)
-
-
-@pytest.mark.parametrize(
     "text", ["lr=loguniform:1e-4,1e-2", "lr=loguniform(1e-4, 1e-2)", "lr=tune.log_uniform[1e-4,1e-2]"]
 )
 def test_a_sampler_in_another_form_gets_the_right_one(text: str) -> None:

@@ -1,4 +1,7 @@
-"""``rlexp run``, ``sweep`` and ``train`` with an agent and an env in place of a file, up to where a training begins."""
+"""``rlexp run``, ``sweep`` and ``train`` with an agent and an env in place of a file, up to where a training begins.
+
+What is typed wrongly, and the error and the hint that it gets.
+"""
 
 import json
 import re
@@ -164,6 +167,27 @@ error: -o env=Pendulum-v1 cannot be combined with --env
 hint:  name it with --env; a file can have a grid of them
 $ rlexp run --algo PPO --env CartPole-v1 --lr high
 error: --lr high  config.lr must be a number > 0, got the string 'high'
+$ rlexp evaluate
+error: rlexp evaluate needs PATH
+hint:  PATH: A run, a trial or a checkpoint.
+$ rlexp cancel
+error: rlexp cancel needs URL ID
+hint:  URL ID: The board, and the task.
+$ rlexp export run policy.onnx
+error: rlexp export cannot take policy.onnx
+hint:  --onnx policy.onnx
+$ rlexp evaluate run more
+error: rlexp evaluate cannot take more
+hint:  rlexp evaluate -h shows what it takes
+$ rlexp sweep f.yaml --sweep lr=1e-3 1e-4
+error: rlexp sweep cannot take 1e-4
+hint:  values of --sweep are one word: --sweep lr=1e-3,1e-4
+$ rlexp run --algo
+error: rlexp run: --algo needs a value
+hint:  --algo AGENT: Train this agent without a file; needs --env.
+$ rlexp compare run --by lr
+error: --by must be one of steps, time, got lr
+hint:  --by: Align runs by env steps or by wall time.
 $ rlexp rollout x
 error: unknown command rollout
 hint:  rlexp evaluate RUN plays episodes
@@ -220,7 +244,8 @@ hint:  -o gamma=0.9 sets this key
 def test_what_is_wrong_is_named_with_what_works(words: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text(OWN_ENV)
     (tmp_path / "broken.py").write_text("class Half(gymnasium.Env):\n  def\n")
-    done = rlexp(*shlex.split(words), *(["--dry-run"] if words.startswith("run") else []), cwd=tmp_path)
+    command, *others = shlex.split(words)
+    done = rlexp(command, *(["--dry-run"] if command == "run" else []), *others, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, said)
 
 
