@@ -11,30 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict
 from gymnasium.spaces.utils import flatten, flatten_space
-from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from rlexp.envs.checked_env import CheckedVectorEnv
+from rlexp.envs.checked_env import CheckedVectorEnv, Wrapper
 from rlexp.envs.native_vectors import ACTION_MASK, MASK_METHOD, RESTING
 from rlexp.envs.parallel_envs import AgentRows
 from rlexp.envs.registry import EnvConfig, MaskSource
-from rlexp.envs.spaces import SHAPES_KEPT, value_counts
+from rlexp.envs.spaces import keeps_its_shape, value_counts
 from rlexp.errors import EnvError, UsageError
 
 Array = NDArray[Any]
 Vector = VectorEnv[Any, Any, Any]
-if TYPE_CHECKING:
-    Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
-else:
-    Wrapper = VectorWrapper  # Gymnasium 1.3 has no types for it
 
 PLACES: Final[Mapping[MaskSource, str]] = {
     "observation": f"observation[{ACTION_MASK!r}]",
@@ -54,17 +50,15 @@ class MaskedSpace(Box):
         The mask has a number for each value of each of the ``choices``: of one, for a Discrete action.
         """
         self.own, self.source, self.choices = own, source, choices
-        keeps_its_shape = isinstance(own, Box) and len(own.shape) in SHAPES_KEPT
-        seen = own if keeps_its_shape else flatten_space(own)
+        seen = own if keeps_its_shape(own) else flatten_space(own)
         assert isinstance(seen, Box)
         self.observation = seen
         """The space of what agents see: a vector or an image."""
         self.num_actions = sum(choices)
-        bounds = [
+        low, high = (
             np.concatenate([bound.reshape(-1), np.full(self.num_actions, limit, seen.dtype)])
             for bound, limit in ((seen.low, 0), (seen.high, 1))
-        ]
-        low, high = bounds
+        )
         super().__init__(low, high, dtype=seen.dtype.type)
 
     def __repr__(self) -> str:
@@ -115,7 +109,7 @@ def has_mask(space: Space[Any]) -> bool:
 
 
 def without_mask_in(observation: Any) -> Any:
-    """Return an observation, or a batch of them, of a space that ``has_mask``, without the mask."""
+    """Return an observation, a batch of them, or a space that ``has_mask``, without the mask."""
     others = {key: part for key, part in observation.items() if key != ACTION_MASK}
     return next(iter(others.values())) if len(others) == 1 else others
 
@@ -170,9 +164,8 @@ class MaskReader:
         """Return an env's observation space without the mask: the other part of a Dict, or a Dict of the others."""
         if self.source != "observation":
             return space
-        assert isinstance(space, Dict)
-        others = {key: part for key, part in space.items() if key != ACTION_MASK}
-        return next(iter(others.values())) if len(others) == 1 else Dict(others)
+        others = without_mask_in(space)
+        return Dict(others) if isinstance(others, dict) else others
 
     def space(self, observation_space: Space[Any]) -> MaskedSpace:
         """Return the space of an agent's observations of an env with ``observation_space``."""

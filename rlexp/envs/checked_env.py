@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 from rlexp.errors import EnvError, RlexpError
 from rlexp.user_code.finding import raised_by_user
 
+Array = NDArray[Any]
+if TYPE_CHECKING:
+    Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    Wrapper = VectorWrapper  # Gymnasium 1.3 has no types for it
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 Start = tuple[Any, dict[str, Any]]
 
@@ -188,11 +193,6 @@ def _kind(value: Any) -> str:
     return f"type {type(value).__name__}" + (f" ({text})" if value is not None and len(text) <= 40 else "")
 
 
-Array = NDArray[Any]
-if TYPE_CHECKING:
-    Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
-else:
-    Wrapper = VectorWrapper  # Gymnasium 1.3 has no types for it
 HOW_TO_RESET: Final = (
     'set metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}: the step after an episode\'s end ignores its action '
     "and returns the first observation of the next one, reward 0 and no end"

@@ -90,7 +90,9 @@ class EnvCheck:
         """Play to the ``limit``; an exception of the env ends an episode, and the next one begins."""
         self._end_s = time.monotonic() + limit.seconds
         self._env.action_space.seed(0)
-        while self._goes_on(limit) and not self._is_over(limit):
+        while not self._is_over(limit):
+            if self.num_episodes >= limit.num_episodes and self.num_steps >= limit.least_steps:
+                return
             self.num_episodes += 1
             num_steps = self.num_steps
             try:
@@ -98,7 +100,7 @@ class EnvCheck:
                 if self.num_episodes == 1 and limit.is_repeated and _NOT_REPEATED not in self._seen:
                     yield from self._repeated()
             except EnvError as error:
-                yield from self._once(error.message, self._error(f"{error.message} ({self._place})", error.hint))
+                yield from self._once(error.message, Doubt(f"{error.message} ({self._place})", error.hint, True))
                 if self.num_steps == num_steps:  # it cannot be reset, or not be stepped even once
                     return
 
@@ -122,7 +124,7 @@ class EnvCheck:
                 self._recorded.append((action, deepcopy(obs), float(reward)))
             if not np.isfinite(float(reward)):
                 message = f"{self._place} returned a reward of {float(reward):g}"
-                yield from self._once("reward", self._error(f"env {self._env_id}: {message}", "correct the reward"))
+                yield from self._once("reward", Doubt(f"env {self._env_id}: {message}", "correct the reward", True))
             yield from self._values(self._place, obs)
             if terminated or truncated:
                 self.num_ended += 1
@@ -140,9 +142,6 @@ class EnvCheck:
                 return
             if terminated or truncated:
                 return
-
-    def _goes_on(self, limit: Limit) -> bool:
-        return self.num_episodes < limit.num_episodes or self.num_steps < limit.least_steps
 
     def _reset(self) -> Any:
         self._place = f"reset of episode {self.num_episodes}"
@@ -166,9 +165,6 @@ class EnvCheck:
             self._seen.add(topic)
             yield doubt
 
-    def _error(self, message: str, hint: str | None) -> Doubt:
-        return Doubt(message, hint, is_error=True)
-
     def _check_kind(self, obs: Any) -> None:
         space = self._env.observation_space
         if not isinstance(space, Box) and not space.contains(obs):
@@ -189,7 +185,7 @@ class EnvCheck:
             if not np.isfinite(seen).all():
                 worst = seen[~np.isfinite(seen)].flat[0]
                 message = f"env {self._env_id}: {method} returned an observation of {worst:g}"
-                yield from self._once(f"not finite {number}", self._error(message, "correct the observation"))
+                yield from self._once(f"not finite {number}", Doubt(message, "correct the observation", True))
                 continue
             outside = _outside(box, seen)
             if outside is not None:

@@ -138,10 +138,12 @@ def flatten_observations(vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any
 
     Discrete becomes one-hot; Dict, Tuple and Boxes of other ranks are joined.
     """
-    space = vector.single_observation_space
-    if isinstance(space, Box) and len(space.shape) in SHAPES_KEPT:
-        return vector
-    return FlattenObservation(vector)
+    return vector if keeps_its_shape(vector.single_observation_space) else FlattenObservation(vector)
+
+
+def keeps_its_shape(space: Space[Any]) -> TypeGuard[Box]:
+    """Return whether observations of ``space`` are vectors or images, which are not flattened."""
+    return isinstance(space, Box) and len(space.shape) in SHAPES_KEPT
 
 
 def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -271,5 +273,5 @@ def observation_bytes(observation_space: Space[Any]) -> int:
 
 def observation_shape(observation_space: Space[Any]) -> tuple[int, ...]:
     """Return the shape of one observation as the agents see it."""
-    keeps_its_shape = isinstance(observation_space, Box) and len(observation_space.shape) in SHAPES_KEPT
-    return (observation_space if keeps_its_shape else flatten_space(observation_space)).shape or ()
+    seen = observation_space if keeps_its_shape(observation_space) else flatten_space(observation_space)
+    return seen.shape or ()
