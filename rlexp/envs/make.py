@@ -19,20 +19,20 @@ from rlexp.config.keys.env_ids import is_atari, package_of, pettingzoo_name
 from rlexp.envs.action_masks import with_masks
 from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_second
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
-from rlexp.envs.envpool import is_task, make_pool
 from rlexp.envs.native_vectors import (
     EPISODE_LIMIT,
     SingleEnv,
     changes_images,
     episode_limit,
+    is_task,
+    make_pool,
     native_vector_env,
     registered_vector,
     vector_of_class,
     without_advice_on_versions,
 )
 from rlexp.envs.parallel_envs import AgentRows, OneAgent, TranslatedRows, agents_per_env
-from rlexp.envs.pettingzoo import find_parallel_env
-from rlexp.envs.registry import EnvConfig, find_class, find_spec, named_object
+from rlexp.envs.registry import EnvConfig, find_class, find_parallel_env, find_spec, named_object
 from rlexp.envs.spaces import Array, DiscreteActions, bound_actions, check_layout, check_spaces, flatten_observations
 from rlexp.envs.wrappers import ScaledFrames, preprocessed, wrapped
 from rlexp.errors import EnvError, RlexpError, UsageError
@@ -59,8 +59,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     It has the user's own wrappers and prepared images and actions, as ``config`` says.
     """
     kwargs = dict(config.env_config) | ({"render_mode": render_mode} if render_mode else {})
-    with _errors_of_making(config):
-        prepare_imports(config.named_modules, config.modules)
+    with _making(config):
         if config.frames is not None and config.is_deepmind_atari:
             rules = atari_rules(find_spec(config.env).kwargs, kwargs, config.horizon)
             game = _registered_env(config, None, rules.env_arguments)
@@ -71,8 +70,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 
 def make_own_env(config: EnvConfig, render_mode: str | None = None) -> Env:
     """Make one env to play in: as ``make_env`` does, or an env of several agents as its class makes it."""
-    with _errors_of_making(config):
-        prepare_imports(config.named_modules, config.modules)
+    with _making(config):
         rows = _rows_of_agents(config, 1, {"render_mode": render_mode} if render_mode else {})
     own: Env | None = None if rows is None else rows.copies[0]
     return make_env(config, render_mode) if own is None else own
@@ -114,9 +112,10 @@ def wrappers_of(env: Env) -> Iterator[Env]:
 
 
 @contextmanager
-def _errors_of_making(config: EnvConfig) -> Iterator[None]:
-    """Turn errors of an env's code in the body into a UsageError with a suggestion."""
+def _making(config: EnvConfig) -> Iterator[None]:
+    """Import what the env needs, and turn errors of its code in the body into a UsageError with a suggestion."""
     try:
+        prepare_imports(config.named_modules, config.modules)
         yield
     except EnvError as error:
         raise UsageError(error.message, error.hint) from error
@@ -163,14 +162,18 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
     If the envs mask actions, observations are rows of a MaskedSpace. If they have several agents, each is a row: see
     AgentRows.
     """
-    with _errors_of_making(config):
-        prepare_imports(config.named_modules, config.modules)
+    with _making(config):
         rows = _rows_of_agents(config, num_envs, {})
         vector = native_vector_env(config, num_envs) if rows is None else _translated(rows, config)
     if vector is None:
-        vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        vector = _each_by_itself(config, num_envs)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
     return _as_agents_play(vector, config)
+
+
+def _each_by_itself(config: EnvConfig, num_envs: int, render_mode: str | None = None) -> Vector:
+    make = [lambda: make_env(config, render_mode)] * num_envs
+    return SyncVectorEnv(make, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def _as_agents_play(vector: Vector, config: EnvConfig) -> Vector:
@@ -186,8 +189,7 @@ def spaces_of(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 def rows_per_env(config: EnvConfig) -> int:
     """Return how many rows of a vector env an env has: its number of agents."""
-    with _errors_of_making(config):
-        prepare_imports(config.named_modules, config.modules)
+    with _making(config):
         if find_parallel_env(config.env) is None:
             return 1
     with closing(make_vector_env(config, 1)) as vector:
@@ -209,16 +211,9 @@ def make_filmed_env(config: EnvConfig) -> Vector:
     for name, value in (QUIET_PYGAME | ({} if "DISPLAY" in os.environ else MUJOCO_WITHOUT_SCREEN)).items():
         os.environ.setdefault(name, value)
     try:
-        with _errors_of_making(config):
-            prepare_imports(config.named_modules, config.modules)
+        with _making(config):
             rows = _rows_of_agents(config, 1, {"render_mode": "rgb_array"})
-        vector: Vector = (
-            _translated(rows, config)
-            if rows is not None
-            else SyncVectorEnv(
-                [lambda: make_env(config, render_mode="rgb_array")], autoreset_mode=AutoresetMode.NEXT_STEP
-            )
-        )
+        vector = _each_by_itself(config, 1, "rgb_array") if rows is None else _translated(rows, config)
         vector.reset(seed=0)
         pictures: Any = vector.render()
         picture = pictures[0]

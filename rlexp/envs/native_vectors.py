@@ -1,19 +1,18 @@
 """Vector envs that step several envs by themselves: Gymnasium's, Atari's, EnvPool's, and the user's own.
 
-Atari games are played in ale-py's vectorised env if that computes the same as the wrappers of :mod:`rlexp.envs.atari`:
-emulating, skipping, taking the maximum of two frames, making them grey and small, and starting with no-ops, in C++. In
-ale-py, the end of a life has another meaning (its ``episodic_life`` starts a new game). So lives, scores and stacks of
-frames are computed here, for all games at once. SingleEnv turns a vector env of one copy into an env, for wrappers,
-horizons, checks and videos.
+A task of EnvPool, ``envpool:Pong-v5``, is envs in C++ that a pool of threads steps together. SingleEnv turns a vector
+env of one copy into an env, for wrappers, horizons, checks and videos.
 """
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -23,16 +22,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, MAX_NOOPS, AtariRules, atari_rules
+from rlexp.config.keys.env_ids import ENVPOOL
+from rlexp.envs.atari import Seeds, Start, Step, atari_rules, can_be_native, make_native_games
 from rlexp.envs.checked_env import CheckedVectorEnv
-from rlexp.envs.envpool import is_task, make_pool
 from rlexp.envs.registry import EnvConfig, FrameConfig, find_class, find_spec
-from rlexp.envs.wrappers import STACKED_FRAMES, is_image
-
-if TYPE_CHECKING:
-    from ale_py.vector_env import AtariVectorEnv
+from rlexp.envs.wrappers import is_image
+from rlexp.errors import UsageError
 
 Array = NDArray[Any]
+Vector = VectorEnv[Any, Any, Any]
+
 ACTION_MASK: Final = "action_mask"
 """The key of an action mask in infos, and in observations of the kind Dict."""
 MASK_METHOD: Final = "action_masks"
@@ -41,146 +40,6 @@ RESTING: Final = "resting"
 """The key in every infos of an AgentRows: whether an agent is not in its env now, so its next step is none ``[M]``."""
 AGENT_RETURNS: Final = "agent_returns"
 """The key, likewise, of the returns of the A agents of each copy ``[C, A]``, NaN for those not in its episode yet."""
-Seeds = int | list[int | None] | None
-
-ENTRY_POINT = "ale_py.env:AtariEnv"
-SAME_ARGUMENTS = frozenset({"game", "repeat_action_probability", "full_action_space"})
-"""Arguments with the same meaning for ale-py's env and its vectorised one."""
-OWN_ARGUMENTS = frozenset({"obs_type", "frameskip", "max_num_frames_per_episode"})
-"""Arguments that are part of the rules; with any other one, only the env itself can play."""
-ENDLESS = 2**31 - 1
-"""Frames after which the vectorised env would truncate a game: the rules do it, at the end of a step."""
-SEED_MASK = 2**31 - 1
-"""Seeds of the vectorised env have no sign."""
-FRAME_BITS = 8
-"""Bits of a frame in a pixel with four frames."""
-ALL_FRAMES = 0x01010101
-"""Times a byte, a pixel whose four frames all have that byte."""
-
-
-def can_be_native(spec: EnvSpec, rules: AtariRules) -> bool:
-    """Return whether ale-py's vectorised env plays the game of ``spec`` by ``rules``."""
-    known = rules.env_arguments.keys() <= SAME_ARGUMENTS | OWN_ARGUMENTS
-    return spec.entry_point == ENTRY_POINT and rules.skip is not None and known
-
-
-def make_native_games(rules: AtariRules, frames: FrameConfig, num_envs: int, num_threads: int) -> NativeGames:
-    """Make ``num_envs`` games that ``num_threads`` threads step together; only if ``can_be_native``."""
-    from ale_py import Action
-    from ale_py.vector_env import AtariVectorEnv
-
-    assert rules.skip is not None
-    native = AtariVectorEnv(
-        num_envs=num_envs,
-        num_threads=num_threads,
-        **{name: value for name, value in rules.env_arguments.items() if name in SAME_ARGUMENTS},
-        frameskip=rules.skip,
-        max_num_frames_per_episode=ENDLESS,
-        img_height=frames.atari_dim,
-        img_width=frames.atari_dim,
-        stack_num=1,
-        noop_max=MAX_NOOPS + 1,
-        reward_clipping=False,
-    )
-    actions = list(native.ale.get_action_set())
-    first_action = actions.index(Action.FIRE) if Action.FIRE in actions else actions.index(Action.NOOP)
-    return NativeGames(native, frames, rules.max_steps, first_action)
-
-
-class NativeGames(VectorEnv[Array, Array, Array]):
-    """M Atari games with an episode for each life; owns the vectorised env and its threads, which ``close`` ends.
-
-    The step after an episode's end begins the next one (``AutoresetMode.NEXT_STEP``): with a new game if
-    that was over, else with one step of ``first_action`` in the same game.
-    """
-
-    def __init__(self, native: AtariVectorEnv, frames: FrameConfig, max_steps: int | None, first_action: int) -> None:
-        self._native = native
-        self._max_steps = ENDLESS if max_steps is None else max_steps
-        self._first_action = first_action
-        self._stacked = frames.framestack
-        channels, dim = STACKED_FRAMES if frames.framestack else 1, frames.atari_dim
-        self.num_envs = native.num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.single_observation_space = Box(0, 255, (dim, dim, channels), np.uint8)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.single_action_space, self.action_space = native.single_action_space, native.action_space
-        self._ended, self._over, self._cut = (np.zeros(self.num_envs, bool) for _ in range(3))
-        self._scores, self._steps = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
-        self._lives = np.zeros(self.num_envs, np.int32)
-        self._stacks = np.zeros((self.num_envs, dim, dim), np.uint32)
-
-    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        frames, infos = self._native.reset(seed=_ale_seeds(seed, self.num_envs))
-        for state in (self._ended, self._over, self._cut, self._scores, self._steps):
-            state.fill(0)
-        self._lives = infos["lives"].copy()
-        self._push(frames, begins=np.ones(self.num_envs, bool))
-        return self._observations(frames), self._infos(np.zeros(self.num_envs, bool))
-
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        begins, new_games = self._ended, self._over | self._cut
-        sent = np.where(begins, self._first_action, actions)
-        frames, rewards, over, _, infos = self._native.step(sent)
-        self._scores = np.where(new_games, 0.0, self._scores + rewards)
-        self._steps = np.where(new_games, 0, self._steps + 1)
-        over, cut = over & ~new_games, self._steps >= self._max_steps
-        lives = infos["lives"]
-        # Some games show 0 lives for a moment before they are over.
-        lost_a_life = (lives > 0) & (lives < self._lives)
-        report = self._infos(over | cut)
-        # Games that were truncated, or ended with their first step: the vectorised env would begin them a step later.
-        late = self._cut | (begins & (over | cut))
-        if late.any():
-            frames, infos = self._native.reset(options={"reset_mask": late})
-            lives = infos["lives"]
-            self._scores[late], self._steps[late] = 0.0, 0
-        terminated, truncated = (over | lost_a_life) & ~begins, cut & ~begins
-        self._lives, self._ended = lives.copy(), terminated | truncated
-        self._over, self._cut = over & ~late, cut & ~over & ~late
-        self._push(frames, begins)
-        return self._observations(frames), np.where(begins, 0.0, rewards), terminated, truncated, report
-
-    def close_extras(self, **kwargs: Any) -> None:
-        del self._native.ale  # this also ends its threads
-
-    def _push(self, frames: Array, begins: Array) -> None:
-        """Append ``frames [M, 1, dim, dim]`` to the last three, or repeat them four times if an episode ``begins [M]``.
-
-        A pixel's four frames are the bytes of one number, the oldest is the lowest: a shift of bits moves them.
-        """
-        if not self._stacked:
-            return
-        stacks = self._stacks >> np.uint32(FRAME_BITS)
-        _bytes(stacks)[..., -1] = frames[:, 0]
-        stacks[begins] = frames[begins, 0] * np.uint32(ALL_FRAMES)
-        self._stacks = stacks
-
-    def _observations(self, frames: Array) -> Array:
-        return _bytes(self._stacks) if self._stacked else frames[:, 0, :, :, None].copy()
-
-    def _infos(self, over: Array) -> dict[str, Any]:
-        return {
-            GAME_OVER: over,
-            GAME_SCORE: np.where(over, self._scores, 0.0),
-            GAME_STEPS: np.where(over, self._steps, 0),
-        }
-
-
-def _bytes(stacks: Array) -> Array:
-    """Return ``stacks [M, dim, dim]`` of 32 bits as bytes ``[M, dim, dim, 4]``."""
-    return stacks.view(np.uint8).reshape(*stacks.shape, STACKED_FRAMES)
-
-
-def _ale_seeds(seed: Seeds, num_envs: int) -> Array | None:
-    """Return the seeds ``[M]`` of the emulators in ale-py's own envs, for the seeds of a vector env."""
-    if seed is None:
-        return None
-    seeds = [seed + index for index in range(num_envs)] if isinstance(seed, int) else seed
-    return np.array([np.random.SeedSequence(each).generate_state(2)[1] & SEED_MASK for each in seeds], np.int64)
-
-
-Vector = VectorEnv[Any, Any, Any]
 
 NOT_NATIVE: Final = ("jax", "ale_py")
 """Entry points of vector envs that are not used directly: Gymnasium's own need jax, Atari's need preparation."""
@@ -285,13 +144,7 @@ def _needs_preparing(vector: Vector, config: EnvConfig) -> bool:
 
 def changes_images(space: gym.Space[Any], frames: FrameConfig) -> bool:
     """Return whether observations of ``space`` are images that are scaled or made grey."""
-    if not is_image(space) or space.shape is None:
-        return False
-    return frames.makes_grey or space.shape[:2] != frames.size_of(space.shape)
-
-
-Step = tuple[Any, Any, bool, bool, dict[str, Any]]
-Start = tuple[Any, dict[str, Any]]
+    return is_image(space) and (frames.makes_grey or space.shape[:2] != frames.size_of(space.shape))
 
 
 class SingleEnv(gym.Env[Any, Any]):
@@ -333,3 +186,120 @@ class SingleEnv(gym.Env[Any, Any]):
     def _only(self, obs: Any) -> Any:
         """Return the only one of ``obs [1, ...]``, which the vector env may overwrite."""
         return deepcopy(next(iter(iterate(self._batched_space, obs))))
+
+
+OWN_ARGUMENTS: Final = ("env_type", "num_envs", "batch_size", "seed", "num_threads", "max_episode_steps")
+"""Arguments of ``envpool.make`` that other keys determine, or that can have only one value."""
+LARGEST_SEED: Final = 2**31 - 1
+
+
+def is_task(env: str) -> bool:
+    """Return whether an env's name is a task of EnvPool."""
+    return env.startswith(ENVPOOL)
+
+
+def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> EnvPoolEnv:
+    """Make ``num_envs`` envs of a task; raises UsageError if EnvPool or the task is missing, or for an unknown key.
+
+    ``horizon`` truncates episodes after so many steps, if the task does not do so before.
+    """
+    try:
+        tasks = _library().list_all_envs()
+    except ImportError as error:
+        raise UsageError(f"env {config.env} needs EnvPool: {error}", "pip install 'rlexp[envpool]'") from error
+    task = config.env.removeprefix(ENVPOOL)
+    if task not in tasks:
+        close = difflib.get_close_matches(task, tasks, n=1)
+        hint = f"did you mean {ENVPOOL}{close[0]}?" if close else "envpool.list_all_envs() has the names"
+        raise UsageError(f"env {config.env}: EnvPool has no task {task}", hint)
+    given = sorted(set(OWN_ARGUMENTS) & set(config.env_config))
+    if given:
+        message = f"env {config.env}: rlexp sets {given[0]} itself, so env_config cannot have it"
+        raise UsageError(
+            message, "horizon cuts episodes; num_envs_per_worker, seed and num_cpus_per_worker do the rest"
+        )
+    arguments = {**config.env_config, "num_threads": min(config.num_threads, num_envs)}
+    if horizon is not None:
+        limit = _library().make_spec(task).config.max_episode_steps
+        arguments["max_episode_steps"] = min(horizon, limit)
+    return EnvPoolEnv(task, arguments, num_envs)
+
+
+def _library() -> Any:
+    """Return EnvPool; its import takes a second, and raises ImportError if it is missing."""
+    return importlib.import_module("envpool")
+
+
+class EnvPoolEnv(VectorEnv[Array, Array, Array]):
+    """M envs of a task; owns the pool, with its threads.
+
+    A pool gets its seed when it is made, so each reset with a seed makes a new pool. Images ``[C, H, W]`` are shown as
+    ``[H, W, C]``. Infos are left out.
+    """
+
+    def __init__(self, task: str, arguments: Mapping[str, Any], num_envs: int) -> None:
+        """Raise UsageError for arguments that the task does not take."""
+        self._task, self._arguments = task, dict(arguments)
+        self._pool: Any = None
+        self.num_envs = num_envs
+        space, self.single_action_space = self._spaces()
+        self._shows_channels_first = is_image(space)
+        if is_image(space):
+            low, high = np.moveaxis(space.low, 0, -1), np.moveaxis(space.high, 0, -1)
+            space = Box(low, high, dtype=np.uint8)
+        self.single_observation_space = space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = arguments.get("render_mode")
+
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        first = seed[0] if isinstance(seed, list) else seed
+        if first is None and self._pool is None:
+            first = int(self.np_random.integers(LARGEST_SEED))
+        if first is not None:
+            self.close_extras()
+            self._pool = self._made(first % LARGEST_SEED)
+        obs, _ = self._pool.reset()
+        return self._observations(obs), {}
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        sent = np.ascontiguousarray(actions, self.single_action_space.dtype)
+        obs, rewards, terminated, truncated, _ = self._pool.step(sent)
+        return self._observations(obs), rewards, terminated, truncated, {}
+
+    def render(self) -> Any:
+        """Return a picture of each env."""
+        return self._pool.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+    def _spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Return EnvPool's observation and action space of an env."""
+        with _without_advice():
+            try:
+                spec = _library().make_spec(self._task, num_envs=self.num_envs, **self._arguments)
+            except (AssertionError, KeyError, TypeError, ValueError) as error:
+                message = f"env {ENVPOOL}{self._task}: {type(error).__name__}: {error}"
+                raise UsageError(message, "check env_config: its keys are the arguments of envpool.make") from error
+            return spec.gymnasium_observation_space, spec.gymnasium_action_space
+
+    def _made(self, seed: int) -> Any:
+        with _without_advice():
+            pool = _library().make(self._task, "gymnasium", num_envs=self.num_envs, seed=seed, **self._arguments)
+            assert pool.observation_space is not None  # made when it is first asked for, with that advice
+        return pool
+
+    def _observations(self, obs: Any) -> Any:
+        return np.ascontiguousarray(np.moveaxis(obs, 1, -1)) if self._shows_channels_first else obs
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silence Gymnasium's warning about the precision of EnvPool's bounds."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
+        yield

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
-from rlexp.envs.checked_env import HOW_TO_RENDER, env_error, has_form, misfit
-from rlexp.envs.native_vectors import ACTION_MASK, AGENT_RETURNS, RESTING, Seeds
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, Seeds
+from rlexp.envs.checked_env import HOW_TO_RENDER, Wrapper, env_error, has_form, misfit
+from rlexp.envs.native_vectors import ACTION_MASK, AGENT_RETURNS, RESTING
 from rlexp.errors import EnvError, UsageError
 
 Array = NDArray[Any]
-if TYPE_CHECKING:
-    Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
-else:
-    Wrapper = VectorWrapper  # Gymnasium 1.3 has no types for it
 
 RESETS: Final = "(observations, infos), two dicts by agent"
 STEPS: Final = "(observations, rewards, terminations, truncations, infos), five dicts by agent"

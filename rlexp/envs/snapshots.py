@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from rlexp.envs.pettingzoo import is_parallel_env
+from rlexp.envs.registry import is_parallel_env
 from rlexp.envs.spaces import ActionBounds
 from rlexp.envs.wrappers import AreaMean
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -31,7 +31,7 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue in grey (ITU-R BT.601), which the Arcade Learning Environment uses too."""
 
 
-def is_image(space: gym.Space[Any]) -> bool:
+def is_image(space: gym.Space[Any]) -> TypeGuard[Box]:
     """Return whether observations are images: bytes ``[H, W, C]``."""
     return isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
 

@@ -171,7 +171,7 @@ def _notices(experiment: Experiment, env: Env, shows_an_image: bool) -> Iterator
     is_split = experiment.config.model.custom_preprocessor is None and not shows_an_image
     for name in images_in(given) if is_split else ():
         yield f"the image {name!r} becomes part of a vector: only an observation that is one image has convolutions"
-    if not (is_image(given) and is_image(seen)) or given.shape is None or seen.shape is None:
+    if not (is_image(given) and is_image(seen)):
         return
     model = experiment.config.model
     height, width = seen.shape[:2]

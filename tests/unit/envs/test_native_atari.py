@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.user_code import UserModules
-from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, AtariRules, NoopStarts, deepmind_env
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, AtariRules, NativeGames, NoopStarts, deepmind_env
 from rlexp.envs.make import make_env, make_vector_env
-from rlexp.envs.native_vectors import NativeGames
 from rlexp.envs.registry import EnvConfig, FrameConfig, env_config_of
 from rlexp.errors import UsageError
 

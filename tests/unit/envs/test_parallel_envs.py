@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 
 from rlexp.config.keys.env_ids import RLLIB_ENVS, is_known, package_of, pettingzoo_name, why_unknown
 from rlexp.config.keys.user_code import UserClass
-from rlexp.envs import pettingzoo
+from rlexp.envs import registry
 from rlexp.envs.action_masks import MaskedSpace, mask_reader_of_env, random_actions
 from rlexp.envs.env_check import EnvCheck, Limit
 from rlexp.envs.make import make_env, make_filmed_env, make_own_env, make_vector_env, rows_per_env, spaces_of
@@ -221,8 +221,8 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    monkeypatch.setattr(pettingzoo, "PETTINGZOO_FAMILIES", ("zoo.butterfly",))
-    monkeypatch.setattr(pettingzoo, "pettingzoo_name", lambda env: _named(env) if env.startswith("zoo:") else None)
+    monkeypatch.setattr(registry, "PETTINGZOO_FAMILIES", ("zoo.butterfly",))
+    monkeypatch.setattr(registry, "pettingzoo_name", lambda env: _named(env) if env.startswith("zoo:") else None)
 
 
 def _named(env: str) -> tuple[str | None, str]:
