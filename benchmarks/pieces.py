@@ -22,8 +22,8 @@ from rlexp.envs.registry import env_config_of
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.rollout.folds import NStep
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
+from rlexp.rollout.recorder import RolloutConfig
+from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 

@@ -21,8 +21,8 @@ from rlexp.errors import ResourceError, UsageError
 from rlexp.policy import Outputs, Weights
 from rlexp.replay.storage import STORAGES
 from rlexp.rollout.folds import NStep
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import RolloutConfig, WorkerSpec
+from rlexp.rollout.recorder import RolloutConfig
+from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from rlexp.sample_batch import FRAME_IDS, MIN_FRAMED_BYTES, Array, FrameRows, SampleBatch, WrittenRows
 
 NUM_STEPS = 256

@@ -35,18 +35,18 @@ from rlexp.rollout.filters import Moments, ObservedMoments, StandardisingPolicy
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import Fold
 from rlexp.rollout.fragment import SampleInfo
+from rlexp.rollout.recorder import RewardLimits, RolloutConfig
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.user_callbacks import callback_classes
-from rlexp.rollout.worker import RolloutWorker, SamplingWorker
-from rlexp.rollout.worker_spec import (
+from rlexp.rollout.worker import (
     EACH_ALONE,
     MakePolicy,
     MessageLimits,
-    RewardLimits,
-    RolloutConfig,
+    RolloutWorker,
     RowWriter,
+    SamplingWorker,
     WorkerSpec,
 )
 from rlexp.runs.checkpoint_contents import Checkpoint, Manifest, read_state

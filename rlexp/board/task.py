@@ -40,7 +40,7 @@ from rlexp.envs.action_masks import like
 from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.envs.registry import EnvConfig, env_config_of
 from rlexp.errors import TrialError, UsageError
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import WorkerSpec
 from rlexp.schedules import derive_seed
 
 NOT_OURS: Final = "actors play with the policies of rlexp's own agents, and a package brings this one"

@@ -28,7 +28,6 @@ class ActingPolicy(Protocol):
 
     def compute_actions(self, obs: Array) -> Array:
         """Return the actions ``[B]`` for observations ``obs [B, ...]``."""
-        ...
 
 
 class WrappedPolicy:

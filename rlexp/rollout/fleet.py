@@ -7,26 +7,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from rlexp.cluster.pool.pool import Actor, ActorLostError, ArgumentLostError, ClusterState, TaskPool
+from rlexp.cluster.pool.pool import ActorLostError, ArgumentLostError, ClusterState, TaskPool
 from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.fleet_member import (
     FAILURES_IN_A_ROW,
     FAILURES_IN_WINDOW,
-    OF_WORKERS,
     SUSPECTED_S,
     WINDOW_S,
     FleetLimits,
-    FleetWords,
     PlaceWorker,
+    Worker,
     WorkerLosses,
     WorkerSlot,
     last_line,
 )
-from rlexp.rollout.worker import SamplingWorker
 
-__all__ = ["Fleet", "FleetLimits", "FleetWords", "Worker"]
+__all__ = ["Fleet", "FleetLimits", "Worker"]
 
-Worker = Actor[SamplingWorker]
 RECHECK_S = 1.0
 """Seconds between two checks of a worker that may take longer for its first fragment."""
 
@@ -61,9 +58,13 @@ class Fleet:
         num_workers: int,
         limits: FleetLimits,
         clock: Callable[[], float] = time.monotonic,
-        words: FleetWords = OF_WORKERS,
+        name_of: Callable[[int], str] = "worker {}".format,
+        num_workers_of: Callable[[int], int] = lambda index: 1,
     ) -> None:
-        """Place ``num_workers``; ``clock`` returns seconds that only grow."""
+        """Place ``num_workers``; ``clock`` returns seconds that only grow.
+
+        In events, ``name_of`` names the member of an index; with it ``num_workers_of`` rollout workers are lost.
+        """
         self.num_workers = num_workers
         """Places for workers, including workers that were removed or wait for their replacement."""
         self._num_restarts = 0
@@ -72,8 +73,8 @@ class Fleet:
         self._limits = limits
         self._clock = clock
         self._events: list[str] = []
-        self._name_of = words.name_of
-        self._node_losses = WorkerLosses(words.num_workers_of)
+        self._name_of = name_of
+        self._node_losses = WorkerLosses(num_workers_of)
         self._state_of_nodes: ClusterState | None = None
         self._state_of_room: ClusterState | None = None
         self._members = [WorkerSlot(index) for index in range(num_workers)]
@@ -155,7 +156,12 @@ class Fleet:
         if not self._without_room or (not num_placed and self._pool.cluster_state() is self._state_of_room):
             return []
         self._state_of_room = state = self._pool.cluster_state()
-        return [self._give_room(worker, now) for worker in tuple(self._without_room) if state.has_room(worker)]
+        new = [worker for worker in self._without_room if state.has_room(worker)]
+        for worker in new:
+            member = self._with_room[worker] = self._without_room.pop(worker)
+            member.answered_s = now
+            heappush(self._deadlines, (now + self._limits.sample_timeout_s, member.index))
+        return new
 
     def stop(self) -> None:
         """Forget every worker; the pool ends them."""
@@ -169,13 +175,6 @@ class Fleet:
         member.actor, member.first_delivery_s, member.replace_at_s = actor, None, None
         self._without_room[actor] = member
 
-    def _give_room(self, worker: Worker, now: float) -> Worker:
-        member = self._without_room.pop(worker)
-        self._with_room[worker] = member
-        member.answered_s = now
-        heappush(self._deadlines, (now + self._limits.sample_timeout_s, member.index))
-        return worker
-
     def _remove_hung_workers(self, is_asked: Callable[[Worker], bool]) -> list[Worker]:
         now, hanging = self._clock(), []
         while self._deadlines and self._deadlines[0][0] < now:
@@ -183,11 +182,11 @@ class Fleet:
             worker = member.actor
             if worker not in self._with_room or worker is None:
                 continue  # its replacement has a deadline of its own
+            timeout_s = member.timeout_s(self._limits)
             if not is_asked(worker):
                 member.answered_s = now
-            elif member.hangs_at_s(self._limits) < now:
+            elif member.answered_s + timeout_s < now:
                 hanging.append(worker)
-                timeout_s = member.timeout_s(self._limits)
                 self._suspect(member, f"delivered nothing for {timeout_s:g} s (sample_timeout_s)", now)
                 continue
             deadline_s = max(member.answered_s + self._limits.sample_timeout_s, now + RECHECK_S)
@@ -268,21 +267,16 @@ class Fleet:
 
     def _remove(self, member: WorkerSlot, why: str) -> None:
         member.replace_at_s = None
-        num_left = sum(not each.is_removed for each in self._members)
+        num_left = sum(each.actor is not None or each.replace_at_s is not None for each in self._members)
         if not num_left:
-            raise TrialError(f"every rollout worker was removed; the last one {why}", self._limits_hint())
-        self._events.append(
-            f"{self._name_of(member.index)} {why}; removed {self._reached_limit(member)},"
-            f" {num_left} of {len(self._members)} continue"
-        )
-
-    def _reached_limit(self, member: WorkerSlot) -> str:
+            raise TrialError(
+                f"every rollout worker was removed; the last one {why}",
+                f"a worker is removed after more than {FAILURES_IN_WINDOW} failures in {WINDOW_S / 60:g} minutes,"
+                f" all after {self._limits.max_restarts} restarts (max_num_worker_restarts)",
+            )
+        limit = f"since all {self._limits.max_restarts} restarts are used (max_num_worker_restarts)"
         if len(member.failed_at_s) > FAILURES_IN_WINDOW:
-            return f"after {len(member.failed_at_s)} failures in {WINDOW_S / 60:g} minutes"
-        return f"since all {self._limits.max_restarts} restarts are used (max_num_worker_restarts)"
-
-    def _limits_hint(self) -> str:
-        return (
-            f"a worker is removed after more than {FAILURES_IN_WINDOW} failures in {WINDOW_S / 60:g} minutes,"
-            f" all after {self._limits.max_restarts} restarts (max_num_worker_restarts)"
+            limit = f"after {len(member.failed_at_s)} failures in {WINDOW_S / 60:g} minutes"
+        self._events.append(
+            f"{self._name_of(member.index)} {why}; removed {limit}, {num_left} of {len(self._members)} continue"
         )

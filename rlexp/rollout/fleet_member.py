@@ -10,7 +10,8 @@ from rlexp.cluster.pool.pool import Actor
 from rlexp.errors import RlexpError
 from rlexp.rollout.worker import SamplingWorker
 
-PlaceWorker = Callable[[int, int], Actor[SamplingWorker]]
+Worker = Actor[SamplingWorker]
+PlaceWorker = Callable[[int, int], Worker]
 """A function that places the worker of an index anew. Its attempt (0 at first) selects other random streams."""
 
 FAILURES_IN_A_ROW = 3
@@ -37,25 +38,12 @@ class FleetLimits:
     """Seconds after which a worker without a fragment counts as hanging."""
 
 
-@dataclass(frozen=True)
-class FleetWords:
-    """The names that events use for the members of a fleet."""
-
-    name_of: Callable[[int], str]
-    """A function that returns the name of the member of an index."""
-    num_workers_of: Callable[[int], int] = lambda index: 1
-    """A function that returns how many rollout workers are lost with the member of an index."""
-
-
-OF_WORKERS = FleetWords("worker {}".format)
-
-
 @dataclass
 class WorkerSlot:
     """One worker's place in the fleet."""
 
     index: int
-    actor: Actor[SamplingWorker] | None = None
+    actor: Worker | None = None
     """None while it waits for its replacement, and after it was removed."""
     answered_s: float = 0.0
     """When it last delivered, was first asked, or was given room."""
@@ -72,13 +60,9 @@ class WorkerSlot:
     lost_node: str = ""
     """The node that was lost with it; set until its replacement delivers."""
     replace_at_s: float | None = None
+    """When its replacement is due; None while it has an actor, and after it was removed for good."""
     restart: int = 0
     """The number of its last restart, counted over all workers."""
-
-    @property
-    def is_removed(self) -> bool:
-        """Whether it is never replaced again."""
-        return self.actor is None and self.replace_at_s is None
 
     def delivered(self, now: float) -> None:
         """Note that a fragment has arrived."""
@@ -86,10 +70,6 @@ class WorkerSlot:
         self.failures = 0
         if self.first_delivery_s is None:
             self.first_delivery_s = now
-
-    def hangs_at_s(self, limits: FleetLimits) -> float:
-        """Return the time at which it counts as hanging if it is asked and delivers nothing."""
-        return self.answered_s + self.timeout_s(limits)
 
     def timeout_s(self, limits: FleetLimits) -> float:
         """Return how long its next fragment may take, in seconds."""

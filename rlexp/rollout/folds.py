@@ -13,13 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.errors import TrialError
 from rlexp.models.memory import SEQUENCE_STARTS
-from rlexp.rollout.fragment import Fragment
+from rlexp.rollout.fragment import Fragment, refuse_too_much_waiting
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, n_step_returns, new
-
-MAX_WAITING_BYTES = 2**31
-"""Most bytes of observations that may wait in a worker."""
 
 
 class Fold(Protocol):
@@ -32,14 +28,12 @@ class Fold(Protocol):
         A row may depend on all steps up to there. If it depends on more than the ``lookahead`` steps after its own
         start, as an advantage does, its numbers depend on where the stream was cut.
         """
-        ...
 
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
         """Return the rows that start at steps ``0 .. num_starts - 1`` of every env, in time-major order.
 
         Steps that are not ``valid`` have no row. Steps after ``num_starts + lookahead`` are not read.
         """
-        ...
 
 
 class Accumulator(Protocol):
@@ -47,15 +41,12 @@ class Accumulator(Protocol):
 
     def push(self, fragment: Fragment) -> SampleBatch | None:
         """Return the rows that may be sent now; None if more fragments are needed first."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return the steps that wait."""
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned, as a new accumulator."""
-        ...
 
 
 class FragmentAccumulator:
@@ -109,7 +100,7 @@ class EpisodeAccumulator:
         self._waiting.append(fragment)
         self._count(fragment)
         batch = self._send() if self._finished_steps >= self._min_steps else None
-        refuse_unended_episodes(self._waiting_bytes)
+        refuse_too_much_waiting(self._waiting_bytes, whole_episodes=True)
         return batch
 
     def state(self) -> dict[str, Any]:
@@ -136,21 +127,6 @@ class EpisodeAccumulator:
         rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
         self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.obs.nbytes, 0
         return self._fold.rows(sent, int(per_env.max()))
-
-
-def refuse_unended_episodes(num_bytes: int) -> None:
-    """Raise TrialError if observations that wait for the end of their episode take too many bytes."""
-    refuse_too_much_waiting(
-        num_bytes,
-        "of episodes that have not ended (batch_mode: complete_episodes)",
-        "set horizon, lower num_envs_per_worker, or use batch_mode: truncate_episodes",
-    )
-
-
-def refuse_too_much_waiting(num_bytes: int, what: str, hint: str) -> None:
-    """Raise TrialError if a worker's unsent observations take more than MAX_WAITING_BYTES."""
-    if num_bytes > MAX_WAITING_BYTES:
-        raise TrialError(f"a rollout worker holds {num_bytes / 1e9:.1f} GB of observations {what}", hint)
 
 
 def before_last_end(fragment: Fragment) -> tuple[Array, Array]:

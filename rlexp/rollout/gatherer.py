@@ -15,12 +15,11 @@ import numpy as np
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Lane, Resources, TaskPool
 from rlexp.policy import Weights
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
+from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.fragment import SampleInfo, join_infos, join_observed, join_rows
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import Sample
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from rlexp.sample_batch import SentRows
 
 IDLE_S = 0.05
@@ -35,7 +34,6 @@ class RowStore(Protocol):
 
     def add_batch(self, sent: SentRows) -> int:
         """Add rows."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,7 @@ class Gatherer:
         self._clock = clock
         self._pool = spec.make_pool()
         names = [f"worker {worker.index}" for worker, _ in spec.workers]
-        words = FleetWords(names.__getitem__)
-        fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, words)
+        fleet = Fleet(self._pool, self._place_worker, len(names), spec.config.limits, clock, names.__getitem__)
         self._source = RemoteWorkers(self._pool, fleet, spec.config.queue_depth, spec.config.max_weight_sync_delay)
         self._rng = np.random.default_rng(spec.seed)
         self._shards: dict[int, Actor[Any]] = {}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -18,11 +18,30 @@ from rlexp.policy import HasMemory, LiveWeights, Outputs, Policy, Weights
 from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, Finished, VectorStep
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import Fragment, SampleTime
-from rlexp.rollout.worker_spec import RewardLimits, RolloutConfig
 from rlexp.sample_batch import Array
 
 ENV = "env"
 """Key of the envs in a recorder's state."""
+RewardLimits = bool | float | tuple[float, float]
+"""True: the sign. False: unchanged. A number x: clipped to [-x, x]. A pair: clipped to [low, high]."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How a worker samples, for any algorithm."""
+
+    fragment_length: int
+    """Steps per env and fragment (``sample_batch_size``)."""
+    clip_rewards: RewardLimits
+    """How the learner sees rewards; episode returns are never clipped."""
+    batch_mode: Literal["truncate_episodes", "complete_episodes"]
+    """Whether ``sample`` returns all recorded steps, or whole episodes only."""
+    sample_async: bool
+    """Whether the next fragment is recorded while rows of this one are computed and sent."""
+    observation_filter: Moments | None = None
+    """The moments that a MeanStdFilter starts with; None: observations stay as they are."""
+    reported_envs: tuple[bool, ...] | None = None
+    """Whether the episodes of each env count for the reported returns; None: all do. Other envs explore too much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,33 +74,27 @@ class StepRecorder(Protocol):
 
     def record(self, num_steps_sampled: int) -> Recording:
         """Return the next fragment; ``num_steps_sampled`` is the clock of the policy's schedules."""
-        ...
 
     def set_weights(self, version: int, weights: Weights) -> None:
         """Act with ``weights``; ``version`` counts the learner updates that they include."""
-        ...
 
     def set_filter(self, moments: Moments) -> None:
         """Standardise observations by ``moments`` of all workers."""
-        ...
 
     def state(self) -> dict[str, Any] | None:
         """Return everything except weights on which the next fragment depends; None if it cannot be read.
 
         If only the states of the user's callbacks can be read, the result has nothing else: no ``ENV``.
         """
-        ...
 
     def load(self, state: Mapping[str, Any]) -> bool:
         """Continue from what ``state`` returned, as a new recorder.
 
         False if the envs cannot continue; then only the user's callbacks have continued.
         """
-        ...
 
     def stop(self) -> None:
         """End the recording in progress and close the envs; idempotent."""
-        ...
 
 
 class FragmentRecorder:

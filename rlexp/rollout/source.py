@@ -28,12 +28,10 @@ class SampleSource(Protocol):
     @property
     def num_weight_syncs(self) -> int:
         """Number of times that a worker was given newer weights."""
-        ...
 
     @property
     def num_worker_restarts(self) -> int:
         """Number of replacements of workers that died, hung or failed."""
-        ...
 
     def poll(self, num_steps_sampled: int, wanted: int | None = None) -> list[Sample]:
         """Return the batches that have arrived, and ask workers for more.
@@ -44,17 +42,14 @@ class SampleSource(Protocol):
         asked first, then the one asked longest ago. Calls of a lost worker are not in flight any more, so other workers
         are asked.
         """
-        ...
 
     @property
     def num_in_flight(self) -> int:
         """Number of started calls that no poll has returned yet."""
-        ...
 
     @property
     def has_waiting(self) -> bool:
         """Whether samples have arrived that no poll has returned, so that nothing needs to be waited for."""
-        ...
 
     def wait(self, timeout: float) -> bool:
         """Return once a sample may have come, or after ``timeout`` seconds.
@@ -62,35 +57,27 @@ class SampleSource(Protocol):
         A source with workers in a task pool returns for any completed call of that pool, with calls of replay. Returns
         False at once if no call is in progress.
         """
-        ...
 
     def weights_wanted(self) -> bool:
         """Whether a worker has sampled long enough with its weights to be given newer ones."""
-        ...
 
     def publish(self, version: int, weights: Weights) -> None:
         """Offer weights; each worker gets them when it is due. Versions must grow."""
-        ...
 
     def set_filter(self, moments: Moments) -> None:
         """Let every worker standardise observations by ``moments``, within its next fragments."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return everything except weights on which the next samples depend, as far as it can be read."""
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from the ``state`` of a source like this one; call it before the first ``poll``."""
-        ...
 
     def drain_events(self) -> list[str]:
         """Return the workers' events since the last call that a user should know, a sentence each."""
-        ...
 
     def stop(self) -> None:
         """Stop the workers; idempotent."""
-        ...
 
 
 class LocalWorkers:

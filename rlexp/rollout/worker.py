@@ -1,27 +1,92 @@
-"""Stage 1 of the data path: steps envs with a policy and turns the steps into transitions."""
+"""Stage 1 of the data path: steps envs with a policy and turns the steps into transitions.
+
+A worker is built from its WorkerSpec, in any process. This module imports neither torch nor Ray.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlexp.policy import Weights
+from rlexp.policy import Policy, Weights
 from rlexp.rollout.episodes import EpisodeHooks, Episodes, make_episode_hooks
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.folds import Accumulator, EpisodeAccumulator, FragmentAccumulator, refuse_unended_episodes
-from rlexp.rollout.fragment import SampleInfo, SampleTime, join_reports_of_worker, join_rows
-from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.recorder import ENV, FragmentRecorder, Recording, RecordingAhead, StepRecorder
+from rlexp.rollout.folds import Accumulator, EpisodeAccumulator, Fold, FragmentAccumulator
+from rlexp.rollout.fragment import (
+    FramePacker,
+    SampleInfo,
+    SampleTime,
+    join_reports_of_worker,
+    join_rows,
+)
+from rlexp.rollout.recorder import ENV, FragmentRecorder, Recording, RecordingAhead, RolloutConfig, StepRecorder
 from rlexp.rollout.sequences import ReplaySequences, SequenceAccumulator
-from rlexp.rollout.worker_spec import WorkerSpec
-from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, has_frames
+from rlexp.rollout.shared_weights import WeightsHandle
+from rlexp.rollout.user_callbacks import CallbackClasses
+from rlexp.sample_batch import FRAME_IDS_OF, FrameRows, SampleBatch, SentRows, WrittenRows, has_frames
 from rlexp.schedules import derive_seed
+
+MakeVectorEnv = Callable[[], "VectorEnv[Any, Any, Any]"]
+MakePolicy = Callable[[], Policy]
+
+
+class RowWriter(Protocol):
+    """Puts rows where replay finds them, so that the worker need not send them."""
+
+    def write(self, batch: SampleBatch) -> WrittenRows:
+        """Write ``batch [B]`` and return the place of its rows."""
+
+
+@dataclass(frozen=True)
+class MessageLimits:
+    """Limits within which fragments are sent together: another one is recorded unless all would exceed a limit."""
+
+    num_fragments: int = 1
+    """Most fragments; 1: each is sent alone."""
+    num_bytes: int = 0
+    """Most bytes of all rows."""
+    seconds: float = 0.0
+    """Most seconds in which all were recorded."""
+
+    def have_room(self, num_fragments: int, num_bytes: int, seconds: float) -> bool:
+        """Return whether another fragment like these, which took so many bytes and seconds, may join them."""
+        if num_fragments >= self.num_fragments:
+            return False
+        growth = (num_fragments + 1) / num_fragments
+        return growth * num_bytes <= self.num_bytes and growth * seconds <= self.seconds
+
+
+EACH_ALONE = MessageLimits()
+"""Every fragment is a message of its own."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The settings of one rollout worker. It can be pickled, as its functions are module functions."""
+
+    index: int
+    seed: int
+    """Seed of its envs; each random stream is derived from it and ``index``."""
+    make_env: MakeVectorEnv
+    make_policy: MakePolicy
+    """Called once, or twice with ``sample_async``, as each policy is used by one thread."""
+    fold: Fold | None
+    """Makes rows of its steps; None if rows are something else."""
+    rollout: RolloutConfig
+    row_writer: RowWriter | None = None
+    """Writes its transitions into replay; None: they are sent."""
+    callbacks: CallbackClasses | None = None
+    """The user's classes with hooks for its episodes; None: no callbacks."""
+    weights: WeightsHandle | None = None
+    """The place of the newest weights, if its process can reach that memory; None: weights are sent to it."""
+    message: MessageLimits = EACH_ALONE
+    """The limits of fragments that it sends together, if it reads weights itself. Sent weights wait for its calls."""
 
 
 class SamplingWorker(Protocol):
@@ -29,27 +94,21 @@ class SamplingWorker(Protocol):
 
     def set_weights(self, version: int, weights: Weights) -> None:
         """Act with ``weights`` from the next sample on; ``version`` counts the learner updates that they include."""
-        ...
 
     def set_filter(self, moments: Moments) -> None:
         """Standardise observations by ``moments`` of all workers from the next sample on."""
-        ...
 
     def sample(self, num_steps_sampled: int) -> tuple[SentRows, SampleInfo]:
         """Play, and return rows and a report. ``num_steps_sampled``, of all workers, is the clock of schedules."""
-        ...
 
     def state(self) -> dict[str, Any] | None:
         """Return everything except weights on which the next ``sample`` depends; None if it cannot be read."""
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from the ``state`` of a worker like this one. Call it before the first ``sample``."""
-        ...
 
     def stop(self) -> None:
         """Close the envs; idempotent."""
-        ...
 
 
 class RolloutWorker:
@@ -74,10 +133,7 @@ class RolloutWorker:
         self._recorder: StepRecorder = recorder if self._policy_acts else RecordingAhead(recorder)
 
     def set_weights(self, version: int, weights: Weights) -> None:
-        """Act with ``weights`` from the next fragment on; ``version`` counts the learner updates that they include.
-
-        They are ignored if the worker has read newer ones from shared memory meanwhile.
-        """
+        """Act with ``weights``, unless the worker has read newer ones from shared memory meanwhile."""
         if self._weights is not None:
             if version <= self._weights.version:
                 return
@@ -85,15 +141,13 @@ class RolloutWorker:
         self._act_with(version, weights)
 
     def set_filter(self, moments: Moments) -> None:
-        """Standardise observations by ``moments`` of all workers from the next fragment on."""
         self._recorder.set_filter(moments)
 
     def sample(self, num_steps_sampled: int) -> tuple[SentRows, SampleInfo]:
         """Step every env ``fragment_length`` times; return the complete transitions and a report about them.
 
-        With ``batch_mode: complete_episodes``, repeat this until there are as many steps of whole episodes.
-        ``num_steps_sampled`` is the env steps of all workers, the clock of the policy's schedules. A worker that reads
-        weights itself may sample several fragments and return them together.
+        With ``batch_mode: complete_episodes``, repeat this until there are as many steps of whole episodes. A worker
+        that reads weights itself may sample several fragments and return them together.
         """
         started, num_bytes = time.perf_counter(), 0
         parts: list[SampleBatch | FrameRows] = []
@@ -109,10 +163,7 @@ class RolloutWorker:
         return self._sent(join_rows(parts), join_reports_of_worker(infos))
 
     def state(self) -> dict[str, Any] | None:
-        """Return everything except weights on which the next ``sample`` depends; None if it cannot be read.
-
-        If the envs cannot be read, it has only the states of the user's callbacks.
-        """
+        """Return the state; if the envs cannot be read, it has only the states of the user's callbacks."""
         recorder = self._recorder.state()
         if recorder is None:
             return None
@@ -122,10 +173,7 @@ class RolloutWorker:
         return {"recorder": recorder, "accumulator": self._accumulator.state(), "packer": packer}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from the ``state`` of a worker like this one if the envs can; else start new episodes.
-
-        Call it before the first ``sample``.
-        """
+        """Continue from ``state`` if the envs can; else start new episodes."""
         if not self._recorder.load(state["recorder"]):
             return
         self._accumulator.load(state["accumulator"])
@@ -133,7 +181,6 @@ class RolloutWorker:
             self._packer.load(state["packer"])
 
     def stop(self) -> None:
-        """End the recording in progress and close the envs; idempotent."""
         self._recorder.stop()
 
     def _act_with(self, version: int, weights: Weights) -> None:
@@ -211,8 +258,7 @@ def _make_packer(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> FramePacker
     is_large = space.shape is not None and space.dtype is not None and has_frames(space.shape, np.dtype(space.dtype))
     if not is_large or spec.row_writer is not None:
         return None
-    whole_episodes = spec.rollout.batch_mode == "complete_episodes"
-    return FramePacker(env.num_envs, refuse_unended_episodes if whole_episodes else refuse_large_fragment)
+    return FramePacker(env.num_envs, spec.rollout.batch_mode == "complete_episodes")
 
 
 def make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks | None:

@@ -22,7 +22,7 @@ from rlexp.agents.workers import ObservationFilters
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.errors import EnvError, TrialError, UsageError
 from rlexp.models.networks import QNetwork
-from rlexp.rollout import folds
+from rlexp.rollout import fragment
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.schedules import derive_seed
@@ -313,7 +313,7 @@ def test_horizon_ends_the_episodes_that_are_waited_for() -> None:
 
 @pytest.mark.key("batch_mode")
 def test_steps_whose_episodes_never_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(fragment, "MAX_WAITING_BYTES", 10_000)
     with pytest.raises(TrialError, match="episodes that have not ended"):
         sample(1, ENDLESS_ENV, batch_mode="complete_episodes")
 

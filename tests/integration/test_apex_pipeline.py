@@ -29,14 +29,13 @@ from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
 from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
+from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import NStep
 from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
 from rlexp.rollout.source import Sample
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import MessageLimits, WorkerSpec
+from rlexp.rollout.worker import MessageLimits, RolloutWorker, WorkerSpec
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, KEYS, NEW_OBS, OBS, REWARDS, SampleBatch
 from rlexp.schedules import LinearSchedule, derive_seed
 from tests.lab import doubles
@@ -158,7 +157,7 @@ class Pipeline:
         return CountedWorkers(self.pool, Fleet(self.pool, self.place_worker, NUM_WORKERS, LIMITS), self.weights)
 
     def make_gatherers(self, num_shards: int) -> GatheredWorkers:
-        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, words=FleetWords("gatherer {}".format))
+        fleet = Fleet(self.pool, self.place_gatherer, len(GROUPS), LIMITS, name_of="gatherer {}".format)
         gathered = GatheredWorkers(self.pool, fleet, SYNC_DELAY)
         for index in range(num_shards):
             gathered.set_shard(index, self.shards[index])

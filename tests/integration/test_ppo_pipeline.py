@@ -21,8 +21,7 @@ from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS, VF_PREDS, Advantages
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.source import LocalWorkers, SampleSource
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from rlexp.sample_batch import OBS, Array, SampleBatch
 from tests.integration.test_apex_pipeline import kill_one
 from tests.lab.doubles import VERSION, ScriptedLearner, VersionPolicy

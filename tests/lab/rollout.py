@@ -12,8 +12,8 @@ from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import Fold, NStep
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import MakePolicy, RolloutConfig, WorkerSpec
+from rlexp.rollout.recorder import RolloutConfig
+from rlexp.rollout.worker import MakePolicy, RolloutWorker, WorkerSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch, SentRows
 
 PLAIN = RolloutConfig(

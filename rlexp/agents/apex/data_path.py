@@ -38,7 +38,7 @@ from rlexp.replay.shared import RingSizes, SharedReplay
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import GatheredWorkers
 from rlexp.rollout.source import SampleSource
-from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, RowWriter
+from rlexp.rollout.worker import EACH_ALONE, MessageLimits, RowWriter
 from rlexp.sample_batch import num_frames
 from rlexp.schedules import derive_seed
 

@@ -16,9 +16,9 @@ from rlexp.config.keys.apex import AsyncReplayOptimizerConfig
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.trial import bundles_of
 from rlexp.metrics import RunningClock
-from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
+from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.gatherer import GatheredWorkers, Gatherer, GathererConfig, GathererSpec
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import WorkerSpec
 from rlexp.schedules import derive_seed
 
 MOST_WORKERS_WITHOUT = 128
@@ -90,8 +90,8 @@ def place_gatherers(
         return pool.place(f"gatherer-{index}", resources, Gatherer, spec)
 
     limits = FleetLimits(config.max_num_worker_restarts, config.sample_timeout_s)
-    words = FleetWords("gatherer {}".format, lambda index: len(groups[index]))
-    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), words)
+    name_of, num_workers_of = "gatherer {}".format, lambda index: len(groups[index])
+    fleet = Fleet(pool, place, len(groups), limits, RunningClock(), name_of, num_workers_of)
     least = min(len(group) for group in groups)
     delay = settings.max_weight_sync_delay * max(least // SYNC_SHARE, 1)
     return GatheredWorkers(pool, fleet, delay)

@@ -19,8 +19,7 @@ from rlexp.rollout.episodes import EpisodeCounter, Episodes, Finished, VectorSte
 from rlexp.rollout.filters import MeanStdFilter, Moments
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.recorder import clip_rewards
-from rlexp.rollout.worker import make_hooks
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import WorkerSpec, make_hooks
 from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import derive_seed
 

@@ -23,8 +23,7 @@ from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, Vecto
 from rlexp.rollout.evaluation import EvaluationLimits, play_episodes, played_to_end
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
 from tests.lab.rollout import spec_of, whole

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
-from rlexp.rollout import folds
+from rlexp.rollout import fragment
 from rlexp.rollout.folds import (
     ADVANTAGES,
     DIST_INPUTS,
@@ -375,7 +375,7 @@ def test_each_ended_episode_is_sent_once_and_as_soon_as_there_are_enough_steps(
 
 
 def test_memory_is_bounded_even_while_other_envs_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 100)
+    monkeypatch.setattr(fragment, "MAX_WAITING_BYTES", 100)
     endings = [[TERMINATED, GOES_ON] * 20, [GOES_ON] * 40]
     envs = [make_steps(env, [1] * 40, each) for env, each in enumerate(endings)]
     accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
@@ -386,7 +386,7 @@ def test_memory_is_bounded_even_while_other_envs_send(monkeypatch: pytest.Monkey
 
 
 def test_memory_is_free_again_once_episodes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 100)
+    monkeypatch.setattr(fragment, "MAX_WAITING_BYTES", 100)
     steps = [make_steps(0, [1] * 400, [GOES_ON, TRUNCATED] * 200)]
     accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
     assert all(accumulator.push(make_fragment(steps, t, t + 4)) is not None for t in range(0, 400, 4))

@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 
 from rlexp.errors import TrialError
 from rlexp.policy import Outputs, Policy
-from rlexp.rollout import folds
+from rlexp.rollout import fragment as fragments
 from rlexp.rollout.folds import (
     EpisodeAccumulator,
     Fold,
     FragmentAccumulator,
     NStep,
-    refuse_unended_episodes,
 )
-from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import MakePolicy
+from rlexp.rollout.fragment import Fragment, FramePacker
+from rlexp.rollout.worker import MakePolicy, RolloutWorker
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, NEW_OBS, OBS, TD_ERRORS, Array, FrameRows, SampleBatch, new
 from tests.lab.doubles import SEEN, ScriptedPolicy, StepFold, without
 from tests.lab.envs import PIXEL_ENV
@@ -102,7 +99,7 @@ class Recorder:
 def test_frame_packer_rows_match_whole_observations(
     lengths: list[int], num_envs: int, fold: Fold, channels: int, overlap: bool, complete: bool
 ) -> None:
-    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs, refuse_large_fragment)
+    recorder, packer = Recorder(num_envs, channels, overlap), FramePacker(num_envs)
     plain, framed = (EpisodeAccumulator(fold, 10) if complete else FragmentAccumulator(fold) for _ in range(2))
     for length in lengths:
         fragment = recorder.record(length)
@@ -120,7 +117,7 @@ THREE_STEPS = NStep(3, GAMMA)
 def sent_fragments(
     recorder: Recorder, num_envs: int, count: int, steps: int, fold: Fold = THREE_STEPS
 ) -> list[FrameRows]:
-    packer, accumulator = FramePacker(num_envs, refuse_large_fragment), FragmentAccumulator(fold)
+    packer, accumulator = FramePacker(num_envs), FragmentAccumulator(fold)
     return [packer.send(accumulator.push(packer.pack(recorder.record(steps)))) for _ in range(count)]
 
 
@@ -141,7 +138,7 @@ def test_frame_packer_repeated_frames_keep_their_numbers() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_frame_packer_detects_channels_per_step(channels: int) -> None:
     recorder = Recorder(2, channels)
-    packed = FramePacker(2, refuse_large_fragment).pack(recorder.record(200))
+    packed = FramePacker(2).pack(recorder.record(200))
     moved_on = [
         len(set(after.tolist()) - set(before.tolist()))
         for before, after, is_step in zip(packed.obs[:-1, 0], packed.obs[1:, 0], packed.valid[:, 0], strict=True)
@@ -161,7 +158,7 @@ def test_frame_packers_use_different_numbers() -> None:
 def test_frame_packer_sends_first_frame_once() -> None:
     recorder = Recorder(1)
     fragment = recorder.record(1)
-    packed = FramePacker(1, refuse_large_fragment).pack(fragment)
+    packed = FramePacker(1).pack(fragment)
     assert len(set(packed.obs[0, 0].tolist())) == 1
 
 
@@ -177,7 +174,7 @@ def test_frame_packer_sends_each_frame_of_a_fragment_once_without_next_observati
 
 @pytest.mark.parametrize("fold", [THREE_STEPS, StepFold()], ids=["3-step", "StepFold"])
 def test_frame_packer_forgets_old_frames(fold: Fold) -> None:
-    recorder, packer, accumulator = Recorder(2), FramePacker(2, refuse_large_fragment), FragmentAccumulator(fold)
+    recorder, packer, accumulator = Recorder(2), FramePacker(2), FragmentAccumulator(fold)
     held = []
     for _ in range(20):
         packer.send(accumulator.push(packer.pack(recorder.record(20))))
@@ -186,10 +183,10 @@ def test_frame_packer_forgets_old_frames(fold: Fold) -> None:
 
 
 def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    monkeypatch.setattr(fragments, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
     recorder, packer, accumulator = (
         Recorder(1),
-        FramePacker(1, refuse_unended_episodes),
+        FramePacker(1, whole_episodes=True),
         EpisodeAccumulator(NStep(3, GAMMA), 10),
     )
     never = np.zeros((50, 1), bool)
@@ -202,8 +199,8 @@ def test_frame_packer_refuses_episodes_that_do_not_end(monkeypatch: pytest.Monke
 
 
 def test_frame_packer_blames_a_fragment_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
-    recorder, packer = Recorder(1), FramePacker(1, refuse_large_fragment)
+    monkeypatch.setattr(fragments, "MAX_WAITING_BYTES", 100 * SIDE * SIDE)
+    recorder, packer = Recorder(1), FramePacker(1)
     with pytest.raises(TrialError, match="for one fragment") as caught:
         packer.pack(recorder.record(150))
     assert caught.value.hint == "lower sample_batch_size or num_envs_per_worker"

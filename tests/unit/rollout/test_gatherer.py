@@ -15,7 +15,7 @@ from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.cluster.pool.pool import Actor, ActorLostError, Completed, InlineTaskPool, Lane, Ref, Resources, TaskPool
 from rlexp.errors import TrialError
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import Fleet, FleetLimits, FleetWords
+from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.fragment import join_rows
 from rlexp.rollout.gatherer import GatheredInfo, GatheredWorkers, Gatherer, GathererConfig, GathererSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_OBS, OBS, FrameRows, SampleBatch, SentRows, WrittenRows
@@ -284,7 +284,7 @@ class Driver:
         self._workers_each = workers_each
         self._changes = changes
         limits = FleetLimits(max_restarts=5, sample_timeout_s=60.0)
-        fleet = Fleet(pool, self.place, 2, limits, words=FleetWords("gatherer {}".format))
+        fleet = Fleet(pool, self.place, 2, limits, name_of="gatherer {}".format)
         self.source = GatheredWorkers(pool, fleet, max_weight_sync_delay=1)
         self.shelves = [Shelf(), Shelf()]
         for index, shelf in enumerate(self.shelves):

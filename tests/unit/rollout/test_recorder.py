@@ -13,8 +13,7 @@ from rlexp.envs.make import make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.rollout.filters import LARGEST_DEVIATION, MeanStdFilter, Moments, ObservedMoments
 from rlexp.rollout.fragment import Fragment
-from rlexp.rollout.recorder import FragmentRecorder, RecordingAhead, clip_rewards
-from rlexp.rollout.worker_spec import RewardLimits
+from rlexp.rollout.recorder import FragmentRecorder, RecordingAhead, RewardLimits, clip_rewards
 from rlexp.sample_batch import Array
 from tests.lab.doubles import CountingPolicy
 from tests.lab.envs import COUNTING_ENV

@@ -28,8 +28,7 @@ from rlexp.models.networks import ActorCritic, QNetwork
 from rlexp.policy import Outputs, Weights
 from rlexp.rollout.folds import Advantages, NStep
 from rlexp.rollout.fragment import SampleInfo
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import MakePolicy, WorkerSpec
+from rlexp.rollout.worker import MakePolicy, RolloutWorker, WorkerSpec
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch, WrittenRows
 from tests.lab.doubles import RememberedPolicies, StepPolicy
 from tests.lab.dqn import PLAIN_HEAD

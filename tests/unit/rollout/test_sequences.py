@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlexp.models.memory import STATE_IN
 from rlexp.rollout.folds import EpisodeAccumulator
-from rlexp.rollout.frame_packer import FramePacker, refuse_large_fragment
+from rlexp.rollout.fragment import FramePacker
 from rlexp.rollout.sequences import NUM_BURNED, NUM_FOLDED, ReplaySequences, SequenceAccumulator
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, FrameRows, SampleBatch
 from tests.unit.rollout.test_folds import (
@@ -127,7 +127,7 @@ def test_frames_of_sequences_are_sent_once() -> None:
         [make_steps(0, [1] * 6, [GOES_ON, GOES_ON, TERMINATED, GOES_ON, TRUNCATED, GOES_ON])], 0, 6
     )
     pixels = np.arange(7, dtype=np.uint8)[:, None, None, None, None] + np.zeros((1, 1, 2, 2, 2), np.uint8)
-    packer, accumulator = FramePacker(1, refuse_large_fragment), SequenceAccumulator(fold)
+    packer, accumulator = FramePacker(1), SequenceAccumulator(fold)
     sent = packer.send(accumulator.push(packer.pack(replace(fragment, obs=pixels, outputs={}))))
     assert isinstance(sent, FrameRows)
     assert sent.frames.shape == (6, 2, 2, 1)  # both channels are equal, no frame comes twice, and no row has the last

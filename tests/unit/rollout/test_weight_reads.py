@@ -16,8 +16,7 @@ from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import NStep
 from rlexp.rollout.remote_workers import RemoteWorkers
 from rlexp.rollout.shared_weights import SharedWeights
-from rlexp.rollout.worker import RolloutWorker
-from rlexp.rollout.worker_spec import EACH_ALONE, MessageLimits, WorkerSpec
+from rlexp.rollout.worker import EACH_ALONE, MessageLimits, RolloutWorker, WorkerSpec
 from rlexp.sample_batch import SampleBatch
 from tests.lab.doubles import CountingPolicy, HeldPool, RememberedPolicies, StepPolicy, VersionPolicy
 from tests.lab.envs import COUNTING_ENV

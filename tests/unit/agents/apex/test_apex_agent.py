@@ -19,7 +19,7 @@ from rlexp.config.keys.apex import ApexConfig, AsyncReplayOptimizerConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.policy import LearnResult, Weights
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.worker_spec import WorkerSpec
+from rlexp.rollout.worker import WorkerSpec
 from rlexp.sample_batch import Array, SampleBatch
 from tests.lab.envs import COUNTING_ENV, IDENTITY_ENV, UNEVEN_ENV
 
