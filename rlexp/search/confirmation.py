@@ -20,14 +20,13 @@ from rlexp.search.search import Search
 from rlexp.search.searchers import PlannedSearcher
 from rlexp.search.standings import Standings
 from rlexp.search.state import Restored, SearchState, restored
-from rlexp.search.trial_scheduler import Milestones
-from rlexp.search.trial_source import Decision, Ending, JoinPlace
+from rlexp.search.trial_source import Decision, Ending, TrialSource
 
 _UNFINISHED: Final = f".{CONFIRMATION_FOLDER}.writing"
 MakeSearch = Callable[[SearchState, Journal], Search]
 
 
-class ConfirmedSearch:
+class ConfirmedSearch(TrialSource):
     """Owns the journal of the confirmation; passes each call to the running search.
 
     The confirmation begins when the search is complete, unless its time was over or no configuration has completed.
@@ -38,8 +37,9 @@ class ConfirmedSearch:
     ) -> None:
         """``state`` belongs to ``search`` in the run's ``folder``; ``make_search`` returns another search there."""
         self.search = search
+        self.milestones = search.milestones
+        self.deadline_s = search.deadline_s
         # The confirmation has the same, as its sweep differs in scheduler, seeds and time budget only.
-        self.board: JoinPlace | None = search.board
         self.hparams_metrics = search.hparams_metrics
         self.hang_timeout_s = search.hang_timeout_s
         self.reuses_processes = search.reuses_processes
@@ -73,14 +73,6 @@ class ConfirmedSearch:
         if self.confirmation is not None:
             return self.confirmation.finished
         return self.search.finished and (self.search.is_over_time or self.search.is_complete)
-
-    @property
-    def milestones(self) -> Milestones | None:
-        return self._now.milestones
-
-    @property
-    def deadline_s(self) -> float | None:
-        return self._now.deadline_s
 
     def next(self) -> Trial | None:
         self._confirm_when_due()
@@ -148,6 +140,7 @@ class ConfirmedSearch:
         self.confirmation = self._make_search(state, journal)
         if self.search.deadline_s is not None:
             self.confirmation.deadline_s = self.search.deadline_s - elapsed_s
+        self.milestones, self.deadline_s = self.confirmation.milestones, self.confirmation.deadline_s
         self.search.standings.confirmation = state.standings
         return self.confirmation
 

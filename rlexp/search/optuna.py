@@ -21,9 +21,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import reduce
 from itertools import chain
+from operator import or_
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -135,23 +136,24 @@ def _labelled(domain: Listed) -> dict[Label, Any]:
     return plain if len(plain) == len(values) else dict(values.items())
 
 
-_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "tpe": "TPESampler",
-        "random": "RandomSampler",
-        "cmaes": "CmaEsSampler",
-        "gp": "GPSampler",
-        "qmc": "QMCSampler",
-        "nsgaii": "NSGAIISampler",
-    }
-)
-_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
-)
+_CLASSES: Final[Mapping[str, str]] = {
+    "tpe": "TPESampler",
+    "random": "RandomSampler",
+    "cmaes": "CmaEsSampler",
+    "gp": "GPSampler",
+    "qmc": "QMCSampler",
+    "nsgaii": "NSGAIISampler",
+}
+_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
 """Packages that samplers need beside Optuna."""
-_TYPES: Final[Mapping[str, Any]] = MappingProxyType(
-    {"bool": bool, "int": int, "float": float, "str": str, "None": None, "dict[str, Any]": dict[str, Any]}
-)
+_TYPES: Final[Mapping[str, Any]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "None": None,
+    "dict[str, Any]": dict[str, Any],
+}
 """Types of arguments that a file can give."""
 _FEWEST_OF_CMAES: Final = 2
 """Least number of ranges; with fewer, Optuna's CMA-ES draws at random."""
@@ -240,12 +242,7 @@ def _problem(name: str, value: Any, types: Mapping[str, Any], sampler: str) -> t
 def _type_of(annotation: str) -> Any:
     """Return the type of an argument in Optuna's annotation; None if a file cannot give it, as a function."""
     parts = [part.strip() for part in annotation.split("|")]
-    if any(part not in _TYPES for part in parts):
-        return None
-    found = _TYPES[parts[0]]
-    for part in parts[1:]:
-        found = found | _TYPES[part]
-    return found
+    return reduce(or_, (_TYPES[part] for part in parts)) if _TYPES.keys() >= set(parts) else None
 
 
 def _failure(sweep: Sweep) -> str | None:

@@ -60,12 +60,9 @@ class Exploits:
         copy_checkpoint(donor, directory, lambda: self._journal.write(Event.EXPLOITED, exploit=asdict(exploit)))
         self._directory.change(changed)
         self._state.exploited(exploit, changed)
-        self._state.standings.note(self._described(exploit))
-        return changed
-
-    def _described(self, exploit: Exploit) -> str:
         values = f"{self._state.sign * exploit.value:.4g} against {self._state.sign * exploit.donor_value:.4g}"
-        return f"{exploit.trial[:5]} copies {exploit.donor[:5]}, {values}: {exploit.changes}"
+        self._state.standings.note(f"{exploit.trial[:5]} copies {exploit.donor[:5]}, {values}: {exploit.changes}")
+        return changed
 
 
 class Population(TrialScheduler):

@@ -103,7 +103,10 @@ class SearchRecord:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_COLUMNS, *keys])
         for rank, (standing, end) in enumerate(zip(ranked, ends, strict=True), start=1):
-            whole = [rank, standing.configuration, *_scored(standing, end)]
+            scored = [standing.score, None, None, None]
+            if end is not None:  # the time at which it ended early, and the two values there
+                scored = [None, end.at, end.value, end.rank_1_value]
+            whole = [rank, standing.configuration, *scored]
             for each, score in zip(standing.trials, standing.scores, strict=True):
                 cells = [_cell(each.trial.varied.get(key)) for key in keys]
                 writer.writerow([*whole, *_facts(each, score), *cells])
@@ -120,11 +123,6 @@ class SearchRecord:
             f"The best of {len(standings.ranked())} configurations of {self._sweep.name}, {now()}: "
             f"{search.metric} {best.score:.4g}{interval}{early} over {trials} of {steps} env steps"
         )
-
-
-def _scored(standing: Standing, end: EndComparison | None) -> list[Any]:
-    """Return the cells of a configuration: its score, or if it ended early, the time and the two values there."""
-    return [standing.score, None, None, None] if end is None else [None, end.at, end.value, end.rank_1_value]
 
 
 def _facts(each: TrialStanding, score: float | None) -> list[Any]:

@@ -19,14 +19,14 @@ from rlexp.search.population import Exploits
 from rlexp.search.ranking import Standing
 from rlexp.search.record import JOURNALED, Event, Journal, SearchRecord
 from rlexp.search.state import SearchState
-from rlexp.search.trial_scheduler import Judgement, Milestones, Verdict
-from rlexp.search.trial_source import CONTINUE, Decision, Ending, JoinPlace
+from rlexp.search.trial_scheduler import Judgement, Verdict
+from rlexp.search.trial_source import CONTINUE, Decision, Ending, TrialSource
 
 _LOSSES = ("info/learner/loss", "info/learner/total_loss")
 """The losses of agents with a Q-function, and of agents with a policy and a value function."""
 
 
-class Search:
+class Search(TrialSource):
     """Decides while a sweep runs, by its state; writes each event to the journal before the state records it.
 
     Called in one thread, by Tune's callbacks; it needs no Ray.
@@ -38,13 +38,11 @@ class Search:
         """Run at most ``capacity`` trials at a time; up to ``allow_failures`` may fail without the sweep failing."""
         search = state.sweep.search
         self.standings = state.standings
-        self.deadline_s: float | None = None
         if search.time_budget_s is not None:
             self.deadline_s = time.time() + search.time_budget_s - journal.elapsed_s
-        self.hang_timeout_s: float | None = search.hang_timeout_s
+        self.hang_timeout_s = search.hang_timeout_s
         self.reuses_processes = state.sweep.variants[0].reuse_actors
-        self.board: JoinPlace | None = None
-        self.milestones: Milestones | None = state.scheduler.milestones
+        self.milestones = state.scheduler.milestones
         self._state = state
         self._sweep = state.sweep
         self._directory = directory
@@ -53,7 +51,7 @@ class Search:
         self._exploits = Exploits(state, directory, journal)
         self._capacity = capacity
         self._allow_failures = allow_failures
-        self.hparams_metrics: Sequence[str] = (SCORE_TAG, TAG_PREFIX + search.metric)
+        self.hparams_metrics = (SCORE_TAG, TAG_PREFIX + search.metric)
         self._scores: dict[str, float | None] = {}
         """Scores of trials when they ended, which may change as others end."""
 

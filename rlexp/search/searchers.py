@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from rlexp.config.points import TriedPoints, identity
 from rlexp.config.sweep import Point, Sweep
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     import optuna
 
 
-class Searcher(Protocol):
-    """Chooses points, one configuration after another."""
+class Searcher:
+    """Chooses points, one configuration after another. Searchers override what they need."""
 
     def suggest(self, configuration: int) -> Point | None:
         """Return the point of the next configuration; None when every point was tried."""
+        return None
 
     def restore(self, configuration: int, point: Point) -> None:
         """Record that a point was suggested before the sweep was resumed; called in place of ``suggest``."""
@@ -38,9 +39,10 @@ class Searcher(Protocol):
 
     def drain_notes(self) -> list[str]:
         """Return the events since the last call that a user should know, a sentence each."""
+        return []
 
 
-class PlannedSearcher:
+class PlannedSearcher(Searcher):
     """``grid`` and ``random``: the points are known beforehand, and outcomes change nothing."""
 
     def __init__(self, points: Sequence[Point]) -> None:
@@ -51,15 +53,6 @@ class PlannedSearcher:
 
     def restore(self, configuration: int, point: Point) -> None:
         self.suggest(configuration)
-
-    def record(self, configuration: int, outcome: Outcome) -> None:
-        return None
-
-    def keep_alive(self) -> None:
-        return None
-
-    def drain_notes(self) -> list[str]:
-        return []
 
 
 def require_searcher(sweep: Sweep, folder: Path) -> None:
@@ -78,7 +71,7 @@ _MOST_REPETITIONS: Final = 10
 """Most repeated suggestions in a row; then a new point is drawn at random."""
 
 
-class OptunaSearcher:
+class OptunaSearcher(Searcher):
     """``optuna``: a sampler of Optuna, seeded, which learns from the outcomes.
 
     No point is tried twice: a repeated suggestion gets the outcome that its point has, or will have. Without

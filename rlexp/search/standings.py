@@ -6,7 +6,7 @@ This is not in ``ranking``, as ``rlexp compare`` imports that without the writer
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -136,10 +136,8 @@ class Standings:
         """Record that a trial continues with other keys from another trial, with that one's progress."""
         standing, other = self._by_name[trial.name], self._by_name[donor]
         standing.trial = trial
-        standing.timesteps_total, standing.iterations = (
-            int(progress["timesteps_total"]),
-            int(progress["training_iteration"]),
-        )
+        standing.timesteps_total = int(progress["timesteps_total"])
+        standing.iterations = int(progress["training_iteration"])
         standing.time_total_s = progress["time_total_s"]
         count = sum(step <= standing.timesteps_total for step in other.steps)
         standing.steps, standing.values = other.steps[:count], other.values[:count]
@@ -234,19 +232,14 @@ def summary_of(standings: Standings) -> SweepSummary:
 
 
 def _saved(trials: Sequence[TrialStanding]) -> Iterator[tuple[float, float]]:
-    """Yield the steps and seconds that each pruned trial lacked to its stop."""
-    usual = _usual_steps(trials)
+    """Yield the steps and seconds that each pruned trial lacked to its stop, or to the mean of completed ones."""
+    completed = [trial.timesteps_total for trial in trials if trial.status is Status.TERMINATED]
+    usual = float(np.mean(completed)) if completed else None
     for trial in trials:
         steps = trial.trial.experiment.stop.get("timesteps_total", usual)
         if trial.status is Status.PRUNED and trial.timesteps_total and steps is not None:
             missing = max(steps - trial.timesteps_total, 0.0)
             yield missing, missing * trial.time_total_s / trial.timesteps_total
-
-
-def _usual_steps(trials: Iterable[TrialStanding]) -> float | None:
-    """Return the mean env steps of completed trials."""
-    completed = [trial.timesteps_total for trial in trials if trial.status is Status.TERMINATED]
-    return float(np.mean(completed)) if completed else None
 
 
 class Display(Protocol):

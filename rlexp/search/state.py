@@ -239,7 +239,9 @@ class _JournalReader:
                 self.exploited.pop(event["trial"], None)
                 self.state.begun(self._trials[event["trial"]])
             case Event.REPORTED:
-                self._reported(event["trial"], event["row"], event["is_last"], event["checkpoint"])
+                if event["checkpoint"] is not None:
+                    _refuse_elsewhere(event["checkpoint"])
+                self.state.reported(self._trials[event["trial"]], event["row"], event["is_last"], event["checkpoint"])
             case Event.EXPLOITED:
                 self._exploited(Exploit(**event["exploit"]))
             case Event.NOT_EXPLOITED:
@@ -261,11 +263,6 @@ class _JournalReader:
         trials = self._sweep.trials(number, point)
         self._trials |= {trial.name: trial for trial in trials}
         self.state.configured(self._sweep.current_point(trials[0], point), trials)
-
-    def _reported(self, name: str, row: Mapping[str, Any], is_last: bool, checkpoint: str | None) -> None:
-        if checkpoint is not None:
-            _refuse_elsewhere(checkpoint)
-        self.state.reported(self._trials[name], row, is_last, checkpoint)
 
     def _exploited(self, exploit: Exploit) -> None:
         _refuse_elsewhere(exploit.checkpoint)

@@ -73,39 +73,30 @@ class JoinPlace(Protocol):
         """Its address."""
 
 
-class TrialSource(Protocol):
-    """Gives trials and decides on their results; called in one thread."""
+class TrialSource:
+    """Gives trials and decides on their results; called in one thread. Sources override what they need."""
 
-    @property
-    def milestones(self) -> Milestones | None:
-        """When trials are compared: iterations end there, with a checkpoint if trials are paused or copied."""
-
-    @property
-    def deadline_s(self) -> float | None:
-        """Time of day at which all trials end."""
-
-    @property
-    def hparams_metrics(self) -> Sequence[str]:
-        """The tags for TensorBoard's HParams tab; empty: all."""
-
-    @property
-    def hang_timeout_s(self) -> float | None:
-        """Seconds without a result after which a trial's process is killed."""
-
-    @property
-    def reuses_processes(self) -> bool:
-        """Whether a process may train one trial after another."""
-
-    @property
-    def board(self) -> JoinPlace | None:
-        """The board at which actors can join the trial; None: none."""
+    milestones: Milestones | None = None
+    """When trials are compared: iterations end there, with a checkpoint if trials are paused or copied."""
+    deadline_s: float | None = None
+    """Time of day at which all trials end."""
+    hparams_metrics: Sequence[str] = ()
+    """The tags for TensorBoard's HParams tab; empty: all."""
+    hang_timeout_s: float | None = None
+    """Seconds without a result after which a trial's process is killed."""
+    reuses_processes: bool
+    """Whether a process may train one trial after another."""
+    board: JoinPlace | None = None
+    """The board at which actors can join the trial; None: none."""
 
     def next(self) -> Trial | None:
         """Return a trial to start; None if there is none at the moment."""
+        return None
 
     @property
     def finished(self) -> bool:
         """Whether no more trials will come."""
+        return True
 
     def on_start(self, trial: Trial) -> None:
         """Record that a trial's process has begun."""
@@ -115,36 +106,40 @@ class TrialSource(Protocol):
 
         ``checkpoint`` is a milestone's.
         """
+        return CONTINUE
 
     def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
         """Return the paused trial that continues now, if any."""
+        return None
 
     def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
         """Return the paused trials that end early."""
+        return []
 
     def drain_notes(self) -> list[str]:
         """Return the events between trials since the last call, a sentence each."""
+        return []
 
     def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
         """Return the values of a trial for TensorBoard's HParams tab."""
+        return trial_parameters(trial)
 
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         """Record that a trial ended, by its own ``stop`` (``finished``) or not; return how."""
+        if error is not None:
+            return Ending(Status.ERROR)
+        return Ending(Status.TERMINATED if finished else Status.STOPPED)
 
     def conclude(self, status: Status) -> Status:
         """Write the remaining files after all has ended; return how the run as a whole ended."""
+        return status
 
 
-class FixedTrials:
+class FixedTrials(TrialSource):
     """The trials of ``rlexp run`` and of its ``resume``: known beforehand and independent of each other.
 
     Each starts when the machine has room for it and all before it have started, so they begin in order.
     """
-
-    milestones: Milestones | None = None
-    deadline_s: float | None = None
-    hang_timeout_s: float | None = None
-    hparams_metrics: Sequence[str] = ()
 
     def __init__(
         self,
@@ -171,35 +166,12 @@ class FixedTrials:
     def finished(self) -> bool:
         return not self._trials
 
-    def on_start(self, trial: Trial) -> None:
-        return None
-
-    def on_result(self, trial: Trial, row: Mapping[str, Any], checkpoint: Path | None) -> Decision:
-        return CONTINUE
-
-    def next_paused(self, paused: Sequence[Trial]) -> Trial | None:
-        return None
-
-    def stopped(self, paused: Sequence[Trial]) -> list[Trial]:
-        return []
-
-    def drain_notes(self) -> list[str]:
-        return []
-
-    def hyperparameters(self, trial: Trial) -> Mapping[str, Any]:
-        return trial_parameters(trial)
-
     def on_end(self, trial: Trial, finished: bool, error: RecordedError | None) -> Ending:
         self._given.pop(trial.name, None)
-        if error is not None:
-            return Ending(Status.ERROR)
-        return Ending(Status.TERMINATED if finished else Status.STOPPED)
+        return super().on_end(trial, finished, error)
 
     def _has_room(self, trial: Trial) -> bool:
         experiments = [each.experiment for each in (trial, *self._given.values())]
         return not self._given or all(
             sum(map(required, experiments)) <= available + _ROUNDING for required, available in self._room.items()
         )
-
-    def conclude(self, status: Status) -> Status:
-        return status
