@@ -1,7 +1,12 @@
-"""The program's side of the training process: starts it, passes output and Ctrl-C on, returns its Run or raises.
+"""Both sides of the training process: ``train`` starts it, passes output and Ctrl-C on, returns its Run or raises.
 
 The program itself gets no Ray and no torch from a training, and keeps its own signal handlers and environment. It may
 call from any thread and any number of times. The workers of Ray never see its ``__main__``.
+
+The process, ``python -m rlexp.api.client FD``, reads a request (a line of JSON) from stdin, trains as the commands do,
+and writes lines of JSON to the descriptor FD: pictures of the live display if a notebook shows them, then one answer,
+``end`` with the exit code and the directory, or ``error``. When stdin ends, the program has ended: then trials save and
+stop, as by SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,10 +19,11 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final
@@ -26,7 +32,17 @@ from rlexp import errors
 from rlexp.api.experiments import CODE_FOLDER, SingleExperiment, naming_arguments, source_of
 from rlexp.api.runs import Run, failed_run
 from rlexp.errors import ConfigError, Problem, ResourceError, RlexpError, TrialError
-from rlexp.processes.child import Child, end_child, how_it_ended, own_environment, own_program, start_child
+from rlexp.processes.child import (
+    Child,
+    Message,
+    Send,
+    answer,
+    end_child,
+    how_it_ended,
+    own_environment,
+    own_program,
+    start_child,
+)
 from rlexp.processes.locks import RUN_FILE
 from rlexp.processes.signals import SignalHandlers
 from rlexp.tuning.request import Kind, Source, TrainingRequest
@@ -59,26 +75,18 @@ def train(kind: Kind, options: Mapping[str, Any]) -> Run:
     ended = train_in_process(TrainingRequest.of(kind, given, source=source))
     run = None if ended.directory is None or not (ended.directory / RUN_FILE).is_file() else Run.at(ended.directory)
     if ended.was_interrupted and ended.exit_code > _OF_SIGNALS:
-        raise _interrupted(run)
+        interrupted = KeyboardInterrupt()
+        if run is not None:
+            interrupted.add_note(_how_to_resume(run))
+        raise interrupted
     if ended.exit_code > _OF_SIGNALS:
-        raise _stopped(ended, run)
+        name = signal.Signals(ended.exit_code - _OF_SIGNALS).name
+        raise TrialError(f"the run was stopped by {name}", None if run is None else _how_to_resume(run))
     if run is None:
         raise TrialError("the run has no directory any more", "it was deleted or moved while it was trained")
     if ended.exit_code:
         raise failed_run(run)
     return run
-
-
-def _interrupted(run: Run | None) -> KeyboardInterrupt:
-    error = KeyboardInterrupt()
-    if run is not None:
-        error.add_note(_how_to_resume(run))
-    return error
-
-
-def _stopped(ended: Ended, run: Run | None) -> TrialError:
-    name = signal.Signals(ended.exit_code - _OF_SIGNALS).name
-    return TrialError(f"the run was stopped by {name}", None if run is None else _how_to_resume(run))
 
 
 def _how_to_resume(run: Run) -> str:
@@ -126,7 +134,8 @@ def train_in_process(request: TrainingRequest) -> Ended:
     """
     with (
         _TrainingProcess(request, notebook_output() if request.draws else None) as process,
-        _interrupts_passed_on(process),
+        # Only the main thread gets Ctrl-C, and only if it is not ignored.
+        SignalHandlers((signal.SIGINT,), lambda number, frame: process.interrupt()),
     ):
         process.wait()
     if process.answer.get("kind") == "error":
@@ -240,7 +249,7 @@ class _TrainingProcess:
 def _started(sender: int, output: int | None) -> Child:
     """Start the process, which writes its answer to the descriptor ``sender``."""
     return start_child(
-        own_program("rlexp.api.training_process", str(sender)),
+        own_program("rlexp.api.client", str(sender)),
         environment=own_environment(os.environ),
         stdin=subprocess.PIPE,
         stdout=output,
@@ -264,13 +273,6 @@ class _TextOutput:
             self._stream.write(text)
             self._stream.flush()
         return text
-
-
-@contextmanager
-def _interrupts_passed_on(process: _TrainingProcess) -> Iterator[None]:
-    """Pass Ctrl-C on; only the main thread gets it, and only if it is not ignored."""
-    with SignalHandlers((signal.SIGINT,), lambda number, frame: process.interrupt()):
-        yield
 
 
 def _streams(quiet: bool) -> tuple[IO[str] | None, IO[str] | None] | None:
@@ -335,3 +337,36 @@ def reported(description: Mapping[str, Any]) -> RlexpError:
     error = _CLASSES[next(name for name in names if name in _CLASSES)](message, hint)
     error.exit_code = description["exit_code"]
     return error
+
+
+def _serve(content: Message, send: Send) -> None:
+    """Answer the one request in the training process; the exit code is the exit code of the command."""
+    from rlexp.cluster.session import choose
+    from rlexp.commands import answers
+
+    request = TrainingRequest.from_json(content)
+
+    def draw(html: str, text: str) -> None:
+        send("picture", html=html, text=text)
+
+    threading.Thread(target=_end_with_program, daemon=True).start()
+    try:
+        joining = choose(request.address, os.environ)
+        trained = answers.answer(replace(request, joining=joining, draw=draw if request.draws else None))
+        code, directory = trained.exit_code, trained.directory
+        send("end", code=code, directory=None if directory is None else str(directory))
+    except RlexpError as error:
+        code = error.exit_code
+        send("error", **described(error))
+    sys.exit(code)
+
+
+def _end_with_program() -> None:
+    """Ask this process to save and end once the other end of stdin is closed."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    answer(_serve, ends_with_command=False)

@@ -93,10 +93,7 @@ class SingleExperiment:
             raise UsageError(f"{missing} is missing, and there are no experiments", f"{example}, or rlexp.run(FILE)")
         given = {"env": self.env, "config": dict(self.config or {}), "stop": dict(self.stop or {})}
         named, written = with_modules(given, code_folder)
-        found = ExperimentDict(named).read()
-        if found.problems or found.root is None:
-            raise ConfigError([finding.problem() for finding in found.problems])
-        plain = found.root.plain()
+        plain = _plain(named)
         overrides = [f"config.{key}={json.dumps(value)}" for key, value in plain["config"].items()]
         overrides += [f"stop={json.dumps(plain['stop'])}"] if plain["stop"] else []
         folders = (*written, *module_folders(given))
@@ -178,13 +175,9 @@ def _experiments(plan: Plan) -> Iterator[LoadedExperiment]:
     for planned in plan.experiments:
         trials = tuple(trial for trial in plan.trials if trial.experiment.name == planned.name)
         sweep = next((sweep for sweep in plan.sweeps if sweep.name == planned.name), None)
-        variants = sweep.variants if sweep is not None else tuple(_distinct(trials))
+        firsts = tuple(trial.experiment for trial in trials if trial.sample == 0)  # one of each variant
+        variants = sweep.variants if sweep is not None else firsts
         yield LoadedExperiment(planned.name, variants, trials)
-
-
-def _distinct(trials: Sequence[Trial]) -> Iterator[Experiment]:
-    """Yield the experiments of the first sample of each variant."""
-    yield from (trial.experiment for trial in trials if trial.sample == 0)
 
 
 def source_of(
@@ -201,10 +194,15 @@ def source_of(
     given = experiments
     if code_folder is not None:
         experiments, written = with_modules(experiments, code_folder)
+    return Source(data=_plain(experiments), folders=(*written, *module_folders(given)))
+
+
+def _plain(experiments: Mapping[str, Any]) -> Any:
+    """Return a dict's values as JSON has them; raises ConfigError if one cannot be sent to another process."""
     found = ExperimentDict(experiments).read()
     if found.problems or found.root is None:
         raise ConfigError([finding.problem() for finding in found.problems])
-    return Source(data=found.root.plain(), folders=(*written, *module_folders(given)))
+    return found.root.plain()
 
 
 def module_folders(experiments: Mapping[str, Any]) -> tuple[str, ...]:
