@@ -41,9 +41,9 @@ def try_envs(
     """Make, reset, step and close the envs of ``trials``, and measure the memory of their replay.
 
     ``copies_trials``: the trials copy each other's checkpoints; a notice says if these leave replay out.
-        ``plays_episodes``: whole episodes are played for some seconds, and the reports have all of their errors. Raises
-        ConfigError, with the env's place, if that fails, takes too long or ends the process. Raises ResourceError if
-        the ``machine`` has too little memory.
+    ``plays_episodes``: whole episodes are played for some seconds, and the reports have all of their errors. Raises
+    ConfigError, with the env's place, if that fails, takes too long or ends the process. Raises ResourceError if the
+    ``machine`` has too little memory.
     """
     experiments = list({_env_essence(trial): trial.experiment for trial in trials}.values())
     request = {
@@ -113,9 +113,12 @@ class PreflightProcess:
             try:
                 message = self._child.message(deadline - time.monotonic())
             except TimeoutError:
-                message = {**stage, **_timeout(stage, timeout_s)}
+                what = f"{stage['stage']} has not ended within {timeout_s:g} s"
+                message = _error(stage, what, "correct the env, or give it more time with sample_timeout_s")
             if message is None:
-                message = {**stage, **self._death(stage)}
+                what, last = f"its process {self._child.how_it_ended()} in {stage['stage']}", self._child.last_line()
+                hint = "an env must not end its process: raise an exception instead"
+                message = _error(stage, what, f"it printed last: {last}" if last else hint)
             if message["kind"] == "stage":
                 stage, deadline = message, time.monotonic() + timeout_s
             if message["kind"] != "done":
@@ -123,20 +126,7 @@ class PreflightProcess:
             if message["kind"] in ("done", "error"):
                 return
 
-    def _death(self, stage: Message) -> Message:
-        last = self._child.last_line()
-        return _error(
-            f"env {stage['env']}: its process {self._child.how_it_ended()} in {stage['stage']}",
-            f"it printed last: {last}" if last else "an env must not end its process: raise an exception instead",
-        )
 
-
-def _timeout(stage: Message, timeout_s: float) -> Message:
-    return _error(
-        f"env {stage['env']}: {stage['stage']} has not ended within {timeout_s:g} s",
-        "correct the env, or give it more time with sample_timeout_s",
-    )
-
-
-def _error(message: str, hint: str) -> Message:
-    return {"kind": "error", "is_resource": False, "message": message, "hint": hint}
+def _error(stage: Message, what: str, hint: str) -> Message:
+    message = f"env {stage['env']}: {what}"
+    return {**stage, "kind": "error", "is_resource": False, "message": message, "hint": hint}

@@ -91,10 +91,8 @@ class TrainingRequest:
     def to_json(self) -> dict[str, Any]:
         """Return the content from which ``from_json`` makes the request; of derived fields, only the source."""
         options = {name: getattr(self, name) for name in ("kind", *OPTIONS)}
-        return options | {name: str(options[name]) for name in ("path", "out")} | {"source": self._source_as_json()}
-
-    def _source_as_json(self) -> dict[str, Any]:
-        return vars(self.source) | {"files": [*map(str, self.source.files)]}
+        source = vars(self.source) | {"files": [*map(str, self.source.files)]}
+        return options | {name: str(options[name]) for name in ("path", "out")} | {"source": source}
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> TrainingRequest:

@@ -25,7 +25,7 @@ from rlexp.board.trainer.trial import (
 )
 from rlexp.cluster.environment import AUTH_MODE, named_modules, named_packages, refuse_full_disk, runtime_env
 from rlexp.cluster.joined import JoinedRay
-from rlexp.cluster.probe import ClusterReport, Question, ask_for_bundles, probe_cluster
+from rlexp.cluster.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.cluster.room.fit import all_fit, check_fits, number_that_fit, wait_for_room
 from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.cluster.session import OwnRay, RayStartError, RayStoppedError, Session, exit_without_ray
@@ -275,7 +275,14 @@ def probed(address: str, plan: Plan, trials: Sequence[Trial], display: Display, 
 
     With ``--wait`` it waits for more nodes, which are probed again. Relevant differences between the nodes are shown.
     """
-    question = _question(plan, trials, request)
+    question = Question(
+        modules=named_modules(trials, plan.modules),
+        packages=named_packages(trials),
+        folders=plan.modules.folders,
+        out=request.out,
+        runtime_env=_runtime_env(plan, trials, request),
+    )
+    question = with_board(question, request.board)
     with signals_leave_nothing():
         cluster = _examined(address, question, display)
         timeout_s = request.joining.wait_s
@@ -309,7 +316,7 @@ def _examined(address: str, question: Question, display: Display) -> Cluster:
     report = probe_cluster(address, question)
     os.environ[AUTH_MODE] = report.auth_mode  # before Ray is imported, which reads it then
     report.refuse_problems()
-    for notice in _notices(report):
+    for notice in (*report.notices, *(notice for node in report.nodes for notice in node.notices)):
         display.on_note(None, notice)
     return report.cluster
 
@@ -334,21 +341,6 @@ def first_processes(trials: Sequence[Trial], num_cpus: int) -> int:
     return min(sum(needed), max(num_cpus, min(needed[0], 2 * num_cpus)))
 
 
-def _question(plan: Plan, trials: Sequence[Trial], request: TrainingRequest) -> Question:
-    question = Question(
-        modules=named_modules(trials, plan.modules),
-        packages=named_packages(trials),
-        folders=plan.modules.folders,
-        out=request.out,
-        runtime_env=_runtime_env(plan, trials, request),
-    )
-    return with_board(question, request.board)
-
-
 def _runtime_env(plan: Plan, trials: Sequence[Trial], request: TrainingRequest) -> dict[str, Any]:
     folder = Path.cwd() if request.joining.sends_folder else None
     return runtime_env(named_modules(trials, plan.modules), plan.modules, os.environ, folder, request.out)
-
-
-def _notices(report: ClusterReport) -> list[str]:
-    return [*report.notices, *(notice for node in report.nodes for notice in node.notices)]

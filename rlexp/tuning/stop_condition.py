@@ -248,7 +248,7 @@ class CheckpointEvaluation:
 
     def add_figures(self, row: dict[str, Any]) -> None:
         """Add the stats of an evaluation to the ``row`` of a checkpoint, unless it has some or there is no time."""
-        limit_s = SHARE * self._elapsed_s
+        limit_s = SHARE * (self._clock() - self._last_end_s)
         if not self._num_episodes or "evaluation" in row or self._cost_s > limit_s:
             return
         figures = self._play(limit_s)
@@ -266,10 +266,6 @@ class CheckpointEvaluation:
         if self._num_episodes:
             self._agent.add_event(f"{goal}; its evaluation was not over in time, so the reward alone counts")
         return True
-
-    @property
-    def _elapsed_s(self) -> float:
-        return self._clock() - self._last_end_s
 
     def _play(self, limit_s: float) -> Mapping[str, Any] | None:
         """Return the stats of an evaluation; None if it was cut off or failed. The learner is held from now on."""

@@ -222,10 +222,7 @@ class TrialEvents(tune.Callback):
                 if record.name in self._started:
                     self._end(self._started[record.name], False, None)
         statuses = {record.status for record in self._directory.record.trials}
-        for worst in (Status.ERROR, Status.STOPPED):
-            if worst in statuses:
-                return worst
-        return Status.TERMINATED
+        return next((worst for worst in (Status.ERROR, Status.STOPPED) if worst in statuses), Status.TERMINATED)
 
     def close(self) -> None:
         """Close every recorder and folder; idempotent."""
