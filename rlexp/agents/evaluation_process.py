@@ -27,7 +27,7 @@ from rlexp.errors import RlexpError, TrialError
 from rlexp.metrics import RunningClock
 from rlexp.policy import Weights
 from rlexp.rollout.evaluation import EvaluationLimits, PlayedEpisodes, Playing, ReportProgress, ShouldStop
-from rlexp.rollout.fleet_member import START_S, last_line
+from rlexp.rollout.fleet import START_S, last_line
 from rlexp.rollout.user_callbacks import NO_CALLBACKS, UserCallbacks, callback_classes
 from rlexp.sample_batch import Array
 from rlexp.schedules import derive_seed

@@ -20,14 +20,15 @@ from rlexp.cluster.pool.pool import (
 from rlexp.errors import CallbackError, TrialError
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
-from rlexp.rollout.fleet import Fleet, FleetLimits
-from rlexp.rollout.fleet_member import (
+from rlexp.rollout.fleet import (
     FAILURES_IN_A_ROW,
     FAILURES_IN_WINDOW,
     START_S,
     STEADY_S,
     SUSPECTED_S,
     WINDOW_S,
+    Fleet,
+    FleetLimits,
     WorkerLosses,
 )
 from rlexp.rollout.fragment import SampleInfo, SampleTime
@@ -353,6 +354,13 @@ class ClusterBench(Bench):
             if NODES[worker.index % 2] == node:
                 worker.fate = DIES
 
+    def with_room_again(self) -> list[int]:
+        """Let both nodes have room, and return the indices of the workers that then deliver."""
+        self.cluster.full.clear()
+        self.cluster.look()
+        self.poll()
+        return self.poll()
+
 
 def node_of(actor: Actor[Any]) -> str:
     worker: FakeWorker = actor.handle
@@ -382,10 +390,7 @@ def test_workers_lost_with_their_node_cost_no_restart_and_come_back() -> None:
         bench.cluster.look()
         assert bench.poll() == [0, 2]
     assert bench.source.num_worker_restarts == 0
-    bench.cluster.full.clear()
-    bench.cluster.look()
-    bench.poll()
-    assert bench.poll() == [0, 1, 2, 3]
+    assert bench.with_room_again() == [0, 1, 2, 3]
     assert bench.source.drain_events() == ["2 workers of node 10.0.0.3 came back after 300.0 s"]
     assert bench.source.num_worker_restarts == 0
 
@@ -418,11 +423,8 @@ def test_worker_removed_for_good_is_placed_again_when_its_node_turns_out_dead() 
     bench.poll()
     assert len(bench.source.drain_events()) == 2  # both were removed
     bench.cluster.end("10.0.0.3")
-    bench.cluster.full.clear()
     bench.poll()
-    bench.cluster.look()
-    bench.poll()
-    assert bench.poll() == [0, 1, 2, 3]
+    assert bench.with_room_again() == [0, 1, 2, 3]
     assert bench.source.num_worker_restarts == 0
 
 
@@ -431,10 +433,7 @@ def test_node_lost_many_times_removes_nobody() -> None:
     for _ in range(2 * FAILURES_IN_WINDOW):
         bench.cluster.end("10.0.0.3")
         bench.poll()
-        bench.cluster.full.clear()
-        bench.cluster.look()
-        bench.poll()
-        assert bench.poll() == [0, 1, 2, 3]
+        assert bench.with_room_again() == [0, 1, 2, 3]
     assert bench.source.num_worker_restarts == 0
 
 
@@ -443,9 +442,7 @@ def test_process_that_dies_on_a_living_node_is_counted() -> None:
     bench.workers[1].fate = DIES
     bench.poll()
     bench.poll()
-    bench.cluster.look()
-    bench.poll()
-    assert bench.poll() == [0, 1, 2, 3]
+    assert bench.with_room_again() == [0, 1, 2, 3]
     assert bench.source.num_worker_restarts == 0  # its node may turn out to be lost
     bench.now_s += SUSPECTED_S + 1.0
     assert bench.source.num_worker_restarts == 1
