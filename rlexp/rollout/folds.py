@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -240,10 +240,7 @@ class Advantages:
     """Whether values are subtracted from returns, and replace rewards that are not known."""
     max_seq_len: int | None = None
     """Most steps of a sequence for a recurrent network; None: rows are in no sequences."""
-
-    @property
-    def lookahead(self) -> int:
-        return 0
+    lookahead: ClassVar = 0
 
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
         """Return one row for each valid step ``t < num_starts``; sequences of env 0 first, then of env 1, and so on.
@@ -300,10 +297,7 @@ class Segments:
     gamma: float
     max_seq_len: int | None = None
     """The same as in Advantages."""
-
-    @property
-    def lookahead(self) -> int:
-        return 0
+    lookahead: ClassVar = 0
 
     def rows(self, stream: Fragment, num_starts: int) -> SampleBatch:
         """Return the segments of env 0 among the first ``num_starts`` steps, then of env 1, and so on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -134,11 +135,9 @@ def test_the_pushes_together_hold_each_row_of_the_model_once(
     envs, lengths = stream
     accumulator = FragmentAccumulator(NStep(n_step, gamma))
     found: list[NStepRow] = []
-    stop = 0
-    for length in lengths:
-        start, stop = stop, stop + length
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
         batch = accumulator.push(make_fragment(envs, start, stop))
-        assert batch.count <= length * len(envs)
+        assert batch.count <= (stop - start) * len(envs)
         assert (batch[ACTIONS] == -batch[OBS][:, 0]).all()
         assert (batch[OUTPUT] == 10 * batch[OBS][:, 0]).all()
         assert (batch[new(OUTPUT)] == 10 * batch[NEW_OBS][:, 0]).all()
@@ -259,9 +258,7 @@ def test_each_fragment_has_the_advantages_of_a_loop_over_each_env(
 ) -> None:
     envs, lengths = stream
     accumulator = FragmentAccumulator(fold)
-    stop = 0
-    for length in lengths:
-        start, stop = stop, stop + length
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
         batch = accumulator.push(with_values(make_fragment(envs, start, stop)))
         assert_rows([batch], [row for env in envs for row in slow_rows(env[start:stop], fold)])
 
@@ -274,9 +271,7 @@ def test_ended_episodes_have_the_advantages_of_a_loop_over_each_episode(
     envs, lengths = stream
     accumulator = EpisodeAccumulator(fold, min_steps)
     batches: list[SampleBatch] = []
-    stop = 0
-    for length in lengths:
-        start, stop = stop, stop + length
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
         batch = accumulator.push(with_values(make_fragment(envs, start, stop)))
         if batch is None:
             continue
@@ -361,9 +356,7 @@ def test_each_ended_episode_is_sent_once_and_as_soon_as_there_are_enough_steps(
     envs, lengths = stream
     accumulator = EpisodeAccumulator(NStep(n_step, gamma), min_steps)
     found: list[NStepRow] = []
-    stop = 0
-    for length in lengths:
-        start, stop = stop, stop + length
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
         batch = accumulator.push(make_fragment(envs, start, stop))
         ended = [row for env in envs for row in ended_rows(env[:stop], n_step, gamma)]
         if len(ended) - len(found) < min_steps:
@@ -413,9 +406,7 @@ def test_segments_are_steps_in_order_each_followed_by_the_observation_after_it(
 ) -> None:
     envs, lengths = stream
     accumulator = FragmentAccumulator(Segments(gamma))
-    stop = 0
-    for length in lengths:
-        start, stop = stop, stop + length
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
         batch = accumulator.push(make_fragment(envs, start, stop))
         expected = [row for env in envs for row in segment_rows(env, start, stop, gamma)]
         is_step = batch[IS_STEP]
