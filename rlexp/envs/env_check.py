@@ -86,6 +86,19 @@ class EnvCheck:
         self._recorded: list[tuple[Any, Any, float]] = []
         """Action, observation and reward of the first steps."""
 
+    def first_steps(self) -> list[Doubt]:
+        """Reset the env, take the first steps, and return its problems.
+
+        Raises EnvError if training is impossible: it cannot be reset or stepped, an observation is not in its space, or
+        an observation or a reward is NaN or infinite.
+        """
+        doubts = []
+        for doubt in self.doubts(FIRST_STEPS):
+            if doubt.is_error:
+                raise EnvError(doubt.message, doubt.hint)
+            doubts.append(doubt)
+        return doubts
+
     def doubts(self, limit: Limit) -> Iterator[Doubt]:
         """Play to the ``limit``; an exception of the env ends an episode, and the next one begins."""
         self._end_s = time.monotonic() + limit.seconds
@@ -192,25 +205,6 @@ class EnvCheck:
                 bounds = f"{box.low.min():g} to {box.high.max():g}"
                 message = f"{method} returned an observation of {outside:g}, outside its observation_space ({bounds})"
                 yield from self._once(f"outside {number}", Doubt(message))
-
-
-def check_first_steps(
-    env_id: str,
-    env: gym.Env[Any, Any],
-    begin: Callable[[str], None] = lambda _: None,
-    masks: MaskReader | None = None,
-) -> list[Doubt]:
-    """Reset ``env``, take the first steps, and return its problems.
-
-    Raises EnvError if training is impossible: it cannot be reset or stepped, an observation is not in its space, or an
-    observation or a reward is NaN or infinite.
-    """
-    doubts = []
-    for doubt in EnvCheck(env_id, env, begin, masks).doubts(FIRST_STEPS):
-        if doubt.is_error:
-            raise EnvError(doubt.message, doubt.hint)
-        doubts.append(doubt)
-    return doubts
 
 
 def _are_equal(space: Space[Any], one: Any, other: Any) -> bool:

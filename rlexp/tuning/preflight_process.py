@@ -27,7 +27,7 @@ from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.action_masks import MaskReader, mask_reader_of_env
 from rlexp.envs.checked_env import given_env
-from rlexp.envs.env_check import EPISODES, EnvCheck, check_first_steps
+from rlexp.envs.env_check import EPISODES, EnvCheck
 from rlexp.envs.make import Env, make_env, make_filmed_env, spaces_of
 from rlexp.envs.parallel_envs import OneAgent
 from rlexp.envs.registry import EnvConfig, env_config_of
@@ -119,9 +119,9 @@ def _played(
     experiment: Experiment, env: Env, begin: Callable[[str], None], plays_episodes: bool, masks: MaskReader | None
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Return the errors of an env, and its warnings; without ``plays_episodes`` an error is raised."""
-    if not plays_episodes:
-        return (), tuple(doubt.message for doubt in check_first_steps(experiment.env, env, begin, masks))
     check = EnvCheck(experiment.env, env, begin, masks)
+    if not plays_episodes:
+        return (), tuple(doubt.message for doubt in check.first_steps())
     doubts = list(check.doubts(EPISODES))
     errors = tuple(Problem("", doubt.message, doubt.hint) for doubt in doubts if doubt.is_error)
     warnings = [doubt.message for doubt in doubts if not doubt.is_error]

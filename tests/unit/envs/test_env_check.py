@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from rlexp.envs.checked_env import CheckedEnv
-from rlexp.envs.env_check import EnvCheck, Limit, check_first_steps
+from rlexp.envs.env_check import EnvCheck, Limit
 from rlexp.envs.make import make_env
 from rlexp.errors import EnvError
 from tests.lab.envs import CountingEnv
@@ -32,7 +32,7 @@ EPISODES = Limit(math.inf, 4, 60.0)
 )
 def test_first_steps_find_what_is_wrong_before_a_run(fault: str, message: str) -> None:
     with pytest.raises(EnvError, match=message):
-        check_first_steps(NAME, make_env(faulty(fault)))
+        EnvCheck(NAME, make_env(faulty(fault))).first_steps()
 
 
 class NumbersEnv(CountingEnv):
@@ -58,12 +58,12 @@ class NumbersEnv(CountingEnv):
 )
 def test_first_steps_find_numbers_that_cannot_be_trained_with(env: NumbersEnv, message: str) -> None:
     with pytest.raises(EnvError, match=message):
-        check_first_steps("x", env)
+        EnvCheck("x", env).first_steps()
 
 
 @pytest.mark.parametrize(("factor", "doubts"), [(1.0, 0), (1.001, 0), (2.0, 1)])
 def test_first_steps_name_observations_far_outside_their_space(factor: float, doubts: int) -> None:
-    said = check_first_steps("x", NumbersEnv(obs_factor=factor))
+    said = EnvCheck("x", NumbersEnv(obs_factor=factor)).first_steps()
     assert len(said) == doubts
     assert all(
         "step 3 of episode 1 returned an observation of" in each.message
@@ -81,7 +81,7 @@ def test_reset_that_does_not_repeat_by_its_seed_is_doubtful() -> None:
             obs, info = super().reset(**arguments)
             return obs + self.num_resets, info
 
-    (doubt,) = check_first_steps("x", CheckedEnv(Forgets(), "x"))
+    (doubt,) = EnvCheck("x", CheckedEnv(Forgets(), "x")).first_steps()
     assert "reset returns another observation for the same seed" in doubt.message
 
 
@@ -196,7 +196,7 @@ def test_fractions_in_a_space_of_whole_numbers_are_doubtful() -> None:
             _, *rest = super().step(action)
             return np.full(3, 0.5, np.float32), *rest
 
-    (doubt,) = check_first_steps("x", CheckedEnv(Scaled(), "x"))
+    (doubt,) = EnvCheck("x", CheckedEnv(Scaled(), "x")).first_steps()
     assert doubt.message == "reset returned float32 numbers, which its observation_space (uint8) cuts off"
 
 
