@@ -98,19 +98,21 @@ def bounded(work: Callable[[Progress], T], stall_s: float, what: str) -> T:
     def progress() -> None:
         last_s[0] = time.monotonic()
 
-    def run() -> None:
-        try:
-            future.set_result(work(progress))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="storage", daemon=True).start()
+    threading.Thread(target=_complete, args=(future, lambda: work(progress)), name="storage", daemon=True).start()
     while not future.done():
         remaining_s = last_s[0] + stall_s - time.monotonic()
         if remaining_s <= 0:
             raise ResourceError(f"{what} has not answered for {stall_s:g} s", "look at its address and at the network")
         wait([future], remaining_s)
     return future.result()
+
+
+def _complete(future: Future[T], function: Callable[[], T]) -> None:
+    """Give ``future`` the result of ``function``, or its error."""
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 Function = Callable[[], object]
@@ -153,7 +155,4 @@ class RayThread:
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             function, future = call
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
+            _complete(future, function)

@@ -106,9 +106,7 @@ class TrustedCode:
     ) -> TrustedCode:
         """Return the parts that options or arguments have allowed; their modules may be in the current folder."""
         modules = UserModules(tuple(imports or ()), with_current_folder(()))
-        named = (frozenset(each or ()) for each in (envs, classes, storages))
-        envs, classes, storages = named
-        return TrustedCode(envs, modules, classes, storages, ask)
+        return TrustedCode(frozenset(envs or ()), modules, frozenset(classes or ()), frozenset(storages or ()), ask)
 
     def obstacle(
         self, env: str, env_config: Mapping[str, Any], imports: Sequence[str], parts: Iterable[UserPart]
@@ -151,7 +149,7 @@ class TrustedCode:
                 message = f"{named.place} plays {_shown(model)}, a file that you have not trained with"
                 raise ResumeError(message, f"{_typed('--allow-env', env)} allows it, if it is yours")
         files = {part: self._file(part, named, memory) for part in parts}
-        strange = [part for part in parts if files[part] is None and not self._is_codeless(part)]
+        strange = [part for part in parts if files[part] is None and (part.module or part.name not in self.envs)]
         if strange:
             raise _refusal(named, strange)
         found = [file for file in files.values() if file is not None]
@@ -177,18 +175,12 @@ class TrustedCode:
         message = f"{run} names the storage {shown}, which no run that you started has used"
         raise ResumeError(message, "--allow-storage with its whole URL allows it, if it is yours")
 
-    def _is_codeless(self, part: Part) -> bool:
-        return not part.module and part.name in self.envs
-
-    def _is_named(self, part: Part) -> bool:
-        allowed = {"--import": self.modules.imports, "--allow-env": self.envs, "--allow-class": self.classes}
-        return part.name in allowed[part.option]
-
     def _file(self, part: Part, named: Named, memory: Memory) -> ModuleFile | None:
         """Return the file that may run for a part: allowed on this call, stored, or allowed when asked."""
         if not part.module:
             return None
-        if self._is_named(part):
+        allowed = {"--import": self.modules.imports, "--allow-env": self.envs, "--allow-class": self.classes}
+        if part.name in allowed[part.option]:
             found = module_file(part.module, self.modules.folders)
             if found is None:
                 raise UsageError(f"{part.shown_option}: it cannot be imported: no file of it can be read", _WHERE)
