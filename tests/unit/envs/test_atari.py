@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlexp.agents.workers import reward_limits
 from rlexp.config.keys.dqn import DQNConfig
@@ -209,21 +208,6 @@ def test_atari_frame_skip_ends_with_the_game() -> None:
     game._frame = 3 * game.LIFE - 2
     _, reward, terminated, _, _ = env.step(UP)
     assert (reward, terminated) == (2.0, True)
-
-
-def test_atari_vector_env_reports_games_per_env() -> None:
-    def make() -> gym.Env[Any, Any]:
-        return deepmind_env(ScriptedGame(meanings=("NOOP", "RIGHT", "UP")), SINGLE, ALL_FRAMES)
-
-    vector = SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    vector.reset(seed=0)
-    games = []
-    for _ in range(320):
-        _, _, _, _, infos = vector.step(np.array([UP, UP]))
-        assert infos[GAME_OVER].dtype == bool
-        games += infos[GAME_SCORE][infos[GAME_OVER]].tolist()
-    assert len(games) == 2
-    assert all(300 - MAX_NOOPS <= score < 300 for score in games)
 
 
 @pytest.mark.parametrize("env", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])

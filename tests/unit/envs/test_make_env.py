@@ -207,15 +207,20 @@ def test_renders_where_asked_to() -> None:
     assert env.render_mode == "ansi"
 
 
-def test_a_misspelled_id_gets_a_suggestion() -> None:
-    error = refused(EnvConfig("CartPoel-v1"))
-    assert "CartPoel-v1" in error.message
-    assert error.hint == "did you mean CartPole-v1?"
-
-
-def test_unknown_id_has_hint() -> None:
-    hint = refused(EnvConfig("Qwxyz-v0")).hint
-    assert hint == "write a Gymnasium id or package.module:Class, or install the package that brings the env"
+@pytest.mark.parametrize(
+    ("env", "message", "hint"),
+    [
+        ("CartPoel-v1", "CartPoel-v1", "did you mean CartPole-v1?"),
+        ("Qwxyz-v0", "", "write a Gymnasium id or package.module:Class, or install the package that brings the env"),
+        ("tests.lab.envs:CountignEnv", "tests.lab.envs has no CountignEnv", "did you mean CountingEnv?"),
+        ("tests.no_such_module:Env", "tests.no_such_module cannot be imported", ""),
+    ],
+)
+def test_wrong_name_of_an_env_gets_a_hint(env: str, message: str, hint: str) -> None:
+    error = refused(EnvConfig(env))
+    assert message in error.message
+    assert error.hint is not None
+    assert error.hint.startswith(hint)
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV])
@@ -223,18 +228,6 @@ def test_limit_of_gymnasiums_is_refused_with_the_key_for_it(env: str) -> None:
     error = refused(EnvConfig(env, env_config={"max_episode_steps": 7}))
     assert error.message == f"env {env}: max_episode_steps is not an argument of the env itself"
     assert error.hint == "write horizon: 7 beside env_config instead"
-
-
-def test_a_misspelled_class_gets_a_suggestion() -> None:
-    error = refused(EnvConfig("tests.lab.envs:CountignEnv"))
-    assert "tests.lab.envs has no CountignEnv" in error.message
-    assert error.hint == "did you mean CountingEnv?"
-
-
-def test_missing_module_is_named() -> None:
-    error = refused(EnvConfig("tests.no_such_module:Env"))
-    assert "tests.no_such_module cannot be imported" in error.message
-    assert error.hint is not None
 
 
 @pytest.mark.parametrize("env", [NATIVE_ENV, SYNC_ENV, COUNTING_ENV])

@@ -160,6 +160,14 @@ class TestRepeatAfterMe:
         assert has_continuous_actions(RLLIB_ENVS["RepeatAfterMeEnv"], {"config": {"continuous": True}})
 
 
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that envs have slept, which take no time."""
+    slept: list[float] = []
+    monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
+    return slept
+
+
 class TestCartPoles:
     def test_the_stateless_one_shows_places_only(self) -> None:
         env, whole = made("StatelessCartPole"), gym.make("CartPole-v1")
@@ -193,23 +201,17 @@ class TestCartPoles:
         env = made("CartPoleCrashing", p_crash=1.0, p_crash_reset=0.0)
         assert episode(env) == ([1.0], False, True)
 
-    def test_a_restart_takes_its_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slept: list[float] = []
-        monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
+    def test_a_restart_takes_its_time(self, slept: list[float]) -> None:
         env = made("CartPoleCrashing", init_time_s=2.0, p_crash=0.0, crash_after_n_steps=1)
         env.step(0)
         assert slept == [2.0, 2.0]
 
-    def test_seconds_are_drawn_between_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slept: list[float] = []
-        monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
+    def test_seconds_are_drawn_between_two(self, slept: list[float]) -> None:
         made("CartPoleCrashing", init_time_s_min=2.0, init_time_s_max=3.0)
         made("CartPoleCrashing", init_time_s=[4.0, 5.0])
         assert [int(seconds) for seconds in slept] == [2, 4]
 
-    def test_it_may_stall(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slept: list[float] = []
-        monkeypatch.setattr("rlexp.envs.cart_poles.time.sleep", slept.append)
+    def test_it_may_stall(self, slept: list[float]) -> None:
         options = {"stall_after_n_steps": 2, "stall_time_sec": 7, "stall_on_worker_indices": [1]}
         env = made("CartPoleCrashing", config={"p_crash": 0.0, **options})
         assert [bool(env.step(action)[3]) for action in (0, 1, 0)] == [False] * 3

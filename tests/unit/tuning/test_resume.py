@@ -6,6 +6,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,22 @@ from rlexp.user_code.memory import remember_plan
 from tests.lab.trials import rows_of, trials_of
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run whose only trial has reached its stop, with a checkpoint of each iteration."""
-    trials = trials_of(tmp_path, checkpoint_freq=1, stop={"timesteps_total": 80})
+@contextmanager
+def started(tmp_path: Path, trials: list[Trial]) -> Iterator[RunDirectory]:
+    """Start a run of the trials of the experiment in ``tmp_path``, as ``rlexp train`` does."""
     plan = load_plan([tmp_path / "experiment.yaml"])
     remember_plan(plan)
     with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
         directory.write_experiments([""], resolved_yaml(plan))
         directory.start(trials)
+        yield directory
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose only trial has reached its stop, with a checkpoint of each iteration."""
+    trials = trials_of(tmp_path, checkpoint_freq=1, stop={"timesteps_total": 80})
+    with started(tmp_path, trials) as directory:
         rows = rows_of(assignment_of(trials[0], directory, FixedTrials(trials)), monkeypatch)
         lines = "".join(to_json(row) + "\n" for row in rows)
         (directory.trial_directory(trials[0]) / "result.json").write_text(lines, encoding="utf-8")
@@ -97,12 +106,8 @@ def test_resume_refuses_changes_of_keys_used_in_training(run: Path, override: st
 )
 def test_resume_error_names_the_key_in_which_trials_differ(tmp_path: Path, override: str, key: str) -> None:
     trials = trials_of(tmp_path, {"n_step": {"grid_search": [1, 2]}})
-    plan = load_plan([tmp_path / "experiment.yaml"])
-    remember_plan(plan)
-    with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
-        directory.write_experiments([""], resolved_yaml(plan))
-        directory.start(trials)
-    before = content(directory.path)
+    with started(tmp_path, trials) as directory:
+        before = content(directory.path)
     with pytest.raises(ResumeError, match=f"-o {re.escape(override)}: {key} cannot change when .* is resumed"):
         resume(directory.path, override)
     assert content(directory.path) == before
@@ -118,9 +123,12 @@ def test_resume_compares_resolved_file_with_the_checkpoint(run: Path) -> None:
         resume(run)
 
 
-def test_resume_refuses_directory_writable_by_all(run: Path) -> None:
-    run.chmod(0o777)
-    with pytest.raises(ResumeError, match="may be written by every user"):
+@pytest.mark.parametrize(
+    ("file", "mode", "message"), [("", 0o777, "may be written"), ("run.json", 0o666, r"run\.json may be written")]
+)
+def test_resume_refuses_what_is_writable_by_all(run: Path, file: str, mode: int, message: str) -> None:
+    (run / file).chmod(mode)
+    with pytest.raises(ResumeError, match=f"{message} by every user"):
         resume(run, "stop.timesteps_total=1000")
 
 
@@ -151,26 +159,23 @@ def test_resume_refuses_pipe_in_place_of_a_file(run: Path) -> None:
         resume(run, "stop.timesteps_total=1000")
 
 
-def test_resume_refuses_file_writable_by_all(run: Path) -> None:
-    (run / "run.json").chmod(0o666)
-    with pytest.raises(ResumeError, match=r"run\.json may be written by every user"):
-        resume(run, "stop.timesteps_total=1000")
-
-
-@pytest.mark.parametrize("change", [{"directory": "../other"}, {"name": "../../other"}, {"name": "\x1b[2J"}])
-def test_resume_refuses_record_with_paths_outside_the_run(run: Path, change: dict[str, Any]) -> None:
-    record = json.loads((run / "run.json").read_text())
-    record["trials"][0] |= change
+@pytest.mark.parametrize(
+    ("of_run", "of_trial", "message"),
+    [
+        ({}, {"directory": "../other"}, "points elsewhere"),
+        ({}, {"name": "../../other"}, "points elsewhere"),
+        ({}, {"name": "\x1b[2J"}, "points elsewhere"),
+        ({"imports": ["..evil"]}, {}, "names code that you have not trained with"),
+        ({"imports": [""]}, {}, "names code that you have not trained with"),
+    ],
+)
+def test_resume_refuses_record_that_names_what_is_not_of_the_run(
+    run: Path, of_run: dict[str, Any], of_trial: dict[str, Any], message: str
+) -> None:
+    record = json.loads((run / "run.json").read_text()) | of_run
+    record["trials"][0] |= of_trial
     (run / "run.json").write_text(json.dumps(record))
-    with pytest.raises(ResumeError, match="points elsewhere"):
-        resume(run, "stop.timesteps_total=1000")
-
-
-@pytest.mark.parametrize("imports", [["..evil"], [""]])
-def test_resume_refuses_invalid_module_names(run: Path, imports: list[str]) -> None:
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"imports": imports}))
-    with pytest.raises(ResumeError, match="names code that you have not trained with"):
+    with pytest.raises(ResumeError, match=message):
         resume(run, "stop.timesteps_total=1000")
 
 
@@ -185,11 +190,8 @@ def test_resume_refuses_run_without_an_intact_checkpoint(run: Path) -> None:
 def test_recorded_trials_keep_their_names_in_any_order_of_grids(tmp_path: Path) -> None:
     grids = {"n_step": {"grid_search": [1, 2]}, "gamma": {"grid_search": [0.9, 0.8]}, "buffer_size": 50}
     trials = trials_of(tmp_path, grids, num_samples=2)
-    plan = load_plan([tmp_path / "experiment.yaml"])
-    remember_plan(plan)
-    with RunDirectory.create(tmp_path / "out", "run", None, [], overwrite=False) as directory:
-        directory.write_experiments([""], resolved_yaml(plan))
-        directory.start(trials)
+    with started(tmp_path, trials) as directory:
+        pass
     resolved = load_plan([directory.path / "resolved.yaml"])
     assert [trial.name for trial in resolved.trials] != [trial.name for trial in trials]
     again = list(recorded_trials(directory.path, resolved, read_run_record(directory.path)))
