@@ -59,11 +59,11 @@ class PolicyGradientKeys(ActorCriticKeys):
 class SyncPolicyGradientKeys(SyncSamplesKeys, PolicyGradientKeys):
     """The keys of a policy gradient on train batches of the newest weights."""
 
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    AGENT_COLUMNS = (
         *("info/weight_age", *LEARNER_COLUMNS, "info/num_fragments_lost", "info/adam_step_share"),
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (*SyncSamplesKeys.DISPLAYED, LEARNER_LINE)
+    DISPLAYED = (*SyncSamplesKeys.DISPLAYED, LEARNER_LINE)
 
 
 class A2CConfig(SyncPolicyGradientKeys):
@@ -81,8 +81,8 @@ class A2CConfig(SyncPolicyGradientKeys):
 class A3CConfig(AsyncSamplesKeys, PolicyGradientKeys):
     """What is under ``config:`` for ``run: A3C``."""
 
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (*AsyncSamplesKeys.SAMPLES_COLUMNS, *LEARNER_COLUMNS)
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (*AsyncSamplesKeys.DISPLAYED, LEARNER_LINE)
+    AGENT_COLUMNS = (*AsyncSamplesKeys.SAMPLES_COLUMNS, *LEARNER_COLUMNS)
+    DISPLAYED = (*AsyncSamplesKeys.DISPLAYED, LEARNER_LINE)
 
     num_workers: CountOrZero = 2
     sample_batch_size: FragmentLength = 10
@@ -98,7 +98,6 @@ class A3CConfig(AsyncSamplesKeys, PolicyGradientKeys):
         return "it does not correct for how old the policies of joined actors are; use IMPALA or APPO, which do"
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then the size of a train batch."""
         yield from super().ineffective_keys()
         yield "train_batch_size", "A3C makes a step for each fragment"
 
@@ -106,7 +105,7 @@ class A3CConfig(AsyncSamplesKeys, PolicyGradientKeys):
 class PGConfig(SyncPolicyGradientKeys):
     """What is under ``config:`` for ``run: PG``."""
 
-    SUMS_LOSSES: ClassVar[bool] = False
+    SUMS_LOSSES = False
 
     num_workers: CountOrZero = 0
     sample_batch_size: FragmentLength = 200
@@ -124,8 +123,8 @@ class PGConfig(SyncPolicyGradientKeys):
 class A2CExperiment(Experiment):
     """An experiment with A2C."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.a2c.agent:A2CAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    AGENT = "rlexp.agents.a2c.agent:A2CAgent"
+    POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["A2C"]
     config: A2CConfig = defaults_of(A2CConfig)
 
@@ -133,8 +132,8 @@ class A2CExperiment(Experiment):
 class A3CExperiment(Experiment):
     """An experiment with A3C."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.a2c.agent:A3CAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    AGENT = "rlexp.agents.a2c.agent:A3CAgent"
+    POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["A3C"]
     config: A3CConfig = defaults_of(A3CConfig)
 
@@ -142,7 +141,7 @@ class A3CExperiment(Experiment):
 class PGExperiment(Experiment):
     """An experiment with PG."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.a2c.agent:PGAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    AGENT = "rlexp.agents.a2c.agent:PGAgent"
+    POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["PG"]
     config: PGConfig = defaults_of(PGConfig)

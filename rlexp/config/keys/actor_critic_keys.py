@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from pydantic import Field
 
-from rlexp.config.keys.common import ActionScaling, CommonConfig, LearnerProcesses, NetworkNeeds, PlayableActions
+from rlexp.config.keys.common import (
+    ActionScaling,
+    CommonConfig,
+    LearnerProcesses,
+    NetworkNeeds,
+    PlayableActions,
+    keys_without_effect,
+)
 from rlexp.config.keys.fields import Conflict, Count, Fraction, PositiveOrZero, Schedule, defaults_of
-from rlexp.config.keys.model import ActorCriticModelConfig
+from rlexp.config.keys.model import LSTM_KEYS, ActorCriticModelConfig
 
 
 class PolicyActionKeys(CommonConfig):
     """The keys of the actions of a policy that is not bound to the range of the env."""
 
-    MASKS_ACTIONS: ClassVar[bool] = True
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {"clip_actions", "normalize_actions"}
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "clip_actions", "normalize_actions")
+    MASKS_ACTIONS = True
+    ROLLOUT_KEYS = CommonConfig.ROLLOUT_KEYS | {"clip_actions", "normalize_actions"}
+    KEPT_BY_PBT = (*CommonConfig.KEPT_BY_PBT, "clip_actions", "normalize_actions")
 
     clip_actions: bool = True
     """Clip continuous actions to the bounds of the env. The learner uses the actions before clipping."""
@@ -43,7 +49,6 @@ class PolicyActionKeys(CommonConfig):
         return "clipped" if self.clip_actions else None
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then ``clip_actions`` if actions are scaled."""
         yield from super().ineffective_keys()
         if self.normalize_actions:
             yield "clip_actions", "normalize_actions clips as well"
@@ -52,12 +57,9 @@ class PolicyActionKeys(CommonConfig):
 class ActorCriticKeys(PolicyActionKeys):
     """The keys of a policy, of its advantages, and of the learners that share its gradient."""
 
-    LEARNERS_KEY: ClassVar[str | None] = "num_learners"
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = PolicyActionKeys.ROLLOUT_KEYS | {"lambda_", "use_gae", "use_critic"}
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *PolicyActionKeys.KEPT_BY_PBT,
-        *("use_critic", "num_learners", "num_cpus_per_learner"),
-    )
+    LEARNERS_KEY = "num_learners"
+    ROLLOUT_KEYS = PolicyActionKeys.ROLLOUT_KEYS | {"lambda_", "use_gae", "use_critic"}
+    KEPT_BY_PBT = (*PolicyActionKeys.KEPT_BY_PBT, "use_critic", "num_learners", "num_cpus_per_learner")
 
     model: ActorCriticModelConfig = defaults_of(ActorCriticModelConfig)
 
@@ -115,27 +117,20 @@ class ActorCriticKeys(PolicyActionKeys):
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of schedules, advantages and learners."""
         yield from super().ineffective_keys()
-        yield from self.model.ineffective_memory_keys()
-        if self.model.use_lstm and self.use_critic and not self.model.vf_share_layers:
-            yield "model.vf_share_layers", "policy and value function share an LSTM and all layers before it"
-        for is_ineffective, keys, reason in (
+        shares_lstm = self.model.use_lstm and self.use_critic and not self.model.vf_share_layers
+        why = "policy and value function share an LSTM and all layers before it"
+        yield from keys_without_effect(
+            (not self.model.use_lstm, LSTM_KEYS, "model.use_lstm is false"),
+            (shares_lstm, ("model.vf_share_layers",), why),
             (self.entropy_coeff_schedule is not None, ("entropy_coeff",), "entropy_coeff_schedule is given"),
             (not self.use_gae, ("lambda",), "use_gae is false"),
             (not self.use_critic, ("vf_loss_coeff", "model.vf_share_layers"), "use_critic is false"),
-            (
-                self.num_learners == 1,
-                ("num_cpus_per_learner",),
-                "there is one learner, in the process of the driver",
-            ),
+            (self.num_learners == 1, ("num_cpus_per_learner",), "there is one learner, in the process of the driver"),
             (True, ("evaluation_config.exploration_final_eps",), "workers explore by sampling from the policy"),
-        ):
-            if is_ineffective:
-                yield from ((key, reason) for key in keys)
+        )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then conflicts of advantages, and that there are fewer GPUs than learners."""
         yield from super().conflicts()
         if 0 < self.num_gpus < self.num_learners != 1:
             message = f"num_gpus is {self.num_gpus:g}, less than num_learners, which is {self.num_learners}"
@@ -146,6 +141,5 @@ class ActorCriticKeys(PolicyActionKeys):
             yield Conflict(("use_critic", "use_gae"), message, "write use_gae: false, or leave use_critic out")
         if not self.use_gae and self.batch_mode == "truncate_episodes":
             message = f"use_gae is false, but {self.stated('batch_mode')}; returns need whole episodes"
-            yield Conflict(
-                ("use_gae", "batch_mode"), message, "write batch_mode: complete_episodes, or leave use_gae out"
-            )
+            hint = "write batch_mode: complete_episodes, or leave use_gae out"
+            yield Conflict(("use_gae", "batch_mode"), message, hint)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from rlexp.config.keys.common import ReplayNeeds
+from rlexp.config.keys.common import ReplayNeeds, keys_without_effect
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
@@ -151,24 +151,21 @@ class ApexKeys(ReplayKeys):
         return super().board_obstacle
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys that a kind of ``replay_storage`` does not use."""
         yield from super().ineffective_keys()
-        if self.replay_storage == "device":
-            yield "compress_observations", "replay_storage is device, which keeps frames as they are"
-        if self.num_workers == 0:
-            yield "optimizer.num_cpus_per_shard", "num_workers is 0, so the shards are in the learner's process"
-        elif self.replay_storage not in ("auto", "actors"):
-            reason = f"replay_storage is {self.replay_storage}, so the shards are in the learner's process"
-            yield "optimizer.num_cpus_per_shard", reason
-        if self.needs_one_node:
-            yield "placement", "replay_storage is shared_memory, so all workers are on the learner's machine"
+        storage, cpus = f"replay_storage is {self.replay_storage}", ("optimizer.num_cpus_per_shard",)
+        is_local = self.num_workers > 0 and self.replay_storage not in ("auto", "actors")
+        yield from keys_without_effect(
+            (self.replay_storage == "device", ("compress_observations",), f"{storage}, which keeps frames as they are"),
+            (self.num_workers == 0, cpus, "num_workers is 0, so the shards are in the learner's process"),
+            (is_local, cpus, f"{storage}, so the shards are in the learner's process"),
+            (self.needs_one_node, ("placement",), f"{storage}, so all workers are on the learner's machine"),
+        )
 
     def with_at_most(self, cpus: int) -> dict[str, int]:
         """Return at most ``cpus`` replay shards."""
         return {"optimizer.num_replay_buffer_shards": min(self.optimizer.num_replay_buffer_shards, cpus)}
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then shards without room for a row, and rows of unknown number in rings."""
         yield from super().conflicts()
         if self.optimizer.num_replay_buffer_shards > self.buffer_size:
             yield Conflict(
@@ -220,7 +217,7 @@ class ApexConfig(ApexKeys, DQNConfig):
 class ApexExperiment(Experiment):
     """An experiment with Ape-X."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.apex.agent:ApexAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.dqn.players:DQNPolicies"
+    AGENT = "rlexp.agents.apex.agent:ApexAgent"
+    POLICIES = "rlexp.agents.dqn.players:DQNPolicies"
     run: Literal["APEX"]
     config: ApexConfig = defaults_of(ApexConfig)

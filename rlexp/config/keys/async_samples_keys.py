@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from rlexp.config.keys.common import CommonConfig, FactLine
+from rlexp.config.keys.common import CommonConfig, FactLine, keys_without_effect
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     Conflict,
@@ -19,14 +19,14 @@ from rlexp.config.keys.fields import (
 class AsyncSamplesKeys(CommonConfig):
     """The keys of train batches that are made of fragments as they come."""
 
-    WORKERS_USE_GPUS: ClassVar[bool] = False
+    WORKERS_USE_GPUS = False
     SAMPLES_COLUMNS: ClassVar[tuple[str, ...]] = (
         *("info/weight_age", "info/policy_lag/mean", "info/policy_lag/p95", "info/policy_lag/max"),
         *("info/num_steps_dropped", "info/num_fragments_lost", "info/adam_step_share"),
         *("info/learner_queue_size", "info/learner_queue_capacity"),
     )
     """Metrics of the data path, for ``AGENT_COLUMNS``."""
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         *CommonConfig.DISPLAYED,
         FactLine(
             "data",
@@ -71,36 +71,30 @@ class AsyncSamplesKeys(CommonConfig):
     counted in ``info/num_steps_dropped``; workers wait before that happens. Null: no limit."""
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of passes, of old fragments and of workers."""
         yield from super().ineffective_keys()
-        for is_ineffective, keys, reason in (
+        takes_turns = self.num_workers == 0 and "board" not in self.model_fields_set
+        queues, why = (
+            ("learner_queue_size", "broadcast_interval"),
+            "num_workers is 0, so samples and updates take turns",
+        )
+        yield from keys_without_effect(
             (self.num_sgd_iter == 1, ("minibatch_buffer_size",), "num_sgd_iter is 1"),
             (self.replay_proportion == 0, ("replay_buffer_num_slots",), "replay_proportion is 0"),
             (self.replay_buffer_num_slots == 0, ("replay_proportion",), "replay_buffer_num_slots is 0"),
-            (
-                self.num_workers == 0 and "board" not in self.model_fields_set,
-                ("learner_queue_size", "broadcast_interval"),
-                "num_workers is 0, so samples and updates take turns",
-            ),
+            (takes_turns, queues, why),
             (self.num_workers == 0, ("max_sample_requests_in_flight_per_worker",), "num_workers is 0"),
-        ):
-            if is_ineffective:
-                yield from ((key, reason) for key in keys)
+        )
         if self.learner_processes is not None:
             yield "learner_queue_size", "several learners learn each train batch as soon as it is complete"
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then conflicts of the limit of the age of policies."""
         yield from super().conflicts()
         limit = self.max_policy_lag
-        if limit is None:
-            return
-        if limit < self.broadcast_interval:
+        if limit is not None and limit < self.broadcast_interval:
             message = f"max_policy_lag is {limit}, less than broadcast_interval, which is {self.broadcast_interval}"
             hint = f"write max_policy_lag: {self.broadcast_interval} or more; workers get new weights no sooner"
             yield Conflict(("max_policy_lag", "broadcast_interval"), message, hint)
-        if self.batch_mode == "complete_episodes":
-            message = (
-                f"max_policy_lag is given, but {self.stated('batch_mode')}; an episode has steps of several policies"
-            )
+        if limit is not None and self.batch_mode == "complete_episodes":
+            given = f"max_policy_lag is given, but {self.stated('batch_mode')}"
+            message = f"{given}; an episode has steps of several policies"
             yield Conflict(("max_policy_lag", "batch_mode"), message, "write batch_mode: truncate_episodes")

@@ -76,6 +76,5 @@ class BoardConfig(KeyGroup):
             yield Conflict(("min_actors", "actors"), message, "lower min_actors or raise actors")
         if self.lease_s < 3 * self.beat_s:
             message = f"{self.stated('lease_s')}, less than three times beat_s, which is {self.beat_s:g}"
-            yield Conflict(
-                ("lease_s", "beat_s"), message, "raise lease_s: an actor whose heartbeats are late would lose its seat"
-            )
+            hint = "raise lease_s: an actor whose heartbeats are late would lose its seat"
+            yield Conflict(("lease_s", "beat_s"), message, hint)

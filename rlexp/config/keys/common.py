@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -118,6 +118,11 @@ _UNSAVED_STATISTICS: Final[Mapping[str, str]] = {
     " scale that no checkpoint has. clip_rewards limits only the rewards that are learned from",
 }
 """Consequences of Gymnasium's wrappers with own statistics, and what to use instead."""
+
+
+def keys_without_effect(*rows: tuple[object, Iterable[str], str]) -> Iterator[tuple[str, str]]:
+    """Yield, for each row whose condition is true, each of its keys with its reason."""
+    yield from ((key, reason) for is_ineffective, keys, reason in rows if is_ineffective for key in keys)
 
 
 class CommonConfig(CommonKeys):
@@ -261,11 +266,10 @@ class CommonConfig(CommonKeys):
     @property
     def callback_parts(self) -> tuple[UserPart, ...]:
         """The classes of ``callbacks``."""
-        parts = enumerate(self.callbacks)
         several = len(self.callbacks) > 1
         return tuple(
             each.as_part(f"config.callbacks.{index}" if several else "config.callbacks", "rlexp.callbacks.Callbacks")
-            for index, each in parts
+            for index, each in enumerate(self.callbacks)
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
@@ -273,29 +277,25 @@ class CommonConfig(CommonKeys):
 
         Keys are in the spelling of files: ``lambda``, ``model.vf_share_layers``.
         """
-        if self.lr_schedule is not None:
-            yield "lr", "lr_schedule is given"
-        if not self.MASKS_ACTIONS:
-            yield "action_mask", "the agent does not mask actions"
-        if self.model.custom_model is not None:
-            yield from ((f"model.{key}", "custom_model has layers of its own") for key in LAYER_KEYS)
-        if self.model.custom_preprocessor is not None:
-            for key in ("preprocessor_pref", "model.dim", "model.grayscale", "model.framestack", "model.zero_mean"):
-                yield key, "model.custom_preprocessor is given"
+        layers = tuple(f"model.{key}" for key in LAYER_KEYS)
+        of_images = ("preprocessor_pref", "model.dim", "model.grayscale", "model.framestack", "model.zero_mean")
+        yield from keys_without_effect(
+            (self.lr_schedule is not None, ("lr",), "lr_schedule is given"),
+            (not self.MASKS_ACTIONS, ("action_mask",), "the agent does not mask actions"),
+            (self.model.custom_model is not None, layers, "custom_model has layers of its own"),
+            (self.model.custom_preprocessor is not None, of_images, "model.custom_preprocessor is given"),
+        )
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a number of workers to wait for that the trial does not have."""
         yield from super().conflicts()
-        if self.min_num_workers is None:
-            return
-        if self.num_workers == 0:
+        keys, least = ("min_num_workers", "num_workers"), self.min_num_workers
+        if least is not None and self.num_workers == 0:
             message = f"{self.stated('min_num_workers')}, but num_workers is 0, so there are no workers to wait for"
-            yield Conflict(
-                ("min_num_workers", "num_workers"), message, "leave min_num_workers out, or raise num_workers"
-            )
-        elif self.min_num_workers > self.num_workers:
+            yield Conflict(keys, message, "leave min_num_workers out, or raise num_workers")
+        elif least is not None and least > self.num_workers:
             message = f"{self.stated('min_num_workers')}, more than num_workers, which is {self.num_workers}"
-            yield Conflict(("min_num_workers", "num_workers"), message, "lower min_num_workers or raise num_workers")
+            yield Conflict(keys, message, "lower min_num_workers or raise num_workers")
 
     def cautions(self) -> Iterator[Caution]:
         """Yield settings that a user may not have meant; a subclass adds to its parent's."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 from rlexp.config.keys.common import (
     BOARD_LINE,
@@ -44,8 +43,8 @@ class CriticModelConfig(ModelConfig):
 class CriticKeys(ReplayKeys):
     """The keys of replay, of continuous actions and of the learner."""
 
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = ReplayKeys.ROLLOUT_KEYS | {"pure_exploration_steps"}
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    ROLLOUT_KEYS = ReplayKeys.ROLLOUT_KEYS | {"pure_exploration_steps"}
+    AGENT_COLUMNS = (
         *ReplayKeys.AGENT_COLUMNS,
         *("info/learner/critic_loss", "info/learner/actor_loss", "info/learner/critic_grad_norm"),
         "info/learner/actor_grad_norm",
@@ -93,7 +92,6 @@ class CriticKeys(ReplayKeys):
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of evaluations, and of first priorities."""
         yield from super().ineffective_keys()
         yield "evaluation_config.exploration_final_eps", "evaluations explore as workers do late in training"
         yield "worker_side_prioritization", "workers have no critics: new rows get the highest priority so far"

@@ -6,10 +6,10 @@ Defaults are RLlib 0.7's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from rlexp.config.keys.apex import ApexKeys
-from rlexp.config.keys.common import FactLine, PlayableActions
+from rlexp.config.keys.common import PlayableActions, keys_without_effect
 from rlexp.config.keys.critic_keys import CriticKeys, CriticModelConfig, displayed
 from rlexp.config.keys.env_ids import has_discrete_actions
 from rlexp.config.keys.experiment import Experiment
@@ -31,12 +31,12 @@ from rlexp.config.keys.model import Activation
 class DDPGConfig(CriticKeys):
     """What is under ``config:`` for ``run: DDPG``."""
 
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CriticKeys.ROLLOUT_KEYS | {
-        *("exploration_noise_type", "exploration_ou_theta", "exploration_ou_sigma", "per_worker_exploration")
-    }
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (*CriticKeys.AGENT_COLUMNS, "info/noise_scale")
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = displayed("noise {info/noise_scale:short}")
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+    ROLLOUT_KEYS = CriticKeys.ROLLOUT_KEYS.union(
+        ("exploration_noise_type", "exploration_ou_theta", "exploration_ou_sigma", "per_worker_exploration")
+    )
+    AGENT_COLUMNS = (*CriticKeys.AGENT_COLUMNS, "info/noise_scale")
+    DISPLAYED = displayed("noise {info/noise_scale:short}")
+    KEPT_BY_PBT = (
         *CriticKeys.KEPT_BY_PBT,
         *("actor_hiddens", "actor_hidden_activation", "critic_hiddens", "critic_hidden_activation", "twin_q"),
     )
@@ -127,21 +127,18 @@ class DDPGConfig(CriticKeys):
         return self.actor_hiddens, self.critic_hiddens
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of learning rates, losses and noise."""
         yield from super().ineffective_keys()
         is_ou = self.exploration_noise_type == "ou"
         scales = ("exploration_initial_scale", "exploration_final_scale", "exploration_scale_timesteps")
         of_ou = ("exploration_ou_noise_scale", "exploration_ou_theta", "exploration_ou_sigma")
-        for is_ineffective, keys, reason in (
+        yield from keys_without_effect(
             (self.actor_lr and self.critic_lr, ("lr", "lr_schedule"), "actor_lr and critic_lr are given"),
             (not self.smooth_target_policy, ("target_noise", "target_noise_clip"), "smooth_target_policy is false"),
             (not self.use_huber, ("huber_threshold",), "use_huber is false"),
             (is_ou, ("exploration_gaussian_sigma",), "exploration_noise_type is ou"),
             (not is_ou, of_ou, "exploration_noise_type is gaussian"),
             (self.per_worker_exploration, scales, "per_worker_exploration gives each worker a constant factor"),
-        ):
-            if is_ineffective:
-                yield from ((key, reason) for key in keys)
+        )
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield discrete actions, which no noise can be added to."""
@@ -184,8 +181,8 @@ class ApexDDPGConfig(ApexKeys, DDPGConfig):
 class DDPGExperiment(Experiment):
     """An experiment with DDPG."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.ddpg.agent:DDPGAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.ddpg.players:DDPGPolicies"
+    AGENT = "rlexp.agents.ddpg.agent:DDPGAgent"
+    POLICIES = "rlexp.agents.ddpg.players:DDPGPolicies"
     run: Literal["DDPG"]
     config: DDPGConfig = defaults_of(DDPGConfig)
 
@@ -200,7 +197,6 @@ class TD3Experiment(DDPGExperiment):
 class ApexDDPGExperiment(DDPGExperiment):
     """An experiment with DDPG in the data path of Ape-X."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.ddpg.agent:ApexDDPGAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.ddpg.players:DDPGPolicies"
+    AGENT = "rlexp.agents.ddpg.agent:ApexDDPGAgent"
     run: Literal["APEX_DDPG"]  # type: ignore[assignment]
     config: ApexDDPGConfig = defaults_of(ApexDDPGConfig)

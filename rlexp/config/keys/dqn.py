@@ -6,9 +6,9 @@ Defaults are RLlib 0.5.3's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from rlexp.config.keys.common import BOARD_LINE, CommonConfig, FactLine, NetworkNeeds
+from rlexp.config.keys.common import BOARD_LINE, CommonConfig, FactLine, NetworkNeeds, keys_without_effect
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.exploration_keys import EPSILON, ExplorationKeys
 from rlexp.config.keys.fields import (
@@ -28,23 +28,21 @@ from rlexp.config.keys.replay_keys import DATA_LINE, ReplayKeys
 class DQNConfig(ReplayKeys, ExplorationKeys):
     """What is under ``config:`` for ``run: DQN``."""
 
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = ReplayKeys.ROLLOUT_KEYS | {
-        *("noisy", "soft_q", "parameter_noise", "epsilon_with_noisy")
-    }
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    ROLLOUT_KEYS = ReplayKeys.ROLLOUT_KEYS | {"noisy", "soft_q", "parameter_noise", "epsilon_with_noisy"}
+    AGENT_COLUMNS = (
         *("info/num_target_updates", "info/num_fragments_lost", "info/mean_importance_weight", "info/adam_step_share"),
         *("info/min_exploration", "info/max_exploration", "info/replay_fill", "info/replay_fill_per_shard"),
         *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
         *("info/learner/loss", "info/learner/lr", "info/learner/cur_lr", "info/learner/mean_q"),
         *("info/learner/mean_td_error", "info/learner/grad_norm"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         *CommonConfig.DISPLAYED,
         DATA_LINE,
         FactLine("exploring", ("ε {info/min_exploration..info/max_exploration:short}",)),
         BOARD_LINE,
     )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+    KEPT_BY_PBT = (
         *ReplayKeys.KEPT_BY_PBT,
         *("hiddens", "dueling", "noisy", "num_atoms", "v_min", "v_max", "discretize_actions"),
     )
@@ -118,12 +116,18 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
         return super().explores_by_epsilon and (self.epsilon_with_noisy or not self.noisy)
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of noise and network."""
         yield from super().ineffective_keys()
-        yield from _keys_without_effect(self)
+        is_noise_alone = self.noisy and not self.epsilon_with_noisy
+        lacks_tf32 = self.learner_precision == "tf32" and self.num_gpus == 0
+        yield from keys_without_effect(
+            (is_noise_alone, ("per_worker_exploration", *EPSILON), "noisy layers explore instead"),
+            (not self.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
+            (not self.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
+            (self.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
+            (lacks_tf32, ("learner_precision",), "num_gpus is 0, and only GPUs have tf32"),
+        )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then two explorations at once, and atoms in the wrong order."""
         yield from super().conflicts()
         for key in ("noisy", "soft_q"):
             if self.parameter_noise and getattr(self, key):
@@ -132,24 +136,6 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
         if self.v_min >= self.v_max:
             message = f"{self.stated('v_min')}, but must be less than v_max, which is {self.v_max}"
             yield Conflict(("v_min", "v_max"), message, "lower v_min or raise v_max")
-
-
-def _keys_without_effect(config: DQNConfig) -> Iterator[tuple[str, str]]:
-    """Yield each such key, and the reason."""
-    is_noise_alone = config.noisy and not config.epsilon_with_noisy
-    for is_ineffective, keys, reason in (
-        (is_noise_alone, ("per_worker_exploration", *EPSILON), "noisy layers explore instead"),
-        (not config.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
-        (not config.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
-        (config.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
-        (
-            config.learner_precision == "tf32" and config.num_gpus == 0,
-            ("learner_precision",),
-            "num_gpus is 0, and only GPUs have tf32",
-        ),
-    ):
-        if is_ineffective:
-            yield from ((key, reason) for key in keys)
 
 
 class SimpleQConfig(DQNConfig):
@@ -164,8 +150,8 @@ class SimpleQConfig(DQNConfig):
 class DQNExperiment(Experiment):
     """An experiment with DQN."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.dqn.agent:DQNAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.dqn.players:DQNPolicies"
+    AGENT = "rlexp.agents.dqn.agent:DQNAgent"
+    POLICIES = "rlexp.agents.dqn.players:DQNPolicies"
     run: Literal["DQN"]
     config: DQNConfig = defaults_of(DQNConfig)
 

@@ -6,10 +6,10 @@ Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlexp.config.keys.actor_critic_keys import PolicyActionKeys
-from rlexp.config.keys.common import Caution, FactLine
+from rlexp.config.keys.common import Caution, FactLine, keys_without_effect
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     Count,
@@ -22,21 +22,17 @@ from rlexp.config.keys.fields import (
 )
 from rlexp.config.keys.sync_samples_keys import SyncSamplesKeys
 
-_NO_STEPS = "workers play whole episodes, and learn from their returns"
-
 
 class EvolutionKeys(SyncSamplesKeys, PolicyActionKeys):
     """The keys of an agent that learns from the returns of whole episodes with changed weights."""
 
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = PolicyActionKeys.ROLLOUT_KEYS | {
-        *("noise_stdev", "eval_prob", "action_noise_std")
-    }
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    ROLLOUT_KEYS = PolicyActionKeys.ROLLOUT_KEYS | {"noise_stdev", "eval_prob", "action_noise_std"}
+    AGENT_COLUMNS = (
         *("info/learner/grad_norm", "info/learner/update_ratio", "info/learner/weights_norm"),
         *("info/learner/return_deviation", "info/learner/lr", "info/learner/cur_lr", "info/num_fragments_lost"),
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         FactLine("speed", ("sampled {info/sample_throughput:count}/s", "{episodes_this_iter:count} episodes")),
         FactLine(
             "learning",
@@ -90,12 +86,14 @@ class EvolutionKeys(SyncSamplesKeys, PolicyActionKeys):
         return 0
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of fragments, of single steps and of other exploration."""
         yield from ((key, reason) for key, reason in super().ineffective_keys() if key != "sample_async")
-        yield from ((key, _NO_STEPS) for key in ("sample_batch_size", "batch_mode", "gamma"))
-        yield "sample_async", "every episode of an update is played with its weights"
-        for key in ("explore", "evaluation_config.explore", "evaluation_config.exploration_final_eps"):
-            yield key, "workers explore by noise on the weights, evaluations do not"
+        explore = ("explore", "evaluation_config.explore", "evaluation_config.exploration_final_eps")
+        no_steps = "workers play whole episodes, and learn from their returns"
+        yield from keys_without_effect(
+            (True, ("sample_batch_size", "batch_mode", "gamma"), no_steps),
+            (True, ("sample_async",), "every episode of an update is played with its weights"),
+            (True, explore, "workers explore by noise on the weights, evaluations do not"),
+        )
 
 
 class ESConfig(EvolutionKeys):
@@ -120,7 +118,6 @@ class ESConfig(EvolutionKeys):
 
     @property
     def least_env_steps(self) -> int:
-        """``train_batch_size``."""
         return self.train_batch_size
 
 
@@ -143,17 +140,14 @@ class ARSConfig(EvolutionKeys):
 
     @property
     def num_directions(self) -> int:
-        """``num_rollouts``."""
         return self.num_rollouts
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then the train batch and Adam."""
         yield from super().ineffective_keys()
         yield "train_batch_size", "an update has num_rollouts pairs of episodes"
         yield "adam_epsilon", "ARS makes plain steps"
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield the parent's, then more noises than there are."""
         yield from super().cautions()
         if self.rollouts_used is not None and self.rollouts_used > self.num_rollouts:
             yield Caution("rollouts_used", f"is more than num_rollouts, which is {self.num_rollouts}: all are used")
@@ -162,8 +156,8 @@ class ARSConfig(EvolutionKeys):
 class ESExperiment(Experiment):
     """An experiment with ES."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.evolution.agent:ESAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.evolution.policy:EvolutionPolicies"
+    AGENT = "rlexp.agents.evolution.agent:ESAgent"
+    POLICIES = "rlexp.agents.evolution.policy:EvolutionPolicies"
     run: Literal["ES"]
     config: ESConfig = defaults_of(ESConfig)
 
@@ -171,7 +165,7 @@ class ESExperiment(Experiment):
 class ARSExperiment(Experiment):
     """An experiment with ARS."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.evolution.agent:ARSAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.evolution.policy:EvolutionPolicies"
+    AGENT = "rlexp.agents.evolution.agent:ARSAgent"
+    POLICIES = "rlexp.agents.evolution.policy:EvolutionPolicies"
     run: Literal["ARS"]
     config: ARSConfig = defaults_of(ARSConfig)

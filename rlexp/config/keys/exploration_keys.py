@@ -6,11 +6,11 @@ Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from rlexp.config.keys.common import PlayableActions, ScheduledKeys
+from rlexp.config.keys.common import PlayableActions, ScheduledKeys, keys_without_effect
 from rlexp.config.keys.env_ids import has_continuous_actions
 from rlexp.config.keys.fields import RLEXP_ONLY, Conflict, CountOrZero, Fraction, Positive, Whole
 
@@ -29,7 +29,7 @@ EPSILON: Final = (
 class ExplorationKeys(ScheduledKeys):
     """The exploration keys of an agent with a finite number of actions and a value for each."""
 
-    MASKS_ACTIONS: ClassVar[bool] = True
+    MASKS_ACTIONS = True
 
     per_worker_exploration: bool = False
     """Give worker i of N the constant epsilon 0.4^(1 + 7 i/(N-1)) instead of the schedule (Horgan et al. 2018)."""
@@ -105,17 +105,16 @@ class ExplorationKeys(ScheduledKeys):
         return self.discretize_actions
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of epsilon, of its ladder and of ``soft_q``."""
         yield from super().ineffective_keys()
-        for is_ineffective, keys, reason in (
+        falls_back = self.evaluation_config.explore and self.evaluation_config.exploration_final_eps is None
+        has_ladder = self.per_worker_exploration and not falls_back  # an evaluation may use the end of the schedule
+        yield from keys_without_effect(
             (self.soft_q, ("per_worker_exploration", *EPSILON), "soft_q explores instead"),
-            (self._has_ladder, EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
+            (has_ladder, EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
             (self.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
             (not self.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
             (not self.soft_q, ("softmax_temp",), "soft_q is false"),
-        ):
-            if is_ineffective:
-                yield from ((key, reason) for key in keys)
+        )
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:
         """Yield continuous actions that are not discretized, as a Q-network needs a finite number."""
@@ -123,9 +122,3 @@ class ExplorationKeys(ScheduledKeys):
             message = f"env {env} has continuous actions; DQN, APEX, R2D2 and PQN need discrete ones"
             hint = "PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension"
             yield Conflict(("env",), message, hint)
-
-    @property
-    def _has_ladder(self) -> bool:
-        """Whether ``per_worker_exploration`` decides, and evaluation does not use the end of the schedule."""
-        falls_back = self.evaluation_config.explore and self.evaluation_config.exploration_final_eps is None
-        return self.per_worker_exploration and not falls_back

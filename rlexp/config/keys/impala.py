@@ -6,13 +6,13 @@ Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from rlexp.config.keys.a2c import LEARNER_COLUMNS, PolicyGradientKeys, SharedLayersModelConfig
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
 from rlexp.config.keys.board import BoardConfig
-from rlexp.config.keys.common import BOARD_LINE, FactLine, JoinableKeys
+from rlexp.config.keys.common import BOARD_LINE, FactLine, JoinableKeys, keys_without_effect
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
@@ -36,12 +36,12 @@ class PolicyBoardConfig(BoardConfig):
 class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys, JoinableKeys):
     """The keys that IMPALA and APPO share."""
 
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    AGENT_COLUMNS = (
         *AsyncSamplesKeys.SAMPLES_COLUMNS,
         *(*LEARNER_COLUMNS, "info/learner/kl"),
         *("info/learner_time_share/wait", "info/learner_time_share/learning"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         *AsyncSamplesKeys.DISPLAYED,
         FactLine(
             "learning",
@@ -54,11 +54,11 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys, JoinableKeys):
         ),
         BOARD_LINE,
     )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+    KEPT_BY_PBT = (
         *ActorCriticKeys.KEPT_BY_PBT,
         *("vtrace", "opt_type", "minibatch_buffer_size", "replay_proportion", "replay_buffer_num_slots", "board"),
     )
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = ActorCriticKeys.ROLLOUT_KEYS | {"vtrace"}
+    ROLLOUT_KEYS = ActorCriticKeys.ROLLOUT_KEYS | {"vtrace"}
 
     num_workers: CountOrZero = 2
     sample_batch_size: FragmentLength = 50
@@ -121,18 +121,14 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys, JoinableKeys):
         return board.model_copy(update={"window": min(max(window, 1), board.window)})
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of the optimizer, of V-trace or of advantages."""
         yield from super().ineffective_keys()
-        if self.opt_type == "adam":
-            yield from ((key, "opt_type is adam") for key in ("decay", "momentum", "epsilon"))
-        else:
-            yield "adam_epsilon", "opt_type is rmsprop"
-        if self.vtrace:
-            for key in ("lambda", "use_gae", "use_critic"):
-                yield key, "vtrace is true"
-        else:
-            for key in ("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"):
-                yield key, "vtrace is false"
+        thresholds = ("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold")
+        yield from keys_without_effect(
+            (self.opt_type == "adam", ("decay", "momentum", "epsilon"), "opt_type is adam"),
+            (self.opt_type == "rmsprop", ("adam_epsilon",), "opt_type is rmsprop"),
+            (self.vtrace, ("lambda", "use_gae", "use_critic"), "vtrace is true"),
+            (not self.vtrace, thresholds, "vtrace is false"),
+        )
 
 
 class IMPALAConfig(VTraceKeys):
@@ -146,11 +142,8 @@ class IMPALAConfig(VTraceKeys):
 class APPOConfig(VTraceKeys):
     """What is under ``config:`` for ``run: APPO``."""
 
-    SUMS_LOSSES: ClassVar[bool] = False
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
-        *VTraceKeys.AGENT_COLUMNS,
-        *("info/learner/cur_kl_coeff", "info/num_target_updates"),
-    )
+    SUMS_LOSSES = False
+    AGENT_COLUMNS = (*VTraceKeys.AGENT_COLUMNS, "info/learner/cur_kl_coeff", "info/num_target_updates")
 
     vtrace: bool = True
     """Compute advantages by V-trace (Espeholt et al. 2018), with a target network as the learned policy. False: train
@@ -190,19 +183,18 @@ class APPOConfig(VTraceKeys):
         return self.target_update_frequency * self.num_sgd_iter * slots
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of the KL penalty and of the target network."""
         yield from super().ineffective_keys()
-        if not self.use_kl_loss:
-            yield from ((key, "use_kl_loss is false") for key in ("kl_coeff", "kl_target"))
-        if not self.vtrace:
-            yield from ((key, "vtrace is false") for key in ("target_update_frequency", "tau"))
+        yield from keys_without_effect(
+            (not self.use_kl_loss, ("kl_coeff", "kl_target"), "use_kl_loss is false"),
+            (not self.vtrace, ("target_update_frequency", "tau"), "vtrace is false"),
+        )
 
 
 class IMPALAExperiment(Experiment):
     """An experiment with IMPALA."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.impala.agent:IMPALAAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    AGENT = "rlexp.agents.impala.agent:IMPALAAgent"
+    POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["IMPALA"]
     config: IMPALAConfig = defaults_of(IMPALAConfig)
 
@@ -210,7 +202,7 @@ class IMPALAExperiment(Experiment):
 class APPOExperiment(Experiment):
     """An experiment with APPO."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.appo.agent:APPOAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    AGENT = "rlexp.agents.appo.agent:APPOAgent"
+    POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["APPO"]
     config: APPOConfig = defaults_of(APPOConfig)

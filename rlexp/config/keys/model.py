@@ -21,8 +21,10 @@ LAYER_KEYS: Final = (
     *("post_fcnet_hiddens", "post_fcnet_activation", "layer_norm", "zero_mean"),
 )
 """The keys that describe the layers which a ``custom_model`` replaces."""
-LSTM_KEYS: Final = ("lstm_cell_size", "max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
-"""The keys of an LSTM."""
+LSTM_KEYS: Final = tuple(
+    f"model.{key}" for key in ("lstm_cell_size", "max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
+)
+"""The keys of an LSTM, below ``config``."""
 
 
 def weights_between(sizes: Sequence[int]) -> int:
@@ -135,11 +137,6 @@ class RecurrentModelConfig(ModelConfig):
     def sequence_length(self) -> int | None:
         """``max_seq_len``; None without an LSTM."""
         return self.max_seq_len if self.use_lstm else None
-
-    def ineffective_memory_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys of a memory that has no LSTM, or what an LSTM decides."""
-        if not self.use_lstm:
-            yield from ((f"model.{key}", "model.use_lstm is false") for key in LSTM_KEYS)
 
 
 class ActorCriticModelConfig(RecurrentModelConfig):

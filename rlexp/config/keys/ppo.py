@@ -6,10 +6,10 @@ Defaults are RLlib 0.6.6's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
-from rlexp.config.keys.common import FactLine
+from rlexp.config.keys.common import FactLine, keys_without_effect
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     Conflict,
@@ -63,7 +63,7 @@ class PPOKeys(EpochKeys, ActorCriticKeys):
 class PPOConfig(PPOKeys):
     """What is under ``config:`` for ``run: PPO``."""
 
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    AGENT_COLUMNS = (
         *("info/weight_age", "info/learner/total_loss", "info/learner/policy_loss", "info/learner/vf_loss"),
         *("info/learner/vf_explained_var", "info/learner/kl", "info/learner/cur_kl_coeff", "info/learner/entropy"),
         *("info/learner/cur_entropy_coeff", "info/learner/clip_fraction", "info/learner/grad_norm"),
@@ -71,7 +71,7 @@ class PPOConfig(PPOKeys):
         "info/adam_step_share",
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         *EpochKeys.DISPLAYED,
         FactLine(
             "learning",
@@ -85,17 +85,13 @@ class PPOConfig(PPOKeys):
     )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of the KL penalty and of values."""
         yield from super().ineffective_keys()
-        for is_ineffective, key, reason in (
-            (self.kl_coeff == 0, "kl_target", "kl_coeff is 0"),
-            (not self.use_critic, "vf_clip_param", "use_critic is false"),
-        ):
-            if is_ineffective:
-                yield key, reason
+        yield from keys_without_effect(
+            (self.kl_coeff == 0, ("kl_target",), "kl_coeff is 0"),
+            (not self.use_critic, ("vf_clip_param",), "use_critic is false"),
+        )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then that learners have too few transitions."""
         yield from super().conflicts()
         if self.whole_minibatch < self.num_learners:
             message = f"{self.stated('sgd_minibatch_size')}, less than num_learners, which is {self.num_learners}"
@@ -134,8 +130,8 @@ class DDPPOConfig(PPOConfig):
 class PPOExperiment(Experiment):
     """An experiment with PPO."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.ppo.agent:PPOAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
+    AGENT = "rlexp.agents.ppo.agent:PPOAgent"
+    POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["PPO"]
     config: PPOConfig = defaults_of(PPOConfig)
 

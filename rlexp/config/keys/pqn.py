@@ -5,7 +5,7 @@ RLlib never had PQN: defaults are from the paper's experiments on pixels unless 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,7 +36,7 @@ class PQNModelConfig(ModelConfig):
 class PQNKeys(EpochKeys, ExplorationKeys):
     """The keys of PQN."""
 
-    JOINABLE_INSTEAD: ClassVar[str] = "DQN or APEX"
+    JOINABLE_INSTEAD = "DQN or APEX"
     num_workers: CountOrZero = 0
     num_envs_per_worker: Count = 128
     sample_batch_size: FragmentLength = 32
@@ -62,26 +62,26 @@ class PQNKeys(EpochKeys, ExplorationKeys):
 class PQNConfig(PQNKeys):
     """What is under ``config:`` for ``run: PQN``."""
 
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {"lambda_", "soft_q"}
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    ROLLOUT_KEYS = CommonConfig.ROLLOUT_KEYS | {"lambda_", "soft_q"}
+    AGENT_COLUMNS = (
         *("info/weight_age", "info/num_fragments_lost", "info/adam_step_share"),
         *("info/min_exploration", "info/max_exploration"),
         *("info/learner/loss", "info/learner/mean_q", "info/learner/mean_td_error", "info/learner/grad_norm"),
         *("info/learner/lr", "info/learner/cur_lr"),
         *("info/learner_time_share/workers", "info/learner_time_share/learner"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         *EpochKeys.DISPLAYED,
         FactLine("exploring", ("ε {info/min_exploration..info/max_exploration:short}",)),
         FactLine("learning", ("loss {info/learner/loss:short}", "mean Q {info/learner/mean_q:short}")),
     )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*CommonConfig.KEPT_BY_PBT, "hiddens", "dueling", "discretize_actions")
+    KEPT_BY_PBT = (*CommonConfig.KEPT_BY_PBT, "hiddens", "dueling", "discretize_actions")
 
 
 class PQNExperiment(Experiment):
     """An experiment with PQN."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.pqn.agent:PQNAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.pqn.players:PQNPolicies"
+    AGENT = "rlexp.agents.pqn.agent:PQNAgent"
+    POLICIES = "rlexp.agents.pqn.players:PQNPolicies"
     run: Literal["PQN"]
     config: PQNConfig = defaults_of(PQNConfig)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlexp.config.keys.apex import ApexKeys
 from rlexp.config.keys.common import ReplayNeeds
@@ -28,8 +28,8 @@ class MemoryModelConfig(RecurrentModelConfig):
 class R2D2Config(DQNConfig):
     """What is under ``config:`` for ``run: R2D2``."""
 
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = DQNConfig.ROLLOUT_KEYS | {*_SEQUENCE_KEYS}
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (*DQNConfig.KEPT_BY_PBT, *_SEQUENCE_KEYS)
+    ROLLOUT_KEYS = DQNConfig.ROLLOUT_KEYS | {*_SEQUENCE_KEYS}
+    KEPT_BY_PBT = (*DQNConfig.KEPT_BY_PBT, *_SEQUENCE_KEYS)
 
     num_workers: CountOrZero = 2
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "complete_episodes"
@@ -81,7 +81,6 @@ class R2D2Config(DQNConfig):
         return "it learns from sequences, and joined actors send single transitions"
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of sequences and of h."""
         yield from super().ineffective_keys()
         if self.replay_sequence_length is not None:
             yield "model.max_seq_len", "replay_sequence_length is given"
@@ -89,33 +88,19 @@ class R2D2Config(DQNConfig):
             yield "h_function_epsilon", "use_h_function is false"
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then parts of DQN that R2D2 does not have."""
         yield from super().conflicts()
-        length = self.replay_sequence_length
-        for is_wrong, key, message, hint in (
-            (not self.model.use_lstm, "model.use_lstm", "model.use_lstm is false, but R2D2 needs an LSTM", "use DQN"),
-            (
-                self.num_atoms > 1,
-                "num_atoms",
-                "R2D2 learns means, not distributions",
-                "leave num_atoms out, or use DQN",
-            ),
-            (
-                self.parameter_noise,
-                "parameter_noise",
-                "R2D2 does not have noise on all weights",
-                "noisy: true explores by noise in the heads",
-            ),
-            (
-                length is not None and length <= self.burn_in,
-                "replay_sequence_length",
-                f"{self.stated('replay_sequence_length')}, so that no step is left to be learned "
-                f"after burn_in: {self.burn_in}",
-                "raise replay_sequence_length or lower burn_in",
-            ),
-        ):
-            if is_wrong:
-                yield Conflict((key,), message, hint)
+        if not self.model.use_lstm:
+            yield Conflict(("model.use_lstm",), "model.use_lstm is false, but R2D2 needs an LSTM", "use DQN")
+        if self.num_atoms > 1:
+            hint = "leave num_atoms out, or use DQN"
+            yield Conflict(("num_atoms",), "R2D2 learns means, not distributions", hint)
+        if self.parameter_noise:
+            hint = "noisy: true explores by noise in the heads"
+            yield Conflict(("parameter_noise",), "R2D2 does not have noise on all weights", hint)
+        if self.replay_sequence_length is not None and self.replay_sequence_length <= self.burn_in:
+            length = self.stated("replay_sequence_length")
+            message = f"{length}, so that no step is left to be learned after burn_in: {self.burn_in}"
+            yield Conflict(("replay_sequence_length",), message, "raise replay_sequence_length or lower burn_in")
 
 
 class ApexR2D2Config(ApexKeys, R2D2Config):
@@ -135,7 +120,6 @@ class ApexR2D2Config(ApexKeys, R2D2Config):
     model: MemoryModelConfig = defaults_of(MemoryModelConfig)
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parents' conflicts, then memory of transitions."""
         yield from super().conflicts()
         if self.replay_storage == "shared_memory":
             message = f"{self.stated('replay_storage')}, which has room for single transitions only"
@@ -145,8 +129,8 @@ class ApexR2D2Config(ApexKeys, R2D2Config):
 class R2D2Experiment(Experiment):
     """An experiment with R2D2."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.r2d2.agent:R2D2Agent"
-    POLICIES: ClassVar[str] = "rlexp.agents.r2d2.policy:R2D2Policies"
+    AGENT = "rlexp.agents.r2d2.agent:R2D2Agent"
+    POLICIES = "rlexp.agents.r2d2.policy:R2D2Policies"
     run: Literal["R2D2"]
     config: R2D2Config = defaults_of(R2D2Config)
 
@@ -154,6 +138,6 @@ class R2D2Experiment(Experiment):
 class ApexR2D2Experiment(R2D2Experiment):
     """An experiment with R2D2 in the data path of Ape-X."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.r2d2.agent:ApexR2D2Agent"
+    AGENT = "rlexp.agents.r2d2.agent:ApexR2D2Agent"
     run: Literal["APEX_R2D2"]  # type: ignore[assignment]
     config: ApexR2D2Config = defaults_of(ApexR2D2Config)

@@ -6,7 +6,7 @@ Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from rlexp.config.keys.common import (
     BOARD_LINE,
@@ -61,16 +61,16 @@ class OptimizerConfig(KeyGroup):
 class ReplayKeys(JoinableKeys, ScheduledKeys):
     """The keys of replay, and the meaning of null for them."""
 
-    WORKERS_USE_GPUS: ClassVar[bool] = False
-    ROLLOUT_KEYS: ClassVar[frozenset[str]] = CommonConfig.ROLLOUT_KEYS | {"n_step", "worker_side_prioritization"}
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    WORKERS_USE_GPUS = False
+    ROLLOUT_KEYS = CommonConfig.ROLLOUT_KEYS | {"n_step", "worker_side_prioritization"}
+    AGENT_COLUMNS = (
         *("info/num_target_updates", "info/num_fragments_lost", "info/mean_importance_weight", "info/adam_step_share"),
         *("info/replay_fill", "info/replay_fill_per_shard"),
         *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
         *("info/learner/lr", "info/learner/cur_lr", "info/learner/mean_q", "info/learner/mean_td_error"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (*CommonConfig.DISPLAYED, DATA_LINE, BOARD_LINE)
-    SHARED_WITH_OPTIMIZER: ClassVar[tuple[str, ...]] = (
+    DISPLAYED = (*CommonConfig.DISPLAYED, DATA_LINE, BOARD_LINE)
+    SHARED_WITH_OPTIMIZER = (
         "buffer_size",
         "learning_starts",
         "prioritized_replay",
@@ -84,7 +84,7 @@ class ReplayKeys(JoinableKeys, ScheduledKeys):
         "train_batch_size",
         "clip_rewards",
     )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
+    KEPT_BY_PBT = (
         *CommonConfig.KEPT_BY_PBT,
         *("buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay", "replay_storage"),
         "board",
@@ -185,7 +185,6 @@ class ReplayKeys(JoinableKeys, ScheduledKeys):
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then keys of priorities."""
         yield from super().ineffective_keys()
         if not self.prioritized_replay:
             yield from ((key, "prioritized_replay is false") for key in _PRIORITIES)
@@ -193,7 +192,6 @@ class ReplayKeys(JoinableKeys, ScheduledKeys):
             yield "beta_annealing_fraction", "prioritized_replay_beta_annealing_timesteps is given"
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield the parent's, then importance-sampling weights that correct less over time, or shrink steps."""
         yield from super().cautions()
         first, last = self.prioritized_replay_beta, self.resolved_final_prioritized_replay_beta
         if self.prioritized_replay and last < first:
@@ -216,7 +214,6 @@ class ReplayKeys(JoinableKeys, ScheduledKeys):
         return has_small_weights and self.prioritized_replay_eps < _LEAST_EPS and self.adam_epsilon > _MOST_ADAM_EPSILON
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then batches larger than replay."""
         yield from super().conflicts()
         if self.train_batch_size > self.buffer_size:
             message = f"{self.stated('train_batch_size')}, more than buffer_size, which is {self.buffer_size}"

@@ -6,9 +6,9 @@ Defaults are RLlib's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
-from rlexp.config.keys.common import FactLine, PlayableActions
+from rlexp.config.keys.common import PlayableActions
 from rlexp.config.keys.critic_keys import CriticKeys, displayed
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
@@ -51,18 +51,13 @@ class OptimizationConfig(KeyGroup):
 class SACConfig(CriticKeys):
     """What is under ``config:`` for ``run: SAC``."""
 
-    MASKS_ACTIONS: ClassVar[bool] = True
-    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
+    MASKS_ACTIONS = True
+    AGENT_COLUMNS = (
         *CriticKeys.AGENT_COLUMNS,
         *("info/learner/entropy", "info/learner/alpha", "info/learner/alpha_loss"),
     )
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = displayed(
-        "entropy {info/learner/entropy:short}", "alpha {info/learner/alpha:short}"
-    )
-    KEPT_BY_PBT: ClassVar[tuple[str, ...]] = (
-        *CriticKeys.KEPT_BY_PBT,
-        *("policy_model_config", "q_model_config", "twin_q"),
-    )
+    DISPLAYED = displayed("entropy {info/learner/entropy:short}", "alpha {info/learner/alpha:short}")
+    KEPT_BY_PBT = (*CriticKeys.KEPT_BY_PBT, "policy_model_config", "q_model_config", "twin_q")
 
     lr: Positive = 3e-4
     tau: PositiveFraction = 0.005
@@ -101,7 +96,6 @@ class SACConfig(CriticKeys):
         return self.policy_model_config.fcnet_hiddens, self.q_model_config.fcnet_hiddens
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then learning rates that others replace."""
         yield from super().ineffective_keys()
         rates = self.optimization
         if rates.actor_learning_rate and rates.critic_learning_rate and rates.entropy_learning_rate:
@@ -116,7 +110,7 @@ class SACConfig(CriticKeys):
 class SACExperiment(Experiment):
     """An experiment with SAC."""
 
-    AGENT: ClassVar[str] = "rlexp.agents.sac.agent:SACAgent"
-    POLICIES: ClassVar[str] = "rlexp.agents.sac.players:SACPolicies"
+    AGENT = "rlexp.agents.sac.agent:SACAgent"
+    POLICIES = "rlexp.agents.sac.players:SACPolicies"
     run: Literal["SAC"]
     config: SACConfig = defaults_of(SACConfig)

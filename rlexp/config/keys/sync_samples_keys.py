@@ -12,10 +12,10 @@ from rlexp.config.keys.fields import Conflict, Count, CountOrZero, FragmentLengt
 class SyncSamplesKeys(CommonConfig):
     """The keys of a train batch."""
 
-    WORKERS_USE_GPUS: ClassVar[bool] = False
+    WORKERS_USE_GPUS = False
     JOINABLE_INSTEAD: ClassVar[str] = "APPO"
     """An agent of the same kind that actors can join over a board."""
-    DISPLAYED: ClassVar[tuple[FactLine, ...]] = (
+    DISPLAYED = (
         *CommonConfig.DISPLAYED,
         FactLine(
             "time",
@@ -50,7 +50,6 @@ class SyncSamplesKeys(CommonConfig):
         return f"{super().board_obstacle}; use {self.JOINABLE_INSTEAD}, which can be joined"
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield the parent's keys, then ``sample_async`` without workers."""
         yield from super().ineffective_keys()
         if self.num_workers == 0:
             yield "sample_async", "num_workers is 0, so nothing samples beside the learner"
@@ -72,11 +71,9 @@ class EpochKeys(SyncSamplesKeys):
         return self.sgd_minibatch_size
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield the parent's conflicts, then minibatches larger than a train batch."""
         yield from super().conflicts()
         if self.sgd_minibatch_size > self.train_batch_size:
-            message = (
-                f"{self.stated('sgd_minibatch_size')}, more than train_batch_size, which is {self.train_batch_size}"
-            )
+            stated = self.stated("sgd_minibatch_size")
+            message = f"{stated}, more than train_batch_size, which is {self.train_batch_size}"
             hint = "lower sgd_minibatch_size or raise train_batch_size"
             yield Conflict(("sgd_minibatch_size", "train_batch_size"), message, hint)
