@@ -23,17 +23,13 @@ GROUP: Final = "rlexp.envs"
 
 def provider_of(env: str) -> PackageEntry | None:
     """Return the entry point of an id that is neither Gymnasium's nor a class; None if no package has one."""
-    found = _providers()
+    found = entry_points(GROUP)
     return found.get(env) or found.get(env.partition("/")[0] if "/" in env else "")
 
 
 def provided_names() -> tuple[str, ...]:
     """Return what installed packages bring, for messages: ids, and namespaces as ``maze/...``."""
-    return tuple(sorted(_providers()))
-
-
-def _providers() -> Mapping[str, PackageEntry]:
-    return entry_points(GROUP)
+    return tuple(sorted(entry_points(GROUP)))
 
 
 _GYMNASIUM_IDS = """
@@ -47,25 +43,13 @@ phys2d/Pendulum-v0 tabular/Blackjack-v0 tabular/CliffWalking-v0 GymV21Environmen
 """
 GYMNASIUM_IDS = frozenset(_GYMNASIUM_IDS.split())
 
-LATER_VERSIONS = {
-    "Acrobot-v0": "Acrobot-v1",
-    "BipedalWalker-v2": "BipedalWalker-v3",
-    "BipedalWalkerHardcore-v2": "BipedalWalkerHardcore-v3",
-    "Blackjack-v0": "Blackjack-v1",
-    "CarRacing-v0": "CarRacing-v3",
-    "CarRacing-v1": "CarRacing-v3",
-    "CarRacing-v2": "CarRacing-v3",
-    "CliffWalking-v0": "CliffWalking-v1",
-    "FrozenLake-v0": "FrozenLake-v1",
-    "FrozenLake8x8-v0": "FrozenLake8x8-v1",
-    "LunarLander-v1": "LunarLander-v3",
-    "LunarLander-v2": "LunarLander-v3",
-    "LunarLanderContinuous-v2": "LunarLanderContinuous-v3",
-    "Pendulum-v0": "Pendulum-v1",
-    "Taxi-v1": "Taxi-v4",
-    "Taxi-v2": "Taxi-v4",
-    "Taxi-v3": "Taxi-v4",
-}
+_REMOVED_IDS = """
+Acrobot-v0 BipedalWalker-v2 BipedalWalkerHardcore-v2 Blackjack-v0 CarRacing-v0 CarRacing-v1 CarRacing-v2
+CliffWalking-v0 FrozenLake-v0 FrozenLake8x8-v0 LunarLander-v1 LunarLander-v2 LunarLanderContinuous-v2
+Pendulum-v0 Taxi-v1 Taxi-v2 Taxi-v3
+"""
+_NEWEST_IDS = {name.rpartition("-")[0]: name for name in sorted(GYMNASIUM_IDS)}
+LATER_VERSIONS = {name: _NEWEST_IDS[name.rpartition("-")[0]] for name in _REMOVED_IDS.split()}
 """Ids that Gymnasium has removed, and their replacements."""
 
 _RLLIB_ENVS = """
@@ -118,20 +102,14 @@ CONTINUOUS_IDS = frozenset(
 )
 """Envs, beside MuJoCo's, whose actions are continuous."""
 
-_ATARI_GAMES = """
-Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis Atlantis2 Backgammon BankHeist BasicMath
-BattleZone BeamRider Berzerk Blackjack Bowling Boxing Breakout Carnival Casino Centipede ChopperCommand
-CrazyClimber Crossbow Darkchambers Defender DemonAttack DonkeyKong DoubleDunk Earthworld ElevatorAction Enduro
-Entombed Et FishingDerby FlagCapture Freeway Frogger Frostbite Galaxian Gopher Gravitar Hangman HauntedHouse
-Hero HumanCannonball IceHockey Jamesbond JourneyEscape Kaboom Kangaroo KeystoneKapers KingKong Klax Koolaid
-Krull KungFuMaster LaserGates LostLuggage MarioBros MiniatureGolf MontezumaRevenge MrDo MsPacman NameThisGame
-Othello Pacman Phoenix Pitfall Pitfall2 Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest
-SirLancelot Skiing Solaris SpaceInvaders SpaceWar StarGunner Superman Surround Tennis Tetris TicTacToe3D
-TimePilot Trondead Turmoil Tutankham UpNDown Venture VideoCheckers VideoChess VideoCube VideoPinball
-WizardOfWor WordZapper YarsRevenge Zaxxon
+_OLDER_GAMES = """
+Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk
+Bowling Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk
+ElevatorAction Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape
+Kangaroo Krull KungFuMaster MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye
+Qbert Riverraid RoadRunner Robotank Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot
+Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon
 """
-ATARI_GAMES = frozenset(_ATARI_GAMES.split())
-
 _GAMES_OF_VERSION_5 = """
 Atlantis2 Backgammon BasicMath Blackjack Casino Crossbow Darkchambers DonkeyKong Earthworld Entombed Et FlagCapture
 Frogger Galaxian Hangman HauntedHouse HumanCannonball Kaboom KeystoneKapers KingKong Klax Koolaid LaserGates LostLuggage
@@ -140,6 +118,7 @@ Turmoil VideoCheckers VideoChess VideoCube WordZapper
 """
 GAMES_OF_VERSION_5 = frozenset(_GAMES_OF_VERSION_5.split())
 """Games that have ``ALE/Kaboom-v5`` only, no ``KaboomNoFrameskip-v4`` or other id of Gym."""
+ATARI_GAMES = GAMES_OF_VERSION_5.union(_OLDER_GAMES.split())
 
 ENV_ID = re.compile(r"([\w-]+/)?\w[\w.-]*", re.ASCII)
 """The form of an id."""
@@ -214,17 +193,11 @@ def _current_game(env: str, found: re.Match[str]) -> tuple[str, Mapping[str, Any
     """Return the id of a game that ale-py has, and the ``env_config`` that the old one implied."""
     memory = {"obs_type": "ram"} if found["ram"] else {}
     if "Deterministic" in env:
-        return f"ALE/{found['game']}-v5", {**_deterministic(found["game"], found["version"]), **memory}
+        # SpaceInvaders hides its lasers from every fourth frame.
+        frames, sticky = 3 if found["game"] == "SpaceInvaders" else 4, STICKY[found["version"]]
+        implied = {"frameskip": frames, "repeat_action_probability": sticky, "full_action_space": False}
+        return f"ALE/{found['game']}-v5", {**implied, **memory}
     return env.replace("-ram", "", 1), memory
-
-
-def _deterministic(game: str, version: str) -> Mapping[str, Any]:
-    """Return what the ids with "Deterministic" implied; SpaceInvaders hides its lasers from every fourth frame."""
-    return {
-        "frameskip": 3 if game == "SpaceInvaders" else 4,
-        "repeat_action_probability": STICKY[version],
-        "full_action_space": False,
-    }
 
 
 def is_atari(env: str) -> bool:
@@ -306,25 +279,20 @@ def package_of(env: str) -> Package | None:
     """Return what a current id needs beside Gymnasium; None if nothing, or if it is not known."""
     task = env.rpartition("-")[0]
     found = _ALE.fullmatch(env) or _ATARI.fullmatch(env)
-    if found and found["game"] in ATARI_GAMES and env not in GYMNASIUM_IDS:
-        return Package("ale_py", "rlexp[atari]")
-    if task in BOX2D_TASKS:
-        return Package("Box2D", "rlexp[box2d]")
-    if task in MUJOCO_TASKS:
-        return Package("mujoco", "rlexp[mujoco]")
-    if env in BULLET_IDS:
-        return Package("pybullet_envs_gymnasium", "rlexp[pybullet]")
-    if env.startswith(ENVPOOL):
-        return Package("envpool", "rlexp[envpool]")
-    if is_minatar(env):
-        return Package("minatar", "rlexp[minatar]")
-    if is_minigrid(env):
-        return Package("minigrid", "rlexp[minigrid]")
-    team = pettingzoo_name(env)
-    if team is not None:
-        return Package((team[0] or "pettingzoo").partition(".")[0], "rlexp[pettingzoo]")
-    if env.startswith(("phys2d/", "tabular/")):
-        return Package("jax", "gymnasium[jax]")
+    team, _ = pettingzoo_name(env) or (None, "")
+    for is_needed, module, requirement in (
+        (found and found["game"] in ATARI_GAMES and env not in GYMNASIUM_IDS, "ale_py", "rlexp[atari]"),
+        (task in BOX2D_TASKS, "Box2D", "rlexp[box2d]"),
+        (task in MUJOCO_TASKS, "mujoco", "rlexp[mujoco]"),
+        (env in BULLET_IDS, "pybullet_envs_gymnasium", "rlexp[pybullet]"),
+        (env.startswith(ENVPOOL), "envpool", "rlexp[envpool]"),
+        (is_minatar(env), "minatar", "rlexp[minatar]"),
+        (is_minigrid(env), "minigrid", "rlexp[minigrid]"),
+        (pettingzoo_name(env), (team or "pettingzoo").partition(".")[0], "rlexp[pettingzoo]"),
+        (env.startswith(("phys2d/", "tabular/")), "jax", "gymnasium[jax]"),
+    ):
+        if is_needed:
+            return Package(module, requirement)
     provider = brought_by(env)
     return None if provider is None else Package(provider.module.partition(".")[0], provider.package)
 
