@@ -20,7 +20,6 @@ from rlexp.config.keys.env_ids import ENV_ID, has_game_frames
 from rlexp.config.keys.fields import (
     CONFLICT,
     RLEXP_ONLY,
-    RULE,
     Conflict,
     Count,
     CountOrZero,
@@ -29,10 +28,11 @@ from rlexp.config.keys.fields import (
     Positive,
     Whole,
     defaults_of,
+    rule,
 )
 from rlexp.config.keys.metrics import AGENT_METRICS, EVALUATION_METRICS, is_known, is_own_metric, may_be_negative
 from rlexp.config.keys.model import misfit
-from rlexp.config.keys.search import SearchConfig, known_metric
+from rlexp.config.keys.search import MetricName, SearchConfig
 from rlexp.config.keys.user_code import modules_of
 
 TrackerName = Literal["wandb", "mlflow"]
@@ -117,37 +117,30 @@ _STORAGE = re.compile(r"[a-z][a-z0-9]*://[^\s\x00-\x1f]+")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
-def _folder_name(name: str) -> str:
-    if not _NAME.fullmatch(name) or name.strip(". ") == "" or not name.isprintable():
-        raise PydanticCustomError(
-            RULE, "must be the name of a folder: 1 to 100 characters, without slashes and invisible characters"
-        )
-    return name
+FolderName = Annotated[
+    str,
+    rule(
+        lambda name: _NAME.fullmatch(name) and name.strip(". ") and name.isprintable(),
+        "must be the name of a folder: 1 to 100 characters, without slashes and invisible characters",
+    ),
+]
+PathText = Annotated[str, rule(lambda text: "\0" not in text, "must be a path, which has no null character")]
+Score = Annotated[
+    str,
+    rule(
+        lambda score: is_known(score.removeprefix("min-")),
+        "must be a metric of the results, with min- in front if less is better",
+    ),
+]
+StorageUrl = Annotated[str, rule(_STORAGE.fullmatch, "must be a URL, such as s3://bucket/folder or file:///mnt/copies")]
 
 
-def _path(text: str) -> str:
-    if "\0" in text:
-        raise PydanticCustomError(RULE, "must be a path, which has no null character")
-    return text
-
-
-def _env_name(env: str) -> str:
+def _is_env_name(env: str) -> bool:
     module, colon, name = env.rpartition(":")
-    if not ENV_ID.fullmatch(name) or (colon and not _MODULE.fullmatch(module)):
-        raise PydanticCustomError(RULE, "must be the id of an environment (CartPole-v1) or package.module:Class")
-    return env
+    return bool(ENV_ID.fullmatch(name) and (not colon or _MODULE.fullmatch(module)))
 
 
-def _known_score(score: str) -> str:
-    if not is_known(score.removeprefix("min-")):
-        raise PydanticCustomError(RULE, "must be a metric of the results, with min- in front if less is better")
-    return score
-
-
-def _storage_url(url: str) -> str:
-    if not _STORAGE.fullmatch(url):
-        raise PydanticCustomError(RULE, "must be a URL, such as s3://bucket/folder or file:///mnt/copies")
-    return url
+EnvName = Annotated[str, rule(_is_env_name, "must be the id of an environment (CartPole-v1) or package.module:Class")]
 
 
 def _as_written(number: float) -> float:
@@ -180,19 +173,17 @@ class Experiment(KeyGroup):
     POLICIES: ClassVar[str] = ""
     """The module and class that play its checkpoints, if that needs less than the agent."""
 
-    name: Annotated[str, AfterValidator(_folder_name)]
+    name: FolderName
     """The name of the experiment: the key above it in its file, and its folder among the results."""
 
     run: str
     """The agent, in any case."""
 
-    env: Annotated[str, AfterValidator(_env_name)]
+    env: EnvName
     """The environment: a Gymnasium id, ``package.module:Class`` (an env or a vector env), an id that an installed
     package brings by an entry point of the group ``rlexp.envs``, or ``envpool:TASK``."""
 
-    stop: Annotated[dict[Annotated[str, AfterValidator(known_metric)], Number], AfterValidator(_stop_in_range)] = Field(
-        default_factory=dict
-    )
+    stop: Annotated[dict[MetricName, Number], AfterValidator(_stop_in_range)] = Field(default_factory=dict)
     """Metrics and numbers. A trial stops when the first metric reaches its number. Empty: it runs until interrupted.
 
     Rewards can be any number; steps, episodes, iterations and seconds must be > 0. An iteration ends as soon as
@@ -228,10 +219,10 @@ class Experiment(KeyGroup):
         checkpoints, so they keep all. Null: all, as in RLlib.
     """
 
-    checkpoint_score_attr: Annotated[str, AfterValidator(_known_score)] = "training_iteration"
+    checkpoint_score_attr: Score = "training_iteration"
     """The metric that decides which checkpoint is best: the highest value, or with ``min-`` in front the lowest."""
 
-    storage: Annotated[Annotated[str, AfterValidator(_storage_url)] | None, RLEXP_ONLY] = None
+    storage: Annotated[StorageUrl | None, RLEXP_ONLY] = None
     """URL of a second place for checkpoints, such as ``s3://bucket/folder``: any that ``pyarrow.fs`` opens (s3, gs,
     hdfs, file). Each checkpoint is copied there while training continues. If the run has none left, ``rlexp resume``
     and ``rlexp evaluate`` fetch it from there. They do so only from a storage with which you have trained or that you
@@ -240,7 +231,7 @@ class Experiment(KeyGroup):
     time_budget_s: Positive | None = None
     """Seconds after which all trials of the experiment save a checkpoint and stop. Null: no limit."""
 
-    restore: Annotated[str, AfterValidator(_path)] | None = None
+    restore: PathText | None = None
     """Folder of a checkpoint to start from: its weights, optimizer and counters. Null: start from the beginning."""
 
     max_failures: Annotated[Whole, Field(ge=-1)] = 0

@@ -6,7 +6,7 @@ The models use no other types, so that ``key_table`` can describe what a key exp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isfinite
@@ -52,23 +52,19 @@ def _whole(value: Any) -> Any:
 
 def plain_data(value: Any) -> Any:
     """Refuse NaN and infinity at any depth of free-form data, as JSON cannot hold them."""
-    for leaf in _leaves(value):
+    for leaf in leaves_of_data(value):
         if isinstance(leaf, float) and not isfinite(leaf):
             raise PydanticCustomError("finite_number", "must be a finite number")
     return value
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    children: Iterable[Any] | None = None
-    if isinstance(value, dict):
-        children = value.values()
-    elif isinstance(value, list):
-        children = value
-    if children is None:
+def leaves_of_data(value: Any) -> Iterator[Any]:
+    """Yield the values in lists and mappings, at any depth."""
+    if not isinstance(value, dict | list):
         yield value
         return
-    for child in children:
-        yield from _leaves(child)
+    for child in value.values() if isinstance(value, dict) else value:
+        yield from leaves_of_data(child)
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(le=LARGEST_COUNT)]
@@ -99,11 +95,18 @@ def _judged(words: str, read: Callable[[Any], Any]) -> tuple[PlainValidator, Pla
         except (TypeError, ValueError) as error:
             raise PydanticCustomError(RULE, "must be {words}", {"words": words}) from error
 
-    return PlainValidator(judge), PlainSerializer(_as_it_is), Expects(words)
+    return PlainValidator(judge), PlainSerializer(lambda value: value), Expects(words)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def rule(holds: Callable[[Any], object], sentence: str) -> AfterValidator:
+    """Return the metadata of a key that refuses a value with a sentence, which follows the key, unless it ``holds``."""
+
+    def judge(value: Any) -> Any:
+        if not holds(value):
+            raise PydanticCustomError(RULE, "{sentence}", {"sentence": sentence})
+        return value
+
+    return AfterValidator(judge)
 
 
 def _number(value: Any, at_least: float = -inf) -> float:
@@ -206,12 +209,8 @@ Schedule = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class RlexpOnly:
-    """Marks a key that no release of RLlib has; a file with it belongs to none of them."""
-
-
-RLEXP_ONLY = RlexpOnly()
+RLEXP_ONLY: Final = "no release of RLlib has this key"
+"""Marks a key with which a file belongs to none of them."""
 
 
 @dataclass(frozen=True)

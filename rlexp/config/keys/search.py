@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from rlexp.config.keys.fields import (
-    RULE,
     Conflict,
     Count,
     CountOrZero,
@@ -21,6 +19,7 @@ from rlexp.config.keys.fields import (
     Positive,
     Whole,
     defaults_of,
+    rule,
 )
 from rlexp.config.keys.metrics import is_known
 
@@ -270,11 +269,7 @@ class PbtConfig(SchedulerConfig):
         return f"{'synchronous ' if self.synch else ''}pbt every {interval} {self.time_attr}"
 
 
-def known_metric(metric: str) -> str:
-    """Return a metric if results report it."""
-    if not is_known(metric):
-        raise PydanticCustomError(RULE, "is not a metric of the results")
-    return metric
+MetricName = Annotated[str, rule(is_known, "is not a metric of the results")]
 
 
 class ConfirmConfig(KeyGroup):
@@ -291,7 +286,7 @@ class ConfirmConfig(KeyGroup):
 class SearchConfig(KeyGroup):
     """The keys under ``search:``. A file with this section is a sweep."""
 
-    metric: Annotated[str, AfterValidator(known_metric)] = "episode_reward_mean"
+    metric: MetricName = "episode_reward_mean"
     """The metric that is optimised. A trial's score is its mean over the last tenth of the steps that all completed
     trials have."""
 

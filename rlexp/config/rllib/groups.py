@@ -5,9 +5,10 @@ Each function is a step of ``values.use_current_values``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from rlexp.config.keys.fields import leaves_of_data
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
 from rlexp.config.yaml.nodes import Node, shown, shown_key, written
@@ -309,7 +310,6 @@ def _give(translation: Translation, key: str, arguments: Node) -> None:
 
 
 _POLICIES: Final = ("policies", "policy_graphs")
-_DEFAULT_POLICY: Final = "default_policy"
 
 
 def policies(translation: Translation) -> None:
@@ -342,19 +342,13 @@ def _take_policies(translation: Translation, node: Node, key: str) -> None:
             f"{key}: rlexp trains one policy for all agents of an env, not {number}{names}",
             "leave them out, and policy_mapping_fn: then all agents learn one policy, with equal spaces",
         )
-    elif isinstance(given, Mapping) and (own := next(iter(given.values()))) and any(_leaves(own)):
+    elif (
+        isinstance(given, Mapping)
+        and (own := next(iter(given.values())))
+        and any(leaf not in _NO_VALUES for leaf in leaves_of_data(own))
+    ):
         name = next(iter(given))
         message = f"{key}: {name} has settings of its own, {written(own)}"
         translation.problem(node, message, f"write {name}: null here, and keys of the policy in config")
     else:
         translation.notice(node, f"{key} is left out: all agents learn one policy", is_minor=True)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in lists and mappings."""
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
-    if parts is None:
-        yield None if value in _NO_VALUES else value
-    else:
-        for part in parts:
-            yield from _leaves(part)
