@@ -17,8 +17,7 @@ from rlexp.agents.ddpg.learner import CriticLearner
 from rlexp.agents.ddpg.policy import PolicyNetworkPolicies
 from rlexp.agents.sac.agent import SACAgent
 from rlexp.cluster.pool.pool import TaskPool
-from rlexp.config.keys.critic_keys import CriticKeys
-from rlexp.config.keys.ddpg import ApexDDPGConfig, DDPGConfig, TD3Config
+from rlexp.config.keys.ddpg import ApexDDPGConfig, CriticKeys, DDPGConfig, TD3Config
 from rlexp.config.keys.sac import SACConfig
 from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch

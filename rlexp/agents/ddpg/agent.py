@@ -14,8 +14,7 @@ from rlexp.agents.ddpg.policy import Players, PolicyNetworkPolicies
 from rlexp.agents.off_policy_agent import OffPolicyAgent
 from rlexp.agents.torch.device import learner_device
 from rlexp.agents.workers import WorkerParts
-from rlexp.config.keys.critic_keys import CriticKeys
-from rlexp.config.keys.ddpg import ApexDDPGConfig, DDPGConfig
+from rlexp.config.keys.ddpg import ApexDDPGConfig, CriticKeys, DDPGConfig
 from rlexp.optimizers.policy_optimizer import Figures
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 

@@ -17,7 +17,7 @@ import numpy as np
 from rlexp.agents.ddpg.exploration import ActionExplorer, Exploration, PolicyActions
 from rlexp.agents.policies import Exportable, Policies
 from rlexp.agents.workers import WorkerParts
-from rlexp.config.keys.critic_keys import CriticKeys
+from rlexp.config.keys.ddpg import CriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.dense import Linear, centered_bytes, forward, layers_of

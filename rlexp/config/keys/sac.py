@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from rlexp.config.keys.common import PlayableActions
-from rlexp.config.keys.critic_keys import CriticKeys, displayed
+from rlexp.config.keys.ddpg import CriticKeys, displayed
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import (
     AUTO,
