@@ -45,7 +45,7 @@ class Example:
     """In the order of the file, each once."""
     is_sweep: bool
     facts: Mapping[str, str]
-    """The facts of its head, by name."""
+    """The facts of its head, by name; those of ``MEASURED`` are missing if nobody has seen it learn."""
 
     @property
     def name(self) -> str:
@@ -61,36 +61,6 @@ class Example:
     def env(self) -> str:
         """Its envs, separated by commas."""
         return ", ".join(self.envs)
-
-    @property
-    def score(self) -> str | None:
-        """What was reached; None if nobody saw it learn, as for the other facts."""
-        return self.facts.get("score")
-
-    @property
-    def steps(self) -> str | None:
-        """Env steps until then."""
-        return self.facts.get("steps")
-
-    @property
-    def time(self) -> str | None:
-        """Seconds, minutes or hours until then, on ``machine``."""
-        return self.facts.get("time")
-
-    @property
-    def seeds(self) -> str | None:
-        """How many seeds were trained, or which."""
-        return self.facts.get("seeds")
-
-    @property
-    def machine(self) -> str | None:
-        """The processor, and how much of it."""
-        return self.facts.get("machine")
-
-    @property
-    def date(self) -> str | None:
-        """The day on which it was measured or published, as ``2026-11-23``."""
-        return self.facts.get("date")
 
     @property
     def unseen(self) -> str | None:

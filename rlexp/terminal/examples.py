@@ -52,7 +52,7 @@ def _row(example: Example) -> tuple[str, ...]:
     env = f"{example.envs[0]} + {more}" if more > 0 else example.env
     if example.unseen is not None:
         return example.name, example.agent, env, _NOT_SEEN, MISSING
-    return example.name, example.agent, env, _brief(example.score), _brief(example.time)
+    return example.name, example.agent, env, _brief(example.facts.get("score")), _brief(example.facts.get("time"))
 
 
 def _brief(fact: str | None) -> str:

@@ -86,11 +86,11 @@ def test_head_says_what_was_seen_or_that_nothing_was(example: Example) -> None:
     assert 10 < len(example.task) <= 78
     assert all(path.is_file() for path in example.files)
     if example.unseen is None:
-        assert re.match(r"-?\d", example.score or "")
-        assert re.match(r"[\d,]*\d", example.steps or "")
-        assert re.match(r"[\d.]+( to [\d.]+)? (s|min|h)\b|not recorded", example.time or "")
-        assert re.match(r"\d", example.seeds or "")
-        assert datetime.date.fromisoformat(example.date or "")
+        assert re.match(r"-?\d", example.facts["score"])
+        assert re.match(r"[\d,]*\d", example.facts["steps"])
+        assert re.match(r"[\d.]+( to [\d.]+)? (s|min|h)\b|not recorded", example.facts["time"])
+        assert re.match(r"\d", example.facts["seeds"])
+        assert datetime.date.fromisoformat(example.facts["date"])
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
