@@ -13,6 +13,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from rlexp.config.keys.fields import whole
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import KeyPath, Node, shown
 
@@ -198,11 +199,7 @@ PYTHON_KEYS = ("sample_from", EVAL)
 
 _MODULES = ("tune.", "ray.tune.", "np.random.", "numpy.random.", "random.")
 
-_SAME_NAMES = (CHOICE, "uniform", "loguniform", "quniform", "randint", "lograndint", "randn")
-
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {name: name for name in _SAME_NAMES} | {"normal": "randn", "gauss": "randn"}
-)
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType({"normal": "randn", "gauss": "randn"})
 
 
 class MalformedError(Exception):
@@ -253,9 +250,10 @@ def _python_sampler(node: Node) -> tuple[str, Any] | None:
         arguments = [ast.literal_eval(argument) for argument in body.args]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    if f"{module}." not in _MODULES or name not in _NAMES:
+    name = _OTHER_NAMES.get(name, name)
+    if f"{module}." not in _MODULES or name not in SAMPLERS:
         return None
-    return _NAMES[name], _python_arguments(module, name, arguments)
+    return name, _python_arguments(module, name, arguments)
 
 
 def _python_arguments(module: str, name: str, arguments: list[Any]) -> Any:
@@ -279,19 +277,14 @@ def _choice(name: str, arguments: Node) -> Sampled:
 
 def _uniform(name: str, arguments: Node) -> Sampled:
     nodes, (low, high) = _numbers(name, arguments, "[low, high]", 2)
-    return _range(name, nodes, Range(name, (low, high), low, high))
-
-
-def _loguniform(name: str, arguments: Node) -> Sampled:
-    nodes, (low, high) = _numbers(name, arguments, "[low, high]", 2)
-    return _range(name, nodes, Range(name, (low, high), low, high, is_log=True))
+    return _range(name, nodes, Range(name, (low, high), low, high, is_log=name == "loguniform"))
 
 
 def _quniform(name: str, arguments: Node) -> Sampled:
     nodes, (low, high, step) = _numbers(name, arguments, "[low, high, quantum]", 3)
     if step <= 0:
         raise MalformedError(nodes[2], f"{name} needs a quantum > 0, got {shown(step)}")
-    step = _as_whole(step)
+    step = whole(step)
     first, last = multiple(math.ceil(low / step - 1e-9) * step, step), multiple(math.floor(high / step) * step, step)
     if low < high and first > last:
         raise MalformedError(nodes[0], f"{name}: there is no multiple of {step} between {low} and {high}")
@@ -321,7 +314,7 @@ SAMPLERS: Mapping[str, Callable[[str, Node], Sampled]] = MappingProxyType(
     {
         CHOICE: _choice,
         "uniform": _uniform,
-        "loguniform": _loguniform,
+        "loguniform": _uniform,
         "quniform": _quniform,
         "randint": _randint,
         "lograndint": _randint,
@@ -351,7 +344,3 @@ def _numbers(name: str, arguments: Node, form: str, count: int) -> tuple[tuple[N
             raise MalformedError(node, f"{name} needs numbers, {form}, got {shown(node.plain())}")
         numbers.append(number)
     return nodes, tuple(numbers)
-
-
-def _as_whole(number: Number) -> Number:
-    return int(number) if float(number).is_integer() else number

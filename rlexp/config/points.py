@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from itertools import product
@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from rlexp.config.domains import SIGNIFICANT, Domain, Listed, Normal, Number, Range
+from rlexp.config.keys.fields import whole
 from rlexp.config.yaml.nodes import MISSING, KeyPath, at
 from rlexp.files import plain
 
@@ -29,12 +30,12 @@ class Alternative:
     domains: Mapping[KeyPath, Domain]
     """Its samplers by their paths inside it; ``()`` if the value itself is one."""
 
-    def filled(self, value_of: Callable[[KeyPath, Domain], Any]) -> Any:
-        """Return the value with the results of ``value_of`` in place of samplers."""
-        value = copy.deepcopy(self.data)
-        for path, domain in self.domains.items():
-            value = _replaced(value, path, value_of(path, domain))
-        return value
+    def filled(self, values: Mapping[KeyPath, Any]) -> Any:
+        """Return the value with ``values`` in place of its samplers."""
+        filled = copy.deepcopy(self.data)
+        for path, value in values.items():
+            filled = _replaced(filled, path, value)
+        return filled
 
     def values_in(self, value: Any) -> Mapping[KeyPath, Any] | None:
         """Return the values in place of each sampler; None if ``filled`` cannot have made ``value``."""
@@ -42,7 +43,7 @@ class Alternative:
         could_be = all(
             values[path] is not MISSING and domain.holds(values[path]) for path, domain in self.domains.items()
         )
-        return values if could_be and self.filled(lambda path, _: values[path]) == value else None
+        return values if could_be and self.filled(values) == value else None
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ class Alternatives:
 
     def draw(self, rng: Random) -> Any:
         alternative = self.alternatives[rng.randrange(len(self.alternatives))]
-        return alternative.filled(lambda path, domain: domain.draw(rng))
+        return alternative.filled({path: domain.draw(rng) for path, domain in alternative.domains.items()})
 
     def moved(self, value: Any, factor: float, rng: Random) -> Any:
         """Return the value with its samplers moved; the alternative stays."""
         place, values = self.taken(value)
-        return self.alternatives[place].filled(lambda path, domain: domain.moved(values[path], factor, rng))
+        domains = self.alternatives[place].domains
+        moved = {path: domain.moved(values[path], factor, rng) for path, domain in domains.items()}
+        return self.alternatives[place].filled(moved)
 
     def taken(self, value: Any) -> tuple[int, Mapping[KeyPath, Any]]:
         """Return the index of the first alternative that can be ``value``, and the values of its samplers.
@@ -111,7 +114,7 @@ def column_domains(key: str, domain: Domain) -> dict[str, Domain]:
 def _column_items(key: str, domain: Alternatives) -> Iterator[tuple[str, Any]]:
     """Yield what each alternative, at any depth, has in each of its columns: a value or a sampler."""
     for alternative in domain.alternatives:
-        for column, item in columns_of(key, alternative.filled(lambda path, inside: inside)).items():
+        for column, item in columns_of(key, alternative.filled(alternative.domains)).items():
             if isinstance(item, Alternatives):
                 yield from _column_items(column, item)
             else:
@@ -122,11 +125,8 @@ def _common_domain(items: Sequence[Any]) -> Domain | None:
     first = items[0]
     if isinstance(first, Listed | Range | Normal):
         return first if all(item == first for item in items) else None
-    return Listed("choice", [*_distinct(items)]) if all(map(_is_value, items)) else None
-
-
-def _distinct(values: Sequence[Any]) -> Iterator[Any]:
-    yield from (value for place, value in enumerate(values) if value not in values[:place])
+    distinct = [item for place, item in enumerate(items) if item not in items[:place]]
+    return Listed("choice", distinct) if all(map(_is_value, items)) else None
 
 
 def _is_value(item: Any) -> bool:
@@ -182,8 +182,11 @@ def every_value(domain: Domain) -> Iterator[Any]:
     if isinstance(domain, Listed):
         yield from {identity(value): value for value in domain.values}.values()
     elif isinstance(domain, Alternatives):
-        values = (value for alternative in domain.alternatives for value in _every_inside(alternative))
-        yield from _without_repetitions(values)
+        yield from _without_repetitions(
+            alternative.filled(dict(zip(alternative.domains, point, strict=True)))
+            for alternative in domain.alternatives
+            for point in product(*map(every_value, alternative.domains.values()))
+        )
     elif isinstance(domain, Range) and domain.step is not None:
         yield from (domain.limited(domain.low + place * domain.step) for place in range(_steps(domain) + 1))
     elif isinstance(domain, Range):
@@ -195,16 +198,6 @@ def is_continuous(domain: Domain) -> bool:
     if isinstance(domain, Alternatives):
         return any(is_continuous(inside) for inside in domains_in(domain) if inside is not domain)
     return not isinstance(domain, Listed) and not (isinstance(domain, Range) and domain.step is not None)
-
-
-def _every_inside(alternative: Alternative) -> Iterator[Any]:
-    for values in product(*map(every_value, alternative.domains.values())):
-        yield _with_values(alternative, values)
-
-
-def _with_values(alternative: Alternative, values: Sequence[Any]) -> Any:
-    chosen = dict(zip(alternative.domains, values, strict=True))
-    return alternative.filled(lambda path, _: chosen[path])
 
 
 def _without_repetitions(values: Iterable[Any]) -> Iterator[Any]:
@@ -220,7 +213,7 @@ def _with_whole_numbers(value: Any) -> Any:
         return {key: _with_whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_whole_numbers(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return whole(value)
 
 
 def _steps(domain: Range) -> int:

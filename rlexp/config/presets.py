@@ -7,7 +7,7 @@ of env. What the command line says is written into the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +25,11 @@ from rlexp.config.keys.env_ids import (
     has_images,
     is_minatar,
 )
-from rlexp.config.keys.fields import LARGEST_COUNT
+from rlexp.config.keys.fields import LARGEST_COUNT, whole
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.translation import node_of
-from rlexp.config.variants import data_of
-from rlexp.config.yaml.nodes import MISSING, KeyPath, Node, Place
+from rlexp.config.variants import data_of, differences
+from rlexp.config.yaml.nodes import Node, Place, at
 from rlexp.config.yaml.python_values import ExperimentText
 from rlexp.config.yaml.reader import parse, to_yaml
 
@@ -202,7 +202,8 @@ def layered(preset: Preset, texts: Sequence[str], options: LoadOptions) -> Exper
     """
     overrides, _ = parse_overrides(texts, None, options.flags)
     text, given = preset.text, {override.path: override.value.plain() for override in overrides}
-    steps = given.get(_STEPS) or _mapping(given.get(_STEPS[:1])).get(_STEPS[1])
+    stop = given.get(_STEPS[:1])
+    steps = given.get(_STEPS) or (stop.get(_STEPS[1]) if isinstance(stop, Mapping) else None)
     limit = _LIMIT.search(text)
     if limit is not None and isinstance(steps, int | float) and 1 < steps <= LARGEST_COUNT:
         share = steps / float(limit[1])
@@ -211,20 +212,12 @@ def layered(preset: Preset, texts: Sequence[str], options: LoadOptions) -> Exper
     return ExperimentText(text, preset.title)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _stretched(found: re.Match[str], share: float) -> str:
     """Return a schedule over a shorter or longer training."""
-    points = [[round(step * share), rate] for step, rate in _points(found)]
-    return f"    lr_schedule: [{', '.join(f'[{step}, {rate:g}]' for step, rate in points)}]{found[2] or ''}"
-
-
-def _points(found: re.Match[str]) -> list[list[float]]:
     root = parse(found[1], lambda line, column: Place("")).root
     assert root is not None
-    return [[float(value) for value in point] for point in root.plain()]
+    points = [[round(float(step) * share), float(rate)] for step, rate in root.plain()]
+    return f"    lr_schedule: [{', '.join(f'[{step}, {rate:g}]' for step, rate in points)}]{found[2] or ''}"
 
 
 def written_out(
@@ -240,20 +233,12 @@ def written_out(
     written = parsed.written[0]
     if adjust is not None:
         before, (after, _) = parsed.variants[0], adjust(parsed.variants[0])
-        for path, value in _differences(data_of(before), data_of(after)):
-            written = written.put(path, node_of(value, original))
+        now = data_of(after)
+        for path in differences(data_of(before), now):
+            written = written.put(path, node_of(at(now, path), original))
     experiment = replace(parsed, written=(_placed(written, original, 1), *parsed.written[1:]), notices=())
     head = f"# Settings: {preset.title}. To change them, edit this file, then: rlexp run FILE\n"
     return replace(source, text=head + converted([experiment], source.text))
-
-
-def _differences(before: Any, after: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the keys whose values differ, with the later value."""
-    for key, value in after.items():
-        if isinstance(value, dict) and isinstance(before.get(key), dict):
-            yield from _differences(before[key], value, (*path, key))
-        elif value != before.get(key, MISSING):
-            yield (*path, key), value
 
 
 def _placed(written: Node, original: Node | None, line: int) -> Node:
@@ -268,10 +253,5 @@ def _placed(written: Node, original: Node | None, line: int) -> Node:
     value = {key: _placed(written.entries()[key], entries.get(key), below) for key in order}
     place = replace(written.key_place, line=line) if original is None else original.key_place
     return replace(
-        written, value=value if isinstance(written.value, Mapping) else _short(written.value), key_place=place
+        written, value=value if isinstance(written.value, Mapping) else whole(written.value), key_place=place
     )
-
-
-def _short(value: Any) -> Any:
-    """Return a number such as 1e6 without its fraction, which would be written as 1000000.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -24,7 +24,7 @@ from rlexp.config.rllib.groups import TRIAL_RESOURCES
 from rlexp.config.rllib.names import arranged, old_groups, read_literal, use_current_names
 from rlexp.config.rllib.values import use_current_values
 from rlexp.config.translation import Translation
-from rlexp.config.validation import conflict_findings, unknown_keys, unused_beside_errors, validated
+from rlexp.config.validation import unknown_keys, unused_beside_errors, validated
 from rlexp.config.yaml.nodes import MISSING, Finding, KeyPath, Node, at, dotted, shown_key, written
 
 Data = dict[str, Any]
@@ -65,7 +65,7 @@ def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOp
     """Return a variant, or all findings about it."""
     translation = Translation(node, run)
     _use_names_of_chosen_groups(translation, age)
-    _refuse_expressions(translation)
+    translation.experiment = _without_expressions(translation, translation.experiment, ()) or translation.experiment
     _use_classes_of_names(translation, options)
     use_current_values(translation)
     _drop_empty_groups(translation)
@@ -76,14 +76,7 @@ def variant_of(name: str, node: Node, run: str, age: Age | None, options: LoadOp
     problems = (*translation.problems, *wrong)
     if problems and options.adjust is None:  # else they would show up once these are mended
         problems += tuple(unused_beside_errors(name, translation.experiment, run))
-    if experiment is None or problems:
-        return Variant(None, translation.experiment, problems, tuple(translation.notices))
-    return Variant(experiment, translation.experiment, (), tuple(translation.notices))
-
-
-def unused_resources(experiment: Experiment, written: Node) -> Iterator[Finding]:
-    """Yield what a variant would reserve, but its agent cannot use."""
-    return conflict_findings(experiment.config.unused_resources(), written, ("config",))
+    return Variant(None if problems else experiment, translation.experiment, problems, tuple(translation.notices))
 
 
 def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> None:
@@ -95,12 +88,8 @@ def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> No
     translation.problems += contradictory
 
 
-def _refuse_expressions(translation: Translation) -> None:
-    """Refuse every remaining sampler in a variant, and arithmetic, which rlexp does not do; both are left out."""
-    translation.experiment = _without_expressions(translation, translation.experiment, ()) or translation.experiment
-
-
 def _without_expressions(translation: Translation, node: Node, path: KeyPath) -> Node | None:
+    """Refuse every remaining sampler in a variant, and arithmetic, which rlexp does not do; leave both out."""
     entries = node.entries()
     sampler = next((name for name in _SAMPLERS if name in entries and len(entries) == 1), None)
     if sampler and path[-1:] and path[-1] != FREE_FORM:
@@ -131,13 +120,12 @@ def _refuse_arithmetic(translation: Translation, expression: Node, path: KeyPath
 
 
 def _refuse_sampler(translation: Translation, arguments: Node, path: KeyPath, sampler: str) -> None:
+    reason = "is random, which rlexp run does not support"
+    hint = "use rlexp sweep, or write grid_search: [...] with the values to try"
     if SEARCH in translation.experiment.entries():
+        reason = "is not allowed here"
         hint = "write a sampler: {uniform: [0, 1]}, for example, or {choice: [a, b, c]}"
-        translation.problem(arguments, f"{dotted(path)}: {sampler} is not allowed here", hint)
-    else:
-        message = f"{dotted(path)}: {sampler} is random, which rlexp run does not support"
-        hint = "use rlexp sweep, or write grid_search: [...] with the values to try"
-        translation.problem(arguments, message, hint)
+    translation.problem(arguments, f"{dotted(path)}: {sampler} {reason}", hint)
 
 
 def _drop_empty_groups(translation: Translation) -> None:
@@ -209,7 +197,7 @@ def located(axes: Sequence[Axis], variants: Sequence[Experiment]) -> tuple[tuple
     lost: list[Finding] = []
     for number, axis in enumerate(axes):
         along = [data[place] for place in line_of(axes, number)]
-        paths = {path for other in along[1:] for path in _differences(along[0], other)}
+        paths = {path for other in along[1:] for path in differences(along[0], other)}
         is_key = at(data[0], axis.path) is not MISSING
         if is_key and all(_overlap(path, axis.path) for path in paths) and (paths or axis.is_grid or len(along) == 1):
             found.append(axis)
@@ -233,14 +221,14 @@ def _overlap(one: KeyPath, other: KeyPath) -> bool:
     return one[:shorter] == other[:shorter]
 
 
-def _differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+def differences(one: Any, other: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Yield the paths of the keys in which two experiments differ; lists count as one value."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         if one != other:
             yield path
         return
     for key in {**one, **other}:
-        yield from _differences(one.get(key, MISSING), other.get(key, MISSING), (*path, key))
+        yield from differences(one.get(key, MISSING), other.get(key, MISSING), (*path, key))
 
 
 def is_at_a_key(axis: Axis, experiment: Experiment) -> bool:
@@ -284,10 +272,3 @@ def data_of(experiment: Experiment) -> Data:
     """Return an experiment as plain data with every key, in the form of a file; ``search`` if it was given."""
     unwritten = {"name"} if SEARCH in experiment.model_fields_set else {"name", SEARCH}
     return experiment.model_dump(mode="json", by_alias=True, exclude=unwritten)
-
-
-def without_section(experiment: Experiment) -> Experiment:
-    """Return an experiment without its ``search`` section."""
-    plain = experiment.model_copy()
-    plain.model_fields_set.discard(SEARCH)
-    return plain

@@ -45,8 +45,8 @@ ConvFilter = tuple[int, tuple[int, int], int] | tuple[int, tuple[int, int], int,
 """Channels, kernel (height, width) and stride of a convolution, and its padding if its place implies another."""
 
 
-def _whole(value: Any) -> Any:
-    """Turn 3.0 and 1e6 into whole numbers; the strict type refuses others (3.7, True, text)."""
+def whole(value: Any) -> Any:
+    """Return 3.0 and 1e6 as whole numbers, any other value (3.7, True, text) unchanged."""
     return int(value) if isinstance(value, float) and isfinite(value) and value.is_integer() else value
 
 
@@ -67,7 +67,7 @@ def leaves_of_data(value: Any) -> Iterator[Any]:
         yield from leaves_of_data(child)
 
 
-Whole = Annotated[int, BeforeValidator(_whole), Field(le=LARGEST_COUNT)]
+Whole = Annotated[int, BeforeValidator(whole), Field(le=LARGEST_COUNT)]
 Count = Annotated[Whole, Field(ge=1)]
 CountOrZero = Annotated[Whole, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]

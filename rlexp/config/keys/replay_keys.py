@@ -6,7 +6,7 @@ Defaults are RLlib 0.5.3's DQN's unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from rlexp.config.keys.common import (
     BOARD_LINE,
@@ -63,7 +63,7 @@ class ReplayKeys(JoinableKeys, ScheduledKeys):
 
     WORKERS_USE_GPUS = False
     ROLLOUT_KEYS = CommonConfig.ROLLOUT_KEYS | {"n_step", "worker_side_prioritization"}
-    AGENT_COLUMNS = (
+    AGENT_COLUMNS: ClassVar[tuple[str, ...]] = (
         *("info/num_target_updates", "info/num_fragments_lost", "info/mean_importance_weight", "info/adam_step_share"),
         *("info/replay_fill", "info/replay_fill_per_shard"),
         *("info/learner_queue_size", "info/learner_queue_capacity", "info/weight_age", "info/num_stale_priorities"),
