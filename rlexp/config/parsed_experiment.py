@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain
 from math import prod
-from typing import TypeVar
 
 from rlexp.config.assembly import Assembled, agent_of, assembled
 from rlexp.config.command_line import LoadOptions, Override
@@ -20,8 +19,8 @@ from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.sweep import Space
-from rlexp.config.validation import validated
-from rlexp.config.variants import Variant, is_at_a_key, located, unused_resources, variants_of
+from rlexp.config.validation import conflict_findings, validated
+from rlexp.config.variants import Variant, is_at_a_key, located, variants_of
 from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_key, written
 
 
@@ -43,6 +42,11 @@ class ParsedExperiment:
     def axes(self) -> tuple[Axis, ...]:
         """The axes of its space."""
         return self.space.axes
+
+    @property
+    def pairs(self) -> list[tuple[Experiment, Node]]:
+        """Each variant, and what is written of it."""
+        return list(zip(self.variants, self.written, strict=True))
 
     @cached_property
     def distinct(self) -> tuple[int, ...]:
@@ -82,8 +86,13 @@ def parsed_experiment_of(
     if wrong:
         return None, wrong
     parsed = _adjusted(parsed, options)
-    unused = tuple(_unused_resources(parsed))
-    return (None if unused else parsed), unused
+    of_config = ("config",)
+    unused = (
+        conflict_findings(experiment.config.unused_resources(), written, of_config)
+        for experiment, written in parsed.pairs
+    )
+    unusable = tuple(dict.fromkeys(chain.from_iterable(unused)))
+    return (None if unusable else parsed), unusable
 
 
 def _located(
@@ -129,15 +138,6 @@ def _adjusted(parsed: ParsedExperiment, options: LoadOptions) -> ParsedExperimen
     return replace(parsed, variants=tuple(experiment for experiment, _ in adjusted), notices=notices)
 
 
-def _unused_resources(parsed: ParsedExperiment) -> Iterator[Finding]:
-    """Yield what a variant would reserve although its agent cannot use it, each once."""
-    yield from dict.fromkeys(
-        finding
-        for experiment, written in zip(parsed.variants, parsed.written, strict=True)
-        for finding in unused_resources(experiment, written)
-    )
-
-
 def _wrong_beside_config(name: str, entry: Node, most_variants: int) -> tuple[Finding, ...]:
     """Return findings about the keys that every agent's experiments have."""
     translation = assembled(entry.without("config"), (), next(iter(AGENTS))).translation
@@ -156,48 +156,54 @@ def _named_inside(entry: Node) -> tuple[Finding, ...]:
     return (Finding(inside.key_place, "unknown key name", hint),)
 
 
-T = TypeVar("T")
-_Kept = tuple[tuple[int, ...], ...]
-"""For each axis, the choices that are kept."""
-
-
 def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
-    """Return the experiment without grid values that change nothing, and notices of them."""
+    """Return the experiment without grid values that change nothing, and notices of them.
+
+    An axis remains if it has several kept values, or had one at a key of rlexp.
+    """
     kept, notices = _kept_choices(parsed.axes, parsed.variants)
-    are_left = [_is_left(axis, choices, parsed.variants[0]) for axis, choices in zip(parsed.axes, kept, strict=True)]
-    if not notices and all(are_left):
-        return parsed
-    left = zip(parsed.axes, kept, are_left, strict=True)
-    space = replace(
-        parsed.space,
-        node=_cut_node(parsed.space.node, parsed.axes, kept, are_left),
-        axes=tuple(_cut_axis(axis, choices) for axis, choices, is_axis in left if is_axis),
-    )
+    node, axes = parsed.space.node, []
+    for axis, choices in zip(parsed.axes, kept, strict=True):
+        left, path = tuple(axis.choices[choice] for choice in choices), axis.given or axis.path
+        if len(left) == 1 and (len(axis.choices) > 1 or not is_at_a_key(axis, parsed.variants[0])):
+            node = node.put(path, left[0])
+        elif len(left) < len(axis.choices):
+            node = node.put(path, left[0].with_value({GRID: left[0].with_value(left)}))
+            axes.append(replace(axis, choices=left, domain=Listed(GRID, [choice.plain() for choice in left])))
+        else:
+            axes.append(axis)
+    numbers = [
+        number
+        for number, point in enumerate(variant_indices(parsed.axes))
+        if all(choice in choices for choice, choices in zip(point, kept, strict=True))
+    ]
     return replace(
         parsed,
-        variants=tuple(_cut_variants(parsed.axes, kept, parsed.variants)),
-        written=tuple(_cut_variants(parsed.axes, kept, parsed.written)),
-        space=space,
+        variants=tuple(parsed.variants[number] for number in numbers),
+        written=tuple(parsed.written[number] for number in numbers),
+        space=replace(parsed.space, node=node, axes=tuple(axes)),
         notices=(*parsed.notices, *notices),
     )
 
 
-def _kept_choices(axes: Sequence[Axis], experiments: Sequence[Experiment]) -> tuple[_Kept, tuple[Finding, ...]]:
+def _kept_choices(
+    axes: Sequence[Axis], experiments: Sequence[Experiment]
+) -> tuple[Sequence[Sequence[int]], Sequence[Finding]]:
     """Return the choices on each axis without grid values that change nothing, and a notice of each of these.
 
     ``experiments`` are all variants, in the order of ``variant_indices``.
     """
     indices = variant_indices(axes)
     if len(indices) != prod(len(axis.choices) for axis in axes):
-        return tuple(tuple(range(len(axis.choices))) for axis in axes), ()
-    kept: list[tuple[int, ...]] = []
+        return [range(len(axis.choices)) for axis in axes], ()
+    kept: list[Sequence[int]] = []
     notices: list[Finding] = []
     names = [experiment.essence for experiment in experiments]
     for number, axis in enumerate(axes):
         firsts = _firsts(names, indices, number) if axis.is_grid else list(range(len(axis.choices)))
-        kept.append(tuple(choice for choice, first in enumerate(firsts) if choice == first))
+        kept.append([choice for choice, first in enumerate(firsts) if choice == first])
         notices += [_notice(axis, first, choice) for choice, first in enumerate(firsts) if choice != first]
-    return tuple(kept), tuple(notices)
+    return kept, notices
 
 
 def _firsts(names: Sequence[str], indices: Sequence[tuple[int, ...]], number: int) -> list[int]:
@@ -213,33 +219,3 @@ def _notice(axis: Axis, first: int, choice: int) -> Finding:
     values = (written(axis.choices[place].plain()) for place in (choice, first))
     message = f"{axis.key}: in {GRID}, {' makes the same trial as '.join(values)}, which runs once"
     return Finding(axis.choices[choice].place, message)
-
-
-def _is_left(axis: Axis, choices: Sequence[int], experiment: Experiment) -> bool:
-    """Return whether an axis remains: it has several kept values, or had one at a key of rlexp."""
-    return len(choices) > 1 or (len(axis.choices) == 1 and is_at_a_key(axis, experiment))
-
-
-def _cut_axis(axis: Axis, choices: Sequence[int]) -> Axis:
-    """Return an axis with some of its choices."""
-    left = tuple(axis.choices[choice] for choice in choices)
-    if len(left) == len(axis.choices) or not isinstance(axis.domain, Listed):
-        return axis
-    return replace(axis, choices=left, domain=Listed(axis.domain.sampler, [choice.plain() for choice in left]))
-
-
-def _cut_node(experiment: Node, axes: Sequence[Axis], kept: _Kept, are_left: Sequence[bool]) -> Node:
-    """Return an experiment whose grids have the kept choices only, and values in place of axes that do not remain."""
-    for axis, choices, is_axis in zip(axes, kept, are_left, strict=True):
-        left, path = tuple(axis.choices[choice] for choice in choices), axis.given or axis.path
-        if not is_axis:
-            experiment = experiment.put(path, left[0])
-        elif len(left) < len(axis.choices):
-            experiment = experiment.put(path, left[0].with_value({GRID: left[0].with_value(left)}))
-    return experiment
-
-
-def _cut_variants(axes: Sequence[Axis], kept: _Kept, variants: Sequence[T]) -> Iterator[T]:
-    """Yield the variants that have kept choices only, in their order."""
-    points = set(product(*kept))
-    yield from (variant for point, variant in zip(variant_indices(axes), variants, strict=True) if point in points)

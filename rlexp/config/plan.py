@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +16,8 @@ from rlexp.config.keys.trial import Trial, sample_seed, trial_of
 from rlexp.config.keys.user_code import NO_MODULES, UserModules, UserPart
 from rlexp.config.parsed_experiment import ParsedExperiment
 from rlexp.config.sweep import Sweep
-from rlexp.config.variants import resolved, varied_values, without_section
-from rlexp.config.yaml.nodes import Finding, Node
+from rlexp.config.variants import resolved, varied_values
+from rlexp.config.yaml.nodes import Finding, KeyPath, Node
 from rlexp.config.yaml.python_values import NotAFile
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.errors import ConfigError, Notice, Problem, UsageError
@@ -100,9 +101,18 @@ def planned(
         else:
             trials.extend(_trials(parsed, seeded, len(trials)))
     notices = tuple(finding.notice() for parsed in parsed_experiments for finding in dict.fromkeys(_notices(parsed)))
-    places = dict(place for parsed in parsed_experiments for place in _env_places(parsed))
-    parts = tuple(place for parsed in parsed_experiments for place in _part_places(parsed))
-    trackers = tuple(place for parsed in parsed_experiments for place in _tracker_places(parsed))
+    variants = [(parsed.name, *pair) for parsed in parsed_experiments for pair in parsed.pairs]
+    places = {(name, experiment.env): _place(written, ("env",)) for name, experiment, written in variants}
+    parts = tuple(
+        (part, _place(written, tuple(int(key) if key.isdecimal() else key for key in part.key.split("."))))
+        for _, experiment, written in variants
+        for part in experiment.config.user_parts()
+    )
+    trackers = tuple(
+        (tracker, _place(written, (TRACK, "to", number)))
+        for _, experiment, written in variants
+        for number, tracker in enumerate(experiment.track.to)
+    )
     return Plan(tuple(experiments), tuple(trials), notices, sources, modules, tuple(sweeps), places, parts, trackers)
 
 
@@ -133,7 +143,7 @@ def _notices(parsed: ParsedExperiment) -> Iterable[Finding]:
     yield from sorted(notices, key=lambda notice: (notice.place.line, notice.place.column))
     if any(not experiment.stop for experiment in parsed.variants):
         yield Finding(parsed.place, f"{parsed.name} has no stop, so it runs until it is interrupted")
-    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
+    for experiment, written in parsed.pairs:
         yield from _cautions(experiment.config, written)
         node, message = written.find(("config", _RATES)), rate_caution(experiment)
         yield from (Finding(node.key_place, message),) if node is not None and message is not None else ()
@@ -186,24 +196,9 @@ def _unused_options(parsed: ParsedExperiment) -> Iterable[Finding]:
             yield Finding(node.key_place, f"search.{name} has no effect: search.{kind} is {chosen[kind]}")
 
 
-def _env_places(parsed: ParsedExperiment) -> Iterable[tuple[tuple[str, str], str]]:
-    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
-        node = written.child("env")
-        if node is not None:
-            yield (parsed.name, experiment.env), str(node.place)
-
-
-def _part_places(parsed: ParsedExperiment) -> Iterable[tuple[UserPart, str]]:
-    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
-        for part in experiment.config.user_parts():
-            path = tuple(int(key) if key.isdecimal() else key for key in part.key.split("."))
-            yield part, str((written.find(path) or written).place)
-
-
-def _tracker_places(parsed: ParsedExperiment) -> Iterable[tuple[TrackerName, str]]:
-    for experiment, written in zip(parsed.variants, parsed.written, strict=True):
-        for number, name in enumerate(experiment.track.to):
-            yield name, str((written.find((TRACK, "to", number)) or written).place)
+def _place(written: Node, path: KeyPath) -> str:
+    """Return the place of a key; of the experiment if the file does not give the key."""
+    return str((written.find(path) or written).place)
 
 
 def _cautions(config: CommonConfig, written: Node) -> Iterable[Finding]:
@@ -219,27 +214,23 @@ def _seeded(parsed: ParsedExperiment, fresh_seed: Callable[[], int]) -> tuple[Ex
     if all(experiment.config.seed is not None for experiment in parsed.variants):
         return parsed.variants
     fresh = fresh_seed()
-    return tuple(
-        experiment.with_seed(fresh) if experiment.config.seed is None else experiment for experiment in parsed.variants
-    )
+    return tuple(each.with_seed(fresh) if each.config.seed is None else each for each in parsed.variants)
 
 
 def _sweep(parsed: ParsedExperiment, seeded: tuple[Experiment, ...]) -> Sweep:
     section = parsed.space.node.child(SEARCH)
-    variants = tuple(without_section(experiment) for experiment in seeded)
-    seed = seeded[0].config.seed or 0
+    place = section.key_place if section else parsed.place
+    variants = tuple(experiment.model_copy() for experiment in seeded)
+    for variant in variants:
+        variant.model_fields_set.discard(SEARCH)
     is_seeded = parsed.variants[0].config.seed is not None
-    return Sweep(
-        parsed.space, seeded[0].search, variants, seed, is_seeded, section.key_place if section else parsed.place
-    )
+    return Sweep(parsed.space, seeded[0].search, variants, seeded[0].config.seed or 0, is_seeded, place)
 
 
 def _trials(parsed: ParsedExperiment, seeded: Sequence[Experiment], start: int) -> Iterable[Trial]:
     """Yield the experiment's trials, numbered from ``start``: the whole grid for one sample after another."""
-    index = start
-    variants = list(zip(varied_values(parsed.axes, seeded), seeded, strict=True))
-    for sample in range(parsed.variants[0].num_samples):
-        for varied, experiment in (variants[number] for number in parsed.distinct):
-            seed = sample_seed(experiment.config.seed or 0, sample)
-            yield trial_of(index, experiment.with_seed(seed), varied, sample)
-            index += 1
+    varied = varied_values(parsed.axes, seeded)
+    trials = product(range(parsed.variants[0].num_samples), parsed.distinct)
+    for index, (sample, number) in enumerate(trials, start):
+        seed = sample_seed(seeded[number].config.seed or 0, sample)
+        yield trial_of(index, seeded[number].with_seed(seed), varied[number], sample)

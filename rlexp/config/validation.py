@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -20,7 +21,7 @@ from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
 from rlexp.config.rllib.names import old_groups, old_keys
-from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, dotted, shown, written
+from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, at, dotted, shown, written
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError
 from rlexp.text import seconds_of
@@ -95,29 +96,18 @@ def _right_part(name: str, experiment: Node, run: str) -> _RightPart:
         for detail in made:
             path = detail["loc"]
             if detail["type"] != CONFLICT:
-                left_out.append(_key_of(path))
+                # the key at the beginning of a path into its value, such as one item of a list
+                left_out.append(tuple(takewhile(lambda part: isinstance(part, str) and part != _KEY_MARK, path)))
                 continue
             conflicts = detail["ctx"]["conflicts"]
             found += conflict_findings(_apart_from(wrong, path, conflicts), experiment, path)
             left_out += [(*path, *key.split(".")) for conflict in conflicts for key in conflict.keys]
-        for path in left_out:
-            _leave_out(data, path)
+        for *groups, name in left_out:
+            group = at(data, tuple(groups))
+            if isinstance(group, dict):
+                group.pop(name, None)
         wrong += left_out
     return _RightPart(None, tuple(wrong), tuple(found))
-
-
-def _key_of(path: KeyPath) -> KeyPath:
-    """Return the key at the beginning of a path into its value, such as one item of a list."""
-    names = [place for place, part in enumerate(path) if not isinstance(part, str) or part == _KEY_MARK]
-    return path[: names[0]] if names else path
-
-
-def _leave_out(data: Any, path: KeyPath) -> None:
-    *groups, name = path
-    for group in groups:
-        data = data.get(group) if isinstance(data, dict) else None
-    if isinstance(data, dict):
-        data.pop(name, None)
 
 
 def _apart_from(wrong: Iterable[KeyPath], group: KeyPath, conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
@@ -211,8 +201,12 @@ def _demand(detail: ErrorDetails, run: str) -> str:
 
 def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | None:
     """Return how to write what a value was probably meant to be."""
+    if isinstance(value, str) and str(path[-1]).endswith("_s"):
+        with suppress(UsageError):
+            return f"write {_digits(seconds_of(value, ''))}, in seconds"
+        return None
     if isinstance(value, str):
-        return _hint_for_duration(value) if str(path[-1]).endswith("_s") else _hint_for_string(value, demand)
+        return _hint_for_string(value, demand)
     if isinstance(value, dict) and len(value) == 1:
         return hints.for_misspelt_sampler(next(iter(value)))
     if isinstance(value, list):
@@ -222,13 +216,6 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
             key = ".".join(str(part) for part in path if not isinstance(part, int))
             grid = f"-o '{key}={grid}'"
         return f"to try each of them, write {grid}"
-    return None
-
-
-def _hint_for_duration(text: str) -> str | None:
-    """Return a duration as files have it, in seconds."""
-    with suppress(UsageError):
-        return f"write {_digits(seconds_of(text, ''))}, in seconds"
     return None
 
 
