@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rlexp.config.keys.key_table import KeyName, key_table
-from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, written
+from rlexp.config.yaml.nodes import Finding, Node, both, dotted, shown, written
 
 
 class Translation:
@@ -83,7 +83,7 @@ class Translation:
         if is_open or is_override:
             self.put(".".join(new), node, node)
         elif current is not None and current.place.line and not current.is_same_as(node):
-            message = f"{dotted(old)} is another name of {dotted(new)}, but they differ: {_both(node, current)}"
+            message = f"{dotted(old)} is another name of {dotted(new)}, but they differ: {both(current, node)}"
             self.problems.append(Finding(node.key_place, message, "keep one of them"))
             return
         self.notice(node, f"{dotted(old)} is {dotted(new)} now")
@@ -120,7 +120,3 @@ def leaves(node: Node) -> Iterator[Node]:
             yield from leaves(child)
     else:
         yield node
-
-
-def _both(old: Node, new: Node) -> str:
-    return f"{shown(new.plain())} at {new.key_place}, {shown(old.plain())} here"

@@ -28,7 +28,7 @@ from rlexp.config.keys.key_table import (
 )
 from rlexp.config.keys.metrics import SHORT_NAMES, current_metric
 from rlexp.config.translation import Translation, leaves
-from rlexp.config.yaml.nodes import Finding, Node, dotted, read_yaml_1_1, shown, shown_key
+from rlexp.config.yaml.nodes import Finding, Node, dotted, given_twice, read_yaml_1_1, shown, shown_key
 
 CONFIG = "config"
 OPTIMIZER = "optimizer"
@@ -168,9 +168,7 @@ def _flatten_stop(translation: Translation) -> None:
             translation.notice(node, f"stop.{shown_key(written)} is stop.{name} now")
         first = current.setdefault(name, node)
         if not first.is_same_as(node):
-            both = f"{shown(first.plain())} at {first.key_place}, {shown(node.plain())} here"
-            message = f"stop.{name} is given twice with different values: {both}"
-            translation.problem(node, message, "keep one of them")
+            translation.problems.append(given_twice(f"stop.{name}", first, node))
     translation.put("stop", stop.with_value(current), stop)
 
 
@@ -238,17 +236,12 @@ def use_evaluation_keys(translation: Translation) -> None:
         node = translation.take(f"config.evaluation_config.{name}")
         if node is not None and node.value:
             translation.put_instead(node, f"config.evaluation_config.{name}", "config.monitor", True)
-    _refuse_other_env(translation)
-    for name in _names_of_training(translation):
-        leave_out(translation, Absent((*_EVALUATION, name), _FROM_TRAINING, (), is_feature=False))
-
-
-def _refuse_other_env(translation: Translation) -> None:
     node = translation.take("config.evaluation_config.env")
     if node is not None and node.value is not None and node.value != translation.value("env"):
-        translation.problem(
-            node, "config.evaluation_config.env: rlexp does not support evaluation in another environment"
-        )
+        message = "config.evaluation_config.env: rlexp does not support evaluation in another environment"
+        translation.problem(node, message)
+    for name in _names_of_training(translation):
+        leave_out(translation, Absent((*_EVALUATION, name), _FROM_TRAINING, (), is_feature=False))
 
 
 def _names_of_training(translation: Translation) -> list[str]:
@@ -317,15 +310,8 @@ def _disagreements(ones: dict[str, Node], others: dict[str, Node]) -> list[Findi
     for name in ones.keys() & others.keys():
         first, second = sorted((ones[name], others[name]), key=lambda node: (node.place.line, node.place.column))
         if not first.is_same_as(second):
-            message = (
-                f"{name} is given twice with different values, in {CONFIG} and in {OPTIMIZER}: "
-                f"{shown(first.plain())} at {first.key_place}, {shown(second.plain())} here"
-            )
-            findings.append(Finding(second.key_place, message, "keep one of them"))
+            findings.append(given_twice(name, first, second, f", in {CONFIG} and in {OPTIMIZER}"))
     return findings
-
-
-_STARTS = ("(", "[")
 
 
 def read_yaml_1_1_words(translation: Translation) -> None:
@@ -364,9 +350,8 @@ def read_literal(text: str) -> Any:
     bare = stripped.removesuffix(",").rstrip()
     if bare.lower() in ("true", "false") and bare != text:
         return bare.lower() == "true"
-    if bare != "None" and bare == stripped and not stripped.startswith(_STARTS):
-        return text
-    if len(bare) > MAX_LENGTH:
+    is_python = bare == "None" or bare != stripped or stripped.startswith(("(", "["))
+    if not is_python or len(bare) > MAX_LENGTH:
         return text
     try:
         return _as_in_yaml(ast.literal_eval(bare))

@@ -129,6 +129,17 @@ class Finding:
         return Notice(str(self.place), self.message)
 
 
+def both(first: Node, second: Node) -> str:
+    """Return two values with their places, for a message at the second one."""
+    return f"{shown(first.plain())} at {first.key_place}, {shown(second.plain())} here"
+
+
+def given_twice(key: str, first: Node, second: Node, places: str = "") -> Finding:
+    """Return the finding, at the second place, that a key has two different values."""
+    message = f"{key} is given twice with different values{places}: {both(first, second)}"
+    return Finding(second.key_place, message, "keep one of them")
+
+
 def at(data: Any, path: KeyPath) -> Any:
     """Return the plain data at a path, MISSING if there is none."""
     for key in path:
@@ -205,6 +216,7 @@ BOOLEAN_WORDS: Mapping[str, bool] = {"yes": True, "on": True, "no": False, "off"
 MAX_DIGITS = 400
 """More digits than any number has that fits a float; Python refuses thousands of them."""
 
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LEADING_ZERO = re.compile(r"(?P<sign>[-+]?)0+(?P<digits>[0-9]+)")
 
 
@@ -252,6 +264,13 @@ def read_yaml_1_1(text: str) -> Scalar:
     return BOOLEAN_WORDS.get(text.lower(), text) if is_spelled_so else text
 
 
+def without_surrogates(text: str) -> str:
+    """Return a text; raises ScalarError if it has code points that are no characters."""
+    if _SURROGATE.search(text):
+        raise ScalarError("\\ud800 to \\udfff are not characters")
+    return text
+
+
 def _read_integer(text: str) -> int:
     octal = _LEADING_ZERO.fullmatch(text)
     if octal:
@@ -262,14 +281,9 @@ def _read_integer(text: str) -> int:
     return int(text, 0)
 
 
-def _read_float(text: str) -> float:
-    lower = text.lower()
-    return float(lower.replace(".inf", "inf").replace(".nan", "nan"))
-
-
 _READERS: Mapping[str, tuple[re.Pattern[str], Callable[[str], Scalar]]] = {
     "null": (NULL, lambda text: None),
     "bool": (BOOLEAN, lambda text: text.lower() == "true"),
     "int": (INTEGER, _read_integer),
-    "float": (FLOAT, _read_float),
+    "float": (FLOAT, lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))),
 }

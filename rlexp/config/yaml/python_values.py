@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar, ScalarError
+from rlexp.config.yaml.nodes import MAX_DIGITS, Finding, Node, Place, Scalar, ScalarError, without_surrogates
 from rlexp.config.yaml.reader import MAX_DEPTH, MAX_NODES, UnreadableYamlError, YamlText, parse, to_yaml
 
 SOURCE: Final = "experiments"
@@ -90,7 +90,10 @@ class _TagReader:
         if self._count > MAX_NODES or getattr(value, "size", 0) > MAX_NODES:  # an array may be far larger
             raise UnreadableYamlError(Finding(place, f"over {MAX_NODES} values"))
         try:
-            self._check_limits(value)
+            if id(value) in self._open:
+                raise ScalarError("contains itself")
+            if len(self._open) > MAX_DEPTH:
+                raise ScalarError(f"nested deeper than {MAX_DEPTH} levels")
             self._open.append(id(value))
             try:
                 content = self._content(value, path)
@@ -100,12 +103,6 @@ class _TagReader:
             self.problems.append(Finding(place, error.message, error.hint))
             content = None
         return Node(content, place, key_place or place)
-
-    def _check_limits(self, value: Any) -> None:
-        if id(value) in self._open:
-            raise ScalarError("contains itself")
-        if len(self._open) > MAX_DEPTH:
-            raise ScalarError(f"nested deeper than {MAX_DEPTH} levels")
 
     def _content(self, value: Any, path: tuple[str | int, ...]) -> Scalar | tuple[Node, ...] | dict[str, Node]:
         if hasattr(value, "tolist"):  # a number or an array of NumPy
@@ -133,27 +130,18 @@ class _TagReader:
 
 def _scalar(value: Any) -> Scalar:
     """Return a single value; raises ScalarError if no file could hold it."""
-    if isinstance(value, str):
-        return _text(str(value))
+    if isinstance(value, str | Path):
+        return without_surrogates(str(value))
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
         if abs(value) >= _LARGEST:
             raise ScalarError(f"a number of more than {MAX_DIGITS} digits is too long")
         return int(value)
-    if isinstance(value, Path):
-        return _text(str(value))
     if isinstance(value, type):
         return name_of_class(value)
-    raise ScalarError(f"must be a value that YAML has, got {_kind(value)}", _hint(value))
-
-
-def _text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ScalarError("\\ud800 to \\udfff are not characters") from None
-    return text
+    kind = "a function" if callable(value) else f"an object of {type(value).__module__}.{type(value).__qualname__}"
+    raise ScalarError(f"must be a value that YAML has, got {kind}", _hint(value))
 
 
 def name_of_class(cls: type) -> str:
@@ -167,10 +155,6 @@ def name_of_class(cls: type) -> str:
     if found is not cls:
         raise ScalarError(f"{module}.{cls.__qualname__} cannot be imported by its name", _IMPORTABLE)
     return f"{module}:{cls.__qualname__}"
-
-
-def _kind(value: Any) -> str:
-    return "a function" if callable(value) else f"an object of {type(value).__module__}.{type(value).__qualname__}"
 
 
 def _hint(value: Any) -> str | None:

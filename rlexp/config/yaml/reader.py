@@ -24,10 +24,11 @@ from rlexp.config.yaml.nodes import (
     Place,
     Scalar,
     ScalarError,
+    given_twice,
     read_plain,
     read_tagged,
-    shown,
     shown_key,
+    without_surrogates,
 )
 from rlexp.files import open_regular
 
@@ -61,8 +62,6 @@ _PLAIN = "plain"
 """Our own tag of a value that is neither quoted nor tagged."""
 
 _ODD_SPACE = re.compile(r"[^\S \t\n\r]|[\u200b\ufeff]")
-
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 _WRITE_ONE = "rlexp init writes a file to begin with, rlexp examples lists others"
 _FORM = "write the name of an experiment (my-experiment:) and indent its keys below it"
@@ -208,7 +207,9 @@ class _NodeBuilder:
         self._check_limits(key_node, place)
         child = self.build(value_node, place)
         try:
-            key = _key(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ScalarError("a key must be a string, not a list or a mapping")
+            key = without_surrogates(str(key_node.value))  # whatever it would mean as a value
         except ScalarError as error:
             self.problems.append(Finding(place, error.message, error.hint))
             return
@@ -219,9 +220,7 @@ class _NodeBuilder:
             message = f"{shown_key(key)} is given twice with the same value: here and at {first.key_place}"
             self.notices.append(Finding(place, message))
         else:
-            both = f"{shown(first.plain())} at {first.key_place}, {shown(child.plain())} here"
-            message = f"{shown_key(key)} is given twice with different values: {both}"
-            self.problems.append(Finding(place, message, "keep one of them"))
+            self.problems.append(given_twice(shown_key(key), first, child))
 
     def _merged(self, node: yaml.Node) -> Iterator[Node]:
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
@@ -235,28 +234,14 @@ class _NodeBuilder:
         return self._locate(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _key(node: yaml.Node) -> str:
-    """Return a key as a string, whatever it would mean as a value; raises ScalarError."""
-    if not isinstance(node, yaml.ScalarNode):
-        raise ScalarError("a key must be a string, not a list or a mapping")
-    return _text(node)
-
-
 def _scalar(node: yaml.Node) -> Scalar:
     """Return the value of a node without children; raises ScalarError."""
     if not isinstance(node, yaml.ScalarNode):
         raise ScalarError(f"tag {shown_key(node.tag)} is not supported")
-    text = _text(node)
+    text = without_surrogates(str(node.value))
     if node.tag == _PLAIN:
         return read_plain(text)
     return read_tagged(node.tag.removeprefix(_TAG), text)
-
-
-def _text(node: yaml.ScalarNode) -> str:
-    text = str(node.value)
-    if _SURROGATE.search(text):
-        raise ScalarError("\\ud800 to \\udfff are not characters")
-    return text
 
 
 class UnreadableYamlError(Exception):
