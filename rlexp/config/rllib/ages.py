@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -65,9 +65,7 @@ def use_defaults(translation: Translation, age: Age) -> frozenset[KeyName]:
     """Give missing keys the default of an age if it differs from rlexp's; return them."""
     table, used = key_table(translation.run), set()
     for default in changed_defaults():
-        if translation.run not in default.agents or not is_open(translation, default):
-            continue
-        if default.continuous_only and has_only_discrete_actions(translation):
+        if not is_open(translation, default):
             continue
         index = default.index_at(age)
         if index is None:
@@ -112,12 +110,16 @@ def envs_of(experiment: Node) -> list[str]:
 
 
 def is_open(translation: Translation, default: ChangedDefault) -> bool:
-    """Return whether a key is not given, also not by a key of which it is computed, and has an effect."""
+    """Return whether the agent has a key that is not given, also not by one of which it is computed, with an effect."""
+    if translation.run not in default.agents:
+        return False
     sources = (old for old, new in computed_keys().items() if new == (default.path,))
     if any(translation.experiment.find(path) is not None for path in (default.path, *sources)):
         return False
     beside = default.beside
-    return beside is None or _value_of(translation, beside) != key_table(translation.run)[beside].default
+    if beside is not None and _value_of(translation, beside) == key_table(translation.run)[beside].default:
+        return False
+    return not (default.continuous_only and has_only_discrete_actions(translation))
 
 
 def _value_of(translation: Translation, path: KeyName) -> Any:
@@ -246,16 +248,12 @@ def kept_defaults() -> tuple[Kept, ...]:
 @cache
 def ignored_keys(run: str) -> tuple[Ignored, ...]:
     """Return the keys of an agent that RLlib of some age ignored."""
-    return tuple(_ignored(run))
-
-
-def _ignored(run: str) -> Iterator[Ignored]:
-    for entry in _table()["ignored"]:
-        if run in entry["agents"]:
-            age = _age_of(entry)
-            for key in entry["keys"]:
-                absent = Absent(key_path(key), entry["reason"], (), is_feature=False)
-                yield Ignored(absent, age, tuple(entry.get("values", ())))
+    return tuple(
+        Ignored(Absent(key_path(key), entry["reason"], (), False), _age_of(entry), tuple(entry.get("values", ())))
+        for entry in _table()["ignored"]
+        if run in entry["agents"]
+        for key in entry["keys"]
+    )
 
 
 def _changed_default(entry: Mapping[str, Any]) -> ChangedDefault:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 from rlexp.config.domains import GRID
 from rlexp.config.keys.env_ids import current_env
@@ -19,7 +19,6 @@ from rlexp.config.rllib.ages import (
     dated_envs,
     dated_values,
     envs_of,
-    has_only_discrete_actions,
     is_open,
     shows_images,
     spellings,
@@ -114,13 +113,13 @@ def report_undecided(translation: Translation, dating: Dating, name: str) -> Non
 
 def _undecided(translation: Translation, default: ChangedDefault, possible: Age) -> str | None:
     """Return ``KEY: A before R, B since (here B)``; None if the default is known, or has no effect."""
-    if translation.run not in default.agents or not is_open(translation, default):
+    if not is_open(translation, default) or (default.except_images and shows_images(translation)):
         return None
-    if default.except_images and shows_images(translation):
-        return None
-    if default.continuous_only and has_only_discrete_actions(translation):
-        return None
-    values = [(since, _name_of(default, value)) for since, value in default.values_in(possible)]
+    newest, same_as = default.values[-1][1], default.same_as
+    values = [
+        (since, f"the value of {same_as[-1]}" if same_as and value == newest else written(value))
+        for since, value in default.values_in(possible)
+    ]
     if len({name for _, name in values}) < 2:
         return None
     before = ", ".join(
@@ -128,12 +127,6 @@ def _undecided(translation: Translation, default: ChangedDefault, possible: Age)
     )
     ours = written(key_table(translation.run)[default.path].default)
     return f"{dotted(default.path)}: {before}, {values[-1][1]} since (here {ours})"
-
-
-def _name_of(default: ChangedDefault, value: Any) -> str:
-    return (
-        f"the value of {default.same_as[-1]}" if default.same_as and value == default.values[-1][1] else written(value)
-    )
 
 
 def _evidence(path: KeyName, node: Node, run: str) -> Evidence | None:
