@@ -34,33 +34,19 @@ _OTHER_NAMES_OF_RUN = ("algo", "alg")
 
 _WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "scheduler": {
-            "async_hyperband": "asha",
-            "asynchyperband": "asha",
-            "asynchyperbandscheduler": "asha",
-            "ashascheduler": "asha",
-            "hyperbandscheduler": "hyperband",
-            "median_stopping": "median",
-            "median_stopping_rule": "median",
-            "medianstoppingrule": "median",
-            "population_based_training": "pbt",
-            "populationbasedtraining": "pbt",
-            "fifoscheduler": "fifo",
-        },
-        "searcher": {
-            "variant_generator": "random",
-            "basicvariantgenerator": "random",
-            "basic_variant": "random",
-            "optunasearch": "optuna",
-        },
-        "optuna.sampler": {
-            "tpesampler": "tpe",
-            "randomsampler": "random",
-            "cmaessampler": "cmaes",
-            "gpsampler": "gp",
-            "qmcsampler": "qmc",
-            "nsgaiisampler": "nsgaii",
-        },
+        "scheduler": hints.by_their_names(
+            {
+                "asha": "async_hyperband asynchyperband asynchyperbandscheduler ashascheduler",
+                "hyperband": "hyperbandscheduler",
+                "median": "median_stopping median_stopping_rule medianstoppingrule",
+                "pbt": "population_based_training populationbasedtraining",
+                "fifo": "fifoscheduler",
+            }
+        ),
+        "searcher": hints.by_their_names(
+            {"random": "variant_generator basicvariantgenerator basic_variant", "optuna": "optunasearch"}
+        ),
+        "optuna.sampler": {f"{name}sampler": name for name in ("tpe", "random", "cmaes", "gp", "qmc", "nsgaii")},
     }
 )
 
@@ -93,19 +79,14 @@ def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) 
     if found is not None and found not in AGENTS and not packaged:
         return Finding(run.place, f"agent {found} is of a package, and only rlexp's own are allowed here")
     if found is not None:
-        return _usable(found, run)
+        try:
+            experiment_class(found)
+        except UsageError as error:
+            return Finding(run.place, error.message, error.hint)
+        return found
     known = "an algorithm of RLlib that rlexp does not have" if name in hints.RLLIB_ALGORITHMS else None
     message = f"{shown_key(run.value)} is {known}" if known else f"unknown agent {shown_key(run.value)}"
     return Finding(run.place, message, hints.for_unknown_agent(name))
-
-
-def _usable(name: str, run: Node) -> str | Finding:
-    """Return an agent's name, or a finding if its package cannot be used."""
-    try:
-        experiment_class(name)
-    except UsageError as error:
-        return Finding(run.place, error.message, error.hint)
-    return name
 
 
 def _key_of_agent(entry: Node) -> str:
@@ -265,14 +246,9 @@ def _use_search_section(translation: Translation, is_sweep: bool) -> None:
         if node is not None and isinstance(node.value, str):
             _respell(translation, f"{SEARCH}.{key}", node, node.value, words)
     _move_samples(translation)
-    for scheduler in ("asha", "hyperband"):
-        _move_limit(translation, scheduler)
-
-
-def _move_limit(translation: Translation, scheduler: str) -> None:
-    """Move Tune's ``max_t``, at which every trial ends, to ``stop``."""
-    unit = translation.value(f"{SEARCH}.{scheduler}.time_attr")
-    translation.move((SEARCH, scheduler, "max_t"), ("stop", str(unit or SchedulerConfig().time_attr)))
+    for scheduler in ("asha", "hyperband"):  # Tune's max_t, at which every trial ends, belongs to stop
+        unit = translation.value(f"{SEARCH}.{scheduler}.time_attr")
+        translation.move((SEARCH, scheduler, "max_t"), ("stop", str(unit or SchedulerConfig().time_attr)))
 
 
 def _use_track_section(translation: Translation) -> None:

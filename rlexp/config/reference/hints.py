@@ -22,12 +22,12 @@ _GRID_LIKENESS = 0.8
 _LONGEST_COMPARED = 100
 
 
-def _by_their_names(ours: Mapping[str, str]) -> Mapping[str, str]:
+def by_their_names(ours: Mapping[str, str]) -> Mapping[str, str]:
     """Return our names by those of other libraries, which ``ours`` lists for each of them."""
     return {theirs: name for name, others in ours.items() for theirs in others.split()}
 
 
-_MEANT = _by_their_names(
+_MEANT = by_their_names(
     {
         "env": "environment environment_id env_id env_name gym_env",
         "run": "agent algorithm algo_name",
@@ -84,7 +84,7 @@ NOT_HERE: Mapping[str, str] = MappingProxyType(
 )
 """Keys of other libraries that nothing here does, and what is nearest."""
 
-_MEANT_METRICS = _by_their_names(
+_MEANT_METRICS = by_their_names(
     {
         "episode_reward_mean": "reward rewards return score episode_reward mean_reward reward_mean",
         "timesteps_total": "steps timesteps total_timesteps num_steps env_steps",

@@ -55,14 +55,10 @@ def _shared_values(path: str, values: Mapping[str, Schema], shared: dict[str, Sc
             shared[name] = value
             value = {"$ref": f"#/definitions/{name}"}
         result |= dict.fromkeys(runs, value)
-    return result | _deeper(path, {run: value for run, value in result.items() if _group_of(value)}, shared)
-
-
-def _deeper(path: str, values: Mapping[str, Schema], shared: dict[str, Schema]) -> dict[str, Schema]:
-    """Return the schemas of a group that differs between these agents, as some of its keys may be equal."""
-    groups = {run: group for run, value in values.items() if (group := _group_of(value)) is not None}
+    # Some keys of a group that differs between agents may be equal.
+    groups = {run: group for run, value in result.items() if (group := _group_of(value)) is not None}
     changed = _without_shared(path, groups, shared)
-    return {run: _with_group(values[run], group) for run, group in changed.items()}
+    return result | {run: _with_group(result[run], group) for run, group in changed.items()}
 
 
 def _alike(values: Mapping[str, Schema]) -> Iterable[list[str]]:
@@ -91,9 +87,10 @@ _BOUNDS = {"ge": "minimum", "le": "maximum"}
 
 def experiment_schema() -> Schema:
     """Return the schema of a file: a mapping from names to experiments, each with its agent's keys."""
+    any_case = {run: "".join(f"[{letter.upper()}{letter.lower()}]" for letter in run) for run in AGENTS}
     agents = [
-        {"if": {"properties": {"run": {"pattern": _any_case(run)}}}, "then": {"$ref": f"#/definitions/{run}"}}
-        for run in AGENTS
+        {"if": {"properties": {"run": {"pattern": f"^{name}$"}}}, "then": {"$ref": f"#/definitions/{run}"}}
+        for run, name in any_case.items()
     ]
     experiment = {
         "type": "object",
@@ -107,16 +104,9 @@ def experiment_schema() -> Schema:
         "type": "object",
         "minProperties": 1,
         "additionalProperties": experiment,
-        "definitions": _definitions() | {"searched": _searched()},
+        "definitions": with_shared_definitions({run: _Agent(run).schema() for run in AGENTS})
+        | {"searched": _searched()},
     }
-
-
-def _definitions() -> dict[str, Schema]:
-    return with_shared_definitions({run: _Agent(run).schema() for run in AGENTS})
-
-
-def _any_case(name: str) -> str:
-    return "^" + "".join(f"[{letter.upper()}{letter.lower()}]" for letter in name) + "$"
 
 
 def _searched() -> Schema:
