@@ -11,9 +11,14 @@ from tests.lab.experiment_files import Load
 
 
 @pytest.fixture
-def load_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Of PPO, or of the agent ``run``; ``beside`` has the lines between ``stop`` and ``config``."""
+def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder of the test, to which files are written."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def load_ppo(in_own_folder: None) -> Load:
+    """Of PPO, or of the agent ``run``; ``beside`` has the lines between ``stop`` and ``config``."""
 
     def to_plan(
         config: str = "",

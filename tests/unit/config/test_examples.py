@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.config import examples as module
-from rlexp.config.examples import MEASURED, Example, example_of, examples, examples_folder
+from rlexp.config.examples import MEASURED, UNSEEN, Example, example_of, examples, examples_folder
 from rlexp.config.keys.env_ids import package_of
 from rlexp.config.load import load_plan
 
@@ -46,9 +46,10 @@ def read(tmp_path: Path) -> Example:
 def test_head_is_read(read: Example) -> None:
     assert read.name == "own-ppo"
     assert read.task == "PPO on CartPole, in one process"
-    assert read.score == "475 (mean return of 100 training episodes, confirmed by 20 greedy ones)"
-    assert (read.steps, read.time, read.machine) == ("66,000 to 83,000", "4.4 s", "two cores")
-    assert (read.seeds, read.date, read.unseen) == (None, None, None)
+    assert read.facts["score"] == "475 (mean return of 100 training episodes, confirmed by 20 greedy ones)"
+    assert [read.facts[key] for key in ("steps", "time", "machine")] == ["66,000 to 83,000", "4.4 s", "two cores"]
+    assert not {"seeds", "date", UNSEEN} & read.facts.keys()
+    assert read.unseen is None
     assert [path.name for path in read.files] == ["own-ppo.yaml", "own_env.py", "other.py"]
 
 

@@ -203,7 +203,7 @@ def test_check_prints_a_line_for_each_value(sweep: Load, capsys: pytest.CaptureF
 def test_taken_finds_the_samplers_that_made_a_value(seed: int) -> None:
     value = NESTED.draw(Random(seed))
     place, values = NESTED.taken(value)
-    assert NESTED.alternatives[place].filled(lambda path, _: values[path]) == value
+    assert NESTED.alternatives[place].filled(values) == value
     assert NESTED.holds(value)
 
 

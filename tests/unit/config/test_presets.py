@@ -119,11 +119,21 @@ def test_wrong_numbers_of_steps_are_an_error_of_the_option(steps: str) -> None:
     assert {problem.where for problem in caught.value.problems} == {f"-o stop.timesteps_total={steps}"}
 
 
-def test_an_example_is_for_just_this_agent_and_env() -> None:
-    found = example_for("PPO", "CartPole-v1", has_gpu=False)
-    assert found is not None
-    assert found.title == "the example cartpole-ppo"
-    assert example_for("PPO", "CartPole-v0", has_gpu=False) is None
+@pytest.mark.parametrize(
+    ("agent", "env", "has_gpu", "example"),
+    [
+        ("PPO", "CartPole-v1", False, "cartpole-ppo"),
+        ("PPO", "CartPole-v0", False, None),  # there is none for just this env
+        ("PPO", "PongNoFrameskip-v4", False, "pong-ppo-small"),  # the one that was seen to learn
+        ("APEX", "PongNoFrameskip-v4", False, "pong-apex-small"),
+        ("APEX", "PongNoFrameskip-v4", True, "pong-apex"),  # the one that needs a GPU
+        ("APEX", "BreakoutNoFrameskip-v4", False, "breakout-apex"),  # one for this env, not for several
+        ("PPO", "Pendulum-v0", False, "pendulum-ppo"),  # by the current id
+    ],
+)
+def test_the_best_example_is_found(agent: str, env: str, has_gpu: bool, example: str | None) -> None:
+    found = example_for(agent, env, has_gpu)
+    assert (found and found.title) == (example and f"the example {example}")
 
 
 def test_an_example_that_stops_short_of_the_solved_score_goes_on_to_it() -> None:
@@ -133,35 +143,10 @@ def test_an_example_that_stops_short_of_the_solved_score_goes_on_to_it() -> None
     assert "  stop: {episode_reward_mean: 475, timesteps_total: 300000}\n" in found.text
 
 
-def test_an_example_that_was_seen_to_learn_comes_first() -> None:
-    found = example_for("PPO", "PongNoFrameskip-v4", has_gpu=False)
-    assert found is not None
-    assert found.title == "the example pong-ppo-small"
-
-
-@pytest.mark.parametrize(("has_gpu", "name"), [(False, "pong-apex-small"), (True, "pong-apex")])
-def test_an_example_that_needs_a_gpu_comes_later_without_one(has_gpu: bool, name: str) -> None:
-    found = example_for("APEX", "PongNoFrameskip-v4", has_gpu)
-    assert found is not None
-    assert found.title == f"the example {name}"
-
-
-def test_an_example_for_one_env_comes_before_one_for_several() -> None:
-    found = example_for("APEX", "BreakoutNoFrameskip-v4", has_gpu=False)
-    assert found is not None
-    assert found.title == "the example breakout-apex"
-
-
 def test_an_example_with_a_grid_of_envs_is_one_for_each() -> None:
     text, _, _ = kept("DQN", "MinAtar/SpaceInvaders-v1")
     assert text.startswith("# Settings: the example minatar-dqn.")
     assert "  env: MinAtar/SpaceInvaders-v1\n" in text
-
-
-def test_old_ids_find_the_example_of_the_current_one() -> None:
-    found = example_for("PPO", "Pendulum-v0", has_gpu=False)
-    assert found is not None
-    assert found.title == "the example pendulum-ppo"
 
 
 def test_figures_of_an_example_are_not_those_of_a_run() -> None:

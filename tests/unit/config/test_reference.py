@@ -74,9 +74,15 @@ def test_schema_accepts(validator: Any, run: str, config: str) -> None:
     )
 
 
+@pytest.mark.parametrize("track", ["wandb", "[wandb, mlflow]", "{wandb: {project: a}}", "{to: [mlflow]}"])
+def test_schema_accepts_every_form_of_track(validator: Any, track: str) -> None:
+    validator.validate(experiment("{}", beside=f"track: {track},"))
+
+
 @pytest.mark.parametrize(
     ("run", "config", "beside"),
     [
+        ("DQN", "{}", "track: tensorboard,"),
         ("APEX", "{num_wokers: 2}", ""),
         ("APEX", "{optimizer: {num_shards: 2}}", ""),
         ("APEX", "{model: {fcnet_hidden: [2]}}", ""),

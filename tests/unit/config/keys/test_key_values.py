@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
-import jsonschema
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,7 +31,6 @@ from rlexp.config.keys.model import misfit, sides_of_layers
 from rlexp.config.keys.search import SCHEDULERS, SearchConfig
 from rlexp.config.keys.user_code import UserClass, UserClasses
 from rlexp.config.load import AS_IT_STANDS, LoadOptions, load_plan, resolved_yaml
-from rlexp.config.reference.json_schema import experiment_schema
 from rlexp.config.yaml.nodes import shown
 from rlexp.errors import UsageError
 from rlexp.models.network_config import TorsoConfig
@@ -224,18 +222,6 @@ def test_a_folder_that_a_tracker_has_left_is_not_its_library(tmp_path: Path, mon
     monkeypatch.syspath_prepend(tmp_path)
     assert not machine.is_installed("surely_no_library")
     assert machine.is_installed("yaml")
-
-
-@pytest.mark.parametrize("track", ["wandb", ["wandb", "mlflow"], {"wandb": {"project": "a"}}, {"to": ["mlflow"]}])
-def test_editors_accept_every_form_of_track(track: Any) -> None:
-    file = {"one": {"run": "DQN", "env": "CartPole-v1", "track": track}}
-    jsonschema.validate(file, experiment_schema())
-
-
-def test_editors_refuse_unknown_trackers() -> None:
-    file = {"one": {"run": "DQN", "env": "CartPole-v1", "track": "tensorboard"}}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(file, experiment_schema())
 
 
 class Keys(KeyGroup):

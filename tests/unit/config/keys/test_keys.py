@@ -115,12 +115,6 @@ def test_env_names_refused(env: str) -> None:
         AGENTS["DQN"].model_validate({"name": "a", "run": "DQN", "env": env})
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../../x", "a/b", "a\\b", "a\x00b", "a\x1b[31m", "x" * 101])
-def test_experiment_names_refused(name: str) -> None:
-    with pytest.raises(ValidationError):
-        AGENTS["DQN"].model_validate({"name": name, "run": "DQN", "env": "CartPole-v1"})
-
-
 @pytest.mark.parametrize("run", AGENTS)
 def test_every_key_has_meaning_and_expectation(run: str) -> None:
     table = key_table(run)
@@ -219,22 +213,18 @@ class TestFingerprint:
         assert rollout_fingerprint(self.ENV, config(**beside, **{key: value})) != usual
 
 
-class TestActions:
-    @pytest.mark.parametrize(
-        ("normalize", "clip", "expected"),
-        [(True, True, "normalized"), (True, False, "normalized"), (False, True, "clipped"), (False, False, None)],
-    )
-    def test_continuous_actions_prefers_normalize_actions(self, normalize: bool, clip: bool, expected: Any) -> None:
-        assert PPOConfig(normalize_actions=normalize, clip_actions=clip).continuous_actions == expected
-
-    def test_continuous_actions_of_dqn_are_not_scaled(self) -> None:
-        assert DQNConfig().continuous_actions is None
+@pytest.mark.parametrize(
+    ("normalize", "clip", "expected"),
+    [(True, True, "normalized"), (True, False, "normalized"), (False, True, "clipped"), (False, False, None)],
+)
+def test_continuous_actions_prefers_normalize_actions(normalize: bool, clip: bool, expected: Any) -> None:
+    assert PPOConfig(normalize_actions=normalize, clip_actions=clip).continuous_actions == expected
+    assert DQNConfig().continuous_actions is None
 
 
-class TestSampleAsync:
-    def test_workers_of_ppo_do_not_sample_ahead(self) -> None:
-        assert not config(sample_async=True).workers_sample_ahead
-        assert DQNConfig(sample_async=True).workers_sample_ahead
+def test_workers_of_ppo_do_not_sample_ahead() -> None:
+    assert not config(sample_async=True).workers_sample_ahead
+    assert DQNConfig(sample_async=True).workers_sample_ahead
 
 
 class TestLearners:
@@ -252,15 +242,6 @@ class TestLearners:
 
     def test_one_learner_has_its_gpu_in_the_bundle_of_the_driver(self) -> None:
         assert placement(experiment(num_workers=0, num_gpus=0.5)).bundles == [{"CPU": 1.0, "GPU": 0.5}]
-
-    def test_gpus_that_the_only_learner_does_not_use(self) -> None:
-        (found,) = config(num_gpus=4, num_learners=1).unused_resources()
-        assert found.message == "num_gpus: 4 reserves 4 GPUs, but the learner uses 1"
-        assert found.hint == "write num_gpus: 1, or num_learners: 4; --fit lowers it for you"
-
-    @pytest.mark.parametrize("keys", [{"num_gpus": 1}, {"num_gpus": 0.5}, {"num_gpus": 3, "num_learners": 3}])
-    def test_a_gpu_for_each_learner_is_used(self, keys: dict[str, Any]) -> None:
-        assert not list(config(**keys).unused_resources())
 
 
 class TestConflicts:
@@ -303,12 +284,6 @@ class TestConflicts:
         [
             {"use_gae": False, "batch_mode": "complete_episodes"},
             {"use_gae": False, "use_critic": False, "batch_mode": "complete_episodes"},
-            {
-                "use_gae": False,
-                "use_critic": False,
-                "batch_mode": "complete_episodes",
-                "model": {"vf_share_layers": True},
-            },
             {"sgd_minibatch_size": 3, "num_learners": 3},
             {"sgd_minibatch_size": 4000},
             {"num_learners": 3},
@@ -378,9 +353,3 @@ def test_pqn_normalises_layers_unless_a_file_says_otherwise() -> None:
     assert PQNConfig().model.layer_norm
     assert not PPOConfig().model.layer_norm
     assert not PQNConfig.model_validate({"model": {"layer_norm": False}}).model.layer_norm
-
-
-@pytest.mark.parametrize("value", [-0.01, float("inf"), "0.1"])
-def test_entropy_coeff_must_not_be_negative(value: Any) -> None:
-    with pytest.raises(ValidationError):
-        config(entropy_coeff=value)

@@ -9,6 +9,8 @@ import pytest
 from rlexp.config.load import Plan, resolved_yaml
 from tests.lab.experiment_files import config_of, messages, planned, problems
 
+pytestmark = pytest.mark.usefixtures("in_own_folder")
+
 EARLY = """
     noise_scale: 0.75
     exploration_theta: 0.3
@@ -34,11 +36,6 @@ LATE = """
     use_state_preprocessor: false
     replay_buffer_config: {type: MultiAgentReplayBuffer, capacity: 5000, learning_starts: 600}
 """
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def plan_of(run: str, keys: str, env: str = "Pendulum-v1") -> Plan:
