@@ -93,8 +93,12 @@ def _suggested(trial: optuna.trial.BaseTrial, name: str, domain: Domain) -> Any:
         return values[trial.suggest_categorical(name, list(values))]
     if isinstance(domain, Alternatives):
         place = trial.suggest_categorical(name, range(len(domain.alternatives)))
-        return domain.alternatives[place].filled(
-            lambda path, inside: _suggested(trial, _name_inside(name, place, path), inside)
+        chosen = domain.alternatives[place]
+        return chosen.filled(
+            {
+                path: _suggested(trial, _name_inside(name, place, path), inside)
+                for path, inside in chosen.domains.items()
+            }
         )
     assert isinstance(domain, Range)  # others were refused when the file was read
     if domain.step is None:
