@@ -40,7 +40,7 @@ def print_examples(examples: Sequence[Example], as_json: bool) -> None:
 
 
 def _notes(examples: Sequence[Example]) -> Iterator[str]:
-    unseen = sum(each.score is None for each in examples)
+    unseen = sum("score" not in each.facts for each in examples)
     yield "score: the mean return that was reached. time: until then, as recorded; the file names the machine."
     if unseen:
         yield f"{_NOT_SEEN}: nobody has seen {unseen} of them learn yet; the file says how far it was trained."
