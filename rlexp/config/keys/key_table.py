@@ -57,8 +57,9 @@ class Key:
 
     @property
     def meaning(self) -> str:
-        """The docstring of the key."""
-        return _meaning(self.group, self.field)
+        """The docstring of the key, from the class nearest to ``group`` that gives one."""
+        texts = (_own_meaning(ancestor, self.field) for ancestor in self.group.__mro__ if _is_group(ancestor))
+        return next(filter(None, texts), "")
 
     @property
     def name(self) -> str:
@@ -111,16 +112,13 @@ def rlexp_only_keys() -> frozenset[KeyName]:
 
 @cache  # agents share most groups
 def _keys(group: type[KeyGroup], parent: KeyName) -> tuple[Key, ...]:
-    return tuple(_keys_in_turn(group, parent))
-
-
-def _keys_in_turn(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
+    keys: list[Key] = []
     for name, field in group.model_fields.items():
         if name in _NOT_WRITTEN:
             continue
         below = field.annotation if _is_group(field.annotation) else None
         written = field.alias or name
-        yield Key(
+        key = Key(
             path=(*parent, written),
             expects=expectation(field.annotation, field.metadata),
             items_expect=_expectation_of_items(field.annotation),
@@ -131,8 +129,8 @@ def _keys_in_turn(group: type[KeyGroup], parent: KeyName) -> Iterator[Key]:
             is_group=below is not None,
             is_rlexp_only=RLEXP_ONLY in field.metadata,
         )
-        if below is not None:
-            yield from _keys(below, (*parent, written))
+        keys += (key, *(() if below is None else _keys(below, key.path)))
+    return tuple(keys)
 
 
 def _default(field: FieldInfo) -> Any:
@@ -146,24 +144,13 @@ def _is_group(annotation: Any) -> TypeGuard[type[KeyGroup]]:
     return isinstance(annotation, type) and issubclass(annotation, KeyGroup)
 
 
-def _meaning(group: type[KeyGroup], name: str) -> str:
-    """Return the key's docstring, from the class nearest to ``group`` that gives one."""
-    texts = (_own_meaning(ancestor, name) for ancestor in group.__mro__ if _is_group(ancestor))
-    return next(filter(None, texts), "")
-
-
 def _own_meaning(group: type[KeyGroup], name: str) -> str | None:
     """Return what a class itself says of a key; a package's agent may say it as the field's description."""
     field = group.model_fields.get(name)
     if field is not None and field.description:
         return field.description
     # Reading source takes longer than all else, so only classes that give the key are read.
-    return _docstrings(group).get(name) if name in _own_fields(group) else None
-
-
-@cache
-def _own_fields(group: type[KeyGroup]) -> frozenset[str]:
-    return frozenset(inspect.get_annotations(group))
+    return _docstrings(group).get(name) if name in inspect.get_annotations(group) else None
 
 
 @cache
@@ -239,4 +226,4 @@ def _range(metadata: Iterable[Any]) -> str:
     words = [f">= {bound.ge}" for bound in bounds if isinstance(bound, Ge)]
     words += [f"> {bound.gt}" for bound in bounds if isinstance(bound, Gt)]
     words += [f"<= {bound.le}" for bound in bounds if isinstance(bound, Le) and bound.le != LARGEST_COUNT]
-    return "".join(f" {word}" for word in [" and ".join(words)] if word)
+    return f" {' and '.join(words)}" if words else ""

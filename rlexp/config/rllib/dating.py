@@ -165,17 +165,11 @@ def _has_old_env(experiment: Node) -> bool:
 def _written(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Node]]:
     """Yield every key below a node, at any depth; metrics count as mappings: ``outer/inner``."""
     if GRID in node.entries():
-        for choice in choices_of(node):
-            if choice is not node:
-                yield from _written_at(choice, path)
-        return
-    for key, child in node.entries().items():
-        group, slash, rest = key.partition("/")
-        if slash:
-            yield (*path, group), child
-        yield from _written_at(child, (*path, *((group, rest) if slash else (key,))))
-
-
-def _written_at(node: Node, path: KeyName) -> Iterator[tuple[KeyName, Node]]:
-    yield path, node
-    yield from _written(node, path)
+        below = [(path, choice) for choice in choices_of(node) if choice is not node]
+    else:
+        below = [((*path, *key.split("/", 1)), child) for key, child in node.entries().items()]
+    for place, child in below:
+        if len(place) == len(path) + 2:
+            yield place[:-1], child
+        yield place, child
+        yield from _written(child, place)
