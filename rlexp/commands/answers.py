@@ -24,8 +24,7 @@ from rlexp.commands.requests import USUAL, load_options, room_of
 from rlexp.config.command_line import Adjust, Flag, LoadOptions, parse_overrides
 from rlexp.config.keys.agents import find_agent
 from rlexp.config.keys.experiment import Experiment
-from rlexp.config.load import Plan, load_experiments, load_plan
-from rlexp.config.plan import only_sweep, refuse_sweeps
+from rlexp.config.load import Plan, load_experiments, load_plan, only_sweep, refuse_sweeps
 from rlexp.errors import ConfigError, Problem, RlexpError, UsageError
 from rlexp.runs.directories import refuse_unwritable, require_restored
 from rlexp.terminal import checking

@@ -46,7 +46,7 @@ from rlexp.terminal.lines import print_notice_list
 from rlexp.text import has_secrets
 
 if TYPE_CHECKING:  # commands that only read results load none of these
-    from rlexp.config.plan import Plan
+    from rlexp.config.load import Plan
     from rlexp.user_code.finding import ModuleFile
     from rlexp.user_code.trusted_code import Part, TrustedCode
 

@@ -92,8 +92,9 @@ def parse_overrides(
     """Return the overrides of flags, ``-o`` and ``--seed``, and findings about them."""
     overrides: list[Override] = []
     findings: list[Finding] = []
-    of_flags = (_parsed(flag.key, flag.text, Place(flag.shown)) for flag in flags)
-    for parsed in (*of_flags, *map(_parse, texts)):
+    of_flags = ((f"{flag.key}={flag.text}", Place(flag.shown)) for flag in flags)
+    for text, place in (*of_flags, *((text, Place(shown_override(text))) for text in texts)):
+        parsed = _parsed(text, place)
         if isinstance(parsed, Override):
             overrides.append(parsed)
         else:
@@ -104,17 +105,10 @@ def parse_overrides(
     return tuple(overrides), tuple(findings)
 
 
-def _parse(text: str) -> Override | tuple[Finding, ...]:
-    place = Place(shown_override(text))
+def _parsed(text: str, place: Place) -> Override | tuple[Finding, ...]:
     key, equals, value_text = text.partition("=")
-    if not equals:
-        return (Finding(place, *_FORM),)
-    return _parsed(key, value_text, place)
-
-
-def _parsed(key: str, value_text: str, place: Place) -> Override | tuple[Finding, ...]:
     path = tuple(part.strip() for part in key.split("."))
-    if not all(path):
+    if not equals or not all(path):
         return (Finding(place, *_FORM),)
     value = reader.parse(value_text, lambda line, column: place)
     if value.problems:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from math import prod
 
 from rlexp.config.assembly import Assembled, agent_of, assembled
@@ -74,7 +73,10 @@ def parsed_experiment_of(
         return None, (run, *_wrong_beside_config(name, entry, options.most_trials))
     assembly = assembled(entry, overrides, run, options.is_sweep, name)
     axes, malformed = find_axes(assembly.translation.experiment, options.most_trials)
-    findings = (*assembly.translation.problems, *_named_inside(entry), *malformed)
+    findings = (*assembly.translation.problems, *malformed)
+    if (inside := entry.child("name")) is not None:
+        hint = "the name of an experiment is the key above it in the file"
+        findings += (Finding(inside.key_place, "unknown key name", hint),)
     if malformed:
         return None, findings
     nodes = tuple(variants(assembly.translation.experiment, axes))
@@ -86,13 +88,12 @@ def parsed_experiment_of(
     if wrong:
         return None, wrong
     parsed = _adjusted(parsed, options)
-    of_config = ("config",)
-    unused = (
-        conflict_findings(experiment.config.unused_resources(), written, of_config)
+    unused = dict.fromkeys(
+        finding
         for experiment, written in parsed.pairs
+        for finding in conflict_findings(experiment.config.unused_resources(), written, ("config",))
     )
-    unusable = tuple(dict.fromkeys(chain.from_iterable(unused)))
-    return (None if unusable else parsed), unusable
+    return (None if unused else parsed), tuple(unused)
 
 
 def _located(
@@ -148,14 +149,6 @@ def _wrong_beside_config(name: str, entry: Node, most_variants: int) -> tuple[Fi
     return tuple(wrong for node in nodes for wrong in validated(name, node, translation.run)[1])
 
 
-def _named_inside(entry: Node) -> tuple[Finding, ...]:
-    inside = entry.child("name")
-    if inside is None:
-        return ()
-    hint = "the name of an experiment is the key above it in the file"
-    return (Finding(inside.key_place, "unknown key name", hint),)
-
-
 def without_repetitions(parsed: ParsedExperiment) -> ParsedExperiment:
     """Return the experiment without grid values that change nothing, and notices of them.
 
@@ -202,7 +195,11 @@ def _kept_choices(
     for number, axis in enumerate(axes):
         firsts = _firsts(names, indices, number) if axis.is_grid else list(range(len(axis.choices)))
         kept.append([choice for choice, first in enumerate(firsts) if choice == first])
-        notices += [_notice(axis, first, choice) for choice, first in enumerate(firsts) if choice != first]
+        for choice, first in enumerate(firsts):
+            if choice != first:
+                values = (written(axis.choices[place].plain()) for place in (choice, first))
+                message = f"{axis.key}: in {GRID}, {' makes the same trial as '.join(values)}, which runs once"
+                notices.append(Finding(axis.choices[choice].place, message))
     return kept, notices
 
 
@@ -213,9 +210,3 @@ def _firsts(names: Sequence[str], indices: Sequence[tuple[int, ...]], number: in
         experiments.setdefault(point[number], []).append(name)
     first_of: dict[tuple[str, ...], int] = {}
     return [first_of.setdefault(tuple(experiments[choice]), choice) for choice in sorted(experiments)]
-
-
-def _notice(axis: Axis, first: int, choice: int) -> Finding:
-    values = (written(axis.choices[place].plain()) for place in (choice, first))
-    message = f"{axis.key}: in {GRID}, {' makes the same trial as '.join(values)}, which runs once"
-    return Finding(axis.choices[choice].place, message)

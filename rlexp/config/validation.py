@@ -101,11 +101,11 @@ def _right_part(name: str, experiment: Node, run: str) -> _RightPart:
                 continue
             conflicts = detail["ctx"]["conflicts"]
             found += conflict_findings(_apart_from(wrong, path, conflicts), experiment, path)
-            left_out += [(*path, *key.split(".")) for conflict in conflicts for key in conflict.keys]
-        for *groups, name in left_out:
+            left_out += [(*path, *blamed.split(".")) for conflict in conflicts for blamed in conflict.keys]
+        for *groups, key in left_out:
             group = at(data, tuple(groups))
             if isinstance(group, dict):
-                group.pop(name, None)
+                group.pop(key, None)
         wrong += left_out
     return _RightPart(None, tuple(wrong), tuple(found))
 

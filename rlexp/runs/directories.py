@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.config.keys.trial import Trial
-from rlexp.config.plan import Plan
+from rlexp.config.load import Plan
 from rlexp.errors import ResumeError, UsageError
 from rlexp.processes.locks import LOCK_FILE, RUN_FILE, RunLock, in_use, is_in_use
 from rlexp.runs.record import hint_to_runs, read_run_record

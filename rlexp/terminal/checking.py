@@ -17,7 +17,7 @@ from rlexp.cluster.probe import ClusterReport, NodeReport
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.domains import Domain
 from rlexp.config.keys.trial import Trial, required_cpus, required_gpus
-from rlexp.config.plan import Plan
+from rlexp.config.load import Plan
 from rlexp.config.points import Alternatives
 from rlexp.config.sweep import Sweep
 from rlexp.config.yaml.python_values import ExperimentText

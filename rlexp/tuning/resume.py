@@ -21,8 +21,7 @@ from rlexp.board.trainer.trial import (
 from rlexp.config.command_line import shown_override
 from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.config.keys.trial import Trial
-from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.plan import rate_caution
+from rlexp.config.load import Plan, rate_caution, resolved_yaml
 from rlexp.config.sweep import Sweep
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.files import plain

@@ -30,8 +30,7 @@ from rlexp.cluster.room.fit import all_fit, check_fits, number_that_fit, wait_fo
 from rlexp.cluster.room.machine import Cluster, this_machine
 from rlexp.cluster.session import OwnRay, RayStartError, RayStoppedError, Session, exit_without_ray
 from rlexp.config.keys.trial import Trial
-from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.plan import only_sweep
+from rlexp.config.load import Plan, only_sweep, resolved_yaml
 from rlexp.config.sweep import Sweep
 from rlexp.errors import RlexpError
 from rlexp.processes.signals import StopRequest

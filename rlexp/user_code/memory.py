@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlexp.config.keys.experiment import Experiment, TrackConfig
-from rlexp.config.plan import Plan
+from rlexp.config.load import Plan
 from rlexp.errors import Notice
 from rlexp.files import parse_json, read_regular, replace_json
 from rlexp.user_code.finding import ModuleFile, module_file

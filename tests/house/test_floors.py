@@ -50,7 +50,6 @@ FLOORS_WITHIN = {
         "presets": 12,
         "load": 12,
         "convert": 11,
-        "plan": 11,
         "parsed_experiment": 10,
         "assembly": 9,
         "sweep": 9,

@@ -18,8 +18,7 @@ from rlexp.board.task import board_keys_of, joinable_trial, new_task_id, submitt
 from rlexp.config.grid import TRACK
 from rlexp.config.keys.experiment import TrackConfig
 from rlexp.config.keys.trial import Trial
-from rlexp.config.load import Plan, resolved_yaml
-from rlexp.config.plan import refuse_sweeps
+from rlexp.config.load import Plan, refuse_sweeps, resolved_yaml
 from rlexp.errors import ConfigError, ResumeError, TrialError, UsageError
 from rlexp.processes.locks import RUN_FILE
 from rlexp.runs.checkpoint_contents import MANIFEST, Manifest, write_manifest

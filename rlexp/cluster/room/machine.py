@@ -22,7 +22,7 @@ import psutil
 from rlexp.config.keys.env_ids import brought_by, package_of
 from rlexp.config.keys.experiment import TrackerName
 from rlexp.config.keys.user_code import UserModules, modules_of
-from rlexp.config.plan import Plan
+from rlexp.config.load import Plan
 from rlexp.errors import ConfigError, Problem
 from rlexp.user_code.classes import WHERE_MODULES_ARE
 from rlexp.user_code.finding import find_module
