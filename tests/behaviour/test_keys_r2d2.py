@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlexp.agents.r2d2.learner import R2D2Learner
+from rlexp.agents.r2d2.agent import R2D2Learner
 from rlexp.models.memory import PREVIOUS, STATE_IN
 from rlexp.rollout.sequences import NUM_BURNED, NUM_FOLDED
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, TD_ERRORS, SampleBatch

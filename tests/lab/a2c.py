@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rlexp.agents.a2c.agent import A2CAgent, A3CAgent, PGAgent, PolicyGradientAgent
-from rlexp.agents.a2c.learner import PolicyGradientConfig, PolicyGradientLearner
+from rlexp.agents.a2c import (
+    A2CAgent,
+    A3CAgent,
+    PGAgent,
+    PolicyGradientAgent,
+    PolicyGradientConfig,
+    PolicyGradientLearner,
+)
 from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.a2c import A2CConfig, A3CConfig, PGConfig, PolicyGradientKeys
 from rlexp.models.action_distributions import actions_of

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rlexp.agents.appo.agent import APPOAgent
-from rlexp.agents.impala.agent import IMPALAAgent, VTraceAgent
+from rlexp.agents.appo import APPOAgent
+from rlexp.agents.impala import IMPALAAgent, VTraceAgent
 from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.impala import APPOConfig, IMPALAConfig, VTraceKeys
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, IS_STEP, LOGP, VALUE_TARGETS

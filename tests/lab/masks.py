@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlexp.agents.dqn import dense_loss, loss
 from rlexp.agents.pqn.players import PQNPolicy
-from rlexp.agents.sac.learner import Drawn, SACLearner
+from rlexp.agents.sac.agent import Drawn, SACLearner
 from rlexp.rollout.folds import VF_PREDS
 from rlexp.sample_batch import NEW_OBS, SampleBatch
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from rlexp.agents.actor_critic.policy import ActorCriticPolicy
-from rlexp.agents.ppo.agent import PPOAgent
-from rlexp.agents.ppo.learner import PPOLearner, PPOLearnerConfig, surrogate_losses
+from rlexp.agents.ppo.agent import PPOAgent, PPOLearner, PPOLearnerConfig, surrogate_losses
 from rlexp.cluster.pool.pool import InlineTaskPool, TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig

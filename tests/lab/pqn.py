@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, relu
 
-from rlexp.agents.pqn.agent import PQNAgent
-from rlexp.agents.pqn.learner import PQNLearner, PQNLearnerConfig
+from rlexp.agents.pqn.agent import PQNAgent, PQNLearner, PQNLearnerConfig
 from rlexp.cluster.pool.pool import TaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig

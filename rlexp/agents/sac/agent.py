@@ -1,13 +1,139 @@
-"""SAC: samples, stores and learns in turn, with a policy that is drawn from and two critics."""
+"""SAC: samples, stores and learns in turn; an update is a step of the entropy's price, of the critics, and of the policy."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
 from rlexp.agents.ddpg.agent import CriticAgent
-from rlexp.agents.ddpg.learner import CriticLearner
-from rlexp.agents.sac.learner import SACLearner, SACLearnerConfig
+from rlexp.agents.ddpg.learner import CriticLearner, CriticLearnerConfig, CriticStep, Rows, taken_numbers
 from rlexp.agents.sac.players import SHARE_OF_UNIFORM_ENTROPY, SACPolicies
+from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.config.keys.sac import SACConfig
-from rlexp.schedules import derive_seed
+from rlexp.models.network_config import PolicyAndCriticsConfig
+from rlexp.models.torch_distributions import draw_squashed
+from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
+from rlexp.schedules import PiecewiseSchedule, derive_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACLearnerConfig(CriticLearnerConfig):
+    """The settings of SAC."""
+
+    target_entropy: float
+    """The entropy that alpha is adapted to."""
+    initial_alpha: float
+    share_of_allowed: float | None = None
+    """With action masks, each row has this share of its largest entropy as target; None: all rows have the same."""
+    alpha_lr: PiecewiseSchedule
+    """Adam's learning rate for the logarithm of alpha as a function of sampled steps."""
+
+
+class Temperature(nn.Module):
+    """Alpha, the price of entropy; its logarithm is learned, so that it stays positive."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A policy's actions for observations."""
+
+    actions: Tensor | None
+    """Drawn numbers ``[B, D]``; None for discrete actions, which are all regarded."""
+    log_probs: Tensor
+    """Logarithms of the probabilities: ``[B]`` of the drawn numbers, or ``[B, K]`` of all discrete actions."""
+    probabilities: Tensor | None = None
+    """Probabilities of discrete actions ``[B, K]``; None for continuous ones."""
+
+    def expected(self, values: Tensor) -> Tensor:
+        """Return ``values`` themselves, or their means ``[B]`` over the discrete actions."""
+        return values if self.probabilities is None else (self.probabilities * values).sum(dim=1)
+
+
+class SACLearner(CriticLearner):
+    """The learner of SAC (Haarnoja et al. 2018), and of SAC with discrete actions (Christodoulou 2019)."""
+
+    settings: SACLearnerConfig
+
+    def __init__(
+        self, network: PolicyAndCriticsConfig, config: SACLearnerConfig, seed: int, note: Callable[[str], None]
+    ) -> None:
+        """Initialise; ``note`` gets notices for the user."""
+        super().__init__(network, config, seed, note)
+        self._is_discrete, self._masking = network.num_numbers == 0, network.masking
+        self._temperature = TrainedNetwork(
+            lambda: Temperature(config.initial_alpha), seed, self.device, config.adam_epsilon, None
+        )
+
+    def update(self, rows: Rows) -> tuple[dict[str, Tensor], CriticStep]:
+        log_alpha = self._temperature.module.log_alpha
+        drawn = self._drawn(rows[OBS])
+        alpha = log_alpha.detach().exp()
+        wanted = self._target_entropy(rows[OBS])
+        with torch.no_grad():
+            missing = drawn.expected(drawn.log_probs + wanted).mean()
+        alpha_loss = self._step_alpha(missing)
+        actions = None if self._is_discrete else taken_numbers(rows)
+        critics = self.step_critics(rows, actions, self._targets(rows, alpha))
+        values = self.critic_networks(rows[OBS], drawn.actions).amin(dim=0)
+        loss = drawn.expected(alpha * drawn.log_probs - values).mean()
+        norm = self.step_policy(loss)
+        self.move_targets_when_due()
+        entropy = (wanted if isinstance(wanted, float) else wanted.mean()) - missing
+        figures = {"actor_loss": loss.detach(), "actor_grad_norm": norm, "entropy": entropy}
+        return figures | {"alpha": alpha, "alpha_loss": alpha_loss}, critics
+
+    def state_dict(self) -> Mapping[str, Array]:
+        temperature = {f"temperature.{name}": array for name, array in self._temperature.state_dict().items()}
+        return {**super().state_dict(), **temperature}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        super().load_state_dict(state)
+        own = {name.removeprefix("temperature."): each for name, each in state.items() if name.startswith("temp")}
+        self._temperature.load_state_dict(own)
+
+    @torch.no_grad()
+    def _targets(self, rows: Rows, alpha: Tensor) -> Tensor:
+        """Return ``R + d (min_c Q'_c(s', a') - alpha log pi(a'|s'))`` ``[B]`` (equations 2 and 3).
+
+        Discrete actions have the expectation over a' (Christodoulou 2019, equation 10).
+        """
+        drawn = self._drawn(rows[NEW_OBS])
+        values = self.target_critics(rows[NEW_OBS], drawn.actions).amin(dim=0)
+        return rows[REWARDS] + rows[DISCOUNTS] * drawn.expected(values - alpha * drawn.log_probs)
+
+    def _target_entropy(self, obs: Tensor) -> Tensor | float:
+        """Return the entropy that alpha is adapted to; ``[B, 1]`` if it depends on the number of allowed actions."""
+        if self._masking is None or self.settings.share_of_allowed is None:
+            return self.settings.target_entropy
+        return self._masking.allowed(obs).sum(dim=1, keepdim=True).log() * self.settings.share_of_allowed
+
+    def _step_alpha(self, missing: Tensor) -> Tensor:
+        """Step down ``-log alpha missing``, the entropy that the policy lacks; return this loss.
+
+        Haarnoja et al. 2018 (equation 18) have alpha in place of its logarithm, but not in their code.
+        """
+        adam, log_alpha = self._temperature.adam, self._temperature.module.log_alpha
+        adam.gradient.copy_(-missing)
+        loss = -(log_alpha.detach() * missing)
+        adam.step(self._lr(self.settings.alpha_lr))
+        return loss
+
+    def _drawn(self, obs: Tensor) -> Drawn:
+        """Return actions for ``obs [B, ...]`` that carry the gradient of the policy (equation 11 and appendix C)."""
+        inputs = self.policy_network(obs)
+        if self._is_discrete:
+            log_probs = inputs.log_softmax(dim=1)
+            return Drawn(None, log_probs, log_probs.exp())
+        noise = torch.randn(len(inputs), inputs.shape[1] // 2, generator=self.generator, device=self.device)
+        return Drawn(*draw_squashed(inputs, noise))
 
 
 class SACAgent(CriticAgent[SACConfig]):

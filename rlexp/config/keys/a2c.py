@@ -123,7 +123,7 @@ class PGConfig(SyncPolicyGradientKeys):
 class A2CExperiment(Experiment):
     """An experiment with A2C."""
 
-    AGENT = "rlexp.agents.a2c.agent:A2CAgent"
+    AGENT = "rlexp.agents.a2c:A2CAgent"
     POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["A2C"]
     config: A2CConfig = defaults_of(A2CConfig)
@@ -132,7 +132,7 @@ class A2CExperiment(Experiment):
 class A3CExperiment(Experiment):
     """An experiment with A3C."""
 
-    AGENT = "rlexp.agents.a2c.agent:A3CAgent"
+    AGENT = "rlexp.agents.a2c:A3CAgent"
     POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["A3C"]
     config: A3CConfig = defaults_of(A3CConfig)
@@ -141,7 +141,7 @@ class A3CExperiment(Experiment):
 class PGExperiment(Experiment):
     """An experiment with PG."""
 
-    AGENT = "rlexp.agents.a2c.agent:PGAgent"
+    AGENT = "rlexp.agents.a2c:PGAgent"
     POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["PG"]
     config: PGConfig = defaults_of(PGConfig)

@@ -193,7 +193,7 @@ class APPOConfig(VTraceKeys):
 class IMPALAExperiment(Experiment):
     """An experiment with IMPALA."""
 
-    AGENT = "rlexp.agents.impala.agent:IMPALAAgent"
+    AGENT = "rlexp.agents.impala:IMPALAAgent"
     POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["IMPALA"]
     config: IMPALAConfig = defaults_of(IMPALAConfig)
@@ -202,7 +202,7 @@ class IMPALAExperiment(Experiment):
 class APPOExperiment(Experiment):
     """An experiment with APPO."""
 
-    AGENT = "rlexp.agents.appo.agent:APPOAgent"
+    AGENT = "rlexp.agents.appo:APPOAgent"
     POLICIES = "rlexp.agents.actor_critic.policy:ActorCriticPolicies"
     run: Literal["APPO"]
     config: APPOConfig = defaults_of(APPOConfig)

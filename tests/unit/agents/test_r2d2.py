@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlexp.agents.dqn.learner import DQNLearnerConfig
-from rlexp.agents.r2d2.learner import R2D2Learner, R2D2Settings
+from rlexp.agents.r2d2.agent import R2D2Learner, R2D2Settings
 from rlexp.agents.r2d2.policy import ETA, rescaled, unrescaled
 from rlexp.config.keys.r2d2 import R2D2Config
 from rlexp.models.memory import PREVIOUS, STATE_IN

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.agents.impala.learner import VTraceClips, suffix_sums, vtrace
+from rlexp.agents.impala import VTraceClips, suffix_sums, vtrace
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.sample_batch import ACTIONS, Array
 from tests.lab.agents import updates_of

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlexp.agents.ppo.learner import (
+from rlexp.agents.ppo.agent import (
     PPOLearner,
     TrainBatch,
     adapted_kl_coeff,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.pqn.learner import PQNLearner
+from rlexp.agents.pqn.agent import PQNLearner
 from rlexp.config.keys.pqn import PQNConfig
 from rlexp.errors import TrialError
 from rlexp.policy import InterruptedLearningError

@@ -20,7 +20,7 @@ import pytest
 import torch
 from gymnasium.spaces import Space
 
-from rlexp.agents.ppo.learner import PPOLearner
+from rlexp.agents.ppo.agent import PPOLearner
 from rlexp.agents.torch import learner_process, learners
 from rlexp.agents.torch.learner_process import ALONE, LearnerProcess, LearnerSpec, PeerUnreachedError, Shard
 from rlexp.agents.torch.learners import LearnerGroup

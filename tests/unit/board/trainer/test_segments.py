@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlexp.agents.impala.agent import VTraceAgent
+from rlexp.agents.impala import VTraceAgent
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor.actor import JoinedActor

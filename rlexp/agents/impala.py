@@ -1,15 +1,28 @@
-"""IMPALA learns: V-trace (Espeholt et al. 2018) and a step of the policy gradient on it."""
+"""IMPALA: an actor-critic agent whose learner corrects for the age of its workers' policy, by V-trace."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from rlexp.agents.a2c.learner import Columns, Credit, ForwardPass, PolicyGradientConfig, PolicyGradientLearner, weighted
+from rlexp.agents.a2c import (
+    Columns,
+    Credit,
+    ForwardPass,
+    PolicyGradientAgent,
+    PolicyGradientConfig,
+    PolicyGradientLearner,
+    weighted,
+)
+from rlexp.agents.async_samples_agent import AsyncSamplesAgent
+from rlexp.agents.torch.flat_adam import RMSPropConfig
 from rlexp.agents.torch.learner_process import ALONE, Shard
+from rlexp.config.keys.impala import IMPALAConfig, VTraceKeys
 from rlexp.models.action_distributions import Actions
 from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.torch_distributions import distribution_of
@@ -112,3 +125,30 @@ class IMPALALearner(PolicyGradientLearner):
         """Return how far the learned policy is from its reference."""
         assert passed.reference is not None
         return {"kl": weighted(passed.distribution.kl_from(passed.reference), weights).sum()}
+
+
+VTraceKeysT = TypeVar("VTraceKeysT", bound=VTraceKeys)
+
+
+class VTraceAgent(PolicyGradientAgent[VTraceKeysT], AsyncSamplesAgent[VTraceKeysT]):
+    """What IMPALA and APPO share: V-trace, and the choice of RMSProp."""
+
+    def learner_config(self) -> PolicyGradientConfig:
+        config = self.config
+        rmsprop = RMSPropConfig(config.decay, config.momentum, config.epsilon) if config.opt_type == "rmsprop" else None
+        return replace(super().learner_config(), rmsprop=rmsprop)
+
+    def clips(self) -> VTraceClips | None:
+        """Return the limits of V-trace; None without it."""
+        config = self.config
+        if not config.vtrace:
+            return None
+        return VTraceClips(config.vtrace_clip_rho_threshold, config.vtrace_clip_pg_rho_threshold)
+
+
+class IMPALAAgent(VTraceAgent[IMPALAConfig]):
+    """IMPALA (Espeholt et al. 2018)."""
+
+    def learner_maker(self, seed: int) -> Callable[[str, Shard], IMPALALearner]:
+        network, actions = self.policies.network, self.policies.actions
+        return partial(IMPALALearner, network, actions, self.learner_config(), self.clips(), seed)

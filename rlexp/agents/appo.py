@@ -1,21 +1,23 @@
-"""APPO learns: PPO's clipped loss on V-trace advantages of a target network (after Luo et al. 2020)."""
+"""APPO: IMPALA's workers and data path, and PPO's clipped loss on V-trace advantages of a target network (after Luo et al. 2020)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.a2c.learner import Columns, ForwardPass, PolicyGradientConfig
-from rlexp.agents.impala.learner import IMPALALearner, VTraceClips
-from rlexp.agents.ppo.learner import adapted_kl_coeff, surrogate_losses
+from rlexp.agents.a2c import Columns, ForwardPass, PolicyGradientConfig
+from rlexp.agents.impala import IMPALALearner, VTraceAgent, VTraceClips
+from rlexp.agents.ppo.agent import adapted_kl_coeff, surrogate_losses
 from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.agents.torch.trained_network import FollowedNetwork
+from rlexp.config.keys.impala import APPOConfig
 from rlexp.models.action_distributions import Actions
 from rlexp.models.lstm import sequences_of
 from rlexp.models.network_config import ActorCriticConfig
@@ -125,3 +127,18 @@ class APPOLearner(IMPALALearner):
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
         # A user or pbt may give another value than the checkpoint's; it is then adapted from there.
         self._kl_coeff = kl_coeff if first_kl_coeff == self._surrogate.kl_coeff else self._surrogate.kl_coeff
+
+
+class APPOAgent(VTraceAgent[APPOConfig]):
+    """Asynchronous PPO (after IMPACT, Luo et al. 2020)."""
+
+    def learner_maker(self, seed: int) -> Callable[[str, Shard], APPOLearner]:
+        config, network, actions = self.config, self.policies.network, self.policies.actions
+        surrogate = SurrogateConfig(
+            clip_param=config.clip_param,
+            kl_coeff=config.kl_coeff if config.use_kl_loss else 0.0,
+            kl_target=config.kl_target,
+            target_interval=config.target_interval,
+            tau=config.tau,
+        )
+        return partial(APPOLearner, network, actions, self.learner_config(), surrogate, self.clips(), seed)

@@ -1,1 +1,0 @@
-"""A2C, A3C and PG: one gradient step of the policy for each train batch."""
