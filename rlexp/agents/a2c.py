@@ -1,4 +1,4 @@
-"""A2C, A3C and PG: the learner makes one step of Adam on the gradient of each train batch. IMPALA and APPO derive from it."""
+"""A2C, A3C and PG: one step of Adam on the gradient of each train batch. IMPALA and APPO derive from them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.async_samples_agent import AsyncSamplesAgent
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import BatchStaging
-from rlexp.agents.torch.epochs import explained_variance, refuse_divergence
 from rlexp.agents.torch.flat_adam import RMSPropConfig
 from rlexp.agents.torch.learner_process import ALONE, Shard
-from rlexp.agents.torch.trained_network import TrainedNetwork
+from rlexp.agents.torch.trained_network import TrainedNetwork, explained_variance, refuse_divergence
 from rlexp.config.keys.a2c import A2CConfig, A3CConfig, PGConfig, PolicyGradientKeys
 from rlexp.models.action_distributions import Actions
-from rlexp.models.layered_actor_critic import differentiable
+from rlexp.models.layered import differentiable
 from rlexp.models.lstm import sequences_of
 from rlexp.models.memory import SEQUENCE_STARTS, memory_columns
 from rlexp.models.network_config import ActorCriticConfig

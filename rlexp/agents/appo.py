@@ -1,4 +1,4 @@
-"""APPO: IMPALA's workers and data path, and PPO's clipped loss on V-trace advantages of a target network (after Luo et al. 2020)."""
+"""APPO: IMPALA's workers, and PPO's clipped loss on V-trace advantages of a target network (after Luo et al. 2020)."""
 
 from __future__ import annotations
 

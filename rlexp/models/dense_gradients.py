@@ -1,7 +1,7 @@
 """Fully connected layers with gradients by hand, and a Q-network of them: autograd is mostly overhead for small ones.
 
 ``DenseLayers`` goes forwards and backwards through layers of either library. Layers of a Q-network compute in NumPy, in
-the memory of the torch network; layers of an actor-critic (``layered_actor_critic.py``) in torch.
+the memory of the torch network; layers of an actor-critic (``layered.py``) in torch.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.config.keys.pqn import PQNConfig, PQNModelConfig
 from rlexp.models.action_distributions import actions_of
 from rlexp.models.network_config import QNetworkConfig, torso_config_of
-from rlexp.models.networks import ActorCritic, QNetwork
-from rlexp.models.policy_and_critics import PolicyNetwork
+from rlexp.models.networks import ActorCritic, PolicyNetwork, QNetwork
 from rlexp.policy import Policy, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, new
 from tests.lab import critics, pqn

@@ -18,9 +18,9 @@ from torch import Tensor
 from rlexp.agents.torch.device import BatchStaging, LateNumbers, continue_generator
 from rlexp.agents.torch.trained_network import FollowedNetwork, TrainedNetwork
 from rlexp.errors import TrialError
-from rlexp.models.layered_policy_and_critics import fastest_critics, fastest_policy
+from rlexp.models.layered import fastest_critics, fastest_policy
 from rlexp.models.network_config import PolicyAndCriticsConfig
-from rlexp.models.policy_and_critics import CriticNetworks, PolicyNetwork
+from rlexp.models.networks import CriticNetworks, PolicyNetwork
 from rlexp.policy import LearnResult, LiveWeights, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule, derive_seed

@@ -11,11 +11,10 @@ from rlexp.agents.ddpg.exploration import PolicyActions
 from rlexp.agents.ddpg.policy import NetworkPolicy
 from rlexp.agents.export.policy_graph import torch_dtype
 from rlexp.agents.policies import Exportable
-from rlexp.agents.torch.acting import ActingWeights
-from rlexp.agents.torch.device import as_tensor
+from rlexp.agents.torch.device import ActingWeights, as_tensor
 from rlexp.models.action_distributions import CategoricalActions, SquashedActions
 from rlexp.models.network_config import PolicyAndCriticsConfig, Shapes
-from rlexp.models.policy_and_critics import PolicyNetwork
+from rlexp.models.networks import PolicyNetwork
 from rlexp.models.torsos import load_arrays, shapes_of_network
 from rlexp.policy import Weights
 from rlexp.sample_batch import Array

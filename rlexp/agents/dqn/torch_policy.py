@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from rlexp.agents.dqn.exploration import PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.agents.policies import Exportable, memory_in
-from rlexp.agents.torch.acting import ActingWeights
-from rlexp.agents.torch.device import as_tensor
+from rlexp.agents.torch.device import ActingWeights, as_tensor
 from rlexp.models.lstm import unpacked
 from rlexp.models.memory import STATE_OUT, PreviousStep
 from rlexp.models.network_config import QNetworkConfig

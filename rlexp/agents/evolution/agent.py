@@ -12,8 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.agents.evolution.directions import RETURNS, SEEDS, added_up, weights_of_best, weights_of_ranks
-from rlexp.agents.evolution.policy import ChangedPolicies, EvolutionPolicies, RolloutPlan
+from rlexp.agents.evolution.policy import (
+    RETURNS,
+    SEEDS,
+    ChangedPolicies,
+    EvolutionPolicies,
+    RolloutPlan,
+    added_up,
+    weights_of_best,
+    weights_of_ranks,
+)
 from rlexp.agents.evolution.worker import EvolutionWorker
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
@@ -21,7 +29,7 @@ from rlexp.agents.workers import MakeWorker, WorkerParts
 from rlexp.config.keys.evolution import ARSConfig, ESConfig, EvolutionKeys
 from rlexp.errors import TrialError
 from rlexp.models.network_config import PolicyAndCriticsConfig
-from rlexp.models.policy_and_critics import PolicyNetwork
+from rlexp.models.networks import PolicyNetwork
 from rlexp.models.torsos import load_weights, tensors_of
 from rlexp.optimizers.policy_optimizer import Figures
 from rlexp.optimizers.sync_samples_optimizer import TrainBatchConfig

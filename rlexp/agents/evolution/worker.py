@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlexp.agents.evolution.directions import RETURNS, SEEDS
-from rlexp.agents.evolution.policy import ChangedPolicies, Rollout
+from rlexp.agents.evolution.policy import RETURNS, SEEDS, ChangedPolicies, Rollout
 from rlexp.envs.parallel_envs import agents_of, agents_per_env
 from rlexp.errors import TrialError
 from rlexp.policy import Weights

@@ -13,12 +13,11 @@ from torch import Tensor
 from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import BatchStaging
-from rlexp.agents.torch.epochs import Epochs, explained_variance, refuse_divergence
 from rlexp.agents.torch.learner_process import ALONE, Shard
-from rlexp.agents.torch.trained_network import TrainedNetwork
+from rlexp.agents.torch.trained_network import Epochs, TrainedNetwork, explained_variance, refuse_divergence
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.models.action_distributions import Actions
-from rlexp.models.layered_actor_critic import differentiable
+from rlexp.models.layered import differentiable
 from rlexp.models.lstm import Sequences, sequences_of
 from rlexp.models.memory import memory_columns
 from rlexp.models.network_config import ActorCriticConfig

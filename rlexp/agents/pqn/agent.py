@@ -1,4 +1,4 @@
-"""PQN: workers sample a train batch epsilon-greedily; the learner does epochs of SGD towards their returns of Q(lambda)."""
+"""PQN: workers explore epsilon-greedily; the learner does epochs of SGD towards their returns of Q(lambda)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from rlexp.agents.pqn.players import PQNPolicies, PQNWorkerParts
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import BatchStaging, learner_device
-from rlexp.agents.torch.epochs import Epochs, refuse_divergence
-from rlexp.agents.torch.trained_network import TrainedNetwork
+from rlexp.agents.torch.trained_network import Epochs, TrainedNetwork, refuse_divergence
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.pqn import PQNConfig
 from rlexp.models.network_config import QNetworkConfig

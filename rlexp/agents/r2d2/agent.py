@@ -1,4 +1,7 @@
-"""R2D2: DQN and Ape-X with a recurrent network and a loss on sequences (Kapturowski et al. 2019)."""
+"""R2D2: DQN and Ape-X with a recurrent network and a loss on sequences (Kapturowski et al. 2019).
+
+``_tm1`` is the step that acted, ``_t`` the one from which its return bootstraps, as in DQN's ``loss``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAC: samples, stores and learns in turn; an update is a step of the entropy's price, of the critics, and of the policy."""
+"""SAC: samples, stores and learns in turn. An update steps the entropy's price, the critics, and the policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The learner's device, its precision, and the transfer of batches to it and of results from it."""
+"""The learner's device, its precision, and the transfer of batches to it and of results from it.
+
+At the end, how a network that acts gets its weights.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlexp.errors import ResourceError
+from rlexp.models.torsos import load_arrays
+from rlexp.policy import LiveWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -303,3 +308,27 @@ class LateNumbers:
             return [tensor.numpy() for tensor in self._tensors]
         self._copied.synchronize()
         return [tensor.numpy().copy() for tensor in self._tensors]
+
+
+class ActingWeights:
+    """Gives a network that acts its weights: copies of them, or a learner's own memory."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._live: LiveWeights | None = None
+
+    def load(self, weights: Weights) -> None:
+        """Let the network act with a copy of ``weights``, or in place with the weights of a learner in this thread."""
+        if not isinstance(weights, LiveWeights):
+            if self._live is not None:  # a copy into the learner's memory would change the learner
+                self._share({name: array.copy() for name, array in self._live.items()})
+                self._live = None
+            load_arrays(self._network, weights)
+        elif weights is not self._live:
+            self._share(weights)
+            self._live = weights
+
+    def _share(self, weights: Weights) -> None:
+        """Let the parameters read ``weights``, which have all their names, in place from now on."""
+        for name, parameter in self._network.named_parameters():
+            parameter.data = torch.from_numpy(weights[name])

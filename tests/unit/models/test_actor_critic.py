@@ -13,7 +13,7 @@ from torch import nn
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.dense import ACTIVATIONS
-from rlexp.models.layered_actor_critic import AutogradNetwork, DifferentiableNetwork, differentiable
+from rlexp.models.layered import AutogradNetwork, DifferentiableNetwork, differentiable
 from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
 from rlexp.models.networks import ActorCritic
 from rlexp.models.numpy_actor_critic import NumpyActorCritic

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlexp.agents.torch.flat_adam import FlatParameters
-from rlexp.models.layered_policy_and_critics import (
+from rlexp.models.layered import (
     CriticsForm,
     LayeredCritics,
     LayeredPolicy,
@@ -17,7 +17,7 @@ from rlexp.models.layered_policy_and_critics import (
     fastest_policy,
 )
 from rlexp.models.network_config import LayersConfig, PolicyAndCriticsConfig, TorsoConfig
-from rlexp.models.policy_and_critics import CriticNetworks, PolicyNetwork
+from rlexp.models.networks import CriticNetworks, PolicyNetwork
 from rlexp.models.torch_distributions import draw_squashed
 
 TORSO = TorsoConfig((), "tanh", None, "relu", (), "relu", zero_mean=False)

@@ -24,18 +24,18 @@ from rlexp.agents.ppo.agent import (
     surrogate_losses,
     value_losses,
 )
-from rlexp.agents.torch.epochs import explained_variance
 from rlexp.agents.torch.flat_adam import FlatParameters
+from rlexp.agents.torch.trained_network import explained_variance
 from rlexp.errors import TrialError
-from rlexp.models.layered_actor_critic import (
+from rlexp.models.layered import (
     AutogradNetwork,
     DifferentiableNetwork,
     LayeredNetwork,
+    can_be_layered,
     differentiable,
 )
 from rlexp.models.network_config import ActorCriticConfig, TorsoConfig
 from rlexp.models.networks import ActorCritic
-from rlexp.models.tensor_layers import can_be_layered
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
 from rlexp.sample_batch import OBS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
