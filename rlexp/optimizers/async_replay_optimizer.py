@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
-from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE, LearnerRunner, LearnerTime
 from rlexp.optimizers.pacing import DataPathConfig, Pacing, WeightPublisher
-from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
+from rlexp.optimizers.policy_optimizer import SourceOptimizer, replay_figures
 from rlexp.optimizers.replay_shards import ReplayShards, StoreCalls
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
@@ -38,7 +36,7 @@ class RowsOfShard:
     keys: Array
 
 
-class AsyncReplayOptimizer:
+class AsyncReplayOptimizer(SourceOptimizer):
     """Keeps sample and replay calls in flight between a source, shards and a learner.
 
     Samples go from worker to shard by reference; only replayed batches pass through here, to the learner. No batch is
@@ -60,9 +58,7 @@ class AsyncReplayOptimizer:
         rng: np.random.Generator,
     ) -> None:
         """Initialise; ``rng`` deals batches to shards."""
-        self.counters = Counters()
-        self._pool = pool
-        self._source = source
+        super().__init__(pool, source)
         self._shards = shards
         self._learner_runner = learner_runner
         self._config = config
@@ -72,11 +68,7 @@ class AsyncReplayOptimizer:
         self._replay_calls = Lane(pool)
         self._priority_calls = Lane(pool)
         self._replayed: deque[Completed[ReplayShard, SampleBatch | None]] = deque()
-        self._num_fragments_lost = 0
         self._arrived: deque[Sample] = deque()  # reports of gatherers that are not counted yet
-        self._infos: list[SampleInfo] = []
-        self._weight_age = Mean()
-        self._stopwatch = Stopwatch()
         self._publisher = WeightPublisher(source, learner_runner, config.min_weight_publish_s, config.num_gatherers)
         self._learner_time = LearnerTime(learner_runner)
 
@@ -104,12 +96,8 @@ class AsyncReplayOptimizer:
         with self._stopwatch.lap("publish_weights"):
             self._publisher.publish()
 
-    def drain_infos(self) -> list[SampleInfo]:
-        infos, self._infos = self._infos, []
-        return infos
-
     def drain_events(self) -> list[str]:
-        return self._source.drain_events() + self._shards.drain_events()
+        return super().drain_events() + self._shards.drain_events()
 
     @contextmanager
     def paused(self) -> Iterator[Learner]:
@@ -145,7 +133,7 @@ class AsyncReplayOptimizer:
         time_share = self._learner_time.shares(lap.elapsed_s)
         return {
             **self._learner_runner.stats(),
-            **source_figures(self._source),
+            **self._source_figures(),
             **replay_figures(self._shards.stats()),
             "num_fragments_lost": self._num_fragments_lost,
             "learner_wait_share": time_share["wait"],
@@ -157,7 +145,7 @@ class AsyncReplayOptimizer:
 
     def stop(self) -> None:
         self._learner_runner.stop()
-        self._source.stop()
+        super().stop()
 
     def _store_samples(self) -> None:
         self._num_fragments_lost += self._check(self._store_calls.lane)
@@ -177,9 +165,7 @@ class AsyncReplayOptimizer:
         return self._store_calls.has_room and self._pacing.may_sample(sampled, trained)
 
     def _store(self, sample: Sample) -> None:
-        self._infos.append(sample.info)
-        self._weight_age.add(self._learner_runner.num_updates - sample.info.weights_version)
-        self.counters.num_steps_sampled += sample.info.num_env_steps
+        self._count(sample.info, self.num_updates)
         if isinstance(sample.info, GatheredInfo):  # a gatherer has stored the rows
             self._num_fragments_lost += sample.info.num_fragments_lost
             for index in sample.info.fed:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from rlexp.policy import Learner, LearnResult, PendingUpdate, PipelinedLearner, Weights
 from rlexp.sample_batch import Array, SampleBatch
@@ -55,89 +56,91 @@ class WeightsSnapshot:
     weights: Weights
 
 
-class LearnerRunner(Protocol[OriginT]):
+class LearnerRunner(ABC, Generic[OriginT]):
     """Owns a learner and learns on batches: in a thread of its own, or in the optimizer's.
 
     Nobody else calls the learner, except in the body of ``paused``.
     """
 
-    queue_capacity: int
-    """Most batches that may wait."""
-    learns_in_step: bool
+    learns_in_step: ClassVar[bool]
     """Whether it learns in the optimizer's thread, within the step that queues a batch."""
-    last_stats: Mapping[str, float]
-    """The learner's own stats, from its last update."""
-    time_s: dict[str, float]
-    """Seconds so far, by LEARNER_PARTS."""
+
+    def __init__(self, learner: Learner, queue_capacity: int) -> None:
+        """Let ``queue_capacity`` batches wait, at most."""
+        self._learner = learner
+        self.queue_capacity = queue_capacity
+        self.last_stats: Mapping[str, float] = {}
+        """The learner's own stats, from its last update."""
+        self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
+        """Seconds so far, by LEARNER_PARTS."""
+        self._snapshot = self._copied_weights()
 
     @property
     def num_updates(self) -> int:
         """Number of finished updates, or one fewer."""
-        ...
-
-    def start(self) -> None:
-        """Begin to learn."""
-        ...
+        return self._learner.num_updates
 
     def observe_progress(self, num_steps_sampled: int) -> None:
         """Set the clock of the learner's schedules."""
-        ...
+        self._learner.observe_progress(num_steps_sampled)
 
     def stats(self) -> dict[str, Any]:
         """Return the learner's counters and the queue's state for the results; ``learner`` has its own stats."""
-        ...
-
-    def put(self, origin: OriginT, batch: SampleBatch) -> None:
-        """Queue a batch from ``origin``; the caller keeps within ``queue_capacity``."""
-        ...
-
-    @property
-    def queue_size(self) -> int:
-        """Number of batches that wait."""
-        ...
-
-    @property
-    def queue_time_s(self) -> float:
-        """Seconds of queued learning, if each batch takes as long as the last one."""
-        ...
-
-    def wait_for_output(self, timeout: float) -> None:
-        """Return when an update ended whose output was not taken yet, or after ``timeout`` seconds."""
-        ...
-
-    def outputs(self) -> list[LearnerOutput[OriginT]]:
-        """Return the outputs of the updates since the last call, in order; raise the error that ended learning."""
-        ...
-
-    def request_weights(self) -> None:
-        """Ask for a snapshot after the next update."""
-        ...
+        return {
+            "num_updates": self.num_updates,
+            **self._learner.stats(),
+            "learner_queue_size": self.queue_size,
+            "learner_queue_capacity": self.queue_capacity,
+            "learner": dict(self.last_stats),
+        }
 
     def latest_weights(self) -> WeightsSnapshot:
         """Return the newest snapshot."""
-        ...
+        return self._snapshot
 
+    def _copied_weights(self) -> WeightsSnapshot:
+        return WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to learn."""
+
+    @abstractmethod
+    def put(self, origin: OriginT, batch: SampleBatch) -> None:
+        """Queue a batch from ``origin``; the caller keeps within ``queue_capacity``."""
+
+    @property
+    @abstractmethod
+    def queue_size(self) -> int:
+        """Number of batches that wait."""
+
+    @property
+    @abstractmethod
+    def queue_time_s(self) -> float:
+        """Seconds of queued learning, if each batch takes as long as the last one."""
+
+    @abstractmethod
+    def wait_for_output(self, timeout: float) -> None:
+        """Return when an update ended whose output was not taken yet, or after ``timeout`` seconds."""
+
+    @abstractmethod
+    def outputs(self) -> list[LearnerOutput[OriginT]]:
+        """Return the outputs of the updates since the last call, in order; raise the error that ended learning."""
+
+    @abstractmethod
+    def request_weights(self) -> None:
+        """Ask for a snapshot after the next update."""
+
+    @abstractmethod
     def paused(self) -> AbstractContextManager[Learner]:
         """Hold the learner between two updates for the ``with`` body, which may read it, and may pause it again.
 
         Raises TimeoutError if the update in progress does not end.
         """
-        ...
 
+    @abstractmethod
     def stop(self) -> None:
         """End after the update in progress; idempotent."""
-        ...
-
-
-def learner_figures(runner: LearnerRunner[Any], learner: Learner) -> dict[str, Any]:
-    """Return the learner's part of an optimizer's stats."""
-    return {
-        "num_updates": learner.num_updates,
-        **learner.stats(),
-        "learner_queue_size": runner.queue_size,
-        "learner_queue_capacity": runner.queue_capacity,
-        "learner": dict(runner.last_stats),
-    }
 
 
 class LearnerTime:
@@ -154,7 +157,7 @@ class LearnerTime:
         return {part: min((now_s[part] - seen_s[part]) / max(elapsed_s, 1e-9), 1.0) for part in now_s}
 
 
-class LearnerThread(Generic[OriginT]):
+class LearnerThread(LearnerRunner[OriginT]):
     """A LearnerRunner with a thread, which owns the learner from ``start`` to ``stop``.
 
     Batches wait in a bounded in-queue; TD errors come back through an out-queue. Requested weights are copied on this
@@ -171,18 +174,14 @@ class LearnerThread(Generic[OriginT]):
         Weights are copied every ``copy_interval`` updates too, without a request. A request that comes after the last
         update would wait for the next one, which may never come if workers are held until they get newer weights.
         """
-        self._learner = learner
+        super().__init__(learner, queue_capacity)
         self._pending: PendingUpdates[OriginT] = PendingUpdates(learner)
-        self.queue_capacity = queue_capacity
-        self.last_stats: Mapping[str, float] = {}
-        self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
         self._last_update_s = 0.0
         self._in_queue: queue.Queue[tuple[OriginT, SampleBatch]] = queue.Queue()
         self._out_queue: queue.SimpleQueue[LearnerOutput[OriginT]] = queue.SimpleQueue()
         self._has_output = threading.Event()
         self._copy_interval = copy_interval
         self._weights_requested = threading.Event()
-        self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
         self._stopping = threading.Event()
         self._turnstile = threading.Condition()
         self._num_pauses = 0
@@ -190,18 +189,8 @@ class LearnerThread(Generic[OriginT]):
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
-    @property
-    def num_updates(self) -> int:
-        return self._learner.num_updates
-
     def start(self) -> None:
         self._thread.start()
-
-    def observe_progress(self, num_steps_sampled: int) -> None:
-        self._learner.observe_progress(num_steps_sampled)
-
-    def stats(self) -> dict[str, Any]:
-        return learner_figures(self, self._learner)
 
     def put(self, origin: OriginT, batch: SampleBatch) -> None:
         self._in_queue.put((origin, batch))
@@ -228,9 +217,6 @@ class LearnerThread(Generic[OriginT]):
 
     def request_weights(self) -> None:
         self._weights_requested.set()
-
-    def latest_weights(self) -> WeightsSnapshot:
-        return self._snapshot
 
     @contextmanager
     def paused(self) -> Iterator[Learner]:
@@ -308,7 +294,7 @@ class LearnerThread(Generic[OriginT]):
         if is_due or self._weights_requested.is_set():
             copied_from = time.perf_counter()
             self._weights_requested.clear()
-            self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
+            self._snapshot = self._copied_weights()
             self.time_s["copying_weights"] += time.perf_counter() - copied_from
 
 
@@ -318,12 +304,6 @@ class LearnedBatch(NamedTuple, Generic[OriginT]):
     origin: OriginT
     num_rows: int
     result: LearnResult
-
-
-class _Pending(NamedTuple, Generic[OriginT]):
-    origin: OriginT
-    num_rows: int
-    update: PendingUpdate
 
 
 class PendingUpdates(Generic[OriginT]):
@@ -338,7 +318,7 @@ class PendingUpdates(Generic[OriginT]):
         self._pipelined: PipelinedLearner | None = None
         if isinstance(learner, PipelinedLearner) and learner.max_pending_updates:
             self._pipelined = learner
-        self._pending: deque[_Pending[OriginT]] = deque()
+        self._pending: deque[tuple[OriginT, int, PendingUpdate]] = deque()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -347,7 +327,7 @@ class PendingUpdates(Generic[OriginT]):
         """Begin an update; return the batches whose results are due now, at most one."""
         if self._pipelined is None:
             return [LearnedBatch(origin, batch.count, self._learner.learn_on_batch(batch))]
-        self._pending.append(_Pending(origin, batch.count, self._pipelined.submit(batch)))
+        self._pending.append((origin, batch.count, self._pipelined.submit(batch)))
         return self.collect(self._pipelined.max_pending_updates)
 
     def collect(self, left: int = 0) -> list[LearnedBatch[OriginT]]:

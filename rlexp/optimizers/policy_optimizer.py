@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Protocol
 
-from rlexp.optimizers.learner_thread import LEARNER_PARTS, LearnerOutput, OriginT, WeightsSnapshot, learner_figures
+from rlexp.cluster.pool.pool import TaskPool
+from rlexp.metrics import Mean, Stopwatch
+from rlexp.optimizers.learner_thread import LearnerOutput, LearnerRunner, OriginT
 from rlexp.policy import Learner
 from rlexp.replay.shard import ShardStats
 from rlexp.rollout.evaluation import ShouldStop, never
@@ -114,9 +116,37 @@ class ReplayOptimizer(PolicyOptimizer, Protocol):
         ...
 
 
-def source_figures(source: SampleSource) -> dict[str, Any]:
-    """Return a source's counters."""
-    return {"num_weight_syncs": source.num_weight_syncs, "num_worker_restarts": source.num_worker_restarts}
+class SourceOptimizer:
+    """What our optimizers share: a source of samples, and counters and reports of what came from it."""
+
+    def __init__(self, pool: TaskPool, source: SampleSource) -> None:
+        self.counters = Counters()
+        self._pool, self._source = pool, source
+        self._infos: list[SampleInfo] = []
+        self._num_fragments_lost = 0
+        self._weight_age = Mean()
+        self._stopwatch = Stopwatch()
+
+    def drain_infos(self) -> list[SampleInfo]:
+        infos, self._infos = self._infos, []
+        return infos
+
+    def drain_events(self) -> list[str]:
+        return self._source.drain_events()
+
+    def stop(self) -> None:
+        self._source.stop()
+
+    def _count(self, info: SampleInfo, num_updates: int) -> None:
+        """Count a sample that has arrived after so many updates."""
+        self._infos.append(info)
+        self._weight_age.add(num_updates - info.weights_version)
+        self.counters.num_steps_sampled += info.num_env_steps
+
+    def _source_figures(self) -> dict[str, Any]:
+        """Return the source's counters."""
+        source = self._source
+        return {"num_weight_syncs": source.num_weight_syncs, "num_worker_restarts": source.num_worker_restarts}
 
 
 def replay_figures(shards: Sequence[ShardStats]) -> dict[str, Any]:
@@ -129,7 +159,7 @@ def replay_figures(shards: Sequence[ShardStats]) -> dict[str, Any]:
     }
 
 
-class InlineLearnerRunner(Generic[OriginT]):
+class InlineLearnerRunner(LearnerRunner[OriginT]):
     """A LearnerRunner that learns when its outputs are taken; owned by one optimizer.
 
     Batches wait only within a step of the optimizer, so a checkpoint needs to hold none.
@@ -140,26 +170,12 @@ class InlineLearnerRunner(Generic[OriginT]):
 
     def __init__(self, learner: Learner, queue_capacity: int = 1) -> None:
         """Let ``queue_capacity`` batches be drawn before the first one's priorities are known."""
-        self.queue_capacity = queue_capacity
-        self._learner = learner
-        self.last_stats: Mapping[str, float] = {}
-        self.time_s = dict.fromkeys(LEARNER_PARTS, 0.0)
+        super().__init__(learner, queue_capacity)
         self._batches: deque[tuple[OriginT, SampleBatch]] = deque()
         self._weights_requested = False
-        self._snapshot = WeightsSnapshot(learner.num_updates, learner.get_weights())
-
-    @property
-    def num_updates(self) -> int:
-        return self._learner.num_updates
 
     def start(self) -> None:
         return None
-
-    def observe_progress(self, num_steps_sampled: int) -> None:
-        self._learner.observe_progress(num_steps_sampled)
-
-    def stats(self) -> dict[str, Any]:
-        return learner_figures(self, self._learner)
 
     def put(self, origin: OriginT, batch: SampleBatch) -> None:
         self._batches.append((origin, batch))
@@ -182,14 +198,11 @@ class InlineLearnerRunner(Generic[OriginT]):
             outputs.append(LearnerOutput(origin, batch.count, result.td_errors))
         if outputs and self._weights_requested:
             self._weights_requested = False
-            self._snapshot = WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
+            self._snapshot = self._copied_weights()
         return outputs
 
     def request_weights(self) -> None:
         self._weights_requested = True
-
-    def latest_weights(self) -> WeightsSnapshot:
-        return self._snapshot
 
     @contextmanager
     def paused(self) -> Iterator[Learner]:

@@ -8,13 +8,11 @@ from typing import Any
 
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 from rlexp.errors import CheckpointError
-from rlexp.metrics import Mean, Stopwatch
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import Counters, replay_figures, source_figures
+from rlexp.optimizers.policy_optimizer import SourceOptimizer, replay_figures
 from rlexp.policy import HasLiveWeights, Learner, LiveWeights, Weights
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import LocalWorkers, Sample, SampleSource
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
@@ -23,7 +21,7 @@ ROUND_TIMEOUT_S = 0.05
 """Seconds after which a step returns even if the round is incomplete, so that its caller can check the time."""
 
 
-class SyncReplayOptimizer:
+class SyncReplayOptimizer(SourceOptimizer):
     """Alternates between a round of samples and an update, all in one thread.
 
     A round has one batch per worker, so that trained / sampled steps is
@@ -49,9 +47,7 @@ class SyncReplayOptimizer:
         If ``pacing`` holds an intensity, the sampled steps decide how often to learn, instead of the rounds. A row
         counts as ``steps_per_row`` trained steps.
         """
-        self.counters = Counters()
-        self._pool = pool
-        self._source = source
+        super().__init__(pool, source)
         self._shard = shard
         self._learner = learner
         self._round_size = round_size
@@ -59,10 +55,6 @@ class SyncReplayOptimizer:
         self._pacing = pacing
         self._steps_per_row = steps_per_row
         self._due = 0
-        self._num_fragments_lost = 0
-        self._infos: list[SampleInfo] = []
-        self._weight_age = Mean()
-        self._stopwatch = Stopwatch()
         self._last_stats: Mapping[str, float] = {}
         self._live_weights = _live_weights(learner, source)
 
@@ -85,13 +77,6 @@ class SyncReplayOptimizer:
                 self._store(sample)
         with self._stopwatch.lap("learner"):
             self._learn_when_due()
-
-    def drain_infos(self) -> list[SampleInfo]:
-        infos, self._infos = self._infos, []
-        return infos
-
-    def drain_events(self) -> list[str]:
-        return self._source.drain_events()
 
     def paused(self) -> AbstractContextManager[Learner]:
         return nullcontext(self._learner)
@@ -121,7 +106,7 @@ class SyncReplayOptimizer:
         return {
             "num_updates": self.num_updates,
             **self._learner.stats(),
-            **source_figures(self._source),
+            **self._source_figures(),
             **replay_figures([self._shard.stats()]),
             "num_fragments_lost": self._num_fragments_lost,
             "learner_queue_size": 0,
@@ -133,14 +118,9 @@ class SyncReplayOptimizer:
             "learner": dict(self._last_stats),
         }
 
-    def stop(self) -> None:
-        self._source.stop()
-
     def _store(self, sample: Sample) -> None:
         self._due += 1
-        self._infos.append(sample.info)
-        self._weight_age.add(self._learner.num_updates - sample.info.weights_version)
-        self.counters.num_steps_sampled += sample.info.num_env_steps
+        self._count(sample.info, self.num_updates)
         if sample.info.num_rows:
             try:
                 self._shard.add_batch(self._pool.get(sample.batch, GET_TIMEOUT_S))

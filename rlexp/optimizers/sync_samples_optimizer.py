@@ -10,11 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
-from rlexp.metrics import Mean, Stopwatch
-from rlexp.optimizers.policy_optimizer import Counters, source_figures
+from rlexp.optimizers.policy_optimizer import SourceOptimizer
 from rlexp.policy import InterruptedLearningError, Learner, LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.rollout.fragment import SampleInfo, whole_rows
+from rlexp.rollout.fragment import whole_rows
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import SampleBatch, SentRows
 
@@ -78,7 +77,7 @@ class Collected:
         )
 
 
-class SyncSamplesOptimizer:
+class SyncSamplesOptimizer(SourceOptimizer):
     """Alternates between collecting a train batch and learning on it; owned by one agent, in one thread.
 
     Without overlap, a train batch is sampled with the newest weights only. They are published before the first call of
@@ -88,18 +87,12 @@ class SyncSamplesOptimizer:
     def __init__(
         self, pool: TaskPool, source: SampleSource, learner: TrainBatchLearner, config: TrainBatchConfig
     ) -> None:
-        self.counters = Counters()
+        super().__init__(pool, source)
         self.learner_stats: Mapping[str, float] = {}
         """The learner's own stats, of its newest train batch."""
-        self._pool = pool
-        self._source = source
         self._learner = learner
         self._config = config
         self._collected = Collected()
-        self._num_fragments_lost = 0
-        self._infos: list[SampleInfo] = []
-        self._weight_age = Mean()
-        self._stopwatch = Stopwatch()
 
     @property
     def at_rest(self) -> bool:
@@ -140,13 +133,6 @@ class SyncSamplesOptimizer:
         with self._stopwatch.lap("weights"):
             self._publish_weights()
 
-    def drain_infos(self) -> list[SampleInfo]:
-        infos, self._infos = self._infos, []
-        return infos
-
-    def drain_events(self) -> list[str]:
-        return self._source.drain_events()
-
     def paused(self) -> AbstractContextManager[Learner]:
         return nullcontext(self._learner)
 
@@ -172,7 +158,7 @@ class SyncSamplesOptimizer:
         return {
             "num_updates": self.num_updates,
             **self._learner.stats(),
-            **source_figures(self._source),
+            **self._source_figures(),
             "num_fragments_lost": self._num_fragments_lost,
             "learner_wait_share": 1.0 - time_share["learner"],
             "learner_time_share": time_share,
@@ -180,9 +166,6 @@ class SyncSamplesOptimizer:
             "bottleneck": max(time_share, key=time_share.__getitem__),
             "learner": dict(self.learner_stats),
         }
-
-    def stop(self) -> None:
-        self._source.stop()
 
     def _num_wanted(self) -> int:
         """Return the number of worker calls that the train batch still needs, with those in flight."""
@@ -199,7 +182,7 @@ class SyncSamplesOptimizer:
     def _collect(self, sample: Sample) -> None:
         """Add a sample to the train batch; without overlap, the learner's newest weights must have acted in it."""
         info = sample.info
-        age = self._learner.num_updates - info.weights_version
+        age = self.num_updates - info.weights_version
         assert self._config.overlaps or age == 0, (
             f"worker {info.worker_index} sampled with weights of {age} updates ago"
         )
@@ -208,9 +191,7 @@ class SyncSamplesOptimizer:
         except (ActorLostError, ArgumentLostError):
             self._num_fragments_lost += 1
             return  # lost with its machine: its rows do not count, and another call is asked for
-        self._infos.append(info)
-        self._weight_age.add(age)
-        self.counters.num_steps_sampled += info.num_env_steps
+        self._count(info, self.num_updates)
         self._collected.num_calls += 1
         self._collected.num_steps += max(info.num_rows, self._config.steps_per_call)
         self._collected.num_env_steps += info.num_env_steps

@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlexp.cluster.pool.pool import ActorLostError, InlineTaskPool, Ref
-from rlexp.optimizers.async_samples_optimizer import AsyncSamplesConfig, AsyncSamplesOptimizer
-from rlexp.optimizers.batch_ring import AgedRows, BatchRing, OldFragments, PolicyLags
+from rlexp.optimizers.async_samples_optimizer import (
+    AgedRows,
+    AsyncSamplesConfig,
+    AsyncSamplesOptimizer,
+    BatchRing,
+    OldFragments,
+    PolicyLags,
+)
 from rlexp.optimizers.learner_thread import LearnerRunner, LearnerThread
 from rlexp.optimizers.policy_optimizer import InlineLearnerRunner
 from rlexp.policy import LearnResult
