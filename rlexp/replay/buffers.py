@@ -26,7 +26,7 @@ from rlexp.replay.columns import (
     refuse_folded_priorities,
 )
 from rlexp.replay.rows import STORAGE_PREFIX, RowRing, Rows
-from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler, bad_priority
+from rlexp.replay.samplers import PrioritizedSampler, Sampler, bad_priority
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 from rlexp.states import AnyArray, pieces, split_state
@@ -280,7 +280,7 @@ class ReplayBuffer(HeldRows):
         """
         intake = intake_of(columns, n_step)
         self._rows = _rows(capacity, intake)
-        super().__init__(intake, UniformSampler(self._rows), seed)
+        super().__init__(intake, Sampler(self._rows), seed)
 
     def add(self, **columns: ArrayLike) -> Array:
         """Add one transition, or a batch ``[B]``; return the keys ``[B]`` of the rows stored now (int64).

@@ -7,7 +7,7 @@ Priorities follow Schaul et al. 2016, "Prioritized Experience Replay", proportio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,52 +27,11 @@ LOADED_ROWS = 1 << 14
 """Priorities of a state that enter the tree at a time; renewing the sums takes ten times their memory for a moment."""
 
 
-class Sampler(Protocol):
-    """The newest rows, from which batches are drawn; a shard or a buffer of the library owns it."""
+class Sampler:
+    """The newest rows, from which batches are drawn uniformly; a shard or a buffer of the library owns it."""
 
     rows: Rows
     """The rows held, and the number of rows ever added."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of it when it is full; of the rows only after the first add."""
-        ...
-
-    def add(self, batch: SentRows, priorities: Array | None) -> None:
-        """Add the rows of an unpacked ``batch [B]`` with ``priorities [B]``, by default the highest one so far."""
-        ...
-
-    def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
-        """Return copies of ``size`` rows, drawn independently with replacement, with their KEYS and IMPORTANCE_WEIGHTS.
-
-        Their order has no meaning: rows may come in the order of memory, which is faster to read. KEYS ``[size]`` int64
-        are for :meth:`update_priorities`; IMPORTANCE_WEIGHTS ``[size]`` float32, in (0, 1], correct the loss for rows
-        drawn more often than others, fully for ``beta`` 1. Raises ValueError when there is no row to draw.
-        """
-        ...
-
-    def update_priorities(self, keys: Array, priorities: Array) -> int:
-        """Give the rows ``keys [B]`` new ``priorities [B]``; return how many were dropped with their rows."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return arrays, numbers and strings from which :meth:`load` makes an equal sampler.
-
-        Arrays are views of the sampler's own, or stored ones. Read them before anything changes.
-        """
-        ...
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this sampler."""
-        ...
-
-    def clear(self) -> None:
-        """Forget every row and every priority; later rows get new keys."""
-        ...
-
-
-class UniformSampler:
-    """A :class:`~rlexp.replay.samplers.Sampler` that ignores priorities."""
 
     def __init__(self, rows: Rows) -> None:
         """Draw from ``rows``, which it now owns."""
@@ -80,16 +39,22 @@ class UniformSampler:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows once all slots are used."""
+        """Bytes of all of it when it is full; of the rows only after the first add."""
         return self.rows.nbytes
 
     def add(self, batch: SentRows, priorities: Array | None = None) -> None:
-        """Add the rows of ``batch [B]``; ``priorities`` are ignored."""
+        """Add the rows of an unpacked ``batch [B]``; ``priorities [B]`` are ignored."""
         self.rows.retire(batch)
         self.rows.write(batch)
 
     def sample(self, size: int, beta: float, rng: np.random.Generator) -> SampleBatch:
-        """Return copies of ``size`` rows with KEYS ``[size]`` and IMPORTANCE_WEIGHTS ``[size]``, all 1."""
+        """Return copies of ``size`` rows, drawn independently with replacement, with their KEYS and IMPORTANCE_WEIGHTS.
+
+        Their order has no meaning: rows may come in the order of memory, which is faster to read. KEYS ``[size]`` int64
+        are for :meth:`update_priorities`; IMPORTANCE_WEIGHTS ``[size]`` float32, in (0, 1], correct the loss for rows
+        drawn more often than others, fully for ``beta`` 1; here all are 1. Raises ValueError when there is no row to
+        draw.
+        """
         if not self.rows.size:
             raise ValueError("an empty buffer has nothing to sample")
         batch = self.rows.read(self.rows.nth(rng.integers(self.rows.size, size=size)))
@@ -100,16 +65,22 @@ class UniformSampler:
         return 0
 
     def state(self) -> dict[str, Any]:
+        """Return arrays, numbers and strings from which :meth:`load` makes an equal sampler.
+
+        Arrays are views of the sampler's own, or stored ones. Read them before anything changes.
+        """
         return self.rows.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state` returned; raises CheckpointError when it does not fit this sampler."""
         self.rows.load(state)
 
     def clear(self) -> None:
+        """Forget every row and every priority; later rows get new keys."""
         self.rows.clear()
 
 
-class PrioritizedSampler:
+class PrioritizedSampler(Sampler):
     """A :class:`~rlexp.replay.samplers.Sampler` that draws row i with P(i) = p_i^alpha / sum_k p_k^alpha (eq. 1).
 
     Only here is a priority p raised to ``alpha``. The owner computes priorities from TD errors, p = abs(delta) +
@@ -120,7 +91,7 @@ class PrioritizedSampler:
         """Draw from ``rows``, which it now owns; ``alpha`` from 0 (uniform) to 1 (proportional to p)."""
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha is {alpha}, it must be from 0 to 1")
-        self.rows = rows
+        super().__init__(rows)
         self._alpha = alpha
         self._normalization = normalization
         self._tree = SumTree(rows.num_slots)
@@ -133,8 +104,7 @@ class PrioritizedSampler:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tree, and of the rows once all slots are used."""
-        return self.rows.nbytes + self._tree.nbytes
+        return super().nbytes + self._tree.nbytes
 
     def add(self, batch: SentRows, priorities: Array | None = None) -> None:
         """Add the rows of ``batch [B]`` with ``priorities [B]``, by default the highest one so far.
@@ -183,7 +153,7 @@ class PrioritizedSampler:
 
     def state(self) -> dict[str, Any]:
         return {
-            **self.rows.state(),
+            **super().state(),
             "alpha": self._alpha,
             "highest_priority": self._highest_priority,
             "priorities_to_alpha": LazyArray((self.rows.size,), np.dtype(np.float64), self._masses_of),
@@ -193,7 +163,7 @@ class PrioritizedSampler:
         """Restore what :meth:`state` returned; raises CheckpointError for another capacity or alpha."""
         if state["alpha"] != self._alpha:
             raise CheckpointError(f"a replay state made with alpha {state['alpha']} does not fit alpha {self._alpha}")
-        self.rows.load(state)
+        super().load(state)
         masses = state["priorities_to_alpha"]
         if len(masses) != self.rows.size:
             raise CheckpointError(f"a replay state holds {len(masses)} priorities for {self.rows.size} rows")
@@ -204,8 +174,7 @@ class PrioritizedSampler:
         self._highest_priority = float(state["highest_priority"])
 
     def clear(self) -> None:
-        """Forget every row, and the highest priority."""
-        self.rows.clear()
+        super().clear()
         self._tree = SumTree(self.rows.num_slots)
         self._highest_priority = FIRST_PRIORITY
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlexp.errors import CheckpointError
 from rlexp.replay.rows import RowRing, Rows
-from rlexp.replay.samplers import PrioritizedSampler, Sampler, UniformSampler, WeightNormalization
+from rlexp.replay.samplers import PrioritizedSampler, Sampler, WeightNormalization
 from rlexp.replay.storage import STORAGES
 from rlexp.sample_batch import Array, SampleBatch, SentRows
 from rlexp.states import rows_of, split_state
@@ -67,7 +67,11 @@ class ReplayShard:
     def __init__(self, config: ReplayConfig, seed: int, rows: Rows | None = None) -> None:
         """Start empty; the same seed and calls give the same batches. ``rows`` are shared with workers."""
         self._config = config
-        self._sampler = _make_sampler(config, _own_rows(config) if rows is None else rows)
+        if rows is None:
+            rows = RowRing(config.capacity, STORAGES[config.storage](config.capacity))
+        self._sampler = (
+            PrioritizedSampler(rows, config.alpha, config.normalization) if config.prioritized else Sampler(rows)
+        )
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._num_sampled = 0
         self._num_stale_priorities = 0
@@ -162,13 +166,3 @@ class ReplayShard:
 def split_evenly(total: int, shards: int) -> int:
     """Return each shard's share of ``total`` rows, rounded up, so that together they hold no fewer."""
     return -(-total // shards)
-
-
-def _make_sampler(config: ReplayConfig, rows: Rows) -> Sampler:
-    if not config.prioritized:
-        return UniformSampler(rows)
-    return PrioritizedSampler(rows, config.alpha, config.normalization)
-
-
-def _own_rows(config: ReplayConfig) -> RowRing:
-    return RowRing(config.capacity, STORAGES[config.storage](config.capacity))

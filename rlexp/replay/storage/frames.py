@@ -54,7 +54,6 @@ class FrameStorage:
         return self._plain.nbytes + (self._pool.nbytes * len(self._written) // held if self._pool and held else 0)
 
     def write(self, start: int, rows: SampleBatch | FrameRows) -> None:
-        """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``."""
         if isinstance(rows, SampleBatch) and is_large(rows):
             rows = as_frame_rows(rows, self._next_number)
             self._next_number -= len(rows.numbers)
@@ -76,7 +75,6 @@ class FrameStorage:
         return self._with_observations(rows, np.stack([rows[ids] for ids in _ids_in(rows)]))
 
     def state(self, count: int) -> dict[str, AnyArray]:
-        """Return the content of the first ``count`` slots, which are all that were written."""
         columns: dict[str, AnyArray] = {**self._plain.state(count)}
         if self._pool is None or not count:
             return columns
@@ -89,7 +87,6 @@ class FrameStorage:
         } | frames
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
-        """Replace all rows by the result of ``state(count)``; CheckpointError if it is from another storage."""
         self.close()
         columns = {name: array for name, array in state.items() if not name.startswith(FRAMES)}
         check_lengths(columns, count)
@@ -109,7 +106,6 @@ class FrameStorage:
             self.write(start, SampleBatch(columns).slice(start, min(start + LOADED_ROWS, count)))
 
     def close(self) -> None:
-        """Free the memory; idempotent."""
         self._plain.close()
         self._lent = LentArrays()
         self._pool: FramePool | None = None

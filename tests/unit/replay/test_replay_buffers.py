@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError
 from rlexp.replay import NStepConfig, PrioritizedReplayBuffer, ReplayBuffer
 from rlexp.replay.rows import RowRing
-from rlexp.replay.samplers import PrioritizedSampler, UniformSampler
+from rlexp.replay.samplers import PrioritizedSampler, Sampler
 from rlexp.replay.storage.frames import FrameStorage
 from rlexp.sample_batch import ACTIONS, IMPORTANCE_WEIGHTS, KEYS, REWARDS, Array, SampleBatch
 from tests.lab.checkpoints import in_memory
@@ -423,7 +423,7 @@ def test_sampler_that_loads_an_empty_state_takes_any_columns() -> None:
 
 
 def test_uniform_draws_equally_often() -> None:
-    sampler = UniformSampler(RowRing(100, FrameStorage(100)))
+    sampler = Sampler(RowRing(100, FrameStorage(100)))
     with pytest.raises(ValueError, match="nothing to sample"):
         sampler.sample(1, 1.0, np.random.default_rng(0))
     sampler.add(numbered(130), np.full(130, np.nan))
