@@ -17,7 +17,7 @@ from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.flat_adam import RMSPropConfig
 from rlexp.agents.torch.learner_process import ALONE, Shard
-from rlexp.agents.torch.trained_network import TrainedNetwork, explained_variance, refuse_divergence
+from rlexp.agents.torch.trained_network import NetworkLearner, TrainedNetwork, explained_variance, refuse_divergence
 from rlexp.config.keys.a2c import A2CConfig, A3CConfig, PGConfig, PolicyGradientKeys
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered import differentiable
@@ -27,7 +27,7 @@ from rlexp.models.network_config import ActorCriticConfig
 from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import Distribution, distribution_of, numbered_actions
 from rlexp.optimizers.sync_samples_optimizer import TrainBatchLearner
-from rlexp.policy import LearnResult, Weights
+from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, VALUE_TARGETS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
@@ -91,7 +91,7 @@ def weighted(numbers: Tensor, weights: Tensor) -> Tensor:
     return (weights * numbers).where(weights > 0, 0.0)
 
 
-class PolicyGradientLearner:
+class PolicyGradientLearner(NetworkLearner[ActorCritic]):
     """A TrainBatchLearner; owns the network and Adam; used by one thread at a time."""
 
     def __init__(
@@ -105,13 +105,10 @@ class PolicyGradientLearner:
     ) -> None:
         """Initialise; ``shard`` is the part of each train batch whose gradient is computed here."""
         self._config, self._actions, self._shard = config, actions, shard
-        self._trained = self.make_network(network, seed, torch.device(device))
-        self._adam = self._trained.adam
+        super().__init__(self.make_network(network, seed, torch.device(device)))
         self._network = differentiable(self._trained.module)
         columns = (*self.columns, *memory_columns(network.memory))
         self._staging = BatchStaging(columns, torch.device(device), num_slots=1)
-        self._num_steps_sampled = 0
-        self.num_updates = 0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -150,9 +147,6 @@ class PolicyGradientLearner:
         """Return further figures by name: sums with ``weights [B]``, which add up to 1 in a train batch."""
         return {}
 
-    def observe_progress(self, num_steps_sampled: int) -> None:
-        self._num_steps_sampled = num_steps_sampled
-
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Make one step on a train batch, which has ``columns``; it is too short to be interrupted by ``should_stop``.
 
@@ -172,20 +166,6 @@ class PolicyGradientLearner:
         hint = "lower lr, set grad_clip or clip_rewards"
         refuse_divergence(stats["total_loss"], stats["grad_norm"], self.num_updates, hint)
         return LearnResult(stats | {"cur_entropy_coeff": entropy_coeff, "lr": lr})
-
-    def stats(self) -> Mapping[str, float | None]:
-        return self._trained.stats()
-
-    def get_weights(self) -> Weights:
-        return self._trained.weights()
-
-    def state_dict(self) -> Mapping[str, Array]:
-        state = self._trained.state_dict()
-        return state | {"counters": np.array([self._num_steps_sampled, self.num_updates])}
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._trained.load_state_dict(state)
-        self._num_steps_sampled, self.num_updates = state["counters"].tolist()
 
     def _backward(self, columns: Columns, entropy_coeff: float, num_learned: int, is_spare: bool) -> dict[str, Tensor]:
         """Add the gradient of the loss of rows ``[B]``, and return figures by name, which add up over all learners.

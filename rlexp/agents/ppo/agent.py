@@ -14,7 +14,7 @@ from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import BatchStaging
 from rlexp.agents.torch.learner_process import ALONE, Shard
-from rlexp.agents.torch.trained_network import Epochs, TrainedNetwork, explained_variance, refuse_divergence
+from rlexp.agents.torch.trained_network import EpochsLearner, TrainedNetwork, explained_variance, refuse_divergence
 from rlexp.config.keys.ppo import PPOConfig
 from rlexp.models.action_distributions import Actions
 from rlexp.models.layered import differentiable
@@ -25,7 +25,7 @@ from rlexp.models.networks import ActorCritic
 from rlexp.models.torch_distributions import distribution_of, numbered_actions
 from rlexp.optimizers.policy_optimizer import Figures
 from rlexp.optimizers.sync_samples_optimizer import TrainBatchLearner
-from rlexp.policy import LearnResult, Weights
+from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
@@ -126,7 +126,7 @@ class TrainBatch:
         return len(indices) if self.sequences is None else int(self.sequences.lengths[indices].sum())
 
 
-class PPOLearner:
+class PPOLearner(EpochsLearner[ActorCritic]):
     """Owns the network and Adam; used by one thread at a time."""
 
     def __init__(
@@ -141,23 +141,13 @@ class PPOLearner:
         self._config = config
         self._actions = actions
         self._shard = shard
-        self._device = torch.device(device)
-        self._trained = TrainedNetwork(
-            lambda: ActorCritic(network), seed, self._device, config.adam_epsilon, config.grad_norm_clipping
+        trained = TrainedNetwork(
+            lambda: ActorCritic(network), seed, torch.device(device), config.adam_epsilon, config.grad_norm_clipping
         )
-        self._module, self._adam = self._trained.module, self._trained.adam
-        self._network = differentiable(self._module)
-        self._staging = BatchStaging((*COLUMNS, *memory_columns(network.memory)), self._device, num_slots=1)
-        self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._module, self._adam, seed)
+        super().__init__(trained, config.num_sgd_iter, config.sgd_minibatch_size, seed)
+        self._network = differentiable(trained.module)
+        self._staging = BatchStaging((*COLUMNS, *memory_columns(network.memory)), torch.device(device), num_slots=1)
         self._kl_coeff = config.kl_coeff
-        self._num_steps_sampled = 0
-
-    @property
-    def num_updates(self) -> int:
-        return self._epochs.num_updates
-
-    def observe_progress(self, num_steps_sampled: int) -> None:
-        self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Do all epochs over a train batch, which has COLUMNS.
@@ -174,28 +164,17 @@ class PPOLearner:
             return self._update(rows, indices, lr, entropy_coeff, measures)
 
         lengths = None if rows.sequences is None else rows.sequences.lengths
-        figures = self._epochs.train(batch.count, update, should_stop, lengths)
+        figures = self.train_epochs(batch.count, update, should_stop, lengths)
         stats = self._stats(figures, rows)
         stats |= {"cur_kl_coeff": self._kl_coeff, "cur_entropy_coeff": entropy_coeff, "lr": lr}
         self._kl_coeff = adapted_kl_coeff(self._kl_coeff, stats["kl"], self._config.kl_target)
         return LearnResult(stats)
 
-    def stats(self) -> Mapping[str, float | None]:
-        return self._trained.stats()
-
-    def get_weights(self) -> Weights:
-        return self._trained.weights()
-
     def state_dict(self) -> Mapping[str, Array]:
-        state = self._trained.state_dict()
-        state["minibatch_rng"] = self._epochs.order_state()
-        counters = np.array([self._num_steps_sampled, self.num_updates])
-        return state | {"counters": counters, "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
+        return {**super().state_dict(), "kl_coeff": np.array([self._kl_coeff, self._config.kl_coeff])}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._trained.load_state_dict(state)
-        self._num_steps_sampled, num_updates = state["counters"].tolist()
-        self._epochs.load(state["minibatch_rng"], num_updates)
+        super().load_state_dict(state)
         kl_coeff, first_kl_coeff = state["kl_coeff"].tolist()
         # A user or pbt may give another value than the checkpoint's; it is then adapted from there.
         self._kl_coeff = kl_coeff if first_kl_coeff == self._config.kl_coeff else self._config.kl_coeff

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rlexp.agents.pqn.players import PQNPolicies, PQNWorkerParts
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
 from rlexp.agents.torch.device import BatchStaging, learner_device
-from rlexp.agents.torch.trained_network import Epochs, TrainedNetwork, refuse_divergence
+from rlexp.agents.torch.trained_network import EpochsLearner, TrainedNetwork, refuse_divergence
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.pqn import PQNConfig
 from rlexp.models.network_config import QNetworkConfig
 from rlexp.models.networks import QNetwork
 from rlexp.optimizers.policy_optimizer import Figures
-from rlexp.policy import LearnResult, Weights
+from rlexp.policy import LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import VALUE_TARGETS
-from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
+from rlexp.sample_batch import ACTIONS, OBS, SampleBatch
 from rlexp.schedules import PiecewiseSchedule, derive_seed
 
 COLUMNS = (OBS, ACTIONS, VALUE_TARGETS)
@@ -44,26 +42,18 @@ class PQNLearnerConfig:
     device: str = "cpu"
 
 
-class PQNLearner:
+class PQNLearner(EpochsLearner[QNetwork]):
     """Owns the Q-network and Adam; used by one thread at a time. There is no target network."""
 
     def __init__(self, network: QNetworkConfig, config: PQNLearnerConfig, seed: int) -> None:
         self._config = config
         device = torch.device(config.device)
-        self._trained = TrainedNetwork(
+        trained = TrainedNetwork(
             lambda: QNetwork(network), seed, device, config.adam_epsilon, config.grad_norm_clipping
         )
-        self._network, self._adam = self._trained.module, self._trained.adam
+        super().__init__(trained, config.num_sgd_iter, config.sgd_minibatch_size, seed)
+        self._network = trained.module
         self._staging = BatchStaging(COLUMNS, device, num_slots=1)
-        self._epochs = Epochs(config.num_sgd_iter, config.sgd_minibatch_size, self._network, self._adam, seed)
-        self._num_steps_sampled = 0
-
-    @property
-    def num_updates(self) -> int:
-        return self._epochs.num_updates
-
-    def observe_progress(self, num_steps_sampled: int) -> None:
-        self._num_steps_sampled = num_steps_sampled
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Do all epochs over a train batch, which has COLUMNS; the stats are means over the last epoch.
@@ -79,28 +69,12 @@ class PQNLearner:
             figures = self._backward(*(each.index_select(0, indices) for each in rows), measures=measures)
             return [*figures, self._adam.step(lr)]
 
-        figures = self._epochs.train(batch.count, update, should_stop)
+        figures = self.train_epochs(batch.count, update, should_stop)
         means = torch.stack([torch.stack(minibatch) for minibatch in figures]).mean(dim=0)
         stats = dict(zip(FIGURES, means.tolist(), strict=True))
         hint = "lower lr, set grad_norm_clipping or clip_rewards, or write model.layer_norm: true"
         refuse_divergence(stats["loss"], stats["grad_norm"], self.num_updates, hint)
         return LearnResult(stats | {"lr": lr})
-
-    def stats(self) -> Mapping[str, float | None]:
-        return self._trained.stats()
-
-    def get_weights(self) -> Weights:
-        return self._trained.weights()
-
-    def state_dict(self) -> Mapping[str, Array]:
-        state = self._trained.state_dict()
-        state["minibatch_rng"] = self._epochs.order_state()
-        return state | {"counters": np.array([self._num_steps_sampled, self.num_updates])}
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._trained.load_state_dict(state)
-        self._num_steps_sampled, num_updates = state["counters"].tolist()
-        self._epochs.load(state["minibatch_rng"], num_updates)
 
     def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor, *, measures: bool) -> list[Tensor]:
         """Compute the gradient of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's stats if ``measures``.

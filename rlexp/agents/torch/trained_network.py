@@ -1,16 +1,13 @@
-"""A network with its Adam, and one that a target network follows: what learners own and checkpoints keep of them.
-
-``Epochs`` are SGD over a train batch, in minibatches, for a learner that gets new rows each time.
-"""
+"""A network with its Adam, one that a target network follows, and what the learners that own such a network share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -90,38 +87,55 @@ class FollowedNetwork(TrainedNetwork[ModuleT]):
         load_weights(self.target, tensors_of(state, "target."))
 
 
+class NetworkLearner(Generic[ModuleT]):
+    """What learners of one trained network share; used by one thread at a time."""
+
+    def __init__(self, trained: TrainedNetwork[ModuleT]) -> None:
+        self._trained, self._adam = trained, trained.adam
+        self._num_steps_sampled = 0
+        self.num_updates = 0
+        """SGD steps so far."""
+
+    def observe_progress(self, num_steps_sampled: int) -> None:
+        self._num_steps_sampled = num_steps_sampled
+
+    def stats(self) -> Mapping[str, float | None]:
+        return self._trained.stats()
+
+    def get_weights(self) -> Weights:
+        return self._trained.weights()
+
+    def state_dict(self) -> Mapping[str, Array]:
+        return self._trained.state_dict() | {"counters": np.array([self._num_steps_sampled, self.num_updates])}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self._trained.load_state_dict(state)
+        self._num_steps_sampled, self.num_updates = state["counters"].tolist()
+
+
 Update = Callable[[Tensor, bool], list[Tensor]]
 """A function that does one SGD step on the rows at indices ``[b]``, and returns its stats if asked to measure them."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The state of a learner before a train batch."""
+class EpochsLearner(NetworkLearner[ModuleT]):
+    """A NetworkLearner that does epochs of SGD over a train batch, in minibatches, and undoes interrupted ones."""
 
-    tensors: Sequence[Tensor]
-    """Parameters, Adam's state, and the network's buffers."""
-    order: Tensor
-    """State of the generator that draws minibatches."""
-    num_updates: int
-
-
-class Epochs:
-    """Draws the minibatches of each epoch, counts SGD steps, and undoes them if they are interrupted.
-
-    Owned by one learner, which does the steps.
-    """
-
-    num_updates: int
-    """SGD steps so far."""
-
-    def __init__(self, number: int, minibatch_size: int, network: nn.Module, adam: FlatOptimizer, seed: int) -> None:
-        """Take ``number`` epochs in minibatches of about ``minibatch_size`` rows; ``adam`` moves ``network``."""
-        self._number, self._minibatch_size = number, minibatch_size
-        self._network, self._adam = network, adam
+    def __init__(self, trained: TrainedNetwork[ModuleT], num_epochs: int, minibatch_size: int, seed: int) -> None:
+        """Take ``num_epochs`` epochs in minibatches of about ``minibatch_size`` rows, in an order from ``seed``."""
+        super().__init__(trained)
+        self._num_epochs, self._minibatch_size = num_epochs, minibatch_size
         self._order = torch.Generator().manual_seed(seed)
-        self.num_updates = 0
 
-    def train(
+    def state_dict(self) -> Mapping[str, Array]:
+        state, order = dict(super().state_dict()), self._order.get_state().numpy().copy()
+        counters = state.pop("counters")
+        return state | {"minibatch_rng": order, "counters": counters}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        super().load_state_dict(state)
+        self._order.set_state(torch.tensor(state["minibatch_rng"]))
+
+    def train_epochs(
         self, num_rows: int, update: Update, should_stop: ShouldStop, lengths: Tensor | None = None
     ) -> list[list[Tensor]]:
         """Call ``update`` for each minibatch of a train batch; return the stats of the last epoch.
@@ -130,29 +144,22 @@ class Epochs:
         Raises InterruptedLearningError once ``should_stop``, which is called before each step, returns True. All state
         is then as before the train batch.
         """
-        before = self._snapshot()
+        before = [tensor.clone() for tensor in self._changing()], self._order.get_state(), self.num_updates
         figures: list[list[Tensor]] = []
-        for epoch in range(self._number):
-            is_last = epoch == self._number - 1
+        for epoch in range(self._num_epochs):
+            is_last = epoch == self._num_epochs - 1
             for indices in self._minibatches(num_rows, lengths):
                 if should_stop():
-                    self._return_to(before)
+                    tensors, order, self.num_updates = before
+                    for tensor, copy in zip(self._changing(), tensors, strict=True):
+                        tensor.copy_(copy)
+                    self._order.set_state(order)
                     raise InterruptedLearningError
                 measured = update(indices, is_last)
                 self.num_updates += 1
                 if is_last:
                     figures.append(measured)
         return figures
-
-    def order_state(self) -> Array:
-        """Return the state of the minibatch generator, for a checkpoint."""
-        state: Array = self._order.get_state().numpy().copy()
-        return state
-
-    def load(self, order_state: Array, num_updates: int) -> None:
-        """Continue from what ``order_state`` returned, after ``num_updates`` steps."""
-        self._order.set_state(torch.tensor(order_state))
-        self.num_updates = num_updates
 
     def _minibatches(self, num_rows: int, lengths: Tensor | None) -> Iterator[Tensor]:
         """Yield the indices of nearly equal parts of a batch; together they are one permutation of it."""
@@ -169,17 +176,8 @@ class Epochs:
         yield from order.tensor_split(num_parts)
 
     def _changing(self) -> list[Tensor]:
-        """Return all tensors that steps change."""
-        return [*self._adam.tensors(), *self._network.buffers()]
-
-    def _snapshot(self) -> Snapshot:
-        return Snapshot([tensor.clone() for tensor in self._changing()], self._order.get_state(), self.num_updates)
-
-    def _return_to(self, before: Snapshot) -> None:
-        for tensor, copy in zip(self._changing(), before.tensors, strict=True):
-            tensor.copy_(copy)
-        self._order.set_state(before.order)
-        self.num_updates = before.num_updates
+        """Return all tensors that steps change: parameters, Adam's state, and the network's buffers."""
+        return [*self._adam.tensors(), *self._trained.module.buffers()]
 
 
 def refuse_divergence(loss: float, grad_norm: float, num_updates: int, hint: str) -> None:
