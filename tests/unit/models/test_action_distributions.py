@@ -93,16 +93,6 @@ def test_choices_are_drawn_as_often_as_their_probabilities_say(space: Space[Any]
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
 
 
-@every_choice
-def test_the_choices_of_one_action_are_drawn_independently(space: Space[Any]) -> None:
-    actions, count = actions_of(space), 4000
-    inputs = np.zeros((count, actions.num_inputs), np.float32)
-    drawn = actions.draw(inputs, np.random.default_rng(6)).reshape(count, -1).astype(float)
-    if drawn.shape[1] > 1:
-        correlations = np.corrcoef(drawn, rowvar=False) - np.eye(drawn.shape[1])
-        assert abs(correlations).max() < 5 / math.sqrt(count)
-
-
 @every_space
 def test_no_rows_have_no_actions_and_no_probabilities(space: Space[Any]) -> None:
     actions, inputs = actions_of(space), np.empty((0, actions_of(space).num_inputs), np.float32)

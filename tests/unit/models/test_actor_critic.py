@@ -12,12 +12,10 @@ from torch import nn
 
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
-from rlexp.models.dense import ACTIVATIONS
 from rlexp.models.layered import AutogradNetwork, DifferentiableNetwork, differentiable
 from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
 from rlexp.models.networks import ActorCritic
 from rlexp.models.numpy_actor_critic import NumpyActorCritic
-from rlexp.models.torsos import ACTIVATIONS as TORCH_ACTIVATIONS
 
 NUM_INPUTS = 4
 separate_or_shared = pytest.mark.parametrize("shares_torso", [False, True], ids=["separate", "shared"])
@@ -86,16 +84,6 @@ def differentiable_of(config: ActorCriticConfig) -> DifferentiableNetwork:
 
 
 @separate_or_shared
-@pytest.mark.parametrize("activation", sorted(TORCH_ACTIVATIONS))
-def test_numpy_has_every_activation(activation: str, shares_torso: bool) -> None:
-    config = config_of(
-        shares_torso, fcnet_activation=activation, post_fcnet_hiddens=(6,), post_fcnet_activation=activation
-    )
-    assert_numpy_agrees(config, observations())
-    assert ACTIVATIONS.keys() == TORCH_ACTIVATIONS.keys()
-
-
-@separate_or_shared
 @pytest.mark.parametrize("fcnet_hiddens", [(), (8, 5)])
 def test_both_forms_see_byte_vectors_around_zero(shares_torso: bool, fcnet_hiddens: tuple[int, ...]) -> None:
     plain = config_of(shares_torso, fcnet_hiddens=fcnet_hiddens)
@@ -105,16 +93,6 @@ def test_both_forms_see_byte_vectors_around_zero(shares_torso: bool, fcnet_hidde
     for found, expected in zip(outputs(seeing, pixels), centered, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert_numpy_agrees(seeing, pixels)
-
-
-def test_numpy_leaves_observations_alone_and_sees_any_number_type() -> None:
-    config = config_of(fcnet_hiddens=())
-    network = NumpyActorCritic(config)
-    network.load({name: tensor.numpy().copy() for name, tensor in network_of(config).state_dict().items()})
-    integers = np.arange(12, dtype=np.int64).reshape(4, 3)
-    numbers = integers.astype(np.float32)
-    np.testing.assert_array_equal(network.outputs(integers)[0], network.outputs(numbers)[0])
-    np.testing.assert_array_equal(numbers, integers)
 
 
 def test_images_have_no_numpy_form() -> None:

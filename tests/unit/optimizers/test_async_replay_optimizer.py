@@ -158,16 +158,6 @@ def test_shards_that_hold_too_little_are_not_asked_again_until_they_were_given_m
     assert asked_again == [before + 3 * batches for before, batches in zip(asked, given, strict=True)]
 
 
-def test_a_shard_is_replayed_as_soon_as_it_holds_enough() -> None:
-    bench = Bench(make_shards(1, filled=False, learning_starts=8))
-    for _ in range(2):
-        bench.source.give(prioritized_rows(1.0, 4))
-        bench.round()
-        bench.round()
-    bench.round()
-    assert bench.thread.queue_size > 0
-
-
 def test_priorities_return_to_the_shard_that_the_batch_came_from() -> None:
     bench = Bench(make_shards(3), capacity=12)
     for _ in range(8):

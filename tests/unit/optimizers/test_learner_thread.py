@@ -16,7 +16,7 @@ from rlexp.optimizers import learner_thread
 from rlexp.optimizers.learner_thread import LearnerOutput, LearnerThread, PendingUpdates
 from rlexp.policy import LearnResult, PipelinedLearner
 from rlexp.rollout.evaluation import ShouldStop, never
-from rlexp.sample_batch import OBS, SampleBatch
+from rlexp.sample_batch import SampleBatch
 from tests.lab.doubles import TIMEOUT_S, ScriptedLearner, keyed_rows
 
 
@@ -159,11 +159,6 @@ def test_weights_are_those_after_all_updates_begun(thread: LearnerThread[str], l
     assert (snapshot.version, snapshot.weights["updates"].tolist()) == (1, [1])
 
 
-def test_batches_keep_their_rows(learner: LateLearner) -> None:
-    batch = keyed_rows(3.0, count=2)
-    assert np.array_equal(np.asarray(learner.submit(batch).result().td_errors), batch[OBS])
-
-
 @pytest.fixture
 def threaded_learner() -> ScriptedLearner:
     return ScriptedLearner()
@@ -191,31 +186,6 @@ def learn(
         assert threaded_learner.learned.acquire(timeout=TIMEOUT_S)
     running_thread.stop()
     return running_thread.outputs()
-
-
-def test_outputs_have_origins_and_td_errors_in_order(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner
-) -> None:
-    put_batch(running_thread, "a", 1.0)
-    put_batch(running_thread, "b", 2.0)
-    put_batch(running_thread, "a", 3.0)
-    outputs = learn(running_thread, threaded_learner, updates=3)
-    assert [output.origin for output in outputs] == ["a", "b", "a"]
-    assert [np.asarray(output.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3, [3.0] * 3]
-    assert [output.num_rows for output in outputs] == [3] * 3
-    assert running_thread.last_stats == {"loss": 3.0}
-    assert running_thread.outputs() == []
-
-
-def test_queue_size_counts_waiting_batches(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner
-) -> None:
-    put_batch(running_thread, "a", 1.0, 2.0, 3.0)
-    assert (running_thread.queue_size, running_thread.queue_capacity) == (3, 8)
-    threaded_learner.may_learn.clear()
-    running_thread.start()
-    assert threaded_learner.learned.acquire(timeout=TIMEOUT_S)
-    assert running_thread.queue_size == 2
 
 
 def test_outputs_raise_the_error_of_an_update_each_time(

@@ -77,18 +77,6 @@ def test_solves_the_identity_env(num_workers: int, replay_storage: str) -> None:
     agent.stop()
 
 
-def test_a_row_of_results_tells_of_both_shards_and_of_the_queue() -> None:
-    agent = make_agent(num_workers=1, timesteps_per_iteration=10**9)
-    info = agent.train(should_stop=has_learned(agent, 5))["info"]
-    assert len(info["replay_fill_per_shard"]) == 2
-    assert min(info["replay_fill_per_shard"]) > 0
-    assert info["learner_queue_capacity"] == 4
-    assert 0 <= info["learner_queue_size"] <= 4
-    assert info["num_steps_trained"] % 32 == 0
-    assert info["num_weight_syncs"] >= 1
-    agent.stop()
-
-
 class SpecPool(YieldingPool):
     """Remembers what its workers are made of."""
 

@@ -12,13 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 
 from rlexp.agents import iteration
 from rlexp.agents.dqn.agent import DQNAgent
-from rlexp.agents.dqn.players import DQNPolicies, ladder_places, ladder_places_of_envs
+from rlexp.agents.dqn.players import ladder_places, ladder_places_of_envs
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
@@ -91,24 +89,6 @@ def test_a_row_of_results_by_hand(num_workers: int) -> None:
     agent.stop()
 
 
-def test_counters_grow_from_iteration_to_iteration() -> None:
-    agent = make_agent()
-    rows = [agent.train() for _ in range(3)]
-    assert [row["training_iteration"] for row in rows] == [1, 2, 3]
-    totals = np.cumsum([row["timesteps_this_iter"] for row in rows]).tolist()
-    assert [row["timesteps_total"] for row in rows] == totals
-    assert np.cumsum([row["episodes_this_iter"] for row in rows]).tolist() == [row["episodes_total"] for row in rows]
-    assert rows[0]["time_total_s"] < rows[1]["time_total_s"] < rows[2]["time_total_s"]
-    agent.stop()
-
-
-def test_an_iteration_ends_when_it_is_asked_to_stop() -> None:
-    agent = make_agent(timesteps_per_iteration=10**9)
-    row = agent.train(should_stop=lambda: agent.optimizer.counters.num_steps_sampled >= 40)
-    assert row["timesteps_total"] == 40
-    agent.stop()
-
-
 def test_an_iteration_that_is_to_stop_at_once_has_steps_of_its_own() -> None:
     agent = make_agent(timesteps_per_iteration=10**9)
     totals = [agent.train(should_stop=lambda: True)["timesteps_total"] for _ in range(3)]
@@ -162,16 +142,6 @@ def test_a_checkpoint_goes_on_with_weights_counters_and_iterations(tmp_path: Pat
     restored.stop()
 
 
-def test_the_policy_that_evaluates_a_checkpoint_needs_no_agent() -> None:
-    agent = make_agent()
-    space = gym.spaces.Box(0.0, 1.0, (4,), np.float32)
-    policy = DQNPolicies(agent.config, space, gym.spaces.Discrete(4)).make_policy()
-    with agent.optimizer.paused() as learner:
-        policy.set_weights(learner.get_weights())
-    assert policy.compute_actions(np.eye(4, dtype=np.float32)).shape == (4,)
-    agent.stop()
-
-
 def test_an_env_that_it_cannot_play_is_refused() -> None:
     with pytest.raises(UsageError, match="DQN, APEX and PQN need a Discrete one"):
         make_agent(CONTINUOUS_ENV)
@@ -190,13 +160,6 @@ def test_training_without_samples_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(agent.optimizer, "step", lambda should_stop: None)
     with pytest.raises(TrialError, match="no worker delivered a sample"):
         agent.train()
-    agent.stop()
-
-
-def test_stops_twice() -> None:
-    agent = make_agent()
-    agent.train()
-    agent.stop()
     agent.stop()
 
 

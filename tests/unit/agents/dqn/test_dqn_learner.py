@@ -38,22 +38,6 @@ def as_bytes(arrays: Mapping[str, Array]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
-@pytest.mark.parametrize("double_q", [True, False])
-def test_an_update_lowers_the_loss_on_its_batch(double_q: bool) -> None:
-    learner, batch = make_learner(double_q=double_q), make_batch()
-    losses = [learner.learn_on_batch(batch).stats["loss"] for _ in range(10)]
-    assert losses[1] < losses[0]
-    assert losses[-1] < 0.95 * losses[0]
-
-
-def test_it_fits_what_does_not_bootstrap() -> None:
-    learner, batch = make_learner(lr=1e-2), make_batch()
-    ends = batch.with_columns(discounts=np.zeros(BATCH_SIZE, np.float32))
-    for _ in range(400):
-        errors = td_errors_of(learner, ends)
-    assert errors.mean() < 0.1
-
-
 def test_td_errors_are_measured_before_the_update_and_never_negative() -> None:
     # At the update's end they would be those of the next one.
     learner, again, batch = make_learner(lr=1e-2), make_learner(lr=1e-9), make_batch()
@@ -70,22 +54,6 @@ def test_td_errors_stay_as_they_were_when_it_goes_on() -> None:
     before = first.copy()
     learner.learn_on_batch(make_batch(seed=1))
     assert first.tolist() == before.tolist()
-
-
-def test_rows_of_weight_zero_are_not_learned_from() -> None:
-    batch = make_batch().with_columns(weights=np.zeros(BATCH_SIZE, np.float32))
-    learner = make_learner()
-    before = as_bytes(learner.get_weights())
-    assert learner.learn_on_batch(batch).stats["loss"] == 0.0
-    assert as_bytes(learner.get_weights()) == before
-
-
-def test_the_target_network_starts_as_a_copy_and_then_stays() -> None:
-    learner = make_learner()
-    assert target_is_a_copy(learner)
-    learner.learn_on_batch(make_batch())
-    assert not target_is_a_copy(learner)
-    assert learner.num_target_updates == 0
 
 
 def test_counting_sampled_steps_the_target_is_copied_when_they_pass_the_period() -> None:
@@ -119,18 +87,6 @@ def test_batches_of_another_size_may_follow() -> None:
     learner = make_learner()
     for count in (32, 8, 32):
         assert td_errors_of(learner, make_batch(count=count)).shape == (count,)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_learns_what_a_cpu_learns() -> None:
-    on_cpu, on_gpu = make_learner(), make_learner(device="cuda")
-    on_gpu.load_state_dict(on_cpu.state_dict())
-    for seed in range(20):
-        expected, found = (learner.learn_on_batch(make_batch(seed)) for learner in (on_cpu, on_gpu))
-        assert found.td_errors == pytest.approx(expected.td_errors, abs=1e-3)
-    weights = on_gpu.get_weights()
-    for name, array in on_cpu.get_weights().items():
-        assert weights[name] == pytest.approx(array, abs=1e-2)
 
 
 NUM_UPDATES = 100

@@ -122,12 +122,6 @@ def make_policy(weights: Weights, worker_side_prioritization: bool = True) -> DQ
     return policy
 
 
-def test_td_errors_equal_the_learners_before_its_first_update() -> None:
-    learner, batch = make_learner(seed=3), make_batch()
-    found = make_policy(learner.get_weights()).postprocess(batch)[TD_ERRORS]
-    assert found == pytest.approx(learner.learn_on_batch(batch).td_errors, abs=1e-5)
-
-
 def test_postprocessing_keeps_the_rows_and_adds_nothing_where_priorities_are_not_the_workers(weights: Weights) -> None:
     batch = make_batch()
     with_priorities = make_policy(weights).postprocess(batch)
@@ -205,12 +199,6 @@ def make_perturbed(weights: Weights, stddev: float, seed: int = 0) -> DQNPolicy:
 def explored(policy: DQNPolicy, obs: Array, resetting: Array = NONE_RESETTING) -> list[int]:
     actions: list[int] = policy.act(obs, resetting, 0)[0].tolist()
     return actions
-
-
-def test_without_noise_it_explores_greedily(weights: Weights) -> None:
-    obs = make_batch(count=NUM_ENVS)[OBS]
-    policy = make_policy(weights)
-    assert explored(policy, obs, FIRST_RESETTING) == policy.compute_actions(obs).tolist()
 
 
 def test_parameter_noise_explores_and_nothing_else(weights: Weights) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +19,9 @@ from rlexp.agents.dqn.torch_policy import (
     divergence_of_epsilon,
 )
 from rlexp.models.networks import QNetwork
-from rlexp.sample_batch import OBS, Array
+from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule
-from tests.lab.dqn import NETWORK, make_batch
+from tests.lab.dqn import NETWORK
 
 DRAWS = 40_000
 SIGMAS = 5
@@ -36,14 +35,6 @@ def assert_frequency(hits: int, draws: int, chance: float) -> None:
 def explore(actions: Array, epsilons: Array, num_actions: int, seed: int) -> Array:
     """Explore for one step in as many envs as there are actions."""
     return EpsilonGreedy(num_actions, np.random.default_rng(seed))(actions, epsilons)
-
-
-@pytest.mark.parametrize("epsilon", [0.02, 0.4])
-def test_actions_are_replaced_as_often_as_epsilon_says(epsilon: float) -> None:
-    greedy = np.full(DRAWS, 3)
-    explored = explore(greedy, np.full(DRAWS, epsilon), 5, seed=0)
-    # A random action is the greedy one, too, in one of five draws.
-    assert_frequency(int(np.count_nonzero(explored != 3)), DRAWS, epsilon * 4 / 5)
 
 
 def test_random_actions_are_uniform() -> None:
@@ -146,15 +137,6 @@ def test_how_far_epsilon_greedy_is_from_greedy_by_hand() -> None:
     assert divergence_of_epsilon(np.array([0.01]), num_actions=2) == pytest.approx([0.0050125418])
 
 
-def test_how_far_values_are_apart_by_hand() -> None:
-    values = torch.tensor([[0.0, math.log(3)], [1.0, 1.0]])
-    perturbed = torch.tensor([[5.0, 5.0], [1.0, 1.0]])
-    # The first row: probabilities (1/4, 3/4) against (1/2, 1/2). The second is as it was.
-    first = math.log(0.5) / 4 + 3 * math.log(1.5) / 4
-    assert divergence(values, perturbed) == pytest.approx(first / 2)
-    assert divergence(perturbed, values) != pytest.approx(first / 2)
-
-
 VALUES = stn.arrays(np.float32, (3, 4), elements=st.floats(-50, 50, width=32))
 
 
@@ -232,25 +214,6 @@ def test_envs_that_explore_unevenly_want_their_mean(best: float, grows: bool) ->
     noise.record(SEEN, torch.tensor([[0.0, 0.0, 0.0, best]] * 2))
     noise.adapt(ALIKE, np.array([1.0, 0.0]))
     assert (noise.stddev > 1.0) is grows
-
-
-@pytest.mark.parametrize("num_atoms", [1, 5])
-@pytest.mark.parametrize("stddev", [1.0, 0.001])
-def test_the_noise_becomes_as_strong_as_epsilon(stddev: float, num_atoms: int) -> None:
-    torch.manual_seed(0)
-    network = QNetwork(replace(NETWORK, head=replace(NETWORK.head, num_atoms=num_atoms))).requires_grad_(False)
-    noise = ParameterNoise(network, stddev, seed=0)
-    obs = make_batch()[OBS]
-    epsilons = np.array([0.1])
-    distances: list[float] = []
-    for _ in range(1500):
-        noise.redraw()
-        noise.record(obs, noise.network(torch.tensor(obs)))
-        distances.append(divergence(network(torch.tensor(obs)), noise.network(torch.tensor(obs))))
-        noise.adapt(network(torch.tensor(obs)), epsilons)
-    wanted = divergence_of_epsilon(epsilons, NETWORK.num_actions).item()
-    assert not wanted / 10 < distances[0] < wanted * 10
-    assert wanted / 2 < np.median(distances[-300:]) < wanted * 2
 
 
 def test_it_adapts_by_all_steps_since_the_last_time() -> None:

@@ -215,20 +215,6 @@ def test_the_value_loss_is_the_larger_square(
     assert derivatives.tolist() == pytest.approx([gradient])
 
 
-def test_derivatives_of_the_losses_equal_those_of_autograd() -> None:
-    generator = torch.Generator().manual_seed(3)
-    logp, old_logp, advantages, values, old_values, targets = torch.randn(6, 1000, generator=generator)
-    logp.requires_grad_()
-    values.requires_grad_()
-    policy_losses, of_logp, _ = surrogate_losses(logp, old_logp, advantages, 0.3)
-    vf_losses, of_values = value_losses(values, old_values, targets, 0.5)
-    torch.autograd.backward([policy_losses.sum() + vf_losses.sum()])
-    assert logp.grad is not None
-    assert values.grad is not None
-    torch.testing.assert_close(of_logp, logp.grad)
-    torch.testing.assert_close(of_values, values.grad)
-
-
 @pytest.mark.parametrize(
     ("kl", "expected"), [(0.021, 0.3), (0.004, 0.1), (0.01, 0.2), (0.02, 0.2), (0.005, 0.2), (math.inf, 0.3)]
 )

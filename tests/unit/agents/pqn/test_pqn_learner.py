@@ -66,27 +66,3 @@ def test_targets_that_overflow_the_loss_end_the_trial_with_a_remedy() -> None:
         make_learner().learn_on_batch(batch)
     assert caught.value.hint is not None
     assert "clip_rewards" in caught.value.hint
-
-
-def test_a_gradient_is_that_of_a_small_change_of_each_weight() -> None:
-    """By the difference of the loss itself, so that no rule of derivatives is trusted."""
-    update = learned(make_learner(num_sgd_iter=1, sgd_minibatch_size=32), make_batch())
-    weights = {name: tensor.detach() for name, tensor in in_double(update.before).items()}
-    rows, actions, targets = np.arange(32), update.batch[ACTIONS], update.batch[VALUE_TARGETS]
-
-    def loss() -> float:
-        values = values_of(weights, update.batch[OBS]).numpy()
-        return float(0.5 * ((values[rows, actions] - targets) ** 2).mean())
-
-    squares = 0.0
-    for tensor in weights.values():
-        for index in range(tensor.numel()):
-            flat = tensor.view(-1)
-            kept = flat[index].item()
-            sides = []
-            for step in (1e-5, -1e-5):
-                flat[index] = kept + step
-                sides.append(loss())
-            flat[index] = kept
-            squares += ((sides[0] - sides[1]) / 2e-5) ** 2
-    assert update.result.stats["grad_norm"] == pytest.approx(squares**0.5, rel=1e-3)

@@ -64,23 +64,6 @@ def test_images_kept_frame_by_frame_are_put_together() -> None:
     assert loaded.is_contiguous()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gets_every_batch_from_the_same_pinned_memory() -> None:
-    staging = BatchStaging((OBS,), torch.device("cuda"))
-    for seed in (0, 1):
-        loaded = staging.load(make_batch(seed=seed))[OBS]
-        assert np.array_equal(loaded.cpu().numpy(), make_batch(seed=seed)[OBS])
-        assert loaded.device.type == "cuda"
-
-
-def test_batches_of_another_size_or_type_get_their_own() -> None:
-    staging = BatchStaging((OBS,), CPU)
-    for obs in (np.zeros((4, 3), np.float32), np.ones((2, 3), np.float32), np.full((2, 3), 7, np.uint8)):
-        loaded = staging.load(SampleBatch({OBS: obs}))[OBS]
-        assert np.array_equal(loaded.numpy(), obs)
-        assert loaded.numpy().dtype == obs.dtype
-
-
 GIB = 2**30
 
 
