@@ -16,9 +16,11 @@ import torch
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.registry import agent_class
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Lane, Resources, TaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.networks import QNetwork
 from rlexp.models.torsos import tensors_of
@@ -27,6 +29,7 @@ from rlexp.rollout.filters import LARGEST_DEVIATION
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch, SentRows
+from tests.lab.checkpoints import trained
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV
 from tests.lab.rollout import whole
 
@@ -74,6 +77,22 @@ def make_agent(
 ) -> DQNAgent[DQNConfig]:
     config = DQNConfig(**{**SMALL, **changes})
     return stopped_in_the_end(DQNAgent(env, config, pool or PlacementPool(), 0, checkpoint))
+
+
+def agent_for(experiment: Experiment, checkpoint: Checkpoint | None = None) -> Agent[Any]:
+    """Return the agent that an experiment names."""
+    agent: Agent[Any] = agent_class(experiment)(experiment.env, experiment.config, PlacementPool(), 0, checkpoint)
+    return stopped_in_the_end(agent)
+
+
+def saved(agent: Agent[Any], experiment: Experiment, folder: Path) -> Path:
+    """Return a checkpoint of the agent in the folder of a trial, which plays as the experiment says."""
+    trained(experiment)
+    (folder / "trial").mkdir(parents=True, exist_ok=True)
+    data = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
+    path = agent.save(folder / "trial" / "checkpoint_000001", data)
+    agent.stop()
+    return path
 
 
 def checkpoint_of(agent: Agent[Any], folder: Path) -> Checkpoint:

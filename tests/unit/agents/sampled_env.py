@@ -15,7 +15,7 @@ from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.agents import AGENTS
 from rlexp.runs.checkpoint_contents import read_arrays
 from rlexp.sample_batch import Array
-from tests.lab.checkpoints import trained
+from tests.lab.agents import saved
 from tests.unit.agents.test_strange_checkpoints import with_array
 
 SAMPLED_ENV = "tests.unit.agents.sampled_env:SampledEnv"
@@ -82,10 +82,7 @@ def saved_checkpoint(folder: Path, run: str, env: str = SAMPLED_ENV, **config: A
     experiment = AGENTS[run].model_validate(keys)
     agent = agent_class(experiment)(env, experiment.config, InlineTaskPool(), 7)
     agent.train()
-    (folder / "trial").mkdir(parents=True)
-    trained(experiment)
-    path = agent.save(folder / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
-    agent.stop()
+    path = saved(agent, experiment, folder)
     fill_weights(path, lambda array: np.random.default_rng(array.size).normal(size=array.shape))
     return path
 

@@ -28,6 +28,7 @@ from rlexp.errors import CheckpointError, ConfigError, TrialError, UsageError
 from rlexp.terminal.explanations import print_explanation
 from rlexp.user_code.trusted_code import TrustedCode
 from tests.lab.agent_packages import AGENT, ENTRY, KEYS, install_agent
+from tests.lab.agents import saved
 
 Install = Callable[..., None]
 SMALL = "learning_starts: 32, train_batch_size: 8, buffer_size: 500, hiddens: [8], model: {fcnet_hiddens: [8]}"
@@ -279,9 +280,7 @@ def test_it_trains_and_its_checkpoint_is_read_back(
     row = agent.train()
     assert row["info"]["reward_factor"] == 5.0
     assert row["info"]["num_updates"] > 0
-    metadata = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
-    path = agent.save(tmp_path / "checkpoint_000001", metadata)
-    agent.stop()
+    path = saved(agent, experiment, tmp_path)
     monkeypatch.setattr(user_code, "INSTALLED_IN", ())
     with pytest.raises(CheckpointError, match="is of the agent TwiceDQN, which is not installed here"):
         LoadedCheckpoint.load(path)

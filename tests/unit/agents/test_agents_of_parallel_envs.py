@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, evaluate_checkpoint
-from rlexp.agents.registry import agent_class
 from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.env_ids import RLLIB_ENVS
@@ -23,11 +21,9 @@ from rlexp.rollout.evaluation import EvaluationLimits, film_episode, play_episod
 from rlexp.rollout.filters import Moments
 from rlexp.rollout.folds import NStep
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.runs.checkpoint_contents import Checkpoint
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, SampleBatch
-from tests.lab import critics, evolution, impala, ppo, pqn
-from tests.lab.agents import PlacementPool, checkpoint_of, stopped_in_the_end, weights_of
-from tests.lab.checkpoints import trained
+from tests.lab import agents, critics, evolution, impala, ppo, pqn
+from tests.lab.agents import agent_for, checkpoint_of, saved, weights_of
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.parallel import LIVES, MASKED_RELAY, RELAY, Relay
 from tests.lab.rollout import spec_of, whole
@@ -36,15 +32,10 @@ from tests.lab.user_callbacks import CALLS, classes_of
 CART_POLES = RLLIB_ENVS["MultiAgentCartPole"]
 PENDULUMS = RLLIB_ENVS["MultiAgentPendulum"]
 GAMMA = 0.5
-OF_DQN: Mapping[str, Any] = {
-    "model": {"fcnet_hiddens": [8]},
-    "hiddens": [8],
-    "num_workers": 0,
-    "num_envs_per_worker": 2,
+OF_DQN = {
+    **agents.TINY,
     "sample_batch_size": 4,
-    "train_batch_size": 16,
     "learning_starts": 32,
-    "buffer_size": 400,
     "timesteps_per_iteration": 40,
 }
 CASES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
@@ -74,14 +65,9 @@ def experiment_of(case: str, **more: Any) -> Experiment:
     return AGENTS[run].model_validate({"name": "several", "run": run, "env": env, "config": config})
 
 
-def make_agent(experiment: Experiment, checkpoint: Checkpoint | None = None) -> Agent[Any]:
-    kind = agent_class(experiment)
-    return stopped_in_the_end(kind(experiment.env, experiment.config, PlacementPool(), 0, checkpoint))
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_every_algorithm_trains_and_evaluates(case: str) -> None:
-    agent = make_agent(experiment_of(case))
+    agent = agent_for(experiment_of(case))
     rows = [agent.train() for _ in range(3)]
     row, played = rows[-1], agent.evaluate(3)
     agents = ["a", "b", "c"] if CASES[case][1] == MASKED_RELAY else ["agent_0", "agent_1", "agent_2"]
@@ -94,9 +80,9 @@ def test_every_algorithm_trains_and_evaluates(case: str) -> None:
 @pytest.mark.parametrize("case", ["DQN", "PPO", "SAC", "DQN, noise and filter"])
 def test_a_run_goes_on_from_a_checkpoint_bit_by_bit(case: str, tmp_path: Path) -> None:
     experiment = experiment_of(case)
-    agent = make_agent(experiment)
+    agent = agent_for(experiment)
     agent.train()
-    resumed = make_agent(experiment, checkpoint_of(agent, tmp_path))
+    resumed = agent_for(experiment, checkpoint_of(agent, tmp_path))
     rows = [each.train() for each in (agent, resumed)]
     assert rows[0]["episode_reward_mean"] == rows[1]["episode_reward_mean"]
     assert rows[0]["agent_reward_mean"] == rows[1]["agent_reward_mean"]
@@ -190,12 +176,9 @@ def test_an_evaluation_plays_episodes_of_all_agents_and_films_one() -> None:
 
 def test_a_loaded_policy_acts_on_the_observation_of_one_agent(tmp_path: Path) -> None:
     experiment = experiment_of("PPO")
-    agent = make_agent(experiment)
+    agent = agent_for(experiment)
     agent.train()
-    (trial := tmp_path / "trial").mkdir()
-    trained(experiment)
-    data = {"experiment": experiment.model_dump(mode="json", by_alias=True)}
-    path = agent.save(trial / "checkpoint_000001", data)
+    path = saved(agent, experiment, tmp_path)
     played = evaluate_checkpoint(path, EvaluationRequest(num_episodes=2)).played
     policy = TrainedPolicy(LoadedCheckpoint.load(path), False, 0)
     env: Any = policy.make_env()

@@ -11,30 +11,21 @@ import pytest
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, evaluate_checkpoint
 from rlexp.agents.export.export import export_checkpoint
-from rlexp.agents.registry import agent_class
 from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.errors import UsageError
 from rlexp.models.masking import Masking
-from rlexp.runs.checkpoint_contents import Checkpoint
-from tests.lab import critics, evolution, impala, ppo, pqn, r2d2
-from tests.lab.agents import PlacementPool, checkpoint_of, stopped_in_the_end, weights_of
-from tests.lab.checkpoints import trained
+from tests.lab import agents, critics, evolution, impala, ppo, pqn, r2d2
+from tests.lab.agents import agent_for, checkpoint_of, saved, weights_of
 from tests.lab.masks import MASKED_VECTOR, MASKED_WORLD, NUM_ACTIONS, TIC_TAC_TOE, MaskedWorld, watch_bootstraps
 
-OF_DQN: Mapping[str, Any] = {
-    "model": {"fcnet_hiddens": [8]},
-    "hiddens": [8],
-    "num_workers": 0,
-    "num_envs_per_worker": 2,
+OF_DQN = {
+    **agents.TINY,
     "sample_batch_size": 4,
-    "train_batch_size": 16,
     "learning_starts": 32,
-    "buffer_size": 400,
     "timesteps_per_iteration": 60,
 }
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -73,15 +64,10 @@ def experiment_of(case: str, env: str = MASKED_WORLD, **more: Any) -> Experiment
     return AGENTS[run].model_validate({"name": "masked", "run": run, "env": env, "config": config})
 
 
-def make_agent(experiment: Experiment, checkpoint: Checkpoint | None = None) -> Agent[Any]:
-    kind = agent_class(experiment)
-    return stopped_in_the_end(kind(experiment.env, experiment.config, PlacementPool(), 0, checkpoint))
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_masked_actions_are_neither_taken_nor_bootstrapped_from(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = watch_bootstraps(monkeypatch)
-    agent = make_agent(experiment_of(case))
+    agent = agent_for(experiment_of(case))
     for _ in range(3):
         agent.train()
         agent.evaluate(4)
@@ -107,7 +93,7 @@ def test_a_memory_does_not_pass_masks_over(case: str, monkeypatch: pytest.Monkey
         return found
 
     monkeypatch.setattr(Masking, "of_tensors", of_tensors)
-    agent = make_agent(experiment_of(case))
+    agent = agent_for(experiment_of(case))
     for _ in range(3):
         agent.train()
         agent.evaluate(4)
@@ -119,14 +105,14 @@ def test_a_memory_does_not_pass_masks_over(case: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("env", [MASKED_WORLD, MASKED_VECTOR])
 @pytest.mark.parametrize("case", ["DQN", "PPO"])
 def test_masks_of_other_places_are_obeyed(case: str, env: str, place: str) -> None:
-    agent = make_agent(experiment_of(case, env, env_config={"place": place}))
+    agent = agent_for(experiment_of(case, env, env_config={"place": place}))
     agent.train()
     agent.evaluate(4)
 
 
 @pytest.mark.parametrize("case", ["PPO", "A2C"])
 def test_several_numbers_are_masked(case: str) -> None:
-    agent = make_agent(experiment_of(case, env_config={"is_multi": True}))
+    agent = agent_for(experiment_of(case, env_config={"is_multi": True}))
     for _ in range(3):
         agent.train()
     agent.evaluate(4)
@@ -135,7 +121,7 @@ def test_several_numbers_are_masked(case: str) -> None:
 @pytest.mark.parametrize("case", ["DQN", "APEX", "PPO", "SAC"])
 def test_images_are_masked_and_convolved(case: str) -> None:
     model = {"conv_filters": [[4, [4, 4], 4]], "post_fcnet_hiddens": [8]}
-    agent = make_agent(experiment_of(case, env_config={"see": "image"}, model=model))
+    agent = agent_for(experiment_of(case, env_config={"see": "image"}, model=model))
     agent.train()
     agent.evaluate(4)
     assert any(array.ndim == 4 for array in weights_of(agent).values())
@@ -144,7 +130,7 @@ def test_images_are_masked_and_convolved(case: str) -> None:
 def test_large_observations_keep_their_masks_in_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = watch_bootstraps(monkeypatch)
     model = {"fcnet_hiddens": [8]}
-    agent = make_agent(experiment_of("DQN", f"{__name__}:LargeWorld", model=model, n_step=3))
+    agent = agent_for(experiment_of("DQN", f"{__name__}:LargeWorld", model=model, n_step=3))
     for _ in range(3):
         agent.train()
     assert checked
@@ -161,22 +147,19 @@ class LargeWorld(MaskedWorld):
         return self.np_random.uniform(-1, 1, 600).astype(np.float32)
 
 
-def saved(case: str, folder: Path, **more: Any) -> Path:
+def saved_case(case: str, folder: Path, **more: Any) -> Path:
     """Return a checkpoint of an agent that trained for an iteration."""
     experiment = experiment_of(case, **more)
-    agent = make_agent(experiment)
+    agent = agent_for(experiment)
     agent.train()
-    trial = folder / "trial"
-    trial.mkdir(exist_ok=True)
-    trained(experiment)
-    return agent.save(trial / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json", by_alias=True)})
+    return saved(agent, experiment, folder)
 
 
 @pytest.mark.parametrize("place", ["observation", "info", "method"])
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize("case", ["DQN", "C51", "PPO, filter", "SAC"])
 def test_a_loaded_policy_acts_by_masks(case: str, explore: bool, place: str, tmp_path: Path) -> None:
-    path = saved(case, tmp_path, env_config={"place": place})
+    path = saved_case(case, tmp_path, env_config={"place": place})
     assert evaluate_checkpoint(path, EvaluationRequest(num_episodes=4, explore=explore)).played.is_complete
     policy = TrainedPolicy(LoadedCheckpoint.load(path), explore, 0)
     env = policy.make_env()
@@ -193,7 +176,7 @@ def test_a_loaded_policy_acts_by_masks(case: str, explore: bool, place: str, tmp
 
 
 def test_a_mask_that_is_missing_or_wrong_is_refused(tmp_path: Path) -> None:
-    policy = TrainedPolicy(LoadedCheckpoint.load(saved("DQN", tmp_path, env_config={"place": "info"})), False, 0)
+    policy = TrainedPolicy(LoadedCheckpoint.load(saved_case("DQN", tmp_path, env_config={"place": "info"})), False, 0)
     obs = np.zeros(3, np.float32)
     with pytest.raises(UsageError, match="the mask of the 5 actions is missing") as caught:
         policy.act(obs)
@@ -205,7 +188,7 @@ def test_a_mask_that_is_missing_or_wrong_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_policy_without_masks_takes_none(tmp_path: Path) -> None:
-    policy = TrainedPolicy(LoadedCheckpoint.load(saved("DQN", tmp_path, env="CartPole-v1")), False, 0)
+    policy = TrainedPolicy(LoadedCheckpoint.load(saved_case("DQN", tmp_path, env="CartPole-v1")), False, 0)
     with pytest.raises(UsageError, match="trained without"):
         policy.act(np.zeros(4, np.float32), action_mask=[1, 0])
 
@@ -214,7 +197,7 @@ def test_a_policy_without_masks_takes_none(tmp_path: Path) -> None:
 def test_exports_have_the_mask_as_an_input(case: str, tmp_path: Path) -> None:
     import onnxruntime
 
-    exported = export_checkpoint(saved(case, tmp_path), tmp_path / "policy.onnx")
+    exported = export_checkpoint(saved_case(case, tmp_path), tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     assert [(each.name, each.type) for each in session.get_inputs()] == [
         ("obs", "tensor(float)"),
@@ -229,9 +212,9 @@ def test_exports_have_the_mask_as_an_input(case: str, tmp_path: Path) -> None:
 
 def test_training_continues_bit_by_bit(tmp_path: Path) -> None:
     experiment = experiment_of("DQN", exploration_final_eps=0.5)
-    agent = make_agent(experiment)
+    agent = agent_for(experiment)
     agent.train()
-    other = make_agent(experiment, checkpoint_of(agent, tmp_path))
+    other = agent_for(experiment, checkpoint_of(agent, tmp_path))
     for _ in range(2):
         agent.train()
         other.train()
@@ -250,7 +233,7 @@ def test_a_game_is_learned_faster_with_its_mask() -> None:
     keys |= {"num_sgd_iter": 4, "lr": 2e-3, "entropy_coeff": 0.01, "lambda": 0.95, "kl_coeff": 0.0}
     more = {"model": {"fcnet_hiddens": [64, 64]}, "timesteps_per_iteration": 4000}
     masked, plain = (
-        make_agent(experiment_of("PPO", TIC_TAC_TOE, action_mask=mask, **keys, **more)) for mask in ("auto", None)
+        agent_for(experiment_of("PPO", TIC_TAC_TOE, action_mask=mask, **keys, **more)) for mask in ("auto", None)
     )
     for agent in (masked, plain):
         agent.train()

@@ -1,15 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.unit.agents.conftest import one_torch_thread
 
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """These networks are far too small to be shared between cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_torch_thread"]

@@ -50,6 +50,13 @@ class LateLearner(ScriptedLearner):
         return LateUpdate(self, self.num_updates, found)
 
 
+def running(learner: ScriptedLearner) -> Iterator[LearnerThread[str]]:
+    thread: LearnerThread[str] = LearnerThread(learner, queue_capacity=8)
+    yield thread
+    learner.may_learn.set()
+    thread.stop()
+
+
 @pytest.fixture
 def learner() -> LateLearner:
     return LateLearner()
@@ -57,10 +64,7 @@ def learner() -> LateLearner:
 
 @pytest.fixture
 def thread(learner: LateLearner) -> Iterator[LearnerThread[str]]:
-    thread: LearnerThread[str] = LearnerThread(learner, queue_capacity=8)
-    yield thread
-    learner.may_learn.set()
-    thread.stop()
+    yield from running(learner)
 
 
 def put(thread: LearnerThread[str], *values: float) -> None:
@@ -160,112 +164,98 @@ def test_weights_are_those_after_all_updates_begun(thread: LearnerThread[str], l
 
 
 @pytest.fixture
-def threaded_learner() -> ScriptedLearner:
+def plain_learner() -> ScriptedLearner:
     return ScriptedLearner()
 
 
 @pytest.fixture
-def running_thread(threaded_learner: ScriptedLearner) -> Iterator[LearnerThread[str]]:
-    thread: LearnerThread[str] = LearnerThread(threaded_learner, queue_capacity=8)
-    yield thread
-    threaded_learner.may_learn.set()
-    thread.stop()
+def plain_thread(plain_learner: ScriptedLearner) -> Iterator[LearnerThread[str]]:
+    yield from running(plain_learner)
 
 
-def put_batch(running_thread: LearnerThread[str], origin: str, *values: float) -> None:
-    for value in values:
-        running_thread.put(origin, keyed_rows(value, count=3))
-
-
-def learn(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner, updates: int
-) -> list[LearnerOutput[str]]:
+def learn(plain_thread: LearnerThread[str], plain_learner: ScriptedLearner, updates: int) -> list[LearnerOutput[str]]:
     """Start, wait until the last of ``updates`` has begun, and stop, which waits for its end."""
-    running_thread.start()
+    plain_thread.start()
     for _ in range(updates):
-        assert threaded_learner.learned.acquire(timeout=TIMEOUT_S)
-    running_thread.stop()
-    return running_thread.outputs()
+        assert plain_learner.learned.acquire(timeout=TIMEOUT_S)
+    plain_thread.stop()
+    return plain_thread.outputs()
 
 
 def test_outputs_raise_the_error_of_an_update_each_time(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner
+    plain_thread: LearnerThread[str], plain_learner: ScriptedLearner
 ) -> None:
-    threaded_learner.fails_at = 1
-    put_batch(running_thread, "a", 1.0, 2.0, 3.0)
-    for _ in range(2):
-        with pytest.raises(FloatingPointError, match="this learner fails"):
-            learn(
-                running_thread, threaded_learner, updates=2
-            ) if not threaded_learner.progress else running_thread.outputs()
-        threaded_learner.progress.append(0)
-    assert threaded_learner.num_updates == 1
-    assert running_thread.queue_size == 1
+    plain_learner.fails_at = 1
+    put(plain_thread, 1.0, 2.0, 3.0)
+    with pytest.raises(FloatingPointError, match="this learner fails"):
+        learn(plain_thread, plain_learner, updates=2)
+    with pytest.raises(FloatingPointError, match="this learner fails"):
+        plain_thread.outputs()
+    assert plain_learner.num_updates == 1
+    assert plain_thread.queue_size == 1
 
 
-def test_weights_are_copied_only_on_request(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner
-) -> None:
-    put_batch(running_thread, "a", 1.0, 2.0, 3.0)
-    learn(running_thread, threaded_learner, updates=3)
-    assert running_thread.latest_weights().version == 0
-    assert threaded_learner.num_snapshots == 1
+def test_weights_are_copied_only_on_request(plain_thread: LearnerThread[str], plain_learner: ScriptedLearner) -> None:
+    put(plain_thread, 1.0, 2.0, 3.0)
+    learn(plain_thread, plain_learner, updates=3)
+    assert plain_thread.latest_weights().version == 0
+    assert plain_learner.num_snapshots == 1
 
 
 def test_request_copies_weights_once_after_the_next_update(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner
+    plain_thread: LearnerThread[str], plain_learner: ScriptedLearner
 ) -> None:
-    put_batch(running_thread, "a", 1.0, 2.0, 3.0)
-    running_thread.request_weights()
-    assert running_thread.latest_weights().version == 0
-    learn(running_thread, threaded_learner, updates=3)
-    snapshot = running_thread.latest_weights()
+    put(plain_thread, 1.0, 2.0, 3.0)
+    plain_thread.request_weights()
+    assert plain_thread.latest_weights().version == 0
+    learn(plain_thread, plain_learner, updates=3)
+    snapshot = plain_thread.latest_weights()
     assert (snapshot.version, snapshot.weights["updates"].tolist()) == (1, [1])
-    assert threaded_learner.num_snapshots == 2
+    assert plain_learner.num_snapshots == 2
 
 
 def test_time_s_separates_waiting_from_learning(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
+    plain_thread: LearnerThread[str], plain_learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    put_batch(running_thread, "a", 1.0, 2.0, 3.0)
-    learn(running_thread, threaded_learner, updates=3)
+    put(plain_thread, 1.0, 2.0, 3.0)
+    learn(plain_thread, plain_learner, updates=3)
     # Readings around each part, one second apart; after the last update it may have waited once more.
-    assert running_thread.time_s["wait"] in (3.0, 4.0)
-    assert running_thread.time_s["learning"] == 3.0
+    assert plain_thread.time_s["wait"] in (3.0, 4.0)
+    assert plain_thread.time_s["learning"] == 3.0
 
 
-def test_stopped_thread_learns_nothing(running_thread: LearnerThread[str], threaded_learner: ScriptedLearner) -> None:
-    running_thread.start()
-    running_thread.stop()
-    put_batch(running_thread, "a", 1.0)
-    assert not threaded_learner.learned.acquire(timeout=3 * learner_thread.IDLE_WAIT_S)
+def test_stopped_thread_learns_nothing(plain_thread: LearnerThread[str], plain_learner: ScriptedLearner) -> None:
+    plain_thread.start()
+    plain_thread.stop()
+    put(plain_thread, 1.0)
+    assert not plain_learner.learned.acquire(timeout=3 * learner_thread.IDLE_WAIT_S)
 
 
 def test_stop_waits_for_the_update_in_progress_within_its_bound(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
+    plain_thread: LearnerThread[str], plain_learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_thread, "STOP_TIMEOUT_S", 0.2)
-    threaded_learner.may_learn.clear()
-    put_batch(running_thread, "a", 1.0)
-    running_thread.start()
-    assert threaded_learner.learned.acquire(timeout=TIMEOUT_S)
+    plain_learner.may_learn.clear()
+    put(plain_thread, 1.0)
+    plain_thread.start()
+    assert plain_learner.learned.acquire(timeout=TIMEOUT_S)
     started = time.monotonic()
-    running_thread.stop()
+    plain_thread.stop()
     assert 0.2 <= time.monotonic() - started < 5.0
-    assert running_thread.outputs() == []
+    assert plain_thread.outputs() == []
 
 
 def test_pause_that_times_out_lets_the_thread_learn_again(
-    running_thread: LearnerThread[str], threaded_learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
+    plain_thread: LearnerThread[str], plain_learner: ScriptedLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_thread, "STOP_TIMEOUT_S", 0.2)
-    threaded_learner.may_learn.clear()
-    put_batch(running_thread, "a", 1.0, 2.0)
-    running_thread.start()
-    assert threaded_learner.learned.acquire(timeout=TIMEOUT_S)
-    with pytest.raises(TimeoutError, match="has not ended within"), running_thread.paused():
+    plain_learner.may_learn.clear()
+    put(plain_thread, 1.0, 2.0)
+    plain_thread.start()
+    assert plain_learner.learned.acquire(timeout=TIMEOUT_S)
+    with pytest.raises(TimeoutError, match="has not ended within"), plain_thread.paused():
         pass
-    threaded_learner.may_learn.set()
-    assert threaded_learner.learned.acquire(timeout=TIMEOUT_S)
+    plain_learner.may_learn.set()
+    assert plain_learner.learned.acquire(timeout=TIMEOUT_S)

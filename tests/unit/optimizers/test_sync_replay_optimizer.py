@@ -24,7 +24,7 @@ from rlexp.sample_batch import KEYS, OBS, Array, SampleBatch
 from rlexp.schedules import LinearSchedule, PiecewiseSchedule, derive_seed
 from tests.lab.doubles import REPLAY, ScriptedLearner, ScriptedSource, make_shard, rows
 from tests.lab.dqn import PLAIN_HEAD
-from tests.lab.envs import ENDLESS_ENV, IDENTITY_ENV
+from tests.lab.envs import ENDLESS_ENV
 from tests.lab.rollout import fleet_of, spec_of
 
 NUM_ENVS = 2
@@ -33,12 +33,7 @@ BATCH_SIZE = 16
 CONSTANT_BETA = LinearSchedule(0.4, 0.4, 0)
 
 
-def make_network(observation_size: int, num_actions: int) -> QNetworkConfig:
-    torso = torso_config_of(DQNConfig(model=ModelConfig(fcnet_hiddens=(8,))))
-    return QNetworkConfig((observation_size,), num_actions, torso, PLAIN_HEAD)
-
-
-def make_learner(network: QNetworkConfig, seed: int) -> DQNLearner:
+def make_learner(network: QNetworkConfig) -> DQNLearner:
     config = DQNLearnerConfig(
         lr=PiecewiseSchedule(((0, 1e-3),)),
         adam_epsilon=1e-8,
@@ -48,27 +43,28 @@ def make_learner(network: QNetworkConfig, seed: int) -> DQNLearner:
         target_counts_trained=False,
         device="cpu",
     )
-    return DQNLearner(network, config, derive_seed(seed, "learner"))
+    return DQNLearner(network, config, derive_seed(0, "learner"))
 
 
-def make_worker(env: str, network: QNetworkConfig, index: int, seed: int) -> RolloutWorker:
-    exploration = PolicyExploration(ConstantEpsilon((0.3,) * NUM_ENVS), seed, index)
-    spec = spec_of(env, partial(DQNPolicy, network, exploration), NUM_ENVS, fragment_length=FRAGMENT_LENGTH)
-    return RolloutWorker(replace(spec, index=index, seed=seed))
+def make_worker(network: QNetworkConfig, index: int) -> RolloutWorker:
+    exploration = PolicyExploration(ConstantEpsilon((0.3,) * NUM_ENVS), 0, index)
+    spec = spec_of(ENDLESS_ENV, partial(DQNPolicy, network, exploration), NUM_ENVS, fragment_length=FRAGMENT_LENGTH)
+    return RolloutWorker(replace(spec, index=index, seed=0))
 
 
 def make_optimizer(
-    env: str, seed: int, num_workers: int = 0, learning_starts: int = 40, max_weight_sync_delay: int = 1
+    num_workers: int = 0, learning_starts: int = 40, max_weight_sync_delay: int = 1
 ) -> SyncReplayOptimizer:
-    network = make_network(4, 4) if env == IDENTITY_ENV else make_network(3, 1000)
+    torso = torso_config_of(DQNConfig(model=ModelConfig(fcnet_hiddens=(8,))))
+    network = QNetworkConfig((3,), 1000, torso, PLAIN_HEAD)
     pool = InlineTaskPool()
-    workers = [make_worker(env, network, index, seed) for index in range(max(num_workers, 1))]
+    workers = [make_worker(network, index) for index in range(max(num_workers, 1))]
     source: SampleSource = LocalWorkers(pool, workers)
     if num_workers:
         actors: list[Actor[RolloutWorker]] = [Actor(f"worker-{index}", worker) for index, worker in enumerate(workers)]
         source = RemoteWorkers(pool, fleet_of(pool, actors), 1, max_weight_sync_delay)
     shard = make_shard(learning_starts=learning_starts, train_batch_size=BATCH_SIZE, capacity=1000)
-    learner = make_learner(network, seed)
+    learner = make_learner(network)
     optimizer = SyncReplayOptimizer(pool, source, shard, learner, len(workers), CONSTANT_BETA, Pacing(None, BATCH_SIZE))
     optimizer.start()
     return optimizer
@@ -76,7 +72,7 @@ def make_optimizer(
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_trained_per_sampled_is_exact_once_learning_has_started(num_workers: int) -> None:
-    optimizer = make_optimizer(ENDLESS_ENV, seed=0, num_workers=num_workers)
+    optimizer = make_optimizer(num_workers=num_workers)
     while optimizer.counters.num_steps_trained == 0:
         optimizer.step()
     sampled, trained = optimizer.counters.num_steps_sampled, optimizer.counters.num_steps_trained
@@ -88,7 +84,7 @@ def test_trained_per_sampled_is_exact_once_learning_has_started(num_workers: int
 
 
 def test_workers_have_weights_before_their_first_step() -> None:
-    optimizer = make_optimizer(ENDLESS_ENV, seed=0, num_workers=2, max_weight_sync_delay=1_000_000)
+    optimizer = make_optimizer(num_workers=2, max_weight_sync_delay=1_000_000)
     for _ in range(3):
         optimizer.step()
     assert optimizer.drain_events() == []  # a network without weights raises, and its worker is replaced
@@ -96,7 +92,7 @@ def test_workers_have_weights_before_their_first_step() -> None:
 
 
 def test_nothing_is_learned_before_learning_starts() -> None:
-    optimizer = make_optimizer(ENDLESS_ENV, seed=0, learning_starts=40)
+    optimizer = make_optimizer(learning_starts=40)
     trained = []
     for _ in range(6):
         optimizer.step()

@@ -14,7 +14,6 @@ from gymnasium.spaces import Box, Discrete
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import EvaluationRequest, LoadedCheckpoint, evaluate_checkpoint
-from rlexp.agents.registry import agent_class
 from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.errors import UsageError
@@ -26,8 +25,7 @@ from rlexp.policy import Weights
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, IS_STEP, VALUE_TARGETS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from tests.lab import ppo
-from tests.lab.agents import PlacementPool, checkpoint_of, delivered, stopped_in_the_end, updates_of, weights_of
-from tests.lab.checkpoints import trained
+from tests.lab.agents import agent_for, checkpoint_of, delivered, saved, updates_of, weights_of
 from tests.lab.envs import PIXEL_ENV
 from tests.lab.masks import MASKED_WORLD
 from tests.lab.parallel import LIVES, RELAY
@@ -62,7 +60,7 @@ class ClockEnv(gym.Env[Any, Any]):
 def agent_of(run: str, model: Any = SEEING, checkpoint: Any = None, env: str = CLOCK_ENV, **config: Any) -> Agent[Any]:
     keys = {**WORKER, "sample_batch_size": 7, "model": model, **config}
     experiment = AGENTS[run].model_validate({"name": "small", "run": run, "env": env, "config": keys})
-    return stopped_in_the_end(agent_class(experiment)(env, experiment.config, PlacementPool(), 0, checkpoint))
+    return agent_for(experiment, checkpoint)
 
 
 def network_of(agent: Agent[Any], weights: Weights | None = None) -> ActorCritic:
@@ -197,20 +195,19 @@ def test_a_resumed_run_goes_on_bit_by_bit(run: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(weights, weights_of(resumed)[name])
 
 
-def saved(tmp_path: Path, **config: Any) -> Path:
+def saved_clock(tmp_path: Path, **config: Any) -> Path:
     agent = agent_of("PPO", train_batch_size=63, sgd_minibatch_size=32, num_sgd_iter=2, lr=0.1, **config)
     agent.train()
     experiment = AGENTS["PPO"].model_validate(
         {"name": "small", "run": "PPO", "env": CLOCK_ENV, "config": agent.config.model_dump(by_alias=True)}
     )
-    trained(experiment)
-    return agent.save(tmp_path / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json", by_alias=True)})
+    return saved(agent, experiment, tmp_path)
 
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_a_program_carries_the_state(explore: bool, tmp_path: Path) -> None:
     """Episodes that a program plays with states pay what the evaluation's episodes pay."""
-    path = saved(tmp_path)
+    path = saved_clock(tmp_path)
     policy = TrainedPolicy(LoadedCheckpoint.load(path), explore, 0)
     assert policy.is_recurrent
     obs, states, rewards = np.zeros((1, 1), np.float32), np.zeros((1, 2 * SIZE + NUM_ACTIONS), np.float32), 0.0
@@ -227,7 +224,7 @@ def test_a_program_carries_the_state(explore: bool, tmp_path: Path) -> None:
 
 
 def test_evaluations_forget_at_the_end_of_an_episode(tmp_path: Path) -> None:
-    path = saved(tmp_path)
+    path = saved_clock(tmp_path)
     played = evaluate_checkpoint(path, EvaluationRequest(num_episodes=12, seed=1)).played
     policy = TrainedPolicy(LoadedCheckpoint.load(path), False, 0)
     returns_of_length = {}
@@ -242,10 +239,10 @@ def test_evaluations_forget_at_the_end_of_an_episode(tmp_path: Path) -> None:
 
 
 def test_a_wrong_state_is_answered(tmp_path: Path) -> None:
-    policy = TrainedPolicy(LoadedCheckpoint.load(saved(tmp_path)), False, 0)
+    policy = TrainedPolicy(LoadedCheckpoint.load(saved_clock(tmp_path)), False, 0)
     with pytest.raises(UsageError, match=r"state: expected 11 numbers for each observation, float32; given shape \(3"):
         policy.act(np.zeros(1, np.float32), np.zeros(3, np.float32))
-    plain = TrainedPolicy(LoadedCheckpoint.load(saved(tmp_path, model={"fcnet_hiddens": [4]})), False, 0)
+    plain = TrainedPolicy(LoadedCheckpoint.load(saved_clock(tmp_path, model={"fcnet_hiddens": [4]})), False, 0)
     with pytest.raises(UsageError, match="this policy has no memory"):
         plain.act(np.zeros(1, np.float32), np.zeros(3, np.float32))
 

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlexp.agents.agent import Agent
 from rlexp.agents.checkpoint import LoadedCheckpoint
-from rlexp.agents.registry import agent_class
 from rlexp.config.keys.agents import AGENTS
 from tests.lab import agents, ppo, pqn
-from tests.lab.agents import PlacementPool
-from tests.lab.checkpoints import trained
 
 MATCHING_ENV = "tests.lab.ppo:MatchingEnv"
 _TINY: Mapping[str, Mapping[str, Any]] = {"DQN": agents.TINY, "PPO": ppo.TINY, "PQN": pqn.TINY}
@@ -23,14 +19,9 @@ def saved_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]
     experiment = AGENTS[run].model_validate(
         {"name": "small", "run": run, "env": env, "config": {**_TINY[run], **config, "min_iter_time_s": 0.0}}
     )
-    agent: Agent[Any] = agent_class(experiment)(env, experiment.config, PlacementPool(), 0)
+    agent = agents.agent_for(experiment)
     agent.train()
-    trial = folder / "trial"
-    trial.mkdir()
-    trained(experiment)
-    path = agent.save(trial / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json", by_alias=True)})
-    agent.stop()
-    return path
+    return agents.saved(agent, experiment, folder)
 
 
 def loaded_checkpoint(folder: Path, run: str, env: str, config: Mapping[str, Any]) -> LoadedCheckpoint:

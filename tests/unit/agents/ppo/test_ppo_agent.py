@@ -29,7 +29,7 @@ from rlexp.policy import InterruptedLearningError, LearnResult
 from rlexp.rollout.evaluation import ShouldStop
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import SampleBatch
-from tests.lab.checkpoints import trained
+from tests.lab.agents import saved
 from tests.lab.envs import FILMED_ENV, IDENTITY_ENV, PIXEL_ENV
 from tests.lab.ppo import MATCHING_ENV, SMALL, make_agent, make_batch, make_learner
 from tests.unit.agents.test_agent import assert_same_bits, small_images, timeless
@@ -146,11 +146,7 @@ def checkpoint(directory: Path, env: str, changes: dict[str, Any], iterations: i
         agent.train()
     config = PPOConfig.model_validate({**SMALL, **changes})
     experiment = PPOExperiment(name="evaluated", run="PPO", env=env, config=config)
-    (directory / "trial").mkdir()
-    trained(experiment)
-    path = agent.save(directory / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
-    agent.stop()
-    return path
+    return saved(agent, experiment, directory)
 
 
 @pytest.mark.parametrize(("env", "changes"), [(IDENTITY_ENV, {}), (MATCHING_ENV, NUMBERS)], ids=["choices", "numbers"])

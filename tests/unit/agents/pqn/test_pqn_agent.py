@@ -16,7 +16,7 @@ from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.pqn import PQNConfig, PQNExperiment
 from rlexp.errors import UsageError
 from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
-from tests.lab.checkpoints import trained
+from tests.lab.agents import saved
 from tests.lab.envs import CONTINUOUS_ENV, IDENTITY_ENV, PIXEL_ENV
 from tests.unit.agents.test_agent import assert_same_bits, small_images, timeless
 
@@ -111,10 +111,7 @@ def test_checkpoint_plays_greedily_or_explores_as_asked(tmp_path: Path) -> None:
     train(agent, 13)
     config = PQNConfig.model_validate(SMALL)
     experiment = PQNExperiment(name="evaluated", run="PQN", env=IDENTITY_ENV, config=config)
-    (tmp_path / "trial").mkdir()
-    trained(experiment)
-    path = agent.save(tmp_path / "trial" / "checkpoint_000001", {"experiment": experiment.model_dump(mode="json")})
-    agent.stop()
+    path = saved(agent, experiment, tmp_path)
     greedy = evaluate_checkpoint(path, EvaluationRequest(50, 1))
     exploring = evaluate_checkpoint(path, EvaluationRequest(300, 1, explore=True))
     assert greedy.played.returns.tolist() == [1.0] * 50
