@@ -26,8 +26,7 @@ import numpy as np
 import torch
 
 from benchmarks.comparison import conditions
-from rlexp.agents.ddpg.agent import DDPGAgent
-from rlexp.agents.ddpg.learner import CriticLearner
+from rlexp.agents.ddpg.agent import CriticLearner, DDPGAgent
 from rlexp.agents.sac.agent import SACAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.ddpg import DDPGConfig, TD3Config

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rlexp.agents.evaluation_process import AgentEvaluation, EvaluationPlayerSpec, EvaluationProcess
+from rlexp.agents.evaluation_process import AgentEvaluation, EvaluationProcess
 from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds, IterationReport, Progress, StallWatch
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import (
@@ -242,7 +242,7 @@ class Agent(ABC, Generic[ConfigT]):
     def _make_evaluation(self) -> AgentEvaluation:
         process = None
         if self.config.num_workers:
-            process = EvaluationProcess(self.pool, EvaluationPlayerSpec(self.POLICIES, self.config, self.env_config))
+            process = EvaluationProcess(self.pool, self.POLICIES, self.config, self.env_config)
         given = self.filters, self.callbacks, self.seed, self._weights, self.add_event
         return AgentEvaluation(self.policies, self.env_config, *given, process)
 

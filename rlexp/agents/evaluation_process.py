@@ -41,23 +41,13 @@ Answer = tuple[int, int] | PlayedEpisodes
 """The progress of an evaluation, in ended episodes and env steps, or its result."""
 
 
-@dataclass(frozen=True)
-class EvaluationPlayerSpec:
-    """The settings of a trial's evaluations, as plain data that any process can use."""
-
-    policies: type[Policies[Any]]
-    config: CommonConfig
-    env_config: EnvConfig
-
-
 class EvaluationPlayer:
     """Plays one evaluation after another, each in parts of a second; a task pool places it."""
 
-    def __init__(self, spec: EvaluationPlayerSpec) -> None:
-        self._config, self._env_config = spec.config, spec.env_config
-        modules = spec.env_config.modules
-        self._policies = spec.policies(spec.config, *spaces_of(spec.env_config), modules)
-        classes = callback_classes(spec.config.callback_parts, modules)
+    def __init__(self, policies: type[Policies[Any]], config: CommonConfig, env_config: EnvConfig) -> None:
+        self._config, self._env_config = config, env_config
+        self._policies = policies(config, *spaces_of(env_config), env_config.modules)
+        classes = callback_classes(config.callback_parts, env_config.modules)
         self._callbacks = NO_CALLBACKS if classes is None else classes.make("the process of evaluations")
         self._playing: Playing | None = None
 
@@ -93,9 +83,12 @@ class EvaluationProcess:
     The player has one call at a time. A player that dies, fails or answers too late is removed.
     """
 
-    def __init__(self, pool: TaskPool, spec: EvaluationPlayerSpec) -> None:
+    def __init__(
+        self, pool: TaskPool, policies: type[Policies[Any]], config: CommonConfig, env_config: EnvConfig
+    ) -> None:
         self._pool = pool
-        self._spec = spec
+        self._config = config
+        self._settings = policies, config, env_config
         self._player: Actor[EvaluationPlayer] | None = None
         self._asked: Ref[Any] | None = None
         """The call without an answer yet, also of an evaluation that was cut off."""
@@ -105,9 +98,9 @@ class EvaluationProcess:
     def prepare(self, should_stop: ShouldStop) -> None:
         """Start the process if there is none, so that its start does not count as time of an evaluation."""
         if self._player is None:
-            resources = Resources(cpus=0, gpus=0, bundle=bundles_of(self._spec.config).of_driver)
+            resources = Resources(cpus=0, gpus=0, bundle=bundles_of(self._config).of_driver)
             with self._removed_on_error():
-                self._player = self._pool.place("evaluation", resources, EvaluationPlayer, self._spec)
+                self._player = self._pool.place("evaluation", resources, EvaluationPlayer, *self._settings)
             self._ask(should_stop, START_S, EvaluationPlayer.is_ready)
 
     def play(
@@ -145,7 +138,7 @@ class EvaluationProcess:
     ) -> R | None:
         """Return the result of the player's ``method``; None if ``should_stop`` returns True first."""
         assert self._player is not None
-        self._timeout_s = self._spec.config.sample_timeout_s + extra_s
+        self._timeout_s = self._config.sample_timeout_s + extra_s
         self._asked_s = time.monotonic()
         with self._removed_on_error():
             self._asked = self._pool.call(self._player, method, *args)

@@ -49,21 +49,21 @@ class Exportable:
     """
 
 
-class SeatPlayers(Protocol):
+class SeatPlayers(ABC):
     """The players of a trial with joined actors, by index: the trial's own workers first, then their seats."""
 
     @property
+    @abstractmethod
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of the acting weights, by name; UsageError or ModuleNotFoundError if they cannot act here."""
-        ...
 
+    @abstractmethod
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
         """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
-        ...
 
     def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
         """Return the mean ε of a player's envs after all have sampled so many env steps; None if it has none."""
-        ...
+        return None
 
 
 @runtime_checkable

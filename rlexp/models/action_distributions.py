@@ -1,6 +1,8 @@
 """The distributions of actions in NumPy, for acting; ``torch_distributions`` has them for learning.
 
-A network computes the *inputs* of a distribution, ``[B, K]``: logits, or means and logarithms of deviations.
+A network computes the *inputs* of a distribution, ``[B, K]``: logits, or means and logarithms of deviations. For them
+``draw`` and ``most_likely`` return actions ``[B, *shape]``; ``log_prob`` returns the logarithms ``[B]`` (float32) of
+probabilities or densities of actions; and ``num_inputs`` is K.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -21,27 +23,6 @@ LARGEST_LOG_STD = 20.0
 SQUASHED_LOG_STD = (-20.0, 2.0)
 """Bounds of these logarithms if the numbers are squashed (Haarnoja et al. 2018's code)."""
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
-
-
-class ActionDistribution(Protocol):
-    """Draws actions ``[B, *shape]`` of an action space, and computes their probabilities."""
-
-    @property
-    def num_inputs(self) -> int:
-        """Inputs K of the distribution of one action."""
-        ...
-
-    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
-        """Return an action for each row of ``inputs [B, K]``."""
-        ...
-
-    def most_likely(self, inputs: Array) -> Array:
-        """Return the most likely action for each row of ``inputs [B, K]``."""
-        ...
-
-    def log_prob(self, inputs: Array, actions: Array) -> Array:
-        """Return the logarithm ``[B]`` (float32) of the probability, or of its density, of ``actions``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,42 +86,6 @@ class CategoricalActions:
 
 
 @dataclass(frozen=True)
-class GaussianActions:
-    """Numbers that are drawn independently, each from a normal distribution: Box of floating-point numbers.
-
-    The inputs are the means, then the natural logarithms of the standard deviations.
-    """
-
-    shape: tuple[int, ...]
-    """Shape of an action."""
-    dtype: str
-
-    @property
-    def num_inputs(self) -> int:
-        return 2 * math.prod(self.shape)
-
-    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
-        mean, log_std = self._split(inputs)
-        return self._actions(mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32))
-
-    def most_likely(self, inputs: Array) -> Array:
-        return self._actions(self._split(inputs)[0])
-
-    def log_prob(self, inputs: Array, actions: Array) -> Array:
-        mean, log_std = self._split(inputs)
-        distance = (actions.reshape(mean.shape) - mean) * np.exp(-log_std)
-        log_prob: Array = (-0.5 * np.square(distance) - log_std - LOG_SQRT_2_PI).sum(axis=1, dtype=np.float32)
-        return log_prob
-
-    def _split(self, inputs: Array) -> tuple[Array, Array]:
-        mean, log_std = np.split(inputs, 2, axis=1)
-        return mean, log_std.clip(-LARGEST_LOG_STD, LARGEST_LOG_STD)
-
-    def _actions(self, actions: Array) -> Array:
-        return actions.reshape(len(actions), *self.shape).astype(self.dtype, copy=False)
-
-
-@dataclass(frozen=True)
 class PlainActions:
     """Numbers that are the inputs themselves, as the policies of ES and ARS choose them."""
 
@@ -163,6 +108,35 @@ class PlainActions:
     def shaped(self, numbers: Array) -> Array:
         """Return the actions ``[B, *shape]`` of ``numbers [B, D]``."""
         return numbers.reshape(len(numbers), *self.shape).astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class GaussianActions(PlainActions):
+    """Numbers that are drawn independently, each from a normal distribution: Box of floating-point numbers.
+
+    The inputs are the means, then the natural logarithms of the standard deviations.
+    """
+
+    @property
+    def num_inputs(self) -> int:
+        return 2 * self.num_numbers
+
+    def draw(self, inputs: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = self._split(inputs)
+        return self.shaped(mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32))
+
+    def most_likely(self, inputs: Array) -> Array:
+        return self.shaped(self._split(inputs)[0])
+
+    def log_prob(self, inputs: Array, actions: Array) -> Array:
+        mean, log_std = self._split(inputs)
+        distance = (actions.reshape(mean.shape) - mean) * np.exp(-log_std)
+        log_prob: Array = (-0.5 * np.square(distance) - log_std - LOG_SQRT_2_PI).sum(axis=1, dtype=np.float32)
+        return log_prob
+
+    def _split(self, inputs: Array) -> tuple[Array, Array]:
+        mean, log_std = np.split(inputs, 2, axis=1)
+        return mean, log_std.clip(-LARGEST_LOG_STD, LARGEST_LOG_STD)
 
 
 @dataclass(frozen=True)

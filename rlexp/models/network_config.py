@@ -106,15 +106,15 @@ class HeadConfig:
     hiddens: tuple[int, ...]
     """Sizes of the layers in the value and in the advantage head."""
     dueling: bool
-    noisy: bool
+    noisy: bool = False
     """Whether the heads consist of noisy layers."""
-    sigma0: float
+    sigma0: float = 0.0
     """Deviation of the noisy layers' noise at the start, times the root of their width."""
-    num_atoms: int
+    num_atoms: int = 1
     """Atoms of the distribution of returns; 1 for the mean alone."""
-    v_min: float
+    v_min: float = 0.0
     """The lowest atom."""
-    v_max: float
+    v_max: float = 0.0
     """The highest atom."""
 
     @property

@@ -100,7 +100,7 @@ def watched_minibatches(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
         seen.append(advantages.numpy().copy())
         return surrogate_losses(logp, old_logp, advantages, clip)
 
-    monkeypatch.setattr("rlexp.agents.ppo.learner.surrogate_losses", losses)
+    monkeypatch.setattr("rlexp.agents.ppo.agent.surrogate_losses", losses)
     return seen
 
 

@@ -49,7 +49,7 @@ NETWORK = QNetworkConfig(
     observation_shape=(3,),
     num_actions=4,
     torso=torso_config_of(DQNConfig(model=ModelConfig(fcnet_hiddens=(16,), fcnet_activation="relu", layer_norm=True))),
-    head=HeadConfig(hiddens=(), dueling=False, noisy=False, sigma0=0.0, num_atoms=1, v_min=0.0, v_max=0.0),
+    head=HeadConfig(hiddens=(), dueling=False),
 )
 
 

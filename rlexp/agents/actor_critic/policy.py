@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlexp.agents.policies import Exportable, Policies
+from rlexp.agents.policies import Exportable, Policies, SeatPlayers
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.envs.spaces import is_byte_vector
@@ -192,18 +192,16 @@ def make_acting_network(config: ActorCriticConfig, num_threads: int | None) -> A
 
 
 @dataclass(frozen=True)
-class ActorCriticPlayers:
-    """All players of a trial: its own workers first, then the seats of joined actors."""
+class ActorCriticPlayers(SeatPlayers):
+    """All players of a trial, none of which explores by ε."""
 
     policies: ActorCriticPolicies
 
     @property
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the network's parameters, by name."""
         return parameter_shapes(self.policies.network)
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
         config = self.policies.config
         own_seed = derive_seed(seed, "worker", index, "exploration") if config.explore else None
         length = config.model.sequence_length
@@ -213,10 +211,6 @@ class ActorCriticPlayers:
             if config.workers_send_segments
             else Advantages(config.gamma, config.lambda_, config.use_gae, config.use_critic, length),
         )
-
-    def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
-        """Return None: no action is replaced by a random one with a probability."""
-        return None
 
 
 class ActorCriticPolicies(Policies[ActorCriticKeys]):

@@ -5,6 +5,7 @@ Checkpoints are played by ``PolicyNetworkPolicies``. No torch is imported here, 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from rlexp.agents.ddpg.exploration import ActionExplorer, Exploration, PolicyActions
-from rlexp.agents.policies import Exportable, Policies
+from rlexp.agents.ddpg.exploration import ActionExplorer, Exploration, NoiseExploration, PolicyActions
+from rlexp.agents.dqn.exploration import epsilon_ladder
+from rlexp.agents.dqn.players import ladder_places
+from rlexp.agents.policies import Exportable, Policies, SeatPlayers
 from rlexp.agents.workers import WorkerParts
-from rlexp.config.keys.ddpg import CriticKeys
-from rlexp.envs.spaces import is_byte_vector
-from rlexp.errors import NotFiniteError
+from rlexp.config.keys.ddpg import CriticKeys, DDPGConfig
+from rlexp.envs.spaces import is_byte_vector, is_continuous
+from rlexp.errors import NotFiniteError, UsageError
+from rlexp.models.action_distributions import SquashedActions
 from rlexp.models.dense import Linear, centered_bytes, forward, layers_of
 from rlexp.models.network_config import (
     LayersConfig,
@@ -34,7 +38,7 @@ from rlexp.policy import LiveWeights, Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.rollout.folds import NStep
 from rlexp.sample_batch import Array, SampleBatch
-from rlexp.schedules import derive_seed
+from rlexp.schedules import LinearSchedule, derive_seed
 
 LATE = 2**62
 """More env steps than are ever sampled: schedules have reached their end."""
@@ -162,15 +166,14 @@ KeysT = TypeVar("KeysT", bound=CriticKeys)
 
 
 @dataclass(frozen=True)
-class Players:
-    """All players of a trial: its own workers first, then the seats of joined actors."""
+class Players(SeatPlayers):
+    """All players of a trial, none of which explores by ε."""
 
     policies: PolicyNetworkPolicies[Any]
     num_seats: int = 0
 
     @property
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the policy network's parameters, by name."""
         return _shapes(self.policies.network)
 
     @property
@@ -180,7 +183,6 @@ class Players:
         return max(num_workers + self.num_seats, 1)
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
         policies, config = self.policies, self.policies.config
         own_seed = derive_seed(seed, "worker", index, "exploration")
         exploration = policies.exploration(index, self.number, own_seed) if config.explore else None
@@ -189,10 +191,6 @@ class Players:
             fold=NStep(config.n_step, config.gamma),
             reported_envs=policies.reported_envs(index, self.number),
         )
-
-    def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
-        """Return None: no action is replaced by a random one with a probability."""
-        return None
 
 
 class PolicyNetworkPolicies(Policies[KeysT]):
@@ -261,3 +259,56 @@ def _shapes(config: PolicyAndCriticsConfig) -> Shapes:
     torso = torso_sizes(config.observation_shape, config.torso)
     head = (torso[-1], *config.policy.hiddens, config.num_inputs)
     return dict(chain(shapes_of_layers("torso", torso, config.torso.layer_norm), shapes_of_layers("head", head)))
+
+
+class DDPGPolicies(PolicyNetworkPolicies[DDPGConfig]):
+    """The policies of DDPG, TD3 and APEX_DDPG."""
+
+    @cached_property
+    def actions(self) -> SquashedActions:
+        space = self.action_space
+        if not is_continuous(space):
+            raise UsageError(f"DDPG and TD3 cannot choose actions of the space {space}", "use DQN, PPO or SAC")
+        return SquashedActions(space.shape, str(space.dtype))
+
+    @property
+    def layers(self) -> tuple[LayersConfig, LayersConfig]:
+        config = self.config
+        return (
+            LayersConfig(config.actor_hiddens, config.actor_hidden_activation),
+            LayersConfig(config.critic_hiddens, config.critic_hidden_activation),
+        )
+
+    def exploration(self, index: int, num_players: int, seed: int) -> NoiseExploration:
+        config = self.config
+        is_ou = config.exploration_noise_type == "ou"
+        return NoiseExploration(
+            seed=seed,
+            random_timesteps=config.pure_exploration_steps,
+            scale=self.scale(index, num_players),
+            sigma=config.exploration_ou_sigma if is_ou else config.exploration_gaussian_sigma,
+            base=config.exploration_ou_noise_scale if is_ou else None,
+            theta=config.exploration_ou_theta,
+        )
+
+    def scale(self, index: int, num_players: int) -> LinearSchedule:
+        """Return the factor of the noise of player ``index``, over the env steps of all players."""
+        config = self.config
+        if config.per_worker_exploration:
+            factor = self._ladder(num_players)[index]
+            return LinearSchedule(factor, factor, 0)
+        first, last = config.exploration_initial_scale, config.exploration_final_scale
+        return LinearSchedule(first, last, config.exploration_scale_timesteps)
+
+    def reported_envs(self, index: int, num_players: int) -> tuple[bool, ...] | None:
+        """Return whether the player is in the third with the least noise; None without ``per_worker_exploration``."""
+        if not self.config.per_worker_exploration:
+            return None
+        ladder = sorted(self._ladder(num_players))
+        limit = ladder[math.ceil(len(ladder) / 3) - 1]
+        return (self._ladder(num_players)[index] <= limit,) * self.config.num_envs_per_worker
+
+    def _ladder(self, num_players: int) -> tuple[float, ...]:
+        """Return each player's factor; any number of first players is spread over the whole ladder."""
+        factors = epsilon_ladder(num_players)
+        return tuple(factors[place] for place in ladder_places(num_players))

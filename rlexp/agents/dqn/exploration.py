@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,6 @@ from rlexp.schedules import LinearSchedule, derive_seed
 
 STEPS_DRAWN_AHEAD = 64
 """Number of steps for which random actions are drawn at once."""
-
-
-class EpsilonSchedule(Protocol):
-    """The probability of a random action in each env of a worker."""
-
-    def epsilons(self, num_steps_sampled: int) -> Array:
-        """Return ε per env ``[M]`` after all workers together have sampled so many env steps."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +46,10 @@ class AnnealedEpsilon:
         """Return ε per env ``[M]``."""
         t = num_steps_sampled - self.warmup_timesteps
         return np.full(self.num_envs, self.schedule.value(t) if t >= 0 else self.schedule.initial)
+
+
+EpsilonSchedule = ConstantEpsilon | AnnealedEpsilon
+"""Its ``epsilons`` are the probabilities of a random action, after all workers together have sampled so many steps."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rlexp.agents.dqn.exploration import (
     epsilon_ladder,
 )
 from rlexp.agents.dqn.policy import DQNPolicy
-from rlexp.agents.policies import Exportable, Policies
+from rlexp.agents.policies import Exportable, Policies, SeatPlayers
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.exploration_keys import ExplorationKeys
@@ -66,7 +66,6 @@ class ExploringPlayers:
         return ConstantEpsilon(tuple(ladder[place] for place in self._ladder_places(index)))
 
     def mean_epsilon(self, index: int, num_steps_sampled: int) -> float | None:
-        """Return the mean ε of the envs of player ``index``; None if they do not explore by ε."""
         if not self.config.explore:
             return None
         return float(self.epsilon_schedule(index).epsilons(num_steps_sampled).mean())
@@ -133,18 +132,16 @@ class ExploringPlayers:
 
 
 @dataclass(frozen=True)
-class DQNWorkerParts(ExploringPlayers):
+class DQNWorkerParts(ExploringPlayers, SeatPlayers):
     """The players of DQN and APEX: the trial's own workers first, then the seats of joined actors."""
 
     config: DQNConfig
 
     @property
     def weights_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the Q-network's parameters, by name."""
         return parameter_shapes(self.network)
 
     def parts(self, index: int, seed: int, num_threads: int | None) -> WorkerParts:
-        """Return the parts of player ``index`` beside the env; ``num_threads`` are for its forward passes."""
         config = self.config
         return WorkerParts(
             make_policy=partial(

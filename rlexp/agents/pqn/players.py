@@ -66,15 +66,7 @@ class PQNPolicies(QNetworkPolicies[PQNConfig]):
 
     @property
     def head(self) -> HeadConfig:
-        return HeadConfig(
-            hiddens=self.config.hiddens,
-            dueling=self.config.dueling,
-            noisy=False,
-            sigma0=0.0,
-            num_atoms=1,
-            v_min=0.0,
-            v_max=0.0,
-        )
+        return HeadConfig(self.config.hiddens, self.config.dueling)
 
     def make_policy(self) -> PQNPolicy:
         return PQNPolicy(self.network)

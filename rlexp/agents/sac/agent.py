@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rlexp.agents.ddpg.agent import CriticAgent
-from rlexp.agents.ddpg.learner import CriticLearner, CriticLearnerConfig, CriticStep, Rows, taken_numbers
+from rlexp.agents.ddpg.agent import CriticAgent, CriticLearner, CriticLearnerConfig, CriticStep, Rows, taken_numbers
 from rlexp.agents.sac.players import SHARE_OF_UNIFORM_ENTROPY, SACPolicies
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.config.keys.sac import SACConfig

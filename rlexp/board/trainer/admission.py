@@ -19,7 +19,7 @@ from rlexp.board.task import board_keys_of
 from rlexp.config.keys.common import CommonConfig, ReplayNeeds
 from rlexp.envs.action_masks import standardised_shape
 from rlexp.envs.make import rows_per_env
-from rlexp.models.action_distributions import ActionDistribution, actions_of
+from rlexp.models.action_distributions import Actions, actions_of
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import (
@@ -89,7 +89,7 @@ class ColumnRule:
 class SegmentRules:
     """The rules for steps in order, as :class:`~rlexp.rollout.folds.Segments` lays them out."""
 
-    actions: ActionDistribution
+    actions: Actions
     """The distribution from which a policy draws."""
     num_rows: int
     """Envs of a worker; of several agents, their number."""

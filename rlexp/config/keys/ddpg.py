@@ -262,7 +262,7 @@ class DDPGExperiment(Experiment):
     """An experiment with DDPG."""
 
     AGENT = "rlexp.agents.ddpg.agent:DDPGAgent"
-    POLICIES = "rlexp.agents.ddpg.players:DDPGPolicies"
+    POLICIES = "rlexp.agents.ddpg.policy:DDPGPolicies"
     run: Literal["DDPG"]
     config: DDPGConfig = defaults_of(DDPGConfig)
 
