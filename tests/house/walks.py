@@ -90,7 +90,7 @@ WALKS: Mapping[str, Sequence[Station]] = {
     "weights": (
         Station("agents/dqn/learner.py", "DQNLearner.get_weights"),
         Station("optimizers/pacing.py", "WeightPublisher.publish"),
-        Station("optimizers/learner_thread.py", "LearnerThread.latest_weights"),
+        Station("optimizers/learner_thread.py", "LearnerRunner.latest_weights"),
         Station("rollout/remote_workers.py", "RemoteWorkers.publish"),
         Station("rollout/shared_weights.py", "SharedWeights.publish"),
         Station("rollout/worker.py", "RolloutWorker.set_weights"),
