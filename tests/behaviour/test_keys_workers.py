@@ -303,6 +303,12 @@ def test_a_worker_that_fails_hangs_or_dies_is_replaced(how: str, tmp_path: Path,
     assert row["info"]["num_worker_restarts"] == 1
 
 
+def test_a_reward_that_is_no_number_ends_a_trial_without_workers(tmp_path: Path) -> None:
+    agent = make_agent(**{**fails(tmp_path, how="nan", always=True), "num_workers": 0})
+    with pytest.raises(TrialError, match="the env returned a reward of nan"):
+        agent.train()
+
+
 @pytest.mark.ray
 @pytest.mark.key("max_num_worker_restarts")
 def test_workers_are_replaced_so_often_and_no_more(tmp_path: Path, ray_session: None) -> None:

@@ -20,7 +20,6 @@ from tests.drills import (  # noqa: F401 - each registers its drills
     boards,
     circumstances,
     endurance,
-    files,
     malice,
     resuming,
     signals,
@@ -60,8 +59,7 @@ def main() -> int:
     run = commands.add_parser("run", help="run some of them")
     run.add_argument("names", nargs="*", metavar="NAME", help="which")
     run.add_argument("--all", action="store_true", help="every one that takes a minute at most")
-    run.add_argument("--fast", action="store_const", dest="pace", const="fast", help="only those for every test run")
-    run.add_argument("--long", action="store_const", dest="pace", const="long", help="only those that take minutes")
+    run.add_argument("--long", action="store_true", help="only those that take minutes")
     run.add_argument("--twice", action="store_true", help="and all of them again")
     args = parser.parse_args()
     # A shell lets what runs in the background ignore SIGINT, and commands would inherit that.
@@ -69,14 +67,13 @@ def main() -> int:
     drills = sorted(DRILLS.values(), key=lambda drill: drill.number)
     if args.command == "list":
         for drill in drills:
-            print(f"{drill.number:>3} {drill.name:<22} {drill.pace:<6} {drill.about}")
+            print(f"{drill.number:>3} {drill.name:<22} {'long' if drill.is_long else '':<5}{drill.about}")
         return 0
     if unknown := set(args.names) - set(DRILLS):
         parser.error(f"there is no drill {', '.join(sorted(unknown))}")
     if bool(args.names) == args.all:
         parser.error("name drills, or say --all")
-    paces = {args.pace} if args.pace else {"fast", "minute"}
-    chosen = [drill for drill in drills if drill.name in args.names or (args.all and drill.pace in paces)]
+    chosen = [drill for drill in drills if drill.name in args.names or (args.all and drill.is_long == args.long)]
     failed = sum(not play(drill) for drill in chosen * (2 if args.twice else 1))
     print(f"{failed} of {len(chosen) * (2 if args.twice else 1)} failed")
     return min(failed, 1)

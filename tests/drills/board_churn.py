@@ -96,7 +96,7 @@ class Churn:
         }
 
 
-@drill(119, "board-churn", pace="long")
+@drill(119, "board-churn", is_long=True)
 def churn(scene: Scene) -> str:
     """For ten minutes actors come and go at random: killed, frozen for longer than their lease, or by Ctrl-C."""
     with board_scene(scene) as board:
@@ -212,20 +212,20 @@ class Ends:
         )
 
 
-@drill(127, "board-ends-killed", pace="long")
+@drill(127, "board-ends-killed", is_long=True)
 def ends_killed(scene: Scene) -> str:
     """For ten minutes (DRILL_MINUTES) actors and trainers of APPO are killed at random: no step is learned twice."""
     return kill_ends(scene)
 
 
-@drill(128, "board-ends-killed-rabbitmq", pace="long")
+@drill(128, "board-ends-killed-rabbitmq", is_long=True)
 def ends_killed_rabbitmq(scene: Scene) -> str:
     """The same, with fragments over RabbitMQ."""
     with running_queue(RabbitMQ()) as server:
         return kill_ends(scene, ("--queue", server.url))
 
 
-@drill(129, "board-ends-killed-mqtt", pace="long")
+@drill(129, "board-ends-killed-mqtt", is_long=True)
 def ends_killed_mqtt(scene: Scene) -> str:
     """The same, with fragments over MQTT."""
     with running_queue(Mosquitto()) as server:

@@ -102,7 +102,7 @@ def bad_tenants(scene: Scene) -> str:
     return invaded(scene, SHORT_S)
 
 
-@drill(124, "board-bad-tenants-long", pace="long")
+@drill(124, "board-bad-tenants-long", is_long=True)
 def bad_tenants_long(scene: Scene) -> str:
     """The same for two minutes."""
     return invaded(scene, LONG_S)

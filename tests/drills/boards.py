@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 from benchmarks.board_actors import measure
-from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.basics import Task
-from rlexp.board.servers import open_board
-from rlexp.board.servers.board import Seat
 from tests.drills.board_scene import LEASE_S, STEPS, account_of, board_scene, check_exact, finish, grown, leave
 from tests.drills.runs import rows_of
 from tests.drills.scene import Command, Scene, check, drill
@@ -26,8 +19,6 @@ FROZEN_S = 8.0
 """Longer than the lease of these drills' actors, and than a new actor needs to take their seat."""
 SLOW_S = 20.0
 KILLED = -signal.SIGKILL
-CLAIMERS, SEATS, ROUNDS = 20, 4, 200
-LEASE_OF_CLAIMS_S = 60.0
 ACTORS, FRAGMENTS_PER_S, WEIGHTS_KB, SECONDS = 100, 3.0, 270.0, 10.0
 SLOWEST_BEAT_MS = 2000.0
 """Of ninety-nine in a hundred, on two cores that have all of it: actors' beats are due every 2 s."""
@@ -208,31 +199,6 @@ def slow_trainer(scene: Scene) -> str:
         waited = [event["wait_share"] for event in actor.events_of("actor")]
         check(max(waited) > 0.2, f"the actor did not wait: {waited}")
         return f"{check_exact(account)}; the actor waited for up to {max(waited):.0%} of its time"
-
-
-@drill(117, "board-claims", pace="fast")
-def claims(scene: Scene) -> str:
-    """Twenty claim four seats at the same moment, two hundred times."""
-    with running_redis() as server, ExitStack() as stack, ThreadPoolExecutor(CLAIMERS) as threads:
-        boards = [stack.enter_context(closing(open_board(parse_address(server.url)))) for _ in range(CLAIMERS)]
-        boards[0].announce(Task("crowd", "crowd", SEATS))
-        check(boards[0].lead("crowd", "trainer", 10 * LEASE_OF_CLAIMS_S), "the task cannot be led")
-        together = threading.Barrier(CLAIMERS)
-
-        def claim(number: int) -> Seat | None:
-            together.wait()
-            return boards[number].claim("crowd", f"actor-{number}", LEASE_OF_CLAIMS_S)
-
-        epochs: set[tuple[int, int]] = set()
-        for _ in range(ROUNDS):
-            seats = [seat for seat in threads.map(claim, range(CLAIMERS)) if seat is not None]
-            given = sorted(seat.index for seat in seats)
-            check(given == list(range(SEATS)), f"seats {given} were given")
-            epochs |= {(seat.index, seat.epoch) for seat in seats}
-            for seat in seats:
-                boards[0].release(seat)
-        check(len(epochs) == SEATS * ROUNDS, f"{SEATS * ROUNDS - len(epochs)} epochs were given twice")
-    return f"{len(epochs)} seats given in {ROUNDS} rounds, none twice, each with an epoch of its own"
 
 
 @drill(118, "board-hundred")

@@ -113,6 +113,16 @@ def disk_fills(scene: Scene) -> str:
     return f"{said.partition(': ')[2]}; went on from {newest}"
 
 
+@drill(35, "tmp-full")
+def tmp_full(scene: Scene) -> str:
+    """The folder for temporary files, where Ray keeps its own, is full."""
+    file, small = scene.write("drill.yaml", dqn(steps=1000)), scene.folder / "small"
+    command = scene.run_with_small_disk(small, "100k", "run", file, "--out", scene.out, "--json", TMPDIR=str(small))
+    command.end_with(1, 4)
+    check(str(small) in command.stderr, f"it does not name the folder: {command.stderr[-300:]}")
+    return command.stderr.strip().splitlines()[0][:120]
+
+
 @drill(76, "bare-machine")
 def bare_machine(scene: Scene) -> str:
     """256 open files; no HOME; umask 077; nothing that is installed can be written. Each a run of its own."""

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 
 from tests.drills.runs import (
+    CARTPOLE,
     apex,
-    cartpole,
     check_no_step_twice,
     checkpoints_of,
     dqn,
@@ -89,13 +89,13 @@ def ckpt_kill_mid_write(scene: Scene) -> str:
     return kill_at_random_moments(scene, 3)
 
 
-@drill(63, "ckpt-kill-fifty", pace="long")
+@drill(63, "ckpt-kill-fifty", is_long=True)
 def ckpt_kill_fifty(scene: Scene) -> str:
     """Killed with -9 at fifty random moments of such a run."""
     return kill_at_random_moments(scene, 50)
 
 
-@drill(64, "worker-recovery", pace="long")
+@drill(64, "worker-recovery", is_long=True)
 def worker_recovery(scene: Scene) -> str:
     """Thirty-six times, one of the two workers that have lived longest is killed with -9."""
     command = scene.start_run(apex(workers=4))
@@ -123,7 +123,7 @@ class Soak:
         self.seconds: dict[str, list[float]] = {COMMAND: [], "trial": [], "worker": []}
         self.best = 0.0
         self._seen = 0
-        self.command = scene.start_run(cartpole(), name=name)
+        self.command = scene.start_run(CARTPOLE, name=name)
         self.command.wait_until_it_learns()
 
     def victims(self) -> list[tuple[str, psutil.Process]]:
@@ -169,7 +169,7 @@ def undisturbed(scene: Scene) -> float:
     return rate
 
 
-@drill(59, "soak-chaos", pace="long")
+@drill(59, "soak-chaos", is_long=True)
 def soak_chaos(scene: Scene) -> str:
     """For ten minutes some process of a run is killed with -9 every fifteen seconds."""
     shared, rng = set(os.listdir("/dev/shm")), random.Random(SEED)

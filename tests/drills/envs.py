@@ -16,14 +16,6 @@ import numpy as np
 from tests.lab.envs import Array, EndlessEnv
 
 
-class WrongShape(EndlessEnv):
-    """Shows one number less than its space says."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        obs, info = super().reset(seed=seed, options=options)
-        return np.zeros(len(obs) - 1, obs.dtype), info
-
-
 class WithPassword(EndlessEnv):
     """Needs a password."""
 

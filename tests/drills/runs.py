@@ -58,13 +58,12 @@ drill:
 PPO = """
 drill:
   run: PPO
-  env: tests.drills.envs:SlowOnce
+  env: tests.lab.envs:EndlessEnv
   stop: {{timesteps_total: {steps}}}
   checkpoint_freq: 1
   max_failures: 1
   config:
     seed: 0
-    env_config: {{claim: '{claim}', step_s: {step_s}, slow_s: {step_s}}}
     num_workers: 2
     num_cpus_per_worker: 0
     num_learners: {learners}
@@ -107,6 +106,7 @@ drill:
     model: {fcnet_hiddens: [64, 64], fcnet_activation: relu}
     optimizer: {num_replay_buffer_shards: 2, max_weight_sync_delay: 400}
 """
+"""Learns CartPole, and goes on when it has."""
 NEVER = 10**9
 
 
@@ -143,14 +143,9 @@ def dqn(
     )
 
 
-def ppo(claim: Path, batches: int, learners: int = 1, epochs: int = 10, step_s: float = 0) -> str:
-    """Return a PPO experiment of some train batches; its env takes ``step_s`` for a step."""
-    return PPO.format(claim=claim, steps=batches * PPO_BATCH, learners=learners, epochs=epochs, step_s=step_s)
-
-
-def cartpole() -> str:
-    """Return an Ape-X experiment that learns CartPole, and goes on when it has."""
-    return CARTPOLE
+def ppo(batches: int, learners: int, epochs: int) -> str:
+    """Return a PPO experiment of some train batches."""
+    return PPO.format(steps=batches * PPO_BATCH, learners=learners, epochs=epochs)
 
 
 STEPS_TAG = "ray/tune/timesteps_total"

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import psutil
 
@@ -320,8 +320,6 @@ def _command_line(process: psutil.Process) -> str:
 
 
 Play = Callable[[Scene], str]
-Pace = Literal["fast", "minute", "long"]
-"""Seconds, and part of ``make test``; a minute at most; several minutes."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +330,8 @@ class Drill:
     """By which it is listed."""
     name: str
     about: str
-    pace: Pace
+    is_long: bool
+    """It takes several minutes, others one at most."""
     play: Play
     """Breaks it, checks what comes of it, and returns the evidence; raises DrillError."""
 
@@ -340,11 +339,11 @@ class Drill:
 DRILLS: dict[str, Drill] = {}
 
 
-def drill(number: int, name: str, pace: Pace = "minute") -> Callable[[Play], Play]:
+def drill(number: int, name: str, is_long: bool = False) -> Callable[[Play], Play]:
     """Register a function as a drill; its docstring says what it is about."""
 
     def register(play: Play) -> Play:
-        DRILLS[name] = Drill(number, name, (play.__doc__ or "").strip().splitlines()[0], pace, play)
+        DRILLS[name] = Drill(number, name, (play.__doc__ or "").strip().splitlines()[0], is_long, play)
         return play
 
     return register

@@ -14,7 +14,6 @@ import time
 
 import psutil
 
-from tests.cluster.test_trial_nodes import BACK_S, seconds_until_rows_after_a_cut
 from tests.drills.runs import (
     apex,
     check_newest_is_last,
@@ -224,11 +223,3 @@ def ctrl_z(scene: Scene) -> str:
         terminal.close()
     check_no_step_twice(scene.out / "drill")
     return f"stopped after {rows} iterations; exit 130 after {len(rows_of(scene.out / 'drill'))}, none twice"
-
-
-@drill(126, "node-link")
-def node_link(scene: Scene) -> str:
-    """The link of the trial's node is away for 20 s, and no other node has room: the trial goes on where it is."""
-    took_s = seconds_until_rows_after_a_cut(scene.folder)
-    check(took_s < BACK_S, f"{took_s:.1f} s after the link is back")
-    return f"four rows {took_s:.1f} s after the link is back"

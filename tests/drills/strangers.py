@@ -22,7 +22,6 @@ from typing import Final
 
 import psutil
 
-from tests.drills.attacks import record_changed
 from tests.drills.malice import POISONED
 from tests.drills.runs import checkpoints_of, dqn, stopped_run, trial_of
 from tests.drills.scene import SCRIPT, Command, Scene, check, drill
@@ -112,6 +111,15 @@ def named_code(run: Path, imports: list[str], env: str, folders: list[Path]) -> 
         metadata |= {"imports": imports, "module_folders": places}
         metadata["experiment"]["env"] = env
         forge(checkpoint, metadata=metadata)
+
+
+def record_changed(run: Path, **changes: object) -> None:
+    """Change ``run.json``, and what it says of the trial where the trial has such a key."""
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    trial = record["trials"][0]
+    for key, value in changes.items():
+        (trial if key in trial else record)[key] = value
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def variants(archive: Path, run: Path, port: int) -> Iterator[tuple[str, Path]]:

@@ -62,26 +62,6 @@ def resumed(scene: Scene) -> list[str]:
     return [event["trial"] for event in command.events_of("trial_start")]
 
 
-@drill(39, "sweep-one-bad")
-def sweep_one_bad(scene: Scene) -> str:
-    """One of eight trials raises in its env; and one of two, where none may fail."""
-    envs = [*({"pay": pay} for pay in range(1, 8)), {"fate": "raise"}]
-    searched = [f"env_config: {{grid_search: {json.dumps(some)}}}" for some in (envs, envs[-2:])]
-    command = started(scene, "drill", "scheduler: fifo", searched[0], "--allow-failures", 1)
-    strict = started(scene, "strict", "scheduler: fifo", searched[1])
-    codes = command.end(LONGEST_S), strict.end(LONGEST_S)
-    check(codes == (0, 1), f"exit {codes[0]} with --allow-failures 1, {codes[1]} without: {command.stderr[-300:]}")
-    *others, last = content(scene.out / "drill/sweep.json")["configurations"]
-    statuses = [each["status"] for each in others]
-    check(statuses == ["TERMINATED"] * 7, f"the others end as {statuses}")
-    (trial,) = last["trials"]
-    said = f"{trial['status']} ({trial['error']})"
-    check(said.startswith("ERROR (env tests.lab.envs:FatefulEnv: ") and "RuntimeError: this env raises" in said, said)
-    best = (scene.out / "drill/best.yaml").read_text(encoding="utf-8")
-    check("pay: 7" in best, "the best is not the best of the others")
-    return f"7 of 8 ended well, the last {said}; exit 0, and 1 where none may fail"
-
-
 @drill(40, "sweep-kill-resume")
 def sweep_kill_resume(scene: Scene) -> str:
     """``rlexp sweep`` is killed with -9 after three of eight trials; ``rlexp resume`` goes on."""

@@ -1,7 +1,4 @@
-"""Drills on what moves experience: rollout workers, replay shards, and the envs in them.
-
-And on PPO: what moves a train batch, and the learners that share it.
-"""
+"""Drills on what moves and learns experience: rollout workers, replay shards, the trial, and the learners of PPO."""
 
 from __future__ import annotations
 
@@ -11,17 +8,14 @@ import signal
 import time
 from typing import Any
 
-from tests.drills.runs import PPO_BATCH, apex, check_no_step_twice, dqn, ppo, rows_of
+from tests.drills.runs import PPO_BATCH, apex, check_no_step_twice, ppo, rows_of
 from tests.drills.scene import Command, Scene, check, drill
 
 WORKER, SHARD, LEARNER = "ray::RolloutWorker", "ray::ReplayShard", "ray::LearnerProcess"
 TRIAL = ("ray::ExperimentTrainable", "ray::ResourceTrainable")
 """Ray names a trial's process after its class between two calls, and after Tune's wrapper of it within one."""
-FAILING_ENV = "tests.lab.failing_env:FailsOnceEnv"
 LONGEST_REPLACEMENT_S = 10.0
-"""Beyond the time it takes to see that a worker hangs; on a machine that others use as well."""
-LONGEST_REPLACEMENT_S = 10.0
-"""From a learner's death to its replacement; on a machine that others use as well."""
+"""Of a worker, beyond the time it takes to see that it hangs, and of a learner; others use the machine as well."""
 
 
 def steps_only_grow(command: Command) -> None:
@@ -61,19 +55,6 @@ def lose_worker(scene: Scene, number: int) -> str:
     return note
 
 
-def failing(scene: Scene, how: str) -> str:
-    """Return the ``env_config`` of an env that fails as ``how`` says; it remembers in a file that it has."""
-    return f"{{failed: '{scene.folder / 'failed'}', how: {how}}}"
-
-
-def fail_once(scene: Scene, how: str, said: str) -> str:
-    """Let an env fail once in one worker; check what is said and that all goes on."""
-    command = scene.start_run(apex(env=FAILING_ENV, env_config=failing(scene, how)))
-    note = command.wait_for_note(said)
-    goes_on_and_stops(command, command.wait_until_it_learns())
-    return note
-
-
 @drill(1, "kill-rollout")
 def kill_rollout(scene: Scene) -> str:
     """A rollout worker is killed with -9 in the middle of an episode."""
@@ -84,44 +65,6 @@ def kill_rollout(scene: Scene) -> str:
 def sigstop(scene: Scene) -> str:
     """A rollout worker is stopped by a signal: it hangs, and is not dead."""
     return lose_worker(scene, signal.SIGSTOP)
-
-
-@drill(9, "kill-shard")
-def kill_shard(scene: Scene) -> str:
-    """A replay shard is killed with -9."""
-    command = scene.start_run(apex(storage="actors"))
-    row = command.wait_until_it_learns()
-    scene.one(SHARD).kill()
-    note = command.wait_for_note(r"^replay shard \d failed")
-    check("transitions" in note, note)
-    goes_on_and_stops(command, row)
-    return note
-
-
-@drill(11, "env-hang")
-def env_hang(scene: Scene) -> str:
-    """``env.step`` of one worker never returns."""
-    return fail_once(scene, "hang", r"^worker \d delivered nothing for 5 s")
-
-
-@drill(12, "env-raise")
-def env_raise(scene: Scene) -> str:
-    """``env.step`` raises once, and in another run always."""
-    note = fail_once(scene, "raise", r"^worker \d failed: .*RuntimeError: this env fails")
-    # So that the first fragment is never complete.
-    words = ("-o", "sample_batch_size=200")
-    command = scene.start_run(
-        apex(env=FAILING_ENV, env_config=failing(scene, "raise, always: true")), *words, name="always"
-    )
-    command.end_with(1)
-    check("RuntimeError: this env fails" in command.last_words, f"said {command.last_words}")
-    return f"{note}; always: exit 1, {command.last_words}"
-
-
-@drill(13, "env-segfault")
-def env_segfault(scene: Scene) -> str:
-    """An env takes its process with it."""
-    return fail_once(scene, "die", r"^worker \d failed: its process died; replaced in")
 
 
 @drill(10, "kill-trial")
@@ -142,24 +85,6 @@ def kill_trial(scene: Scene) -> str:
     return f"killed at iteration {before}, went on with {again} after {took_s:.1f} s"
 
 
-@drill(14, "env-nan")
-def env_nan(scene: Scene) -> str:
-    """An env pays a reward of NaN, once; then, in one process, always."""
-    note = fail_once(scene, "nan", r"^worker \d failed: .*a reward of nan")
-    scene.start_run(dqn(env=FAILING_ENV, env_config=failing(scene, "nan, always: true")), name="always").end_with(1)
-    return note
-
-
-@drill(15, "nan-loss")
-def nan_loss(scene: Scene) -> str:
-    """Training diverges: the trial fails with what to do, and its last checkpoint is from before."""
-    command = scene.start_run(dqn(lr="1e30"))
-    command.end_with(1)
-    message = command.last_words
-    check("the loss is" in message and "lower lr" in message, message)
-    return message
-
-
 @drill(27, "starved-nested")
 def starved_nested(scene: Scene) -> str:
     """A trial that needs every CPU there is, with shards in processes of their own, gets what it needs."""
@@ -169,30 +94,6 @@ def starved_nested(scene: Scene) -> str:
     took_s = time.monotonic() - command.started_s
     goes_on_and_stops(command, row)
     return f"learned {took_s:.1f} s after the command"
-
-
-def fail_always(scene: Scene, how: str, restarts: int) -> tuple[str, list[str]]:
-    """Let the env of a run's only worker fail again and again; return the trial's last words and the notes."""
-    text = apex(workers=1, env=FAILING_ENV, env_config=failing(scene, f"{how}, always: true"))
-    command = scene.start_run(text, "-o", f"max_num_worker_restarts={restarts}")
-    command.end_with(1)
-    return command.last_words, command.notes
-
-
-@drill(29, "stall-watchdog")
-def stall_watchdog(scene: Scene) -> str:
-    """The env of every worker hangs again and again: the run ends, and says why."""
-    message, _ = fail_always(scene, "hang", restarts=1)
-    check("delivered nothing" in message, message)
-    return message
-
-
-@drill(30, "worker-flap")
-def worker_flap(scene: Scene) -> str:
-    """A worker's process dies as soon as it has played a little, every time."""
-    message, notes = fail_always(scene, "die", restarts=3)
-    check(sum("replaced in" in note for note in notes) == 3, f"notes {notes}")
-    return f"{len(notes)} notes, then: {message}"
 
 
 @drill(33, "slow-worker")
@@ -273,7 +174,7 @@ def check_batches(scene: Scene, command: Command, batches: int) -> None:
 def kill_learner(scene: Scene) -> str:
     """One of several learners is killed with -9 while it learns: another one replaces it, and the trial goes on."""
     batches = 3
-    command = scene.start_run(ppo(scene.folder / "claim", batches, learners=2, epochs=150))
+    command = scene.start_run(ppo(batches, learners=2, epochs=150))
     command.wait_for_result()
     time.sleep(0.5)  # it learns for longer than that
     learners = scene.processes(LEARNER)
@@ -287,16 +188,3 @@ def kill_learner(scene: Scene) -> str:
     check(again == 2, f"was at iteration 1, goes on with {again}")
     check_batches(scene, command, batches)
     return f"{said}, {took_s:.1f} s after the kill; went on with iteration {again}"
-
-
-@drill(79, "kill-batch-worker")
-def kill_batch_worker(scene: Scene) -> str:
-    """A rollout worker of PPO is killed with -9 while a train batch is sampled: the others sample what it had not."""
-    batches = 4
-    command = scene.start_run(ppo(scene.folder / "claim", batches, step_s=0.02))
-    command.wait_for_result(lambda row: row["training_iteration"] == 1)
-    time.sleep(1.0)  # sampling a batch takes 2 s
-    scene.one(WORKER).kill()
-    note = command.wait_for_note(r"^worker \d failed: its process died; replaced in")
-    check_batches(scene, command, batches)
-    return note
