@@ -21,7 +21,6 @@ from tests.drills import (  # noqa: F401 - each registers its drills
     circumstances,
     endurance,
     malice,
-    resuming,
     signals,
     strangers,
     sweeps,

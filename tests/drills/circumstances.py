@@ -1,10 +1,11 @@
 """Drills on where and how commands run: beside each other, on small disks, with few rights, and killed half way.
 
-And on envs that load the process they are in: with output, threads, processes and waits.
+And on envs that load the process they are in: with output, threads, processes and waits. And on secrets in files.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import stat
 import sys
@@ -217,3 +218,31 @@ def env_hang_close(scene: Scene) -> str:
         scene.check_nothing_lingers()
         check(checkpoints_of(scene.out / name), "no checkpoint")
     return f"{line}; after some steps: exit 130 after {seconds[0]:.1f} and {seconds[1]:.1f} s"
+
+
+@drill(46, "secrets")
+def secrets(scene: Scene) -> str:
+    """A password in ``env_config`` is in no file that others are shown, nor in what is printed."""
+    word = "hunter2-of-the-drill"
+    command = scene.start_run(dqn(env="tests.drills.envs:WithPassword", env_config=f"{{password: {word}}}"))
+    command.wait_for_result(lambda row: row["training_iteration"] >= 2)
+    command.stop()
+    check(word not in command.stderr + json.dumps(command.events), "it was printed")
+    run = scene.out / "drill"
+    found = {path.name for path in run.rglob("*") if path.is_file() and word.encode() in path.read_bytes()}
+    needed = {"experiment.yaml", "resolved.yaml", "manifest.json", "state.json"}
+    check(found <= needed, f"it is in {sorted(found - needed)}")
+    check(run.stat().st_mode & 0o077 == 0, "others may look into the run's directory")
+    return f"masked; {', '.join(sorted(found))} have it, in a directory for its owner alone"
+
+
+@drill(45, "token-perms")
+def token_perms(scene: Scene) -> str:
+    """No file of Ray's with a secret that others could read."""
+    command = scene.start_run(apex())
+    command.wait_for_result()
+    tokens = list(scene.folder.rglob("auth_token"))
+    modes = {stat.filemode(path.stat().st_mode) for path in tokens}
+    command.stop()
+    check(modes == {"-rw-------"}, f"tokens {tokens} have {modes}")
+    return f"{len(tokens)} token, -rw-------"

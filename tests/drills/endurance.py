@@ -1,4 +1,4 @@
-"""Drills that break the same thing again and again, and count what is lost and how long it takes to mend."""
+"""Drills on going on: runs that are killed or damaged, once or again and again; what is lost is counted."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.drills.runs import (
     iteration_of,
     resumed,
     rows_of,
+    stopped_run,
     trial_of,
 )
 from tests.drills.scene import Command, Scene, check, drill, own_bytes
@@ -81,6 +82,41 @@ def kill_at_random_moments(scene: Scene, moments: int) -> str:
         f"{moments} of {moments} went on from the newest checkpoint, at most {redone} iterations were done again;"
         f" all processes gone after {max(gone_s):.1f} s at most"
     )
+
+
+@drill(2, "kill-driver-resume")
+def kill_driver_resume(scene: Scene) -> str:
+    """``rlexp run`` is killed with -9; ``rlexp resume`` goes on."""
+    command = scene.start_run(apex(checkpoint_freq=3))
+    before = command.wait_for_result(lambda row: row["training_iteration"] >= 5)["training_iteration"]
+    scene.kill(command)
+    run = scene.out / "drill"
+    newest = iteration_of(checkpoints_of(run)[-1])
+    again = resumed(scene, run, newest)
+    after = again.wait_for_result(lambda row: row["training_iteration"] >= before + 2)
+    again.stop()
+    check(f"continues from checkpoint_{newest:06d}" in again.notes, f"notes {again.notes}")
+    check_no_step_twice(run)
+    return f"killed after iteration {before}, went on from {newest}, to {after['training_iteration']}"
+
+
+@drill(7, "trunc-ckpt")
+def trunc_ckpt(scene: Scene) -> str:
+    """The newest checkpoint is cut, emptied, overwritten, or has one bit turned."""
+    run = stopped_run(scene, apex(), iterations=5)
+    checkpoints = checkpoints_of(run)
+    largest = max(checkpoints[-1].iterdir(), key=lambda path: path.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    state = bytearray((checkpoints[-2] / "learner.safetensors").read_bytes())
+    state[len(state) // 2] ^= 1
+    (checkpoints[-2] / "learner.safetensors").write_bytes(state)
+    newest_whole = iteration_of(checkpoints[-3])
+    command = resumed(scene, run, newest_whole)
+    command.stop()
+    aside = sorted(path.name for path in trial_of(run).glob("*.damaged"))
+    check(len(aside) == 2, f"set aside: {aside}")
+    check(sum("is damaged" in note for note in command.notes) == 2, f"notes {command.notes}")
+    return f"{largest.name} of the newest cut, a bit of the one before turned: on with iteration {newest_whole + 1}"
 
 
 @drill(23, "ckpt-kill-mid-write")
