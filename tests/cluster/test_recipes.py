@@ -23,7 +23,7 @@ from tests.cluster.scene import (
     wait_for_checkpoint,
     wait_for_rows,
 )
-from tests.cluster.test_lost_nodes import longest_gap
+from tests.cluster.test_trial_nodes import longest_gap
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 

@@ -1,7 +1,4 @@
-"""``rlexp run`` as a user meets it: real processes, Ray and Tune, real files.
-
-``rlexp sweep`` as a user meets it: real processes, Ray and Tune, real files.
-"""
+"""``rlexp run``, ``sweep`` and ``resume`` as a user meets them: real processes, Ray, Tune and wandb, real files."""
 
 import json
 import os
@@ -18,6 +15,9 @@ import pytest
 
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.runs.checkpoints import list_checkpoints
+from rlexp.runs.rows import scalars
+from tests.lab.agent_packages import install_agent
+from tests.lab.trials import needs_wandb, wandb_logs
 
 pytestmark = pytest.mark.ray
 
@@ -54,15 +54,10 @@ single:
 """
 
 
-def rlexp(*arguments: object, timeout: float = 150, **environment: str) -> subprocess.CompletedProcess[str]:
+def rlexp(*arguments: object, folder: Path = REPOSITORY, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rlexp", *map(str, arguments)]
     return subprocess.run(
-        [sys.executable, "-m", "rlexp", *map(str, arguments)],
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=150, check=False
     )
 
 
@@ -106,23 +101,6 @@ def test_every_variant_and_sample_runs_to_its_stop(tmp_path: Path) -> None:
         assert any(directory.glob("events.out.tfevents.*"))
         assert read_checkpoint(directory / "checkpoint_000002").state["iteration"] == 2
     assert not list((tmp_path / "out").rglob("*.pkl")), "Tune's pickles stay nowhere"
-
-
-@pytest.mark.slow
-def test_a_failing_trial_is_named_and_the_others_finish(tmp_path: Path) -> None:
-    file = tmp_path / "failing.yaml"
-    file.write_text(
-        f"bad:\n  run: DQN\n  env: tests.lab.envs:LateRaisingEnv\n{TINY.replace('&config', '')}"
-        f"good:\n  run: DQN\n  env: CartPole-v1\n{TINY.replace('&config', '')}"
-    )
-    done = rlexp("run", file, "--out", tmp_path)
-    assert done.returncode == 1, done.stderr
-    statuses = [trial["status"] for trial in json.loads((tmp_path / "failing/run.json").read_text())["trials"]]
-    assert statuses == ["ERROR", "TERMINATED"]
-    assert "this env raises" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-    traceback = next((tmp_path / "failing").glob("00000*/error.txt")).read_text()
-    assert "LateRaisingEnv" in traceback or "envs.py" in traceback
 
 
 def test_ctrl_c_saves_a_checkpoint_and_leaves_nothing_running_and_resume_goes_on(tmp_path: Path) -> None:
@@ -195,18 +173,6 @@ population:
     lr: {{grid_search: [1e-3]}}
 {SMALL}
 """
-PAYS = [8, 5, 7, 1, 6, 2, 4, 3]
-EIGHT = f"""
-eight:
-  run: DQN
-  env: tests.lab.envs:FatefulEnv
-  stop: {{timesteps_total: 240}}
-  search: {{max_concurrent: 2, scheduler: asha, asha: {{grace_period: 120, reduction_factor: 2}}}}
-  config:
-    prioritized_replay: false
-    env_config: {{pay: {{grid_search: {PAYS}}}}}
-{SMALL}
-"""
 
 
 def swept(tmp_path: Path, text: str, *arguments: object) -> tuple[Any, Path]:
@@ -263,32 +229,77 @@ def test_pbt_copies_weights_and_keys(options: tuple[str, ...], tmp_path: Path) -
     assert rows[-1]["timesteps_total"] >= 1200
 
 
+@needs_wandb
 @pytest.mark.slow
-def test_killed_sweep_is_resumed(tmp_path: Path) -> None:
-    """Nothing that is over runs again, all eight are ranked, and what was over still counts at its rungs."""
-    (tmp_path / "sweep.yaml").write_text(EIGHT)
-    path, ended = tmp_path / "out", []
-    command = [sys.executable, "-m", "rlexp", "sweep", tmp_path / "sweep.yaml", "--out", tmp_path, "--name", "out"]
-    with subprocess.Popen([*map(str, command), "--json"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            event = json.loads(line)
-            if event["event"] == "trial_end":
-                ended.append(event["trial"])
-            if len(ended) == 3:
-                process.kill()  # more may end before it is dead
-    before = {file.parent.name: file.read_text() for file in path.glob("*/result.json")}
-    done = rlexp("resume", path, "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    begun = [event["trial"] for event in events if event["event"] == "trial_start"]
-    over = {trial: rows for trial, rows in before.items() if trial not in begun}
-    assert set(ended) <= over.keys()
-    assert len(over) <= len(ended) + 2  # as many as ran at the same time
-    assert len(begun) == 8 - len(over)
-    assert over == {trial: (path / trial / "result.json").read_text() for trial in over}
-    saved = json.loads((path / "sweep.json").read_text())
-    assert sorted(each["point"]["env_config.pay"] for each in saved["configurations"]) == sorted(PAYS)
-    assert {each["status"] for each in saved["configurations"]} == {"TERMINATED", "PRUNED"}
-    assert len(saved["early_stopping"][0]["values"]) == 8
-    assert "pay: 8" in (path / "best.yaml").read_text()
+def test_a_tracked_run_and_its_resume_are_one_run_of_wandb_with_the_rows_of_result_json(tmp_path: Path) -> None:
+    file, run = tmp_path / "small.yaml", tmp_path / "out" / "small"
+    file.write_text(f"small:\n  run: DQN\n  env: CartPole-v1\n{TINY}")
+    home = str(tmp_path)
+    first = rlexp("run", file, "--out", tmp_path / "out", "--track", "wandb", WANDB_MODE="offline", HOME=home)
+    assert first.returncode == 0, first.stderr
+    assert "tracks with wandb: project rlexp, offline, nothing is sent" in first.stderr
+    second = rlexp("resume", run, "-o", "stop.training_iteration=3", WANDB_MODE="offline", HOME=home)
+    assert second.returncode == 0, second.stderr
+    (results,) = run.glob("*/result.json")
+    expected = [dict(scalars(json.loads(line))) for line in results.read_text().splitlines()]
+    logs = wandb_logs(run)
+    history = [row for log in logs for row in log.history]
+    assert [{key: value for key, value in row.items() if not key.startswith("_")} for row in history] == expected
+    assert len(expected) == 3
+    assert len({log.id for log in logs}) == 1
+    assert [log.group for log in logs] == ["small", "small"]
+    assert [log.summary["status"] for log in logs] == ["TERMINATED", "TERMINATED"]
+    assert not Path.cwd().joinpath("wandb").exists()
+
+
+TORSO = '''
+from torch import nn
+
+
+class Torso(nn.Sequential):
+    """One layer, which is found in the folder of the experiment's file."""
+
+    def __init__(self, observation_space, width):
+        super().__init__(nn.Linear(observation_space.shape[0], width), nn.ReLU())
+        self.num_features = width
+'''
+PACKAGED = """
+own:
+  run: TwiceDQN
+  env: CartPole-v1
+  stop: {training_iteration: 2}
+  config:
+    reward_factor: 4.0
+    num_workers: 1
+    num_cpus_per_worker: 0.5
+    model: {custom_model: {own_torso_of_test: {width: 12}}}
+    timesteps_per_iteration: 100
+    min_iter_time_s: 0
+    learning_starts: 50
+    buffer_size: 1000
+    train_batch_size: 16
+    hiddens: [8]
+    seed: 3
+""".replace("own_torso_of_test", "'own_torso_of_test:Torso'")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_agent_and_torso_of_the_users_own_run_and_resume(tmp_path: Path) -> None:
+    site, folder = install_agent(tmp_path / "site"), tmp_path / "work"
+    folder.mkdir()
+    (folder / "own_torso_of_test.py").write_text(TORSO)
+    (folder / "own.yaml").write_text(PACKAGED)
+    path = os.pathsep.join((str(REPOSITORY), str(site)))
+    run = rlexp("run", "own.yaml", "--out", "results", "--quiet", folder=folder, PYTHONPATH=path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    evaluated = rlexp("evaluate", "results/own", "--episodes", "2", "--json", folder=folder, PYTHONPATH=path)
+    assert evaluated.returncode == 0, evaluated.stdout + evaluated.stderr
+    words = ("resume", "results/own", "-o", "stop.training_iteration=3", "--quiet")
+    resumed = rlexp(*words, folder=folder, PYTHONPATH=path)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    (result,) = (folder / "results/own").glob("*/result.json")
+    found = rows(result.parent)
+    assert [row["training_iteration"] for row in found] == [1, 2, 3]
+    assert {row["info"]["reward_factor"] for row in found} == {4.0}
+    assert found[2]["info"]["num_updates"] > found[1]["info"]["num_updates"] > 0
