@@ -100,22 +100,6 @@ def test_a_misspelt_key(path: Path) -> None:
     ]
 
 
-def test_three_problems_are_three_errors(path: Path) -> None:
-    path.write_text(GOOD.replace("CartPole-v1", "no id").replace("475", "high").replace("1e-4", "-1"))
-    done = rlexp("check", str(path))
-    assert done.returncode == 2
-    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == done.stderr.splitlines()
-    assert len(done.stderr.splitlines()) == 3
-
-
-def test_gpus_of_workers_are_reported_beside_an_unknown_env(path: Path) -> None:
-    done = rlexp("check", str(path), "-o", "env=Carpole-v9", "-o", "num_gpus_per_worker=0.1")
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 2
-    assert "env Carpole-v9 is not a Gymnasium environment" in errors[0]
-    assert "reserves GPUs, but workers use none" in errors[1]
-
-
 def test_what_is_missing_and_what_does_not_fit_are_reported_together(path: Path) -> None:
     done = rlexp("check", str(path), "-o", "env={grid_search: [nope:A, nope:B]}", "-o", "num_workers=1000")
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -217,11 +201,6 @@ def test_json_has_the_problems(path: Path) -> None:
     ]
 
 
-def test_notices_go_to_stderr(path: Path) -> None:
-    done = rlexp("check", str(path), "-o", "stop={}")
-    assert done.stderr == f"notice: {path}:1:1  cartpole has no stop, so it runs until it is interrupted\n"
-
-
 def test_tracebacks_only_with_debug(path: Path) -> None:
     assert "Traceback" not in rlexp("check", str(path), "-o", "lr=0").stderr
     assert "Traceback" in rlexp("check", str(path), "-o", "lr=0", "--debug").stderr
@@ -260,13 +239,6 @@ def test_run_prints_notices_of_renamed_keys_before_errors(path: Path) -> None:
     cpus = len(os.sched_getaffinity(0))
     fits = f"cartpole needs 5001 CPUs (1 driver + 5000 workers x 1), this machine has {cpus}"
     assert (done.returncode, error.startswith(f"error: {fits}")) == (4, True)
-    assert not (path.parent / "out").exists()
-
-
-def test_run_of_an_unknown_env_creates_nothing(path: Path) -> None:
-    path.write_text(GOOD.replace("CartPole-v1", "CartPoll-v1"))
-    done = rlexp("run", str(path), "--out", str(path.parent / "out"))
-    assert (done.returncode, "CartPole-v1" in done.stderr) == (2, True)
     assert not (path.parent / "out").exists()
 
 

@@ -148,8 +148,13 @@ OTHERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-@pytest.mark.parametrize("option", ["--html", "--png", "--onnx", "--actor", "--video", "replay"])
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [
+        *(("--html", kind) for kind in OTHERS),
+        *((option, "a pipe") for option in ("--png", "--onnx", "--actor", "--video", "replay")),
+    ],
+)
 def test_outputs_replace_regular_files_only(run: Path, option: str, kind: str) -> None:
     folder = run.parent / "output"
     folder.mkdir()

@@ -220,23 +220,8 @@ def test_a_run_without_values(tmp_path: Path) -> None:
     assert logs(tmp_path).stderr == f"notice: {tmp_path} has no values yet\n"
 
 
-def test_closed_pipe_ends_logs_silently(tmp_path: Path) -> None:
-    write(tmp_path, [scalar("loss", step, step) for step in range(12_345)])
-    process = subprocess.Popen(
-        [*COMMAND, str(tmp_path), "--csv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "run,tag,step,wall_time,value\n"
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == 141  # as after SIGPIPE
-    process.stderr.close()
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_terminals_without_unicode(trial: Path, encoding: str) -> None:
-    done = rlexp_in_new_process("logs", trial, COLUMNS=None, NO_COLOR=None, PYTHONIOENCODING=encoding)
+def test_terminals_without_unicode(trial: Path) -> None:
+    done = rlexp_in_new_process("logs", trial, COLUMNS=None, NO_COLOR=None, PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "_" in done.stdout.splitlines()[-2].split()[-1]
 
@@ -245,19 +230,6 @@ def test_colours_only_on_a_terminal(trial: Path) -> None:
     assert "\x1b" not in logs(trial).stdout
     assert "\x1b[1m" in on_terminal("logs", trial, NO_COLOR="")
     assert "\x1b" not in on_terminal("logs", trial, NO_COLOR="1")
-
-
-def test_nothing_heavy_is_imported(trial: Path) -> None:
-    program = (
-        "import sys, rlexp.cli\n"
-        "try:\n    rlexp.cli.main()\n"
-        "except SystemExit:\n    pass\n"
-        "heavy = {'torch', 'ray', 'gymnasium', 'tensorboard', 'tensorflow', 'google.protobuf'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
-    )
-    command = [sys.executable, "-c", program, "logs", str(trial)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
-    assert done.returncode == 0, done.stderr
 
 
 class Following:

@@ -153,6 +153,7 @@ def test_a_range_without_its_form_gets_it(text: str, hint: str) -> None:
     [
         *(("plot", "compare"), ("algos", "explain run"), ("serve", "export"), ("play", "evaluate"), ("status", "ls")),
         *(("stop", "cancel"), ("list", "ls"), ("tb", "tensorboard"), ("tune", "sweep"), ("a.yaml", "run a.yaml")),
+        *(("rollout", "evaluate RUN plays episodes"), ("version", "--version prints the version")),
         *(("evalute", "evaluate"), ("frobnicate", "-h"), ("CartPole-v1", "run --algo PPO --env CartPole-v1")),
     ],
 )
