@@ -153,8 +153,7 @@ def assert_is_as_expected(simulation: Simulation, diary: Diary, fraction: float)
 @pytest.mark.key("search.pbt.synch", "search.pbt.quantile_fraction")
 @pytest.mark.parametrize("capacity", [1, pytest.param(2, marks=pytest.mark.slow), 4, 10])
 @pytest.mark.parametrize("synch", [True, False])
-@pytest.mark.parametrize("world", [World, Uneven])
-@pytest.mark.parametrize(("reward", "fraction"), [(rising, 0.25), (noisy, 0.5)])
+@pytest.mark.parametrize(("world", "reward", "fraction"), [(World, rising, 0.25), (Uneven, noisy, 0.5)])
 def test_population_exploits_as_a_reference_at_equal_milestones(
     capacity: int, synch: bool, world: type[World], reward: Reward, fraction: float, tmp_path: Path
 ) -> None:
@@ -382,9 +381,18 @@ OF_ENVS_AND_PROCESSES = {
 EMPTYING = {"buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay"}
 
 
-def restored_as(key: str, before: dict[str, Any], after: dict[str, Any], folder: Path) -> str:
+def restored_there_and_back(run: str, changed: dict[str, Any], folder: Path) -> set[str]:
+    """Return what trials find that continue from a checkpoint of one without the changed keys, and the other way."""
+    found = set()
+    for name, before, after in (("there", {}, changed), ("back", changed, {})):
+        (folder / name).mkdir()
+        found.add(restored_as(run, before, after, folder / name))
+    return found
+
+
+def restored_as(run: str, before: dict[str, Any], after: dict[str, Any], folder: Path) -> str:
     """Return what a trial finds that continues with the keys ``after`` from a checkpoint of one with ``before``."""
-    make = MAKERS["APEX" if key == "optimizer" else "DQN"]
+    make = MAKERS[run]
     size = {"num_envs_per_worker": 1, "timesteps_per_iteration": 60}
     donor = make(COUNTING_ENV, **(size | before))
     donor.train()
@@ -408,19 +416,25 @@ def test_every_key_is_tried_or_listed() -> None:
     assert {*OTHERS, *OF_ENVS_AND_PROCESSES} == {*ApexConfig.model_fields}
 
 
+ALONE = [key for key in OTHERS if key in ApexConfig.KEPT_BY_PBT]
+NOISE = {key: OTHERS[key] for key in ("parameter_noise", "parameter_noise_initial_stddev")}
+"""It does not go with soft Q."""
+TOGETHER = {key: value for key, value in OTHERS.items() if key not in {*ALONE, *NOISE}}
+
+
 @pytest.mark.key("search.scheduler")
-@pytest.mark.parametrize("key", OTHERS)
-def test_searched_keys_of_a_population_keep_replay(key: str, tmp_path: Path) -> None:
-    changed = {key: OTHERS[key]}
-    (tmp_path / "there").mkdir()
-    (tmp_path / "back").mkdir()
-    found = {
-        restored_as(key, {}, changed, tmp_path / "there"),
-        restored_as(key, changed, {}, tmp_path / "back"),
-    }
+@pytest.mark.parametrize("key", ALONE)
+def test_keys_that_a_population_does_not_change_empty_replay_or_are_refused(key: str, tmp_path: Path) -> None:
+    found = restored_there_and_back("APEX" if key == "optimizer" else "DQN", {key: OTHERS[key]}, tmp_path)
     if key in EMPTYING:
         assert "empty" in found, "it need not be refused"
-    assert (found != {"full"}) == (key in ApexConfig.KEPT_BY_PBT) or key == "observation_filter"
+    assert found != {"full"} or key == "observation_filter"
+
+
+@pytest.mark.key("search.scheduler")
+@pytest.mark.parametrize("changed", [TOGETHER, NOISE], ids=["others", "noise"])
+def test_searched_keys_of_a_population_keep_replay(changed: dict[str, Any], tmp_path: Path) -> None:
+    assert restored_there_and_back("DQN", changed, tmp_path) == {"full"}
 
 
 @pytest.mark.parametrize("key", [*sorted(EMPTYING), "discretize_actions", "v_max"])
