@@ -54,14 +54,12 @@ def diverging(trial: Trial, steps: int) -> float:
 
 SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], Reward, dict[str, Any]]] = {
     "grid-fifo": (GRID, {}, curve, {"checkpoint_freq": 3}),
-    "grid-asha": (GRID, ASHA, curve, {}),
     "grid-asha-checkpoints": (GRID, ASHA, curve, {"checkpoint_freq": 3}),
     "grid-median": (GRID, MEDIAN, curve, {"checkpoint_freq": 4}),
     "random-fifo-seeds": (DRAWN, {"num_samples": 2, "num_seeds": 3}, curve, {}),
     "random-fifo-failure": (DRAWN, {"num_samples": 5}, diverging, {"checkpoint_freq": 2}),
     "random-asha": (DRAWN, {"num_samples": 7, **ASHA}, curve, {"checkpoint_freq": 1}),
     "random-conditional": (CONDITIONAL, {"num_samples": 6, **ASHA}, curve, {}),
-    "random-median": (DRAWN, {"num_samples": 7, **MEDIAN}, curve, {}),
 }
 
 

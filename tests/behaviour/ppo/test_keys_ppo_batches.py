@@ -1,24 +1,21 @@
-"""The keys that say how PPO collects a train batch, and with which processes; each test fails if its key is ignored.
+"""The keys that say how PPO collects a train batch, with which processes, and what is in its rows.
 
-The keys of PPO that say what is in the rows of a train batch; each test fails where its key is ignored.
+And the keys of an LSTM under ``config.model``. Each test fails if its key is ignored.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from rlexp.cluster.pool.pool import Resources
+from rlexp.models.memory import PREVIOUS, SEQUENCE_STARTS
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
-from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from tests.lab.agents import (
-    PlacementPool,
     Update,
     endless_observations,
     poll,
@@ -98,16 +95,6 @@ def test_an_iteration_is_whole_train_batches(timesteps: int | None, sampled: int
     assert [row["info"]["num_steps_trained"] for row in rows] == [sampled, 2 * sampled]
 
 
-@pytest.mark.key("min_iter_time_s")
-@pytest.mark.parametrize("seconds", [0.0, 0.1])
-def test_an_iteration_lasts_at_least_so_long(seconds: float) -> None:
-    agent = make_ppo(min_iter_time_s=seconds)
-    row = agent.train()
-    assert row["time_this_iter_s"] >= seconds
-    assert (row["timesteps_this_iter"] > 40) == (seconds > 0.0)
-    assert row["info"]["num_steps_trained"] == row["timesteps_total"]
-
-
 @pytest.mark.key("num_cpus_for_driver")
 @pytest.mark.usefixtures("threads")
 def test_the_driver_learns_with_as_many_threads_as_it_reserves_cpus() -> None:
@@ -122,33 +109,6 @@ def test_only_workers_with_several_threads_act_in_torch(given: int | None, threa
     # Workers are placed in this process, after the driver set its own threads; NumPy leaves those of torch alone.
     make_ppo(num_workers=1, num_threads_per_worker=given, num_cpus_for_driver=4).stop()
     assert torch.get_num_threads() == threads_used
-
-
-@pytest.mark.key("num_workers", "num_cpus_per_worker", "num_gpus_per_worker", "custom_resources_per_worker")
-def test_each_worker_reserves_what_it_is_given() -> None:
-    given: dict[str, Any] = {"num_cpus_per_worker": 0.5, "custom_resources_per_worker": {"licence": 2.0}}
-    agent = make_ppo(num_workers=2, **given)
-    assert isinstance(agent.pool, PlacementPool)
-    licence = {"licence": 2.0}
-    expected = {f"worker-{index}": Resources(0.5, 0.0, licence, bundle=1 + index) for index in (0, 1)}
-    assert agent.pool.placed == expected
-
-
-@pytest.mark.key("seed", "restore")
-@pytest.mark.parametrize("is_continuous", [False, True])
-def test_a_checkpoint_continues_bit_by_bit(is_continuous: bool, tmp_path: Path) -> None:
-    env = "Pendulum-v1" if is_continuous else "CartPole-v1"
-    keys: dict[str, Any] = {"sgd_minibatch_size": 16, "observation_filter": "MeanStdFilter", "horizon": 9}
-    agent = make_ppo(env, **keys)
-    agent.train()
-    path = agent.save(tmp_path / "checkpoint_000001", {})
-    for _ in range(2):
-        agent.train()
-    resumed = make_ppo(env, checkpoint=read_checkpoint(path), **keys)
-    rows = [resumed.train() for _ in range(2)]
-    assert [row["training_iteration"] for row in rows] == [2, 3]
-    once, twice = weights_of(agent), weights_of(resumed)
-    assert all(np.array_equal(once[name], twice[name]) for name in once)
 
 
 MEAN_STD: dict[str, Any] = {"observation_filter": "MeanStdFilter"}
@@ -288,3 +248,36 @@ def test_other_seeds_play_other_envs_and_draw_other_actions() -> None:
     assert first == again
     assert first[0] != other[0]
     assert first[1] != other[1]
+
+
+def first_rows(**model: Any) -> SampleBatch:
+    """Return the rows of one fragment, which has no end of an episode."""
+    ((batch, _),) = sample_ppo(1, model={"fcnet_hiddens": [8], "use_lstm": True, **model})
+    return batch
+
+
+@pytest.mark.key("model.use_lstm", "model.lstm_cell_size")
+def test_a_network_has_an_lstm_of_that_size() -> None:
+    assert "memory.lstm.weight_hh_l0" not in weights_of(make_ppo())
+    recurrent = make_ppo(model={"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 6})
+    assert weights_of(recurrent)["memory.lstm.weight_hh_l0"].shape == (4 * 6, 6)
+
+
+@pytest.mark.key("model.max_seq_len")
+@pytest.mark.parametrize(("longest", "starts"), [(4, [0, 4, 8]), (20, [0])])
+def test_fragments_are_cut_into_sequences(longest: int, starts: list[int]) -> None:
+    found = np.flatnonzero(first_rows(max_seq_len=longest)[SEQUENCE_STARTS])
+    assert found.tolist() == [env * LENGTH + start for env in range(NUM_ENVS) for start in starts]
+
+
+@pytest.mark.key("model.lstm_use_prev_action", "model.lstm_use_prev_reward")
+def test_the_lstm_sees_the_action_and_the_reward_before() -> None:
+    assert PREVIOUS not in first_rows()
+    actions = first_rows(lstm_use_prev_action=True)
+    width = actions[PREVIOUS].shape[1]
+    seen = np.eye(width, dtype=np.float32)[actions[ACTIONS][: LENGTH - 1]]
+    np.testing.assert_array_equal(actions[PREVIOUS][1:LENGTH], seen)
+    rewards = first_rows(lstm_use_prev_reward=True)
+    assert rewards[PREVIOUS].shape == (NUM_ENVS * LENGTH, 1)
+    assert not rewards[PREVIOUS][0].any()
+    assert rewards[PREVIOUS][1:LENGTH].any()

@@ -18,14 +18,14 @@ import torch
 
 from rlexp.agents.ppo.agent import PPOAgent
 from rlexp.config.keys.trial import Trial
-from rlexp.errors import ConfigError, ResourceError
+from rlexp.errors import ConfigError
 from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, VF_PREDS
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.runs.rows import COLUMNS
 from rlexp.sample_batch import ACTIONS, OBS, Array
 from tests.lab import sweeps
 from tests.lab.agents import Update, updates_of, weights_of
-from tests.lab.envs import COUNTING_ENV, IDENTITY_ENV, PIXEL_ENV
+from tests.lab.envs import COUNTING_ENV, PIXEL_ENV
 from tests.lab.ppo import ECHO_ENV, EchoEnv, distance, make_ppo, network_of, reference, sample_ppo, watched_minibatches
 from tests.lab.sweeps import simulated, sweep_of
 
@@ -143,18 +143,6 @@ def test_without_a_critic_values_are_not_learned() -> None:
         assert np.isfinite(update.batch[ADVANTAGES]).all()
     assert changed[True] > 0.01
     assert changed[False] == 0.0
-
-
-@pytest.mark.key("num_gpus")
-def test_the_learner_learns_on_a_gpu_or_says_that_there_is_none() -> None:
-    if not torch.cuda.is_available():
-        with pytest.raises(ResourceError, match="this torch sees no GPU"):
-            make_ppo(num_gpus=1)
-        return
-    before = torch.cuda.memory_allocated()
-    agent = make_ppo(num_gpus=1)
-    assert torch.cuda.memory_allocated() > before
-    assert len(updates_of(agent, 2)) == 2
 
 
 @pytest.mark.key("kl_coeff")
@@ -302,14 +290,6 @@ def test_evaluations_draw_actions_only_where_they_explore(explores: bool) -> Non
     assert (returns.std() > 0.5) == explores
     assert returns.min() >= EchoEnv.LOW
     assert (returns.min() == EchoEnv.LOW) == explores
-
-
-@pytest.mark.key("evaluation_interval", "evaluation_num_episodes")
-def test_evaluations_come_every_so_many_iterations() -> None:
-    agent = make_ppo(IDENTITY_ENV, evaluation_interval=2, evaluation_num_episodes=7)
-    rows = [agent.train() for _ in range(4)]
-    assert ["evaluation" in row for row in rows] == [False, True, False, True]
-    assert rows[1]["evaluation"]["episodes_this_iter"] == 7
 
 
 RATES: dict[str, Any] = {"lr": {"grid_search": [0.1, 0.2]}}
