@@ -14,10 +14,9 @@ from rlexp.rollout.folds import IS_STEP, LOGP
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import OBS
 from tests.lab.a2c import distance
-from tests.lab.agents import CountingPool, train_until, updates_of, watched, weights_of
+from tests.lab.agents import CountingPool, LearnersInThreads, train_until, updates_of, watched, weights_of
 from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, episode_length, episode_terminates
 from tests.lab.impala import CONFIGS, LENGTH, NUM_ENVS, TINY, make_agent, reference
-from tests.lab.learners import LearnersInThreads
 from tests.unit.agents.test_agent import assert_same_bits
 
 each_agent = pytest.mark.parametrize("run", sorted(CONFIGS))

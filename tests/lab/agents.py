@@ -1,10 +1,14 @@
-"""Agents in one thread, on envs whose every step is known: what workers send, and what learners get and do with it."""
+"""Agents in one thread, on envs whose every step is known: what workers send, and what learners get and do with it.
+
+Several learners in threads of one process, which share each train batch as those in processes do.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,11 +16,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.registry import agent_class
+from rlexp.agents.torch.learner_process import Shard
 from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Lane, Resources, TaskPool
 from rlexp.config.keys.apex import ApexConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -278,3 +284,34 @@ def absolute_td_errors(batch: SampleBatch, online: QNetwork, target: QNetwork, s
         q_t, q_t_selector = (network(torch.tensor(batch[NEW_OBS])).numpy() for network in (target, selector))
     target_tm1 = batch[REWARDS] + batch[DISCOUNTS] * q_t[rows, q_t_selector.argmax(axis=1)]
     return np.asarray(abs(target_tm1 - q_tm1[rows, batch[ACTIONS]]))
+
+
+LATEST_S = 60.0
+"""The longest wait of a learner for the others."""
+
+
+class LearnersInThreads:
+    """Learners that add up gradients in the order of their ranks."""
+
+    def __init__(self, make: Callable[[str, Shard], Any], number: int = 2) -> None:
+        self._addends: list[Tensor] = [Tensor()] * number
+        self._barrier = threading.Barrier(number, timeout=LATEST_S)
+        self.learners = [make("cpu", Shard(rank, number, self._add_up_of(rank))) for rank in range(number)]
+
+    def learn_on_batch(self, batch: SampleBatch) -> LearnResult:
+        """Let all learn on a train batch; return the first one's result."""
+        with ThreadPoolExecutor(len(self.learners)) as threads:
+            results = [threads.submit(learner.learn_on_batch, batch) for learner in self.learners]
+        first: LearnResult
+        first, *_ = [result.result() for result in results]
+        return first
+
+    def _add_up_of(self, rank: int) -> Callable[[Tensor], None]:
+        def add_up(tensor: Tensor) -> None:
+            self._addends[rank] = tensor.clone()
+            self._barrier.wait()
+            first, *others = self._addends
+            tensor.copy_(sum(others, start=first))
+            self._barrier.wait()
+
+        return add_up

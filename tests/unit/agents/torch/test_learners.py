@@ -32,7 +32,7 @@ from rlexp.policy import Learner
 from rlexp.rollout.folds import ADVANTAGES
 from rlexp.sample_batch import ACTIONS, OBS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
-from tests.lab.learners import LearnersInThreads
+from tests.lab.agents import LearnersInThreads
 from tests.lab.ppo import CHOICES, LEARNER, NUMBERS, make_batch, network_config
 from tests.lab.process_pool import ProcessTaskPool
 
