@@ -18,7 +18,7 @@ import pytest
 
 from rlexp.agents.apex.gatherers import renewed
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration, epsilon_ladder
-from rlexp.cluster.pool.pool import Actor, InlineTaskPool, Resources, TaskPool
+from rlexp.cluster.pool.pool import Actor, Resources, TaskPool
 from rlexp.cluster.pool.ray_pool import RayTaskPool
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.optimizers.learner_thread import LearnerThread
@@ -379,11 +379,3 @@ def test_workers_and_shards_that_are_killed_are_replaced(storage: str, kinds: li
     assert any("replay shard" in event for event in events) == ("ReplayShard" in kinds), events
     observations = np.concatenate([rows_of(state)[OBS] for state in states]).astype(int)
     assert len(np.unique(observations, axis=0)) == len(observations), "a transition is there twice"
-
-
-@pytest.mark.parametrize("storage", [ACTORS, SHARED_MEMORY, SLOW_GATHERED])
-def test_the_same_pipeline_runs_without_ray(storage: str) -> None:
-    pipeline = Pipeline(InlineTaskPool(), REPLAY, num_shards=2, storage=storage)
-    pipeline.run(num_steps=2_000, num_updates=10)
-    for state in pipeline.stop():
-        check_rows(rows_of(state))

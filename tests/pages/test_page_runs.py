@@ -119,12 +119,6 @@ def test_failure_names_line_command_and_output(tmp_path: Path) -> None:
     assert "after" not in result.failure
 
 
-def test_python_failure_has_its_traceback(tmp_path: Path) -> None:
-    result = run(tmp_path, "```python\nraise ValueError('wrong')\n```\n")
-    assert result.failure.startswith("page.md:2: exit status 1")
-    assert "ValueError: wrong" in result.failure
-
-
 def test_expected_exit_status(tmp_path: Path) -> None:
     assert run(tmp_path, bash("true\nexit 2", "exit=2")).failure == ""
     assert "exit status 0, not 2" in run(tmp_path, bash("true", "exit=2")).failure
@@ -142,12 +136,6 @@ def test_words_are_added_to_commands_that_train(tmp_path: Path) -> None:
     result = run(tmp_path, bash(f"echo EXIT; {shown}; exit 1", "with -o 'config.lr=1e-3' --seed 3"))
     assert f'run|sweep|submit) exec {real} "$@" -o config.lr=1e-3 --seed 3 ;;' in result.failure
     assert f'*) exec {real} "$@" ;;' in result.failure
-
-
-def test_added_words_reach_the_command(tmp_path: Path) -> None:
-    result = run(tmp_path, bash("true\nrlexp run experiments/cartpole-dqn.yaml", "with --no-such-option"))
-    assert "page.md:4: exit status 2" in result.failure
-    assert "--no-such-option" in result.failure
 
 
 def test_skipped_blocks_have_a_reason(tmp_path: Path) -> None:
