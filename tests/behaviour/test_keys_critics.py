@@ -5,6 +5,7 @@ Losses, targets and steps are compared with numbers in double precision, key by 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import SquashedActions
-from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import ACTIONS, REWARDS, Array
 from rlexp.schedules import LinearSchedule
-from tests.lab.agents import updates_of
+from tests.lab.agents import assert_continues, updates_of
 from tests.lab.critics import (
     AGENTS,
     DISCRETE_ENV,
@@ -43,7 +43,6 @@ from tests.lab.critics import (
 )
 from tests.lab.envs import CONTINUOUS_ENV
 from tests.lab.ppo import NUMBERS
-from tests.unit.agents.test_agent import assert_same_bits
 
 each_agent = pytest.mark.parametrize("run", sorted(AGENTS))
 ACTIONS_OF_TWO = SquashedActions((2,), "float32")
@@ -192,14 +191,7 @@ def test_targets_of_apex_ddpg_move_by_trained_steps() -> None:
 @each_agent
 def test_a_resumed_trial_learns_what_one_without_a_stop_learns(run: str, tmp_path: Path) -> None:
     keys: dict[str, Any] = {"checkpoint_replay": True, "pure_exploration_steps": 20}
-    whole, first = make_agent(run, **keys), make_agent(run, **keys)
-    for agent in (whole, first):
-        agent.train()
-    path = first.save(tmp_path / "checkpoint_000001", {})
-    resumed = make_agent(run, checkpoint=read_checkpoint(path), **keys)
-    for agent in (whole, resumed):
-        agent.train()
-    assert_same_bits(state_of(whole), state_of(resumed))
+    assert_continues(partial(make_agent, run, **keys), tmp_path, state_of)
 
 
 def state_of(agent: CriticAgent[Any]) -> dict[str, Array]:

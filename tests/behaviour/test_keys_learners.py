@@ -18,7 +18,7 @@ from rlexp.policy import Weights
 from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
 from rlexp.tuning.tune_runner import placement
 from tests.lab import impala
-from tests.lab.agents import weights_of
+from tests.lab.agents import assert_continues, weights_of
 from tests.lab.ppo import make_ppo
 from tests.lab.process_pool import ProcessTaskPool
 
@@ -108,13 +108,7 @@ def test_several_learners_of_appo_train_what_one_would_and_continue(tmp_path: Pa
 
 @pytest.mark.key("num_learners")
 def test_several_learners_continue_from_a_checkpoint_bit_by_bit(tmp_path: Path) -> None:
-    agent = make_agent(num_learners=2)
-    agent.train()
-    checkpoint = read_checkpoint(agent.save(tmp_path / "checkpoint_000001", {}))
-    resumed = make_agent(checkpoint, num_learners=2)
-    for each in (agent, resumed):
-        each.train()
-    assert as_bytes(weights_of(resumed)) == as_bytes(weights_of(agent))
+    assert_continues(partial(make_agent, num_learners=2), tmp_path)
 
 
 @pytest.mark.key("num_cpus_per_learner")

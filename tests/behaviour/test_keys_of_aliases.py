@@ -15,9 +15,9 @@ from rlexp.cluster.room.machine import Cluster, Machine
 from rlexp.config.keys.dqn import DQNConfig, SimpleQConfig
 from rlexp.config.keys.ppo import DDPPOConfig, PPOConfig
 from rlexp.config.load import LoadOptions, load_plan
-from rlexp.runs.checkpoint_contents import Checkpoint, read_checkpoint
+from rlexp.runs.checkpoint_contents import Checkpoint
 from tests.lab import ppo
-from tests.lab.agents import SMALL, PlacementPool, stopped_in_the_end, updates_of, weights_of
+from tests.lab.agents import SMALL, PlacementPool, assert_continues, stopped_in_the_end, updates_of, weights_of
 from tests.lab.envs import ENDLESS_ENV
 from tests.lab.experiment_files import config_of, messages, planned, problems
 from tests.unit.agents.test_agent import assert_same_bits
@@ -59,13 +59,7 @@ def test_each_part_of_dqn_can_be_added_to_simpleq(key: str) -> None:
 
 
 def test_a_resumed_trial_of_simpleq_learns_what_one_without_a_stop_learns(tmp_path: Path) -> None:
-    whole, first = q_learner(SimpleQConfig), q_learner(SimpleQConfig)
-    for agent in (whole, first):
-        agent.train()
-    resumed = q_learner(SimpleQConfig, read_checkpoint(first.save(tmp_path / "checkpoint_000001", {})))
-    for agent in (whole, resumed):
-        agent.train()
-    assert_same_bits(weights_of(whole), weights_of(resumed))
+    assert_continues(partial(q_learner, SimpleQConfig), tmp_path)
 
 
 @pytest.mark.key("train_batch_size", "sample_batch_size")

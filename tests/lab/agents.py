@@ -112,6 +112,23 @@ def weights_of(agent: Agent[Any]) -> Weights:
         return learner.get_weights()
 
 
+def assert_continues(
+    make: Callable[..., AgentT], folder: Path, state_of: Callable[[AgentT], Mapping[str, Any]] = weights_of
+) -> None:
+    """Assert that an agent that is made again from a checkpoint learns what one without a stop learns, bit by bit."""
+    unstopped, first = make(), make()
+    for agent in (unstopped, first):
+        agent.train()
+    resumed = make(checkpoint=checkpoint_of(first, folder))
+    for agent in (unstopped, resumed):
+        agent.train()
+    expected, found = (
+        {name: (np.asarray(each).dtype, np.asarray(each).tobytes()) for name, each in state_of(agent).items()}
+        for agent in (unstopped, resumed)
+    )
+    assert found == expected
+
+
 def poll(agent: Agent[Any], num_steps_sampled: int = 0) -> list[tuple[SampleBatch, SampleInfo]]:
     """Return the next sample of each of the agent's workers, which send whole observations."""
     return [(whole(sent), info) for sent, info in poll_sent(agent, num_steps_sampled)]

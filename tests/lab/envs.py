@@ -284,9 +284,6 @@ class PayingEnv(gym.Env[Any, Any]):
         return np.zeros(2, np.float32), self._pay, self._steps == LENGTH, False, {}
 
 
-FATEFUL_ENV = "tests.lab.envs:FatefulEnv"
-
-
 class FatefulEnv(EndlessEnv):
     """Episodes of ten steps that pay 1 each; at its hundredth step it meets its ``fate``."""
 
