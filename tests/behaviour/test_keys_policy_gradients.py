@@ -40,7 +40,7 @@ WAITING: dict[str, Any] = {
     "sample_batch_size": 7,
 }
 """For trials of IMPALA and APPO that end with fragments in each place where they may wait."""
-MAKERS: list[partial[Agent[Any]]] = [
+MAKERS: list[partial[Any]] = [
     *(partial(a2c.make_agent, run) for run in a2c.AGENTS),
     *(partial(impala.make_agent, run) for run in impala.AGENTS),
 ]

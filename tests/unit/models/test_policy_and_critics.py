@@ -83,7 +83,7 @@ def test_critics_layers_equal_autograd(config: PolicyAndCriticsConfig, of_action
             found.append((values, actions.grad))
             assert not gradient.any()
         else:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             found.append((values, gradient))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
     assert found[0][1] is not None

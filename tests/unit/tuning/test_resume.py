@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from tests.lab.trials import rows_of, trials_of
 
 
 @contextmanager
-def started(tmp_path: Path, trials: list[Trial]) -> Iterator[RunDirectory]:
+def started(tmp_path: Path, trials: Sequence[Trial]) -> Iterator[RunDirectory]:
     """Start a run of the trials of the experiment in ``tmp_path``, as ``rlexp train`` does."""
     plan = load_plan([tmp_path / "experiment.yaml"])
     remember_plan(plan)
