@@ -45,7 +45,7 @@ class Example:
     """In the order of the file, each once."""
     is_sweep: bool
     facts: Mapping[str, str]
-    """The facts of its head, by name; those of ``MEASURED`` are missing if nobody has seen it learn."""
+    """The facts of its head, by name, without ``MEASURED`` if nobody has seen it learn."""
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ _LONGEST_COMPARED = 100
 
 
 def by_their_names(ours: Mapping[str, str]) -> Mapping[str, str]:
-    """Return our names by those of other libraries, which ``ours`` lists for each of them."""
+    """Return our names by the names that other libraries have for them: ``ours`` lists these for each."""
     return {theirs: name for name, others in ours.items() for theirs in others.split()}
 
 

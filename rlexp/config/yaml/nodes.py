@@ -265,7 +265,7 @@ def read_yaml_1_1(text: str) -> Scalar:
 
 
 def without_surrogates(text: str) -> str:
-    """Return a text; raises ScalarError if it has code points that are no characters."""
+    """Return a text; raises ScalarError if it has code points that are not characters."""
     if _SURROGATE.search(text):
         raise ScalarError("\\ud800 to \\udfff are not characters")
     return text
