@@ -166,14 +166,10 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
         rows = _rows_of_agents(config, num_envs, {})
         vector = native_vector_env(config, num_envs) if rows is None else _translated(rows, config)
     if vector is None:
-        vector = _each_by_itself(config, num_envs)
+        # Its name is in the snapshots of checkpoints: under another one, a resumed run would begin its episodes anew.
+        vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
     return _as_agents_play(vector, config)
-
-
-def _each_by_itself(config: EnvConfig, num_envs: int, render_mode: str | None = None) -> Vector:
-    make = [lambda: make_env(config, render_mode)] * num_envs
-    return SyncVectorEnv(make, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def _as_agents_play(vector: Vector, config: EnvConfig) -> Vector:
@@ -213,7 +209,10 @@ def make_filmed_env(config: EnvConfig) -> Vector:
     try:
         with _making(config):
             rows = _rows_of_agents(config, 1, {"render_mode": "rgb_array"})
-        vector = _each_by_itself(config, 1, "rgb_array") if rows is None else _translated(rows, config)
+        alone = [lambda: make_env(config, "rgb_array")]
+        vector = (
+            SyncVectorEnv(alone, autoreset_mode=AutoresetMode.NEXT_STEP) if rows is None else _translated(rows, config)
+        )
         vector.reset(seed=0)
         pictures: Any = vector.render()
         picture = pictures[0]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from enum import Enum
 from typing import Any
 
@@ -111,6 +113,25 @@ def test_env_that_is_native_among_others_continues_alone() -> None:
     copy.reset(seed=77)
     assert restore_snapshot(copy, stored(take_snapshot(original)))
     assert played(copy, 30, seed=1) == played(original, 30, seed=1)
+
+
+def test_names_of_ours_in_snapshots_stay() -> None:
+    """Under other names, the envs of a checkpoint are not restored: episodes of a resumed run begin anew."""
+    names: set[str] = set()
+    for config in CONFIGS.values():
+        with closing(make_vector_env(config, 2)) as env:
+            names |= set(re.findall(r'"(rlexp\.[^"]*)"', contents(take_snapshot(env))[0]))
+    assert names == {
+        "rlexp.envs.checked_env.CheckedEnv",
+        "rlexp.envs.make.make_vector_env.<locals>.<lambda>",
+        "rlexp.envs.parallel_envs.AgentRows",
+        "rlexp.envs.rllib_envs.IndependentEnvs",
+        "rlexp.envs.spaces.ActionBounds",
+        "rlexp.envs.spaces.BoundedActions",
+        "rlexp.envs.spaces.DiscreteActions",
+        "rlexp.envs.wrappers.AreaMean",
+        "rlexp.envs.wrappers.ScaledFrames",
+    }
 
 
 def test_snapshot_does_not_change_with_the_env() -> None:
