@@ -79,20 +79,16 @@ class Peer:
         return run
 
 
-_NOT_NOISY: Final = ("noisy=false", "epsilon_timesteps=20000", "exploration_final_eps=0.01")
-_NO_PARTS: Final = (
-    *("n_step=1", "num_atoms=1", "double_q=false", "dueling=false", "prioritized_replay=false"),
-    *_NOT_NOISY,
-)
 _PARTS: Final = {
     "n_step": ("n_step=1",),
     "prioritized_replay": ("prioritized_replay=false",),
     "dueling": ("dueling=false",),
     "double_q": ("double_q=false",),
     "num_atoms": ("num_atoms=1",),
-    "noisy": _NOT_NOISY,
+    "noisy": ("noisy=false", "epsilon_timesteps=20000", "exploration_final_eps=0.01"),
 }
 """The parts of Rainbow, and what turns each off."""
+_NO_PARTS: Final = tuple(override for overrides in _PARTS.values() for override in overrides)
 _ONE_LAYER: Final = ("lr=1e-3", "model.fcnet_hiddens=[64]")
 _UNMASKED: Final = ("action_mask=null",)
 
