@@ -127,7 +127,12 @@ class OffPolicyAgent(Agent[ReplayKeysT]):
             source,
             ReplayShards(self.pool, lambda index, attempt: self.pool.place("replay", None, self.make_shard), 1),
             self._make_board_runner(learner),
-            DataPathConfig(replay_depth=BOARD_LEARNER_QUEUE, store_depth=self.num_players, beta=self.beta_schedule()),
+            DataPathConfig(
+                replay_depth=BOARD_LEARNER_QUEUE,
+                store_depth=self.num_players,
+                beta=self.beta_schedule(),
+                steps_per_row=config.replay.steps_per_row,
+            ),
             Pacing(intensity, config.train_batch_size),
             np.random.default_rng(derive_seed(self.stream_seed, "routing")),
         )

@@ -16,6 +16,9 @@ import numpy as np
 from rlexp.cluster.room.shortfalls import gib
 from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
 from rlexp.config.keys.common import CommonConfig, NetworkNeeds
+from rlexp.config.keys.model import RecurrentModelConfig
+from rlexp.rollout.sequences import ReplaySequences
+from rlexp.sample_batch import has_frames
 
 ANY: Final = 10**12
 """Limit of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""
@@ -49,6 +52,10 @@ MOST: Final[Mapping[str, float]] = {
     "config.model.post_fcnet_hiddens": 1_000_000,
     "config.model.conv_filters": 100_000,
     "config.model.dim": 2048,
+    "config.model.lstm_cell_size": 1_000_000,
+    "config.model.max_seq_len": 100_000,
+    "config.burn_in": 100_000,
+    "config.replay_sequence_length": 100_000,
     "config.optimizer.num_replay_buffer_shards": 1024,
     "config.optimizer.num_cpus_per_shard": 256,
     "config.optimizer.sample_queue_depth": 1000,
@@ -87,6 +94,8 @@ _PROCESSES_PER_CPU: Final = 8
 """Most processes per CPU of a trial: each takes memory and starts, even if it reserves little or no CPU."""
 _LEAST_ROW_BYTES: Final = 32
 """Bytes of a transition without its observations and actions: reward, discount, priority."""
+_BYTES_OF_STEP: Final = 160
+"""Bytes per step of a sequence: numbers of its frames, what the LSTM sees of the step before, action and return."""
 _ENV_BYTES: Final = 4 << 20
 _MOST_WEIGHTS: Final = 1_000_000_000
 """Most weights of a network, even if a machine has memory for more."""
@@ -183,6 +192,20 @@ def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None
 def bytes_of_space(space: gym.Space[Any]) -> int:
     """Return the bytes of one value of an array's space."""
     return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+
+
+def bytes_of_row(config: CommonConfig, observations: gym.Space[Any], actions: gym.Space[Any]) -> int:
+    """Return the most bytes of a row of a fragment."""
+    model, number, seen = config.model, 2, bytes_of_space(observations)
+    own = number * bytes_of_space(actions)
+    if isinstance(model, RecurrentModelConfig) and model.use_lstm:
+        own += 2 * _FLOAT_BYTES * model.lstm_cell_size
+    if config.replay is not None and config.replay.sequences is not None:
+        number = ReplaySequences.of(config.replay, config.gamma).num_obs
+        own += number * _BYTES_OF_STEP
+        if has_frames(observations.shape or (), np.dtype(observations.dtype)):  # sequences share them
+            number = 2
+    return own + number * seen
 
 
 def _excesses(value: Any, key: str, level: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlexp.config.keys.model import RecurrentModelConfig
 from rlexp.models.action_distributions import Actions, CategoricalActions
 from rlexp.models.network_config import MemoryConfig
 from rlexp.sample_batch import Array
@@ -42,6 +43,11 @@ class PreviousStep:
     actions: Actions | None
     """The actions, if it sees them."""
     has_reward: bool
+
+    @classmethod
+    def of(cls, model: RecurrentModelConfig, actions: Actions) -> PreviousStep:
+        """Return what the network of ``model`` sees, whose policy chooses ``actions``."""
+        return cls(actions if model.lstm_use_prev_action else None, model.lstm_use_prev_reward)
 
     @property
     def num_action_numbers(self) -> int:

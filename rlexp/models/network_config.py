@@ -250,14 +250,26 @@ def _q_network_shapes(config: QNetworkConfig) -> Iterator[tuple[str, tuple[int, 
     yield from shapes_of_layers("torso", torso_sizes(config.observation_shape, torso), torso.layer_norm)
     for part, sizes in head_sizes(config).items():
         yield from shapes_of_layers(part, sizes, suffixes=("_mu", "_sigma") if config.head.noisy else ("",))
+    yield from _memory_shapes(config.memory, torso_sizes(config.observation_shape, torso)[-1])
+
+
+def _memory_shapes(memory: MemoryConfig | None, num_features: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if memory is None:
+        return
+    gates = 4 * memory.cell_size
+    for seen, number in (("ih", num_features + memory.num_previous), ("hh", memory.cell_size)):
+        yield f"memory.lstm.weight_{seen}_l0", (gates, number)
+        yield f"memory.lstm.bias_{seen}_l0", (gates,)
 
 
 def _actor_critic_shapes(config: ActorCriticConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     torso, sizes = config.torso, torso_sizes(config.observation_shape, config.torso)
     for part in ("policy_torso",) if config.shares_torso else ("policy_torso", "value_torso"):
         yield from shapes_of_layers(part, sizes, torso.layer_norm)
+    yield from _memory_shapes(config.memory, sizes[-1])
+    num_features = sizes[-1] if config.memory is None else config.memory.cell_size
     for head, outputs in (("policy_head", config.num_inputs - config.num_free_log_std), ("value_head", 1)):
-        yield f"{head}.weight", (outputs, sizes[-1])
+        yield f"{head}.weight", (outputs, num_features)
         yield f"{head}.bias", (outputs,)
     if config.num_free_log_std:
         yield "log_std", (config.num_free_log_std,)
@@ -265,6 +277,7 @@ def _actor_critic_shapes(config: ActorCriticConfig) -> Iterator[tuple[str, tuple
 
 def head_sizes(config: QNetworkConfig) -> dict[str, tuple[int, ...]]:
     """Return the sizes of the input and layers of each head, by name, for a config with ``has_numpy_form``."""
-    head, features = config.head, torso_sizes(config.observation_shape, config.torso)[-1]
+    head, memory = config.head, config.memory
+    features = torso_sizes(config.observation_shape, config.torso)[-1] if memory is None else memory.cell_size
     sizes = {"advantage_head": (features, *head.hiddens, config.num_actions * head.num_atoms)}
     return sizes | ({"value_head": (features, *head.hiddens, head.num_atoms)} if head.dueling else {})

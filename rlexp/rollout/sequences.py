@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlexp.config.keys.common import ReplayNeeds
 from rlexp.models.memory import STATE_IN
 from rlexp.rollout.fragment import Fragment
 from rlexp.sample_batch import (
@@ -57,6 +58,13 @@ class ReplaySequences:
     gamma: float
     stores_states: bool = True
     """Whether rows have STATE_IN; without, their networks start from the state 0."""
+
+    @classmethod
+    def of(cls, replay: ReplayNeeds, gamma: float) -> ReplaySequences:
+        """Return the form of the rows of an agent whose replay has sequences."""
+        needs = replay.sequences
+        assert needs is not None
+        return cls(needs.length, needs.burn_in, replay.n_step, gamma, needs.stores_states)
 
     @property
     def lookahead(self) -> int:

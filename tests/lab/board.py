@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.client.run import SubmittedTask, task_of
 from rlexp.board.messages.address import parse_address, parse_queue_address
 from rlexp.board.messages.basics import Task
@@ -30,14 +31,17 @@ from rlexp.board.servers.board import (
     TaskSummary,
     TrainerBeat,
 )
-from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
+from rlexp.board.task import SeatSpecs, read_description
+from rlexp.board.trainer.admission import AdmissionRules
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import RESULT, BoardState
+from rlexp.board.trainer.row_rules import ColumnRule
 from rlexp.config.keys.board import BoardConfig
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
+from rlexp.rollout.worker import RolloutWorker
 from rlexp.runs.checkpoints import checkpoint_directory, pack_checkpoint, write_checkpoint
 from rlexp.sample_batch import Array, SampleBatch
 from tests.lab.brokers import RedisServer
@@ -318,3 +322,13 @@ class ToldTrainer:
 
     def finish(self, status: TaskStatus = TaskStatus.ENDED, reason: str = "") -> None:
         self.board.finish(self.lead, status, reason)
+
+
+def joined(board: Board, member: str, task_id: str, keys: TrainerKeys) -> JoinedActor:
+    """Return an actor that has a seat of a task, as soon as there is one."""
+    task = eventually(lambda: board.describe(task_id))
+    description = read_description(task)
+    specs = SeatSpecs(description)
+    seat = eventually(lambda: board.claim(task_id, member, LEASE_S))
+    shapes = specs.weights_shapes
+    return JoinedActor(board, seat, description.board, keys, lambda seat: RolloutWorker(specs.spec(seat)), shapes)

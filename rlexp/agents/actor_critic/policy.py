@@ -241,8 +241,7 @@ class ActorCriticPolicies(Policies[ActorCriticKeys]):
     @property
     def previous_step(self) -> PreviousStep:
         """What an LSTM sees of the step before."""
-        model = self.config.model
-        return PreviousStep(self.actions if model.lstm_use_prev_action else None, model.lstm_use_prev_reward)
+        return PreviousStep.of(self.config.model, self.actions)
 
     @property
     def policy_maker(self) -> Callable[..., ActorCriticPolicy]:

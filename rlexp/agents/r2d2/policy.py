@@ -242,19 +242,15 @@ class R2D2Policies(DQNPolicies):
     @property
     def sequences(self) -> ReplaySequences:
         """The form of the rows of replay."""
-        config = self.config
-        return ReplaySequences(
-            config.learned_length, config.burn_in, config.n_step, config.gamma, not config.zero_init_states
-        )
+        return ReplaySequences.of(self.config.replay, self.config.gamma)
 
     @property
     def settings(self) -> MemorySettings:
         """What a policy needs beside DQN's settings."""
-        config, model = self.config, self.config.model
+        config = self.config
         assert isinstance(self.action_space, Discrete)
-        actions = actions_of(Discrete(self.action_space.n)) if model.lstm_use_prev_action else None
-        epsilon = config.h_function_epsilon if config.use_h_function else None
-        return MemorySettings(PreviousStep(actions, model.lstm_use_prev_reward), self.sequences, epsilon)
+        previous = PreviousStep.of(config.model, actions_of(Discrete(self.action_space.n)))
+        return MemorySettings(previous, self.sequences, config.h_function_epsilon if config.use_h_function else None)
 
     def make_policy(self) -> R2D2Policy:
         return R2D2Policy(self.settings, self.network)

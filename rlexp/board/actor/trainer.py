@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.board.actor.outbox import SeatEnd
-from rlexp.board.demands import bytes_of_space, number_excess, trainer_excess
+from rlexp.board.demands import bytes_of_row, number_excess, trainer_excess
 from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, HandedTask
 from rlexp.board.messages.basics import BoardError, BoardLostError, Task
 from rlexp.board.servers.board import Board, Lead, TaskSummary
@@ -43,7 +43,7 @@ from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 _LONGEST_MESSAGE: Final = 300
 _BESIDE_SPACES: Final = 32
-"""Bytes of a transition beside observations and actions: reward, discount, priority."""
+"""Bytes of a row beside observations and actions: reward, discount, priority."""
 _UNLIMITED: Final = 1 << 62
 _WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
 TASKS_FOLDER: Final = "tasks"
@@ -139,7 +139,8 @@ def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: i
     except RlexpError as error:
         yield Obstacle(f"plays an env that cannot be made here: {error.message}", error.hint or "")
         return
-    needed = replay.capacity * (2 * bytes_of_space(observations) + bytes_of_space(actions) + _BESIDE_SPACES)
+    row_bytes = bytes_of_row(experiment.config, observations, actions) + _BESIDE_SPACES
+    needed = replay.capacity // replay.steps_per_row * row_bytes
     if needed > max_memory:
         yield Obstacle(f"may need {gib(needed)} for replay, and {gib(max_memory)} are allowed", _WHAT_IS_ALLOWED)
 

@@ -17,8 +17,9 @@ from rlexp.board.messages.envelope import Header, Message, Parts, read_message_o
 from rlexp.board.messages.payloads import TRAINER, open_fragment
 from rlexp.board.messages.window import ReceiveWindow
 from rlexp.board.servers.board import actor_of
-from rlexp.board.trainer.admission import Admission, AdmissionRules, RefusedError
+from rlexp.board.trainer.admission import Admission, AdmissionRules
 from rlexp.board.trainer.link import BoardState
+from rlexp.board.trainer.row_rules import RefusedError
 from rlexp.config.keys.board import BoardConfig
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import FrameRows, SampleBatch
@@ -248,7 +249,7 @@ class Inbox:
             return None
         try:
             rows, info = open_fragment(message, self._first_index + header.seat)
-            if self._rules.segments is not None:
+            if self._rules.has_policy_lag:
                 info = replace(info, weights_version=self._followed_version(header, first_epoch))
             sender.admission.check(rows, info)
         except (InvalidMessageError, RefusedError) as error:

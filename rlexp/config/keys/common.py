@@ -33,6 +33,18 @@ class LearnerProcesses:
 
 
 @dataclass(frozen=True)
+class SequenceNeeds:
+    """The form of sequences in replay."""
+
+    length: int
+    """Steps that are learned."""
+    burn_in: int
+    """Steps before them, from which the network only computes its state."""
+    stores_states: bool
+    """Whether each has the state before its first step."""
+
+
+@dataclass(frozen=True)
 class ReplayNeeds:
     """The properties that decide how much memory an agent's full replay takes."""
 
@@ -60,8 +72,13 @@ class ReplayNeeds:
     """Processes between workers and shards that the keys ask for by number."""
     queued_batches: int = 2
     """Most train batches in memory at the same time."""
-    steps_per_row: int = 1
-    """Steps that a row counts as: transitions are steps, sequences have several."""
+    sequences: SequenceNeeds | None = None
+    """The form of its rows; None: they are transitions."""
+
+    @property
+    def steps_per_row(self) -> int:
+        """Steps that a row counts as: transitions are steps, sequences have several."""
+        return 1 if self.sequences is None else self.sequences.length
 
 
 @dataclass(frozen=True)

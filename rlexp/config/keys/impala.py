@@ -97,9 +97,7 @@ class VTraceKeys(AsyncSamplesKeys, PolicyGradientKeys, JoinableKeys):
 
     @property
     def board_obstacle(self) -> str | None:
-        """Callbacks, an LSTM, or that V-trace does not correct for the age of policies."""
-        if self.model.use_lstm:
-            return "model.use_lstm is true, and joined actors send no states of an LSTM"
+        """Callbacks, or that V-trace does not correct for the age of policies."""
         if not self.vtrace:
             return "vtrace is false, and nothing else corrects for how old the policies of joined actors are"
         return super().board_obstacle

@@ -134,6 +134,10 @@ class RecurrentModelConfig(ModelConfig):
     """Let the LSTM also see the reward of the step before, as the env gave it. It is 0 at an episode's start."""
 
     @property
+    def least_weights(self) -> int:
+        return super().least_weights + (4 * self.lstm_cell_size**2 if self.use_lstm else 0)
+
+    @property
     def sequence_length(self) -> int | None:
         """``max_seq_len``; None without an LSTM."""
         return self.max_seq_len if self.use_lstm else None

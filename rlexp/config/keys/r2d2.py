@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from rlexp.config.keys.apex import ApexKeys
-from rlexp.config.keys.common import ReplayNeeds
+from rlexp.config.keys.common import ReplayNeeds, SequenceNeeds
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import Conflict, Count, CountOrZero, Fraction, Positive, PositiveOrZero, defaults_of
@@ -73,12 +73,9 @@ class R2D2Config(DQNConfig):
     @property
     def replay(self) -> ReplayNeeds:
         """Replay of sequences."""
-        return replace(super().replay, steps_per_row=self.learned_length)
-
-    @property
-    def board_obstacle(self) -> str | None:
-        """Sequences, as joined actors send transitions."""
-        return "it learns from sequences, and joined actors send single transitions"
+        return replace(
+            super().replay, sequences=SequenceNeeds(self.learned_length, self.burn_in, not self.zero_init_states)
+        )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         yield from super().ineffective_keys()

@@ -18,13 +18,14 @@ from rlexp.board import task as task_description
 from rlexp.board.actor import joiner
 from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
-from rlexp.board.demands import MOST, actor_excess, network_excess, number_excess, trainer_excess
+from rlexp.board.demands import MOST, actor_excess, bytes_of_row, network_excess, number_excess, trainer_excess
 from rlexp.board.messages.basics import Task
 from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_description
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.apex import ApexConfig, ApexExperiment
 from rlexp.config.keys.dqn import DQNConfig, DQNExperiment
-from rlexp.config.keys.impala import APPOConfig, APPOExperiment
+from rlexp.config.keys.impala import APPOConfig
+from rlexp.config.keys.r2d2 import ApexR2D2Config, R2D2Config
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
@@ -243,9 +244,9 @@ def test_env_with_many_different_bounds_is_within_the_limits() -> None:
 
 def test_limits_name_keys_that_exist() -> None:
     apex = ApexExperiment(name="a", run="APEX", env=ENV, config=ApexConfig()).model_dump(mode="json")
-    appo = APPOExperiment(name="a", run="APPO", env=ENV, config=APPOConfig()).model_dump(mode="json")
+    others = [config.model_dump(mode="json") for config in (APPOConfig(), ApexR2D2Config())]
     for key in MOST:
-        value: Any = {**apex, "config": {**appo["config"], **apex["config"]}}
+        value: Any = {**apex, "config": {**others[0], **apex["config"], **others[1]}}
         for name in key.split("."):
             assert name in value, key
             value = value[name]
@@ -264,6 +265,31 @@ def test_what_samples_without_replay_need_is_bounded_too(config: dict[str, Any],
     found = trainer_excess(APPOConfig.model_validate({"num_envs_per_worker": 8, **config}), 4, 8 * GIB)
     assert found is not None
     assert said in found
+
+
+LSTM = {"use_lstm": True, "lstm_cell_size": 16_000}
+
+
+def test_lstm_counts_with_the_weights_of_its_network() -> None:
+    for config in (APPOConfig.model_validate({"model": LSTM}), R2D2Config.model_validate({"model": LSTM})):
+        found = network_excess(config, 64 * GIB)
+        assert found is not None
+        assert "weights or more is asked for, and at most 1,000,000,000 are allowed" in found
+
+
+SPACES_OF_CARTPOLE = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
+FRAMES = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+
+
+def test_rows_of_sequences_have_as_many_observations_as_their_keys_ask_for() -> None:
+    """Of images, a fragment has each frame once."""
+    short = bytes_of_row(R2D2Config(), *SPACES_OF_CARTPOLE)
+    long = R2D2Config.model_validate({"burn_in": 100_000})
+    assert bytes_of_row(DQNConfig(), *SPACES_OF_CARTPOLE) < short < bytes_of_row(long, *SPACES_OF_CARTPOLE) / 1000
+    assert bytes_of_row(R2D2Config(), FRAMES, SPACES_OF_CARTPOLE[1]) < 3 * 4 * 84 * 84
+    found = actor_excess(long, 2 * GIB, bytes_of_row(long, *SPACES_OF_CARTPOLE))
+    assert found is not None
+    assert "config.board.window of" in found
 
 
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "experiments").glob("*.yaml")), ids=lambda file: file.stem)

@@ -13,7 +13,13 @@ from torch import nn
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
 from rlexp.models.layered import AutogradNetwork, DifferentiableNetwork, differentiable
-from rlexp.models.network_config import ActorCriticConfig, has_numpy_form, torso_config_of
+from rlexp.models.network_config import (
+    ActorCriticConfig,
+    MemoryConfig,
+    has_numpy_form,
+    parameter_shapes,
+    torso_config_of,
+)
 from rlexp.models.networks import ActorCritic
 from rlexp.models.numpy_actor_critic import NumpyActorCritic
 
@@ -134,3 +140,11 @@ def test_first_deviations_that_are_parameters_are_one() -> None:
     inputs, _ = network(torch.from_numpy(observations()))
     assert not inputs[:, 2:].any()
     assert inputs[:, :2].all()
+
+
+@pytest.mark.parametrize("memory", [None, MemoryConfig(5, 3)], ids=["layers", "LSTM"])
+@pytest.mark.parametrize("shares_torso", [False, True])
+def test_shapes_are_those_of_the_network(shares_torso: bool, memory: MemoryConfig | None) -> None:
+    config = replace(config_of(shares_torso or memory is not None), memory=memory)
+    parameters = ActorCritic(config).state_dict()
+    assert parameter_shapes(config) == {name: tuple(tensor.shape) for name, tensor in parameters.items()}

@@ -22,6 +22,7 @@ from rlexp.models.dense import ACTIVATIONS, NumpyQNetwork
 from rlexp.models.dense_gradients import ArrayLayer, LargeArrayLayer, is_dense
 from rlexp.models.network_config import (
     HeadConfig,
+    MemoryConfig,
     QNetworkConfig,
     TorsoConfig,
     has_numpy_form,
@@ -299,9 +300,11 @@ BARE = replace(TORSO, fcnet_hiddens=(), post_fcnet_hiddens=())
         (replace(DUELING, torso=BARE), True),
         (replace(DUELING, head=replace(HEAD, noisy=True)), True),
         (replace(DUELING, head=replace(HEAD, num_atoms=51)), True),
+        (replace(DUELING, memory=MemoryConfig(5, 0)), True),
+        (replace(DUELING, memory=MemoryConfig(5, 3), torso=BARE), True),
         (replace(DUELING, observation_shape=(42, 42, 4)), False),
     ],
-    ids=["dueling", "plain", "no-hiddens", "no-torso", "noisy", "atoms", "image"],
+    ids=["dueling", "plain", "no-hiddens", "no-torso", "noisy", "atoms", "LSTM", "LSTM alone", "image"],
 )
 def test_shapes_are_those_of_the_network(config: QNetworkConfig, is_numpy: bool) -> None:
     assert has_numpy_form(config) is is_numpy

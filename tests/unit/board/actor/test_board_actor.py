@@ -27,8 +27,9 @@ from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
 from rlexp.board.messages.window import NOTHING_GOT
 from rlexp.board.servers.board import Beat, Seat, TaskStatus
 from rlexp.board.task import SeatSpecs, describe_trial, read_description
-from rlexp.board.trainer.admission import Admission, RefusedError, admission_rules
+from rlexp.board.trainer.admission import Admission, admission_rules
 from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.row_rules import RefusedError
 from rlexp.board.trainer.source import BoardSeats
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.apex import ApexConfig

@@ -15,9 +15,10 @@ from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.payloads import blob_name
 from rlexp.board.servers.board import News, Seat, SeatHolder, TaskStatus
-from rlexp.board.trainer.admission import AdmissionRules, ColumnRule
+from rlexp.board.trainer.admission import AdmissionRules
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink, BoardState
+from rlexp.board.trainer.row_rules import ColumnRule
 from rlexp.board.trainer.source import FETCHED_BYTES_PER_S, BoardSource, SeatWatch
 from rlexp.board.trainer.thread import BoardThread
 from rlexp.cluster.pool.pool import InlineTaskPool

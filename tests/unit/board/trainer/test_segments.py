@@ -15,7 +15,6 @@ import pytest
 from rlexp.agents.impala import VTraceAgent
 from rlexp.agents.registry import policies_of
 from rlexp.agents.workers import PlayedTrial
-from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import SeatEnd
 from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
@@ -23,9 +22,10 @@ from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import TRAINER, seal_fragment
 from rlexp.board.servers.board import Board, Seat
 from rlexp.board.task import SeatSpecs, describe_trial, read_description
-from rlexp.board.trainer.admission import Admission, RefusedError, admission_rules
+from rlexp.board.trainer.admission import Admission, admission_rules
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import BoardLink
+from rlexp.board.trainer.row_rules import RefusedError
 from rlexp.board.trainer.source import BoardSeats
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.a2c import A3CConfig
@@ -36,11 +36,12 @@ from rlexp.config.keys.pqn import PQNConfig
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
+from rlexp.models.memory import PREVIOUS, SEQUENCE_STARTS, STATE_IN
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, FrameRows, SampleBatch
-from tests.lab.board import EPOCH, claimed, eventually, state_of
+from tests.lab.board import EPOCH, claimed, eventually, joined, state_of
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.impala import AGENTS, CONFIGS, TINY
 from tests.lab.memory_board import MemoryBoard, MemoryServer
@@ -79,6 +80,14 @@ def played(config: VTraceKeys, env: str = "CartPole-v1", count: int = 4) -> list
         worker.stop()
 
 
+LSTM = {
+    "fcnet_hiddens": [8],
+    "use_lstm": True,
+    "lstm_cell_size": 4,
+    "max_seq_len": 3,
+    "lstm_use_prev_action": True,
+    "lstm_use_prev_reward": True,
+}
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v1", {}),
     ("CartPole-v1", {"batch_mode": "complete_episodes", "observation_filter": "MeanStdFilter"}),
@@ -86,10 +95,14 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     (COUNTING_ENV, {"clip_rewards": True}),
     ("Pendulum-v1", {"model": {"fcnet_hiddens": [8], "free_log_std": True, "vf_share_layers": False}}),
     (IMAGE_ENV, {}),
+    ("CartPole-v1", {"model": LSTM}),
+    ("Pendulum-v1", {"model": LSTM, "sample_batch_size": 7}),
+    (COUNTING_ENV, {"model": LSTM, "batch_mode": "complete_episodes"}),
 ]
+NAMES = ["plain", "episodes", "gamma 0", "clipped", "box", "frames", "LSTM", "LSTM of a box", "LSTM, episodes"]
 
 
-@pytest.mark.parametrize(("env", "changes"), KINDS, ids=["plain", "episodes", "gamma 0", "clipped", "box", "frames"])
+@pytest.mark.parametrize(("env", "changes"), KINDS, ids=NAMES)
 def test_fragments_of_every_kind_of_policy_are_admitted(env: str, changes: dict[str, Any]) -> None:
     config = config_of(**changes)
     admission = Admission(admission_rules(config, trial_of(env, config)))
@@ -168,6 +181,31 @@ def test_false_segments_are_refused_with_the_reason(lie: str) -> None:
         admission.check(*change(rows, info))
 
 
+LSTM_LIES: dict[str, tuple[Callable[[SampleBatch, SampleInfo], Any], str]] = {
+    "output": (with_column(STATE_IN, put(1.5)), "state_in is above its highest value"),
+    "cell": (with_column(STATE_IN, put([0.0] * 4 + [-2e6] * 4)), "state_in is below its lowest value"),
+    "nan": (with_column(STATE_IN, put(np.nan)), "state_in is not finite"),
+    "cells": (with_column(STATE_IN, lambda states: states[:, :6]), "state_in has another shape"),
+    "action": (with_column(PREVIOUS, put([2.0, 0.0, 1.0])), "previous is above its highest value"),
+    "reward": (with_column(PREVIOUS, put([1.0, 0.0, -6.0])), "previous is below its lowest value"),
+    "no start": (with_column(SEQUENCE_STARTS, put(False)), "a sequence does not begin where it has to"),
+    "longer": (with_column(SEQUENCE_STARTS, put(False, 3)), "a sequence does not begin where it has to"),
+    "shorter": (with_column(SEQUENCE_STARTS, put(True, 1)), "a sequence does not begin where it has to"),
+    "no states": (lambda rows, info: (rows.exchange({STATE_IN: (OBS, rows[OBS])}), info), "not the columns"),
+}
+
+
+@pytest.mark.parametrize("lie", LSTM_LIES)
+def test_false_states_and_sequences_of_an_lstm_are_refused_with_the_reason(lie: str) -> None:
+    change, why = LSTM_LIES[lie]
+    config = config_of(model=LSTM, board={**SMALL["board"], "max_abs_reward": 5.0})
+    ((rows, info),) = played(config, count=1)
+    admission = Admission(admission_rules(config, trial_of("CartPole-v1", config)))
+    admission.check(rows, info)
+    with pytest.raises(RefusedError, match=why):
+        admission.check(*change(rows, info))
+
+
 def test_segments_without_episodes_between_them_are_refused() -> None:
     config = config_of()
     ((rows, info),) = played(config, count=1)
@@ -230,38 +268,29 @@ def trial(run: str, **changes: Any) -> Iterator[tuple[VTraceAgent[Any], Board]]:
         agent.stop()
 
 
-def joined(board: Board, member: str) -> JoinedActor:
-    task = board.describe(TASK)
-    assert task is not None
-    description = read_description(task)
-    specs = SeatSpecs(description)
-    keys, shapes = KEYS, specs.weights_shapes
-    seat = claimed(board, member, task_id=TASK)
-    return JoinedActor(board, seat, description.board, keys, lambda seat: RolloutWorker(specs.spec(seat)), shapes)
-
-
+@pytest.mark.parametrize("model", [TINY["model"], LSTM], ids=["layers", "LSTM"])
 @pytest.mark.parametrize("run", sorted(AGENTS))
-def test_learner_learns_from_joined_actors_alone(run: str) -> None:
+def test_learner_learns_from_joined_actors_alone(run: str, model: dict[str, Any]) -> None:
     ends: list[SeatEnd] = []
-    with trial(run, replay_proportion=1e-9, replay_buffer_num_slots=10_000) as (agent, board):
-        actors = [joined(board, member) for member in "ab"]
+    with trial(run, model=model, replay_proportion=1e-9, replay_buffer_num_slots=10_000) as (agent, board):
+        actors = [joined(board, member, TASK, KEYS) for member in "ab"]
         threads = [
             threading.Thread(target=lambda actor=actor: ends.append(actor.run(lambda: False, lambda figures: None)))
             for actor in actors
         ]
         for thread in threads:
             thread.start()
-        rows = [agent.train() for _ in range(3)]
-        info = rows[-1]["info"]
-        assert info["num_updates"] > 0
+        row = agent.train()
+        while not row["info"]["num_updates"] or row["info"]["board"]["num_weights_published"] < 2:
+            row = agent.train()
+        info = row["info"]
         assert (info["board"]["num_refused"], info["num_steps_dropped"]) == (0, 0)
-        assert info["board"]["num_weights_published"] > 1
         kept = agent.optimizer.state()["old_fragments"]["kept"]
     for thread in threads:
         thread.join(60.0)
     assert ends == [SeatEnd.TASK_OVER] * 2
     steps = [step for part in kept for step in part["columns"][OBS][part["columns"][IS_STEP]].tolist()]
-    assert len({tuple(step) for step in steps}) == len(steps) == rows[-1]["timesteps_total"]
+    assert len({tuple(step) for step in steps}) == len(steps) == row["timesteps_total"]
 
 
 def test_no_step_older_than_the_limit_is_learned_and_the_dropped_ones_are_counted() -> None:
