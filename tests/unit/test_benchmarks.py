@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import dqn, dqn_peers, pauses, ppo_peers, ppo_tasks, results, sb3_dqn
+from benchmarks import dqn, dqn_peers, growth, pauses, ppo_peers, ppo_tasks, results, sb3_dqn
 from benchmarks.comparison import median_of
 from benchmarks.cpu_meter import CpuMeter
 from benchmarks.learning_table import Outcome, line_of, line_of_group, markdown, mean_of, shown
@@ -299,3 +299,13 @@ def test_results_train_what_is_missing_and_go_on_with_what_was_stopped(
     assert (run[0], Path(run[1]).name) == ("run", "cartpole-ppo.yaml")
     assert run[2:6] == ["-o", "stop={timesteps_total: 500}", "-o", "lr=0.1"]
     assert run[6:] == ["--seed", "2", "--name", "flat-2", "--out", str(tmp_path)]
+
+
+def test_curves_of_growth_are_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "TRIALS", (2, 4))
+    monkeypatch.setattr(growth, "MEMORY", {"CartPole": ("cartpole", "rlexp", (1000, 2000, 4000))})
+    curves = {"sweep": growth.sweep(), "memory": growth.memory()}
+    assert [trials for trials, _ in curves["sweep"]["in all"]] == [2, 4]
+    assert growth.slope(curves["memory"]["CartPole"]) == pytest.approx(1, abs=0.05)
+    growth.draw(curves, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
