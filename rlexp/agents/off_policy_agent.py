@@ -35,7 +35,6 @@ class HasShortUpdates(Learner, Protocol):
 
     def has_short_updates(self, num_rows: int) -> bool:
         """Return whether an update of ``num_rows`` is mostly Python calls."""
-        ...
 
 
 ReplayKeysT = TypeVar("ReplayKeysT", bound=ReplayKeys)

@@ -194,7 +194,6 @@ class JoinedActors(Protocol):
 
     def num_players(self, config: CommonConfig) -> int:
         """Return the most players: the trial's own workers and the seats of joined actors, at least one."""
-        ...
 
     def beside(
         self, own: SampleSource | None, pool: TaskPool, config: CommonConfig, trial: PlayedTrial
@@ -203,11 +202,9 @@ class JoinedActors(Protocol):
 
         Raises UsageError if actors cannot join.
         """
-        ...
 
     def figures(self, source: SampleSource) -> Mapping[str, Any]:
         """Return the joined actors' stats under their name in the results; ``source`` is from ``beside``."""
-        ...
 
 
 FILTERS: Final = "filters"

@@ -24,7 +24,6 @@ class Layer(Protocol):
 
     def apply(self, x: Array) -> Array:
         """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, without changing ``x``."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

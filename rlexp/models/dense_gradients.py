@@ -27,14 +27,12 @@ class DifferentiableLayer(Protocol[Numbers]):
 
     def forward(self, x: Numbers) -> Numbers:
         """Return the output ``[B, fan_out]`` of ``x [B, fan_in]``, both float32, in its own memory."""
-        ...
 
     def backward(self, x: Numbers, output: Numbers, gradient: Numbers, with_input: bool) -> Numbers:
         """Store the gradient of the parameters; return the gradient of ``x`` if ``with_input``, else anything.
 
         ``gradient [B, fan_out]`` belongs to ``output``, which ``forward`` returned for ``x``; it may be overwritten.
         """
-        ...
 
 
 class DenseLayers(Generic[Numbers]):

@@ -24,27 +24,21 @@ class Distribution(Protocol):
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the logarithm ``[B]`` of the probability, or of its density, of ``actions`` (``numbered_actions``)."""
-        ...
 
     def entropy(self) -> Tensor:
         """Return the entropies ``[B]`` in nats."""
-        ...
 
     def kl_from(self, other: Self) -> Tensor:
         """Return the KL divergences ``[B]`` of these distributions from ``other``: KL(other || self)."""
-        ...
 
     def log_prob_gradient(self, actions: Tensor) -> Tensor:
         """Return the derivatives ``[B, K]`` of ``log_prob`` by the inputs."""
-        ...
 
     def entropy_gradient(self) -> Tensor:
         """Return the derivatives ``[B, K]`` of ``entropy`` by the inputs."""
-        ...
 
     def kl_gradient(self, other: Self) -> Tensor:
         """Return the derivatives ``[B, K]`` of ``kl_from(other)`` by the inputs."""
-        ...
 
 
 class Categoricals:

@@ -41,57 +41,46 @@ class PolicyOptimizer(Protocol):
     @property
     def at_rest(self) -> bool:
         """Whether an iteration may end now: nothing is incomplete, such as a train batch collected in part."""
-        ...
 
     @property
     def num_updates(self) -> int:
         """Number of learner updates since the training began; an update that is just ending may not be counted."""
-        ...
 
     def start(self) -> None:
         """Publish the first weights, and start the threads beside ``step``."""
-        ...
 
     def step(self, should_stop: ShouldStop = never) -> None:
         """Do one round. Return within a bounded time even if nothing arrived, and when ``should_stop`` returns True.
 
         A round that ends because of ``should_stop`` loses nothing that was sampled.
         """
-        ...
 
     def drain_infos(self) -> list[SampleInfo]:
         """Return the reports about samples since the last call."""
-        ...
 
     def drain_events(self) -> list[str]:
         """Return the events of workers and shards since the last call that a user should know, a sentence each."""
-        ...
 
     def paused(self) -> AbstractContextManager[Learner]:
         """Hold the learner between two updates for the ``with`` body, which may read it; every counter is up to date.
 
         The optimizer owns the learner: nobody else calls it, except in this body.
         """
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return what else the next steps depend on, except counters, learner, replay and source."""
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned; call it after replay was filled and before the first step."""
-        ...
 
     def stats(self) -> Figures:
         """Return the stats of the data path since the last call, with the learner's stats under ``learner``.
 
         Every optimizer reports ``num_updates``, ``learner_wait_share`` and ``bottleneck``.
         """
-        ...
 
     def stop(self) -> None:
         """Stop threads and workers; idempotent."""
-        ...
 
 
 class ReplayOptimizer(PolicyOptimizer, Protocol):
@@ -99,21 +88,18 @@ class ReplayOptimizer(PolicyOptimizer, Protocol):
 
     def replay_bytes(self) -> int:
         """Return the estimated bytes of all shards once they are full."""
-        ...
 
     def replay_states(self) -> list[dict[str, Any]]:
         """Return what each replay shard holds, as ``ReplayShard.state`` does; read the arrays before the next step.
 
         Raises ActorLostError, now or when they are read, if a shard is lost; an empty one has replaced it.
         """
-        ...
 
     def load_replay_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Fill the shards with what ``replay_states`` returned; call before the first step.
 
         Raises CheckpointError at the first state that is of another shard.
         """
-        ...
 
 
 class SourceOptimizer:

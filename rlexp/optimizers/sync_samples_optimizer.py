@@ -44,7 +44,6 @@ class TrainBatchLearner(Learner, Protocol):
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Learn on a train batch; may raise InterruptedLearningError once ``should_stop`` returns True."""
-        ...
 
 
 @dataclass

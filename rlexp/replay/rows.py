@@ -49,67 +49,53 @@ class Rows(Protocol):
     @property
     def num_added(self) -> int:
         """Rows ever added."""
-        ...
 
     @property
     def size(self) -> int:
         """Rows held now."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows once every slot is used; 0 before the first ones."""
-        ...
 
     def unpack(self, sent: SentRows, /) -> tuple[SentRows, Array | None]:
         """Return the part to store, and its first TD errors ``[B]`` if there are any; changes nothing.
 
         Raises ValueError if the columns differ from the first rows'.
         """
-        ...
 
     def retire(self, batch: SentRows, /) -> list[range]:
         """Remove rows for which an unpacked ``batch`` leaves no room; return their slots that stay empty."""
-        ...
 
     def write(self, batch: SentRows, /) -> list[SlotRange]:
         """Add the rows of an unpacked ``batch``; return the ranges of slots of the rows that are kept."""
-        ...
 
     def read(self, slots: Array) -> SampleBatch:
         """Return copies of the rows in ``slots [B]``, with their KEYS ``[B]`` (int64)."""
-        ...
 
     def nth(self, ordinals: Array) -> Array:
         """Return the slots ``[B]`` of the rows held, counted from 0 to size - 1 in the order of :meth:`state`."""
-        ...
 
     def locate(self, keys: Array) -> tuple[Array, Array]:
         """Return the slots ``[B]`` of ``keys [B]``, and whether each key's row is still there ``[B]`` (bool)."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return the rows held, to be read before anything changes, and the numbers that identify them.
 
         The rows are arrays, views or stored ones (see :class:`~rlexp.states.LazyArray`).
         """
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned; raises CheckpointError when it does not fit."""
-        ...
 
     def keys(self) -> Array:
         """Return the keys ``[size]`` of the rows held, oldest first; with several writers, each one's oldest first."""
-        ...
 
     def clear(self) -> None:
         """Forget every row; later rows get new keys."""
-        ...
 
     def close(self) -> None:
         """Free the memory; idempotent."""
-        ...
 
 
 class RowRing:

@@ -40,11 +40,9 @@ class ActingActorCritic(Protocol):
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of these weights from now on."""
-        ...
 
     def outputs(self, obs: Array) -> tuple[Array, Array]:
         """Return the inputs of the distributions ``[B, K]`` and the values ``[B]`` for ``obs [B, ...]``."""
-        ...
 
 
 class ActingRecurrentActorCritic(ActingActorCritic, Protocol):
@@ -52,7 +50,6 @@ class ActingRecurrentActorCritic(ActingActorCritic, Protocol):
 
     def step(self, obs: Array, previous: Array | None, states: Array) -> tuple[Array, Array, Array]:
         """Return the outputs for ``obs [M, ...]``, and the states ``[M, 2 H]`` after them; see EpisodeMemory."""
-        ...
 
 
 class ActorCriticPolicy:

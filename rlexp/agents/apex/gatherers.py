@@ -116,7 +116,6 @@ class Reseedable(Protocol):
 
     def reseeded(self, attempt: int) -> Self:
         """Return the settings for a worker's replacement."""
-        ...
 
 
 def renewed(spec: WorkerSpec, attempt: int) -> WorkerSpec:

@@ -29,15 +29,12 @@ class ActionExplorer(Protocol):
 
     def choose(self, inputs: Array, resetting: Array, num_steps_sampled: int) -> Array:
         """Return actions ``[M, *shape]`` for ``inputs [M, K]``; envs ``resetting [M]`` start an episode."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return its random stream and processes."""
-        ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,9 @@ class ActingPolicyNetwork(Protocol):
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of ``weights``, or in place with the weights of a learner in this thread."""
-        ...
 
     def inputs(self, obs: Array) -> Array:
         """Return the inputs of the distribution of an action ``[B, K]`` for ``obs [B, ...]``."""
-        ...
 
 
 class NumpyPolicyNetwork:

@@ -55,7 +55,6 @@ class BatchGradient(Protocol):
 
     def compute(self, batch: SampleBatch) -> BatchLoss:
         """Replace the gradient, which the learner's Adam reads, by the gradient of a batch."""
-        ...
 
 
 ReadFigures = Callable[[], Sequence[Array]]

@@ -150,26 +150,21 @@ class ActingNetwork(Protocol):
 
     def load(self, weights: Weights) -> None:
         """Act with a copy of these weights from now on."""
-        ...
 
     def outputs(self, obs: Array) -> Array:
         """Return the outputs of the heads for ``obs [B, ...]``: Q_VALUES."""
-        ...
 
     def exploring_outputs(self, obs: Array, epsilons: Array, resetting: Array) -> Array:
         """Return the outputs for exploration, perturbed or not; envs ``resetting [B]`` start an episode.
 
         ``epsilons [B]`` say how much the perturbed actions should differ from greedy ones.
         """
-        ...
 
     def noise_state(self) -> dict[str, Any]:
         """Return the noise of its exploration, by name: arrays, and values for JSON."""
-        ...
 
     def load_noise(self, state: Mapping[str, Any]) -> None:
         """Continue with the noise that ``noise_state`` returned; its weights are loaded already."""
-        ...
 
 
 def make_acting_network(

@@ -68,7 +68,6 @@ class RecurrentActingNetwork(ActingNetwork, Protocol):
 
     def step(self, obs: Array, previous: Array | None, states: Array) -> tuple[Array, Array]:
         """Return the outputs of the heads for ``obs [M, ...]``, and the states ``[M, 2 H]`` after it."""
-        ...
 
 
 class R2D2Policy(DQNPolicy):

@@ -21,33 +21,27 @@ class Storage(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes once every slot is used; 0 before the first write."""
-        ...
 
     def write(self, start: int, rows: SampleBatch | FrameRows, /) -> None:
         """Copy ``rows [B]`` into slots ``start`` to ``start + B - 1``, which all exist.
 
         The first ones decide columns, dtypes and shapes; raises ValueError, with nothing written, for others.
         """
-        ...
 
     def read(self, slots: Array) -> SampleBatch:
         """Return copies, with whole observations, of the rows in ``slots [B]`` (int64, all written before)."""
-        ...
 
     def state(self, count: int) -> Mapping[str, AnyArray]:
         """Return the content of the first ``count`` slots, which are all that were written.
 
         Read it before anything changes.
         """
-        ...
 
     def load(self, state: Mapping[str, Array], count: int) -> None:
         """Replace all rows by the result of ``state(count)``; CheckpointError if it is from another storage."""
-        ...
 
     def close(self) -> None:
         """Free the memory; idempotent."""
-        ...
 
 
 STORAGES: Final[Mapping[str, Callable[[int], Storage]]] = {

@@ -24,27 +24,21 @@ class FrameMemory(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
-        ...
 
     def grow(self, num_blocks: int) -> None:
         """Make room for ``num_blocks`` in all, which is at least the present number."""
-        ...
 
     def write(self, blocks: Array, frames: Array) -> None:
         """Copy ``frames [F, ...]`` into ``blocks [N]``, in order; only the last block may stay part empty."""
-        ...
 
     def read(self, ids: Array, out: Array) -> None:
         """Copy the frames ``ids [F]`` to ``out [F, ...]``."""
-        ...
 
     def state(self, blocks: Array) -> dict[str, AnyArray]:
         """Return the content of ``blocks [N]``, to be read before anything changes."""
-        ...
 
     def load(self, state: Mapping[str, Array], num_blocks: int) -> None:
         """Fill the first ``num_blocks`` with what ``state`` returned; CheckpointError for another content."""
-        ...
 
 
 class PlainFrames:
