@@ -149,34 +149,41 @@ class SequenceRules:
 
 def row_rules(config: CommonConfig, trial: PlayedTrial) -> tuple[dict[str, ColumnRule], RowForm | None]:
     """Return the rules for the columns of a trial's rows, and for rows that are more than a transition."""
-    if config.replay is None:
+    replay = config.replay
+    if replay is None:
         return _segment_rules(config, trial)
-    n_step = config.replay.n_step
-    columns = _columns(config, trial, n_step, is_bounded=True)
-    if config.replay.workers_send_td_errors:
+    columns = _columns(config, trial, replay.n_step, is_bounded=True)
+    if replay.workers_send_td_errors:
         columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
-    if config.replay.sequences is None:
+    if replay.sequences is None:
         return columns | {NEW_OBS: columns[OBS]}, None
-    form = ReplaySequences.of(config.replay, config.gamma)
+    return _sequence_rules(config, trial, ReplaySequences.of(replay, config.gamma), columns)
+
+
+def _sequence_rules(
+    config: CommonConfig, trial: PlayedTrial, form: ReplaySequences, columns: dict[str, ColumnRule]
+) -> tuple[dict[str, ColumnRule], SequenceRules]:
+    """Return the rules for sequences by the ``columns`` of single steps."""
     assert isinstance(trial.action_space, gym.spaces.Discrete)
     assert isinstance(config.model, RecurrentModelConfig)
-    for name in (ACTIONS, REWARDS, DISCOUNTS):
-        columns[name] = replace(columns[name], shape=(form.length,))
-    padding = {DISCOUNTS: replace(columns[DISCOUNTS], one_of=_discounts(config, range(n_step + 1)))}
-    counts = {
-        NUM_FOLDED: ColumnRule("i", (form.length,), 0, n_step, itemsize=4),
+    discounts = _discounts(config, range(form.n_step + 1))  # padding has 1, of no step
+    columns = columns | {
+        OBS: _side_by_side(columns[OBS], form.num_obs),
+        ACTIONS: replace(columns[ACTIONS], shape=(form.length,)),
+        REWARDS: replace(columns[REWARDS], shape=(form.length,)),
+        DISCOUNTS: replace(columns[DISCOUNTS], shape=(form.length,), one_of=discounts),
+        NUM_FOLDED: ColumnRule("i", (form.length,), 0, form.n_step, itemsize=4),
         NUM_BURNED: ColumnRule("i", (), 0, form.burn_in, itemsize=4),
+        **_memory_columns(config.model, actions_of(gym.spaces.Discrete(int(trial.action_space.n))), config),
     }
-    memory = _memory_columns(config.model, actions_of(gym.spaces.Discrete(int(trial.action_space.n))), config)
     if not form.stores_states:
-        del memory[STATE_IN]
-    if PREVIOUS in memory:
-        memory[PREVIOUS] = _side_by_side(memory[PREVIOUS], form.num_obs, is_flat=False)
-    obs = {OBS: _side_by_side(columns[OBS], form.num_obs, is_flat=True)}
+        del columns[STATE_IN]
+    if PREVIOUS in columns:
+        columns[PREVIOUS] = replace(columns[PREVIOUS], shape=(form.num_obs, *columns[PREVIOUS].shape))
     num_waiting = None
     if config.batch_mode != "complete_episodes":
         num_waiting = config.num_envs_per_worker * rows_per_env(trial.env_config) * (form.length + form.n_step)
-    return {**columns, **padding, **counts, **memory, **obs}, SequenceRules(form, num_waiting)
+    return columns, SequenceRules(form, num_waiting)
 
 
 def _segment_rules(config: CommonConfig, trial: PlayedTrial) -> tuple[dict[str, ColumnRule], SegmentRules]:
@@ -232,10 +239,8 @@ def _memory_columns(model: RecurrentModelConfig, actions: Actions, config: Commo
     return columns | {PREVIOUS: ColumnRule("f", low.shape, low, high, itemsize=4)}
 
 
-def _side_by_side(rule: ColumnRule, count: int, is_flat: bool) -> ColumnRule:
-    """Return the rule for ``count`` values together: along the last axis if ``is_flat``, or along a new first one."""
-    if not is_flat:
-        return replace(rule, shape=(count, *rule.shape))
+def _side_by_side(rule: ColumnRule, count: int) -> ColumnRule:
+    """Return the rule for ``count`` values together, along the last axis."""
     low, high = (np.tile(bound, count) if isinstance(bound, np.ndarray) else bound for bound in (rule.low, rule.high))
     return replace(rule, shape=(*rule.shape[:-1], count * rule.shape[-1]), low=low, high=high)
 
