@@ -1,8 +1,17 @@
 """Short ways to the WorkerSpecs that tests need, to fleets of workers that are there, and to what these send."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +22,7 @@ from rlexp.envs.registry import EnvConfig
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import Fold, NStep
 from rlexp.rollout.recorder import RolloutConfig
+from rlexp.rollout.shared_weights import WeightsHandle, WeightsReader
 from rlexp.rollout.worker import MakePolicy, RolloutWorker, WorkerSpec
 from rlexp.sample_batch import FRAME_IDS, NEW_FRAME_IDS, Array, FrameRows, SampleBatch, SentRows
 
@@ -66,3 +76,62 @@ def stacked_rows(
     ids = (np.arange(count)[:, None] + np.arange(stacked)).astype(np.int32)
     rows = SampleBatch({FRAME_IDS: ids, NEW_FRAME_IDS: ids + np.int32(n_step), **columns})
     return FrameRows(rows, frames, np.arange(first, first + len(frames)))
+
+
+SPAWN = multiprocessing.get_context("spawn")
+PATIENCE_S = 60.0
+"""Bound of every wait for a process."""
+
+
+@contextmanager
+def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Run ``target(*args, connection)`` in a process of its own, which does not outlive the block."""
+    here, there = SPAWN.Pipe()
+    child = SPAWN.Process(target=target, args=(*args, there), daemon=True)
+    child.start()
+    try:
+        yield child, here
+    finally:
+        child.kill()
+        child.join(PATIENCE_S)
+        here.close()
+        there.close()
+
+
+def received(connection: Connection) -> Any:
+    """Return what comes next; AssertionError where nothing does in time."""
+    assert connection.poll(PATIENCE_S)
+    return connection.recv()
+
+
+def kill_9(child: BaseProcess) -> None:
+    """Kill a process and wait for its end."""
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(PATIENCE_S)
+    assert child.exitcode == -signal.SIGKILL
+
+
+def users_of(name: str) -> list[str]:
+    """Return the descriptors and mappings, as links below ``/proc``, of the memory called ``name``."""
+    found = []
+    processes = [entry for entry in os.listdir("/proc") if entry.isdecimal()]
+    for folder in (Path("/proc", process, kind) for process in processes for kind in ("fd", "map_files")):
+        with suppress(OSError):  # the process has ended meanwhile, or is somebody else's
+            for link in map(folder.joinpath, os.listdir(folder)):
+                with suppress(OSError):
+                    if name in os.readlink(link):
+                        found.append(str(link))
+    return found
+
+
+class ReadHere(WeightsHandle):
+    """Opens the memory in the writer's own process."""
+
+    def open(self) -> WeightsReader | None:
+        return self.open_anywhere()
+
+
+def read_here(handle: WeightsHandle) -> ReadHere:
+    """Return ``handle`` for a reader in this process."""
+    return ReadHere(**{field.name: getattr(handle, field.name) for field in fields(handle)})

@@ -17,7 +17,7 @@ import pytest
 from rlexp.errors import ResourceError, ResumeError
 from rlexp.processes.locks import OpenFolder, RunLock, is_in_use
 from rlexp.processes.shared_memory import Segment
-from tests.lab.run_failures import LOSSES, Lose, moved
+from tests.lab.trials import LOSSES, Lose, moved
 
 
 @pytest.fixture

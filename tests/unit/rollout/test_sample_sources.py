@@ -18,8 +18,7 @@ from rlexp.rollout.source import LocalWorkers, SampleSource
 from rlexp.rollout.worker import RolloutWorker, SamplingWorker
 from tests.lab.doubles import HeldPool, RaisingPool, StepPolicy
 from tests.lab.envs import ENDLESS_ENV
-from tests.lab.rollout import fleet_of, spec_of, whole
-from tests.lab.shared_memory import read_here
+from tests.lab.rollout import fleet_of, read_here, spec_of, whole
 
 R = TypeVar("R")
 FRAGMENT_LENGTH = 10

@@ -14,7 +14,7 @@ import pytest
 
 from rlexp.rollout.shared_weights import MOST_READS, SharedWeights, WeightsReader
 from rlexp.sample_batch import Array
-from tests.lab.shared_memory import PATIENCE_S, kill_9, process, received, users_of
+from tests.lab.rollout import PATIENCE_S, kill_9, process, received, users_of
 
 NUM_TAKEN = 100
 

@@ -20,8 +20,7 @@ from rlexp.rollout.worker import EACH_ALONE, MessageLimits, RolloutWorker, Worke
 from rlexp.sample_batch import SampleBatch
 from tests.lab.doubles import CountingPolicy, HeldPool, RememberedPolicies, StepPolicy, VersionPolicy
 from tests.lab.envs import COUNTING_ENV
-from tests.lab.rollout import assert_same_batch, fleet_of, spec_of, whole
-from tests.lab.shared_memory import read_here
+from tests.lab.rollout import assert_same_batch, fleet_of, read_here, spec_of, whole
 
 STEPS = 10
 """Env steps of a fragment."""

@@ -27,8 +27,7 @@ from rlexp.tuning import trainable
 from rlexp.tuning.assignment import ASSIGNMENT
 from rlexp.tuning.run import run_in_session
 from rlexp.tuning.trainable import ExperimentTrainable
-from tests.lab.run_failures import LOSSES, Lose, moved, replaced
-from tests.lab.trials import assigned
+from tests.lab.trials import LOSSES, Lose, assigned, moved, replaced
 
 
 @pytest.fixture

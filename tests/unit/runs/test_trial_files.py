@@ -43,7 +43,7 @@ from rlexp.sample_batch import Array
 from tests.lab.checkpoints import trained
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.envs import FILMED_ENV
-from tests.lab.run_failures import InlineLink
+from tests.lab.trials import InlineLink
 
 TRIAL = "00000-DQN"
 PIECE_BYTES = 1000

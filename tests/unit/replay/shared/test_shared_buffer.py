@@ -19,7 +19,7 @@ import pytest
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.replay import NStepConfig, ReplayWriter, SharedPrioritizedReplayBuffer
 from rlexp.sample_batch import Array
-from tests.lab.shared_memory import PATIENCE_S, SPAWN, kill_9, process
+from tests.lab.rollout import PATIENCE_S, SPAWN, kill_9, process
 
 COLUMNS = {"obs": ((40,), np.float32), "number": ((), np.int64)}
 

@@ -34,7 +34,7 @@ from rlexp.sample_batch import (
 )
 from tests.lab.checkpoints import in_memory
 from tests.lab.doubles import REPLAY
-from tests.lab.shared_memory import PATIENCE_S, kill_9, process, received, users_of
+from tests.lab.rollout import PATIENCE_S, kill_9, process, received, users_of
 
 SIZES = RingSizes(capacity=300, num_rings=2, headroom=100)
 """Little room, so that slots are written over all the time."""
