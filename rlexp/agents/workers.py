@@ -138,6 +138,7 @@ def worker_resources(config: CommonConfig, bundles: Bundles, index: int) -> Reso
         config.custom_resources_per_worker,
         bundle=bundles.of_worker(index),
         outside_group=index >= config.num_reserved_workers,
+        gives_way=config.workers_wait,
     )
 
 

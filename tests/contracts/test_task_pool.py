@@ -27,7 +27,7 @@ from rlexp.cluster.pool.pool import (
     Resources,
     TaskPool,
 )
-from rlexp.cluster.pool.ray_pool import MANY_CALLS, Process, RayTaskPool, kill_here
+from rlexp.cluster.pool.ray_pool import MANY_CALLS, NICENESS, Process, RayTaskPool, kill_here
 from rlexp.errors import TrialError
 from tests.lab.process_pool import ProcessTaskPool
 
@@ -55,6 +55,9 @@ class Ledger:
 
     def process(self) -> int:
         return os.getpid()
+
+    def niceness(self) -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
 
     def wait_for_ever(self) -> None:
         while True:
@@ -263,6 +266,15 @@ def test_a_removed_actor_is_killed_whatever_it_does_and_its_calls_are_forgotten(
     lane.submit(other, Ledger.add, 1)
     (call,) = await_calls(rays, lane, 1)
     assert call.actor is other
+
+
+@pytest.mark.ray
+def test_an_actor_that_gives_way_has_a_lower_priority_than_its_pool(rays: RayTaskPool) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    here = rays.place("ledger", None, Ledger, 10)
+    patient = rays.place("ledger", replace(SHARED, gives_way=True), Ledger, 10)
+    found = [rays.get(rays.call(each, Ledger.niceness), DEADLINE_S) for each in (here, place(rays), patient)]
+    assert found == [own, own, min(own + NICENESS, 19)]
 
 
 @pytest.mark.ray

@@ -151,7 +151,7 @@ class ApexDataPath:
         With an intensity, workers wait for the learner, and samples taken in advance would get old. A ring has room for
         single fragments only.
         """
-        is_waited_for = self._config.training_intensity is not None or self._shared is not None
+        is_waited_for = self._config.workers_wait or self._shared is not None
         return EACH_ALONE if is_waited_for else MESSAGE_LIMITS
 
     def _place_gatherers(self) -> GatheredWorkers | None:

@@ -55,6 +55,8 @@ class Resources:
     """Number of the bundle in the trial's placement group; None: any with room, or none if all amounts are 0."""
     outside_group: bool = False
     """Whether it is placed anywhere in the cluster with room, without a reservation of the trial."""
+    gives_way: bool = False
+    """Whether it runs at a lower priority, so that it never takes a core from what waits for one."""
 
 
 @dataclass(frozen=True, eq=False)

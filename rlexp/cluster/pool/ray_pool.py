@@ -155,6 +155,8 @@ class RayCalls:
             del self._by_actor[actor]
 
 
+NICENESS = 10
+"""Added to the niceness of an actor that gives way."""
 CALL = "__ray_call__"
 """Ray's own method of every actor, which calls a function with the object."""
 
@@ -230,6 +232,11 @@ def whereabouts(actor: object) -> Process:
     return Process(own_node().id, os.getpid(), _started(os.getpid()))
 
 
+def give_way(actor: object) -> None:
+    """Lower the priority of the process of ``actor``, which calls this."""
+    os.nice(NICENESS)
+
+
 def kill_here(process: Process) -> None:
     """Kill one of Ray's processes if it is on this node, unless its pid belongs to an unrelated one now.
 
@@ -279,6 +286,8 @@ class RayTaskPool:
         handle = self._ray.remote(**actor_options(resources))(make).remote(*args, **kwargs)
         actor: Actor[A] = Actor(name, handle, is_here=False)
         self._actors[actor] = handle, getattr(handle, CALL).remote(whereabouts)
+        if resources.gives_way:
+            getattr(handle, CALL).remote(give_way)
         self._watch.add(actor)
         self._calls.fetches = self._watch.sees_several_nodes
         return actor

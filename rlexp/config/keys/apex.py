@@ -144,6 +144,10 @@ class ApexKeys(ReplayKeys):
         return self.replay_storage == "shared_memory" and self.num_workers > 0
 
     @property
+    def workers_wait(self) -> bool:
+        return self.training_intensity is not None
+
+    @property
     def board_obstacle(self) -> str | None:
         """Shared memory, which is limited to this machine; or an obstacle of DQN."""
         if self.replay_storage == "shared_memory":

@@ -220,6 +220,11 @@ class CommonConfig(CommonKeys):
         return False
 
     @property
+    def workers_wait(self) -> bool:
+        """Whether workers wait for the learner, so that cores which both want are better used by it."""
+        return False
+
+    @property
     def board_obstacle(self) -> str | None:
         """Why actors cannot join a trial over a board; None: they can, and there are ``board_keys``."""
         return "it learns only from what its newest weights have played, which joined actors do not have in time"
