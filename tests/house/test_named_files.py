@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,12 @@ def missing(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_files_that_a_page_names_exist(name: str) -> None:
     assert not list(missing("\n".join(re.findall(r"`([^`\n]+)`", FENCE.sub("", TEXTS[name])))))
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Such a pair passes file by file, and ends a whole run with an error: pytest imports them by their name alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, number in names.items() if number > 1]
 
 
 def test_files_in_drawings_of_the_architecture_exist() -> None:
