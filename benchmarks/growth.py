@@ -3,7 +3,7 @@
 They are rows/s over workers, real ones and canned ones that cost nothing; seconds of an update over its rows;
 seconds of a sweep's bookkeeping over its trials; memory of replay over its rows. A slope is the exponent of the line:
 1 where twice the work costs twice as much. "at the end" is that of the last two points, where what is fixed counts
-least. It needs a machine that does nothing else for six minutes; rows of Pong need ale-py.
+least. It needs a machine that does nothing else for seven minutes; rows of Pong need ale-py.
 
     python -m benchmarks.growth [workers updates sweep memory] [--picture FILE] [--json]
 """
@@ -40,10 +40,10 @@ MEMORY: Final = {
     "Pong": ("frames", "rlexp", (1_000, 4_000, 16_000, 64_000)),
 }
 TIMEOUT_S: Final = 300.0
-"""Bound of what one point takes."""
+"""Bound of what another process measures."""
 
 Points = list[tuple[float, float]]
-"""How much work, and what it cost."""
+"""How much work, and the rows/s, seconds or bytes at it."""
 
 COLUMNS = (
     Column("curve", "curve", 9),

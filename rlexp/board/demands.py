@@ -17,6 +17,9 @@ from rlexp.cluster.room.shortfalls import gib
 from rlexp.config.keys.async_samples_keys import AsyncSamplesKeys
 from rlexp.config.keys.common import CommonConfig, NetworkNeeds
 from rlexp.config.keys.model import RecurrentModelConfig
+from rlexp.config.keys.replay_keys import ReplayKeys
+from rlexp.models.action_distributions import actions_of
+from rlexp.models.memory import PreviousStep
 from rlexp.rollout.sequences import ReplaySequences
 from rlexp.sample_batch import has_frames
 
@@ -95,7 +98,7 @@ _PROCESSES_PER_CPU: Final = 8
 _LEAST_ROW_BYTES: Final = 32
 """Bytes of a transition without its observations and actions: reward, discount, priority."""
 _BYTES_OF_STEP: Final = 160
-"""Bytes per step of a sequence: numbers of its frames, what the LSTM sees of the step before, action and return."""
+"""Bytes per step of a sequence: numbers of its frames, action, return and discount."""
 _ENV_BYTES: Final = 4 << 20
 _MOST_WEIGHTS: Final = 1_000_000_000
 """Most weights of a network, even if a machine has memory for more."""
@@ -180,10 +183,10 @@ def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None
             *_batch_excesses(config.train_batch_size, num_batches, config.network_needs, memory),
             _beyond(memory, rows * _LEAST_ROW_BYTES, f"config.replay_buffer_num_slots of {rows:,} rows"),
         ]
-    if replay is not None:
+    if replay is not None and isinstance(config, ReplayKeys):
         replay_key = f"config.{replay.capacity_key}"
         wanted += [
-            *_batch_excesses(config.train_batch_size, replay.queued_batches, config.network_needs, memory),
+            *_batch_excesses(_seen_by_batch(config), replay.queued_batches, config.network_needs, memory),
             _beyond(memory, replay.capacity * _LEAST_ROW_BYTES, f"{replay_key} of {replay.capacity:,} rows"),
         ]
     return next(filter(None, wanted), None)
@@ -196,16 +199,26 @@ def bytes_of_space(space: gym.Space[Any]) -> int:
 
 def bytes_of_row(config: CommonConfig, observations: gym.Space[Any], actions: gym.Space[Any]) -> int:
     """Return the most bytes of a row of a fragment."""
-    model, number, seen = config.model, 2, bytes_of_space(observations)
-    own = number * bytes_of_space(actions)
+    model, form = config.model, _sequences_of(config)
+    seen, state, previous = bytes_of_space(observations), 0, 0
     if isinstance(model, RecurrentModelConfig) and model.use_lstm:
-        own += 2 * _FLOAT_BYTES * model.lstm_cell_size
-    if config.replay is not None and config.replay.sequences is not None:
-        number = ReplaySequences.of(config.replay, config.gamma).num_obs
-        own += number * _BYTES_OF_STEP
-        if has_frames(observations.shape or (), np.dtype(observations.dtype)):  # sequences share them
-            number = 2
-    return own + number * seen
+        state = 2 * _FLOAT_BYTES * model.lstm_cell_size
+        previous = _FLOAT_BYTES * PreviousStep.of(model, actions_of(actions)).num_numbers
+    if form is None:
+        return 2 * (seen + bytes_of_space(actions)) + state + previous
+    shares_frames = has_frames(observations.shape or (), np.dtype(observations.dtype))
+    return form.num_obs * (_BYTES_OF_STEP + previous) + (2 if shares_frames else form.num_obs) * seen + state
+
+
+def _sequences_of(config: CommonConfig) -> ReplaySequences | None:
+    replay = config.replay
+    return None if replay is None or replay.sequences is None else ReplaySequences.of(replay, config.gamma)
+
+
+def _seen_by_batch(config: ReplayKeys) -> int:
+    """Return how many observations a train batch has: a sequence also has its burn-in and the end of its last return."""
+    form = _sequences_of(config)
+    return config.train_batch_size if form is None else math.ceil(config.train_batch_size / form.length) * form.num_obs
 
 
 def _excesses(value: Any, key: str, level: int) -> Iterator[str]:

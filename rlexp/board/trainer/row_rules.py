@@ -138,7 +138,8 @@ class SequenceRules:
         is_learned = steps < num_learned[:, None]
         if not np.array_equal(folded, np.where(is_learned, np.minimum(form.n_step, reach[:, None] - steps), 0)):
             raise RefusedError("a return has not the steps that it must have")
-        if (reach[num_learned < form.length] != num_learned[num_learned < form.length]).any():
+        is_short = num_learned < form.length
+        if (reach[is_short] != num_learned[is_short]).any():
             raise RefusedError("a sequence is short, and its episode goes on")
         discounts = rows[DISCOUNTS][is_learned]
         if not np.isclose(discounts, np.power(form.gamma, folded[is_learned]))[discounts != 0].all():

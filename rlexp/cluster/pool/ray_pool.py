@@ -232,9 +232,10 @@ def whereabouts(actor: object) -> Process:
     return Process(own_node().id, os.getpid(), _started(os.getpid()))
 
 
-def give_way(actor: object) -> None:
-    """Lower the priority of the process of ``actor``, which calls this."""
+def give_way(actor: object) -> Process:
+    """Lower the priority of the process of ``actor``, which calls this, and return it."""
     os.nice(NICENESS)
+    return whereabouts(actor)
 
 
 def kill_here(process: Process) -> None:
@@ -285,9 +286,7 @@ class RayTaskPool:
             return self._here.place(name, None, make, *args, **kwargs)
         handle = self._ray.remote(**actor_options(resources))(make).remote(*args, **kwargs)
         actor: Actor[A] = Actor(name, handle, is_here=False)
-        self._actors[actor] = handle, getattr(handle, CALL).remote(whereabouts)
-        if resources.gives_way:
-            getattr(handle, CALL).remote(give_way)
+        self._actors[actor] = handle, getattr(handle, CALL).remote(give_way if resources.gives_way else whereabouts)
         self._watch.add(actor)
         self._calls.fetches = self._watch.sees_several_nodes
         return actor

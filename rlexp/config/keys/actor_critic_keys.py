@@ -109,11 +109,11 @@ class ActorCriticKeys(PolicyActionKeys):
     @property
     def network_needs(self) -> NetworkNeeds:
         """A torso for the policy, and one for the value function unless they share it."""
-        number = 1 if self.model.vf_share_layers else 2
+        number = 1 if self.model.vf_share_layers or self.model.use_lstm else 2
         return NetworkNeeds(
             keys="config.model",
             least_weights=number * self.model.least_weights,
-            layer_outputs=number * sum(self.model.dense_sizes),
+            layer_outputs=number * self.model.layer_outputs,
         )
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:

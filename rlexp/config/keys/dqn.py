@@ -107,7 +107,7 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
         return NetworkNeeds(
             keys="config.model, config.hiddens, config.num_atoms",
             least_weights=self.model.least_weights + of_heads,
-            layer_outputs=sum((*torso, *heads)),
+            layer_outputs=self.model.layer_outputs + sum(heads),
         )
 
     @property

@@ -105,6 +105,11 @@ class ModelConfig(KeyGroup):
         )
 
     @property
+    def layer_outputs(self) -> int:
+        """Outputs of its fully connected layers for one row, and of the gates of an LSTM."""
+        return sum(self.dense_sizes)
+
+    @property
     def atari_dim(self) -> int:
         """``dim`` for Atari frames."""
         return ATARI_DIM if self.dim is None else self.dim
@@ -136,6 +141,10 @@ class RecurrentModelConfig(ModelConfig):
     @property
     def least_weights(self) -> int:
         return super().least_weights + (4 * self.lstm_cell_size**2 if self.use_lstm else 0)
+
+    @property
+    def layer_outputs(self) -> int:
+        return super().layer_outputs + (4 * self.lstm_cell_size if self.use_lstm else 0)
 
     @property
     def sequence_length(self) -> int | None:

@@ -292,6 +292,30 @@ def test_rows_of_sequences_have_as_many_observations_as_their_keys_ask_for() -> 
     assert "config.board.window of" in found
 
 
+def test_train_batches_of_sequences_have_their_burn_in_too() -> None:
+    found = trainer_excess(R2D2Config.model_validate({"burn_in": 100_000, "train_batch_size": 6400}), 4, 8 * GIB)
+    assert found is not None
+    assert "config.train_batch_size of 32,006,720 rows in" in found
+    assert trainer_excess(R2D2Config(train_batch_size=6400), 4, 8 * GIB) is None
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_lstm_is_counted_once_as_policy_and_values_share_it(shares: bool) -> None:
+    model = {"use_lstm": True, "lstm_cell_size": 1000, "fcnet_hiddens": [8], "vf_share_layers": shares}
+    needs = APPOConfig.model_validate({"model": model}).network_needs
+    assert needs is not None
+    assert (needs.least_weights, needs.layer_outputs) == (4_000_000, 4008)
+
+
+def test_rows_have_what_an_lstm_sees_of_many_actions() -> None:
+    keys = {"use_lstm": True, "lstm_use_prev_action": True}
+    few, many = (
+        bytes_of_row(APPOConfig.model_validate({"model": keys}), SPACES_OF_CARTPOLE[0], gym.spaces.Discrete(number))
+        for number in (2, 10_002)
+    )
+    assert many - few == 40_000
+
+
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "experiments").glob("*.yaml")), ids=lambda file: file.stem)
 def test_published_experiments_are_within_the_limits(file: Path) -> None:
     for trial in load_plan([file]).trials:
