@@ -216,7 +216,7 @@ def _sequences_of(config: CommonConfig) -> ReplaySequences | None:
 
 
 def _seen_by_batch(config: ReplayKeys) -> int:
-    """Return how many observations a train batch has: a sequence also has its burn-in and the end of its last return."""
+    """Return how many observations a train batch has: a sequence also has its burn-in and the end of its return."""
     form = _sequences_of(config)
     return config.train_batch_size if form is None else math.ceil(config.train_batch_size / form.length) * form.num_obs
 
