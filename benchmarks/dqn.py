@@ -34,8 +34,8 @@ from benchmarks.processes import (
     run_command,
     unwind_on_sigterm,
 )
-from benchmarks.sb3_dqn import TASKS as SB3_TASKS
-from benchmarks.sb3_dqn import same_settings
+from benchmarks.sb3 import TASKS as SB3_TASKS
+from benchmarks.sb3 import same_settings
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.dqn import DQNConfig

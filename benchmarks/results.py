@@ -1,7 +1,7 @@
 """Trains the experiments of docs/results.md over several seeds, draws their curves and prints their tables.
 
 Each picture has one env: its lines are experiment files, each trained for a number of env steps whatever goal it has,
-and Stable-Baselines3's DQN where `benchmarks.sb3_dqn` has the task. A run is OUT/NAME-SEED; what has reached its end
+and Stable-Baselines3 where `benchmarks.sb3` has the task. A run is OUT/NAME-SEED; what has reached its end
 is not trained again, what was interrupted goes on, so that the work can be done in pieces.
 
     python -m benchmarks.results [PICTURE...] [--seeds 0 1 2 3 4] [--out results] [--train]
@@ -56,7 +56,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Peer:
-    """A line of a picture: Stable-Baselines3's DQN on a task of ``benchmarks.sb3_dqn``."""
+    """A line of a picture: Stable-Baselines3's agent on a task of ``benchmarks.sb3``."""
 
     task: str
     label: str = "SB3"
@@ -68,7 +68,7 @@ class Peer:
             program = [
                 sys.executable,
                 "-m",
-                "benchmarks.sb3_dqn",
+                "benchmarks.sb3",
                 self.task,
                 "--seeds",
                 str(seed),

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import dqn, dqn_peers, growth, pauses, ppo_peers, ppo_tasks, results, sb3_dqn
+from benchmarks import dqn, dqn_peers, growth, pauses, ppo_peers, ppo_tasks, results, sb3
 from benchmarks.comparison import median_of
 from benchmarks.cpu_meter import CpuMeter
 from benchmarks.learning_table import Outcome, line_of, line_of_group, markdown, mean_of, shown
@@ -232,7 +232,7 @@ def test_trial_whose_final_weights_were_not_played_is_named(tmp_path: Path) -> N
 def test_peer_has_the_settings_of_the_file_where_the_zoo_has_none(name: str) -> None:
     (trial,) = load_plan([EXPERIMENTS / f"{name}-dqn.yaml"], seed=0).trials
     config: Any = trial.experiment.config
-    task = sb3_dqn.TASKS[name]
+    task = sb3.TASKS[name]
     settings = task.settings
     assert (task.env, task.steps) == (trial.experiment.env, trial.experiment.stop["timesteps_total"])
     assert task.torques == config.discretize_actions
@@ -250,33 +250,38 @@ def test_peer_has_the_settings_of_the_file_where_the_zoo_has_none(name: str) -> 
     assert settings["net_arch"] == list(config.model.fcnet_hiddens)
 
 
-@pytest.mark.parametrize("name", sb3_dqn.TASKS)
+@pytest.mark.parametrize("name", sb3.TASKS)
 def test_same_settings_are_a_file_with_as_many_updates_and_the_peers_network(name: str, tmp_path: Path) -> None:
-    task = sb3_dqn.TASKS[name]
-    (tmp_path / "same.yaml").write_text(json.dumps({"same": sb3_dqn.same_settings(task)}), encoding="utf-8")
+    task = sb3.TASKS[name]
+    (tmp_path / "same.yaml").write_text(json.dumps({"same": sb3.same_settings(task)}), encoding="utf-8")
     (trial,) = load_plan([tmp_path / "same.yaml"], seed=0).trials
     config: Any = trial.experiment.config
     steps, updates = task.settings["train_freq"], task.settings["gradient_steps"]
     assert config.training_intensity / config.train_batch_size == (1 if updates == -1 else updates / steps)
     assert (config.sample_batch_size, config.num_envs_per_worker, config.num_workers) == (steps, 1, 0)
-    assert (list(config.model.fcnet_hiddens), config.model.fcnet_activation) == (task.settings["net_arch"], "relu")
-    assert (config.n_step, config.double_q, config.dueling, config.prioritized_replay) == (1, False, False, False)
+    assert (config.n_step, config.prioritized_replay) == (1, False)
     assert (config.buffer_size, config.gamma) == (task.settings["buffer_size"], task.settings["gamma"])
+    if task.agent == "SAC":
+        assert {tuple(task.settings["net_arch"])} == set(config.sizes)
+        assert config.pure_exploration_steps == config.learning_starts == task.settings["learning_starts"]
+        return
+    assert (list(config.model.fcnet_hiddens), config.model.fcnet_activation) == (task.settings["net_arch"], "relu")
+    assert (config.double_q, config.dueling) == (False, False)
     assert config.epsilon_timesteps == pytest.approx(task.settings["exploration_fraction"] * task.steps)
 
 
 def test_peers_rows_are_due_at_equal_steps_and_the_last_one_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sb3_dqn, "make_env", lambda task, seed: None)
-    monkeypatch.setattr(sb3_dqn.Recorder, "_played", lambda recorder, model: 7.0)
-    rows, task = io.StringIO(), sb3_dqn.Task("A-v1", 1000, {})
-    recorder = sb3_dqn.Recorder(task, evaluations=2, seed=0, rows=rows)
+    monkeypatch.setattr(sb3, "make_env", lambda task, seed: None)
+    monkeypatch.setattr(sb3.Recorder, "_played", lambda recorder, model: 7.0)
+    rows, task = io.StringIO(), sb3.Task("A-v1", 1000, {})
+    recorder = sb3.Recorder(task, evaluations=2, seed=0, rows=rows)
     model = SimpleNamespace(ep_info_buffer=[{"r": 1.0}, {"r": 2.0}])
     for steps in range(0, 1000, 8):
         if recorder.is_due(steps):
             recorder.add(model, steps)
     recorder.add(model, 1000)
     written = [json.loads(line) for line in rows.getvalue().splitlines()]
-    assert len(written) == sb3_dqn.ROWS
+    assert len(written) == sb3.ROWS
     assert [row["timesteps_total"] for row in written if "evaluation" in row] == [504, 1000]
     assert {row["episode_reward_mean"] for row in written} == {1.5}
 

@@ -1,14 +1,15 @@
-"""Trains Stable-Baselines3's DQN on the tasks of docs/results.md, one run for each seed, and writes what compare reads.
+"""Trains Stable-Baselines3 on the tasks of docs/results.md, one run for each seed, and writes what compare reads.
 
-Settings are those of rl-baselines3-zoo (hyperparams/dqn.yml), where it has the env. It has none for Pendulum, whose
-actions are continuous, and for Taxi: those are the settings of experiments/pendulum-dqn.yaml and taxi-dqn.yaml, and
-the torque is one of five as there; `taxi-hidden` has a hidden layer. One process, one thread. Now and then 20 greedy
-episodes are played in an env with other seeds, the last ones with the final weights; their seconds are not counted.
+Settings are those of rl-baselines3-zoo (hyperparams/dqn.yml and sac.yml), where it has the env. Its DQN has none for
+Pendulum, whose actions are continuous, and for Taxi: those are the settings of experiments/pendulum-dqn.yaml and
+taxi-dqn.yaml, and the torque is one of five as there; `taxi-hidden` has a hidden layer. One process, one thread.
+Now and then 20 greedy episodes are played in an env with other seeds, the last ones with the final weights; their
+seconds are not counted.
 Each folder OUT/TASK-SEED has `result.json` and `params.json` in RLlib's form: `rlexp compare sb3=OUT/acrobot-*`
 reads them.
 
-    python benchmarks/sb3_dqn.py TASK [--seeds 0 1 2] [--out results/sb3] [--evaluations 10]
-    python benchmarks/sb3_dqn.py TASK --file > same.yaml        # the same settings for rlexp; nothing is trained
+    python benchmarks/sb3.py TASK [--seeds 0 1 2] [--out results/sb3] [--evaluations 10]
+    python benchmarks/sb3.py TASK --file > same.yaml        # the same settings for rlexp; nothing is trained
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Task:
     env: str
     steps: int
     settings: Settings
-    """Arguments of DQN; ``net_arch`` is that of its policy."""
+    """Arguments of the agent; ``net_arch`` is that of its policy."""
+    agent: str = "DQN"
+    """Its name, here and there."""
     torques: int | None = None
     """Into how many actions a continuous one is divided."""
 
@@ -129,6 +132,22 @@ TASKS: Final[Mapping[str, Task]] = {
         },
         torques=5,
     ),
+    "halfcheetah": Task(
+        "HalfCheetah-v5",
+        100_000,
+        {
+            "learning_rate": 3e-4,
+            "batch_size": 256,
+            "buffer_size": 1_000_000,
+            "learning_starts": 10_000,
+            "gamma": 0.99,
+            "tau": 0.005,
+            "train_freq": 1,
+            "gradient_steps": 1,
+            "net_arch": [256, 256],
+        },
+        agent="SAC",
+    ),
     "taxi": Task("Taxi-v4", 150_000, _TAXI),
     "taxi-hidden": Task("Taxi-v4", 150_000, {**_TAXI, "learning_rate": 1e-3, "net_arch": [64]}),
 }
@@ -194,12 +213,12 @@ def train(task: Task, seed: int, evaluations: int, folder: Path) -> None:
     torch.set_num_threads(1)
     sb3, callbacks = import_module("stable_baselines3"), import_module("stable_baselines3.common.callbacks")
     folder.mkdir(parents=True)
-    parameters = {"run": "SB3 DQN", "env": task.env, "seed": seed, **task.settings}
+    parameters = {"run": f"SB3 {task.agent}", "env": task.env, "seed": seed, **task.settings}
     (folder / "params.json").write_text(json.dumps(parameters), encoding="utf-8")
     settings = dict(task.settings)
     policy = {"net_arch": settings.pop("net_arch")}
     env = make_env(task, derive_seed(seed, "env"))
-    model = sb3.DQN("MlpPolicy", env, seed=seed, device="cpu", policy_kwargs=policy, **settings)
+    model = getattr(sb3, task.agent)("MlpPolicy", env, seed=seed, device="cpu", policy_kwargs=policy, **settings)
 
     class Rows(callbacks.BaseCallback):  # type: ignore[misc, name-defined]
         """A row before steps are taken, so after what was learned from those before, and one at the end."""
@@ -223,31 +242,55 @@ def same_settings(task: Task) -> dict[str, Any]:
     """Return a block of an experiment file of rlexp that trains the same algorithm with the same settings."""
     settings = dict(task.settings)
     train_freq, batch = settings.pop("train_freq"), settings.pop("batch_size")
-    gradient_steps = settings.pop("gradient_steps")
+    gradient_steps, rate = settings.pop("gradient_steps"), settings.pop("learning_rate")
+    different = _DIFFERENT[task.agent](settings, task.steps)
     config = {
+        **settings,
         "num_workers": 0,
         "min_iter_time_s": 0,
         "timesteps_per_iteration": task.steps // ROWS,
         "sample_batch_size": train_freq,
         "train_batch_size": batch,
         "training_intensity": (train_freq if gradient_steps == -1 else gradient_steps) * batch / train_freq,
-        "lr": settings.pop("learning_rate"),
-        "target_network_update_freq": settings.pop("target_update_interval"),
-        "epsilon_timesteps": round(settings.pop("exploration_fraction") * task.steps),
-        "learning_starts": max(settings.pop("learning_starts"), 1),
-        "model": {"fcnet_hiddens": settings.pop("net_arch"), "fcnet_activation": "relu"},
-        "hiddens": [],
-        "double_q": False,
-        "dueling": False,
+        "lr": rate,
+        "learning_starts": max(settings["learning_starts"], 1),
         "prioritized_replay": False,
-        "grad_norm_clipping": 10,
-        "action_mask": None,
-        **settings,
+        **different,
     }
     if task.torques is not None:
         config["discretize_actions"] = task.torques
     stop = {"timesteps_total": task.steps}
-    return {"run": "DQN", "env": task.env, "stop": stop, "checkpoint_at_end": True, "config": config}
+    return {"run": task.agent, "env": task.env, "stop": stop, "checkpoint_at_end": True, "config": config}
+
+
+def _of_dqn(settings: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Return the keys of rlexp for what only DQN has; it is taken out of ``settings``."""
+    return {
+        "target_network_update_freq": settings.pop("target_update_interval"),
+        "epsilon_timesteps": round(settings.pop("exploration_fraction") * steps),
+        "model": {"fcnet_hiddens": settings.pop("net_arch"), "fcnet_activation": "relu"},
+        "hiddens": [],
+        "double_q": False,
+        "dueling": False,
+        "grad_norm_clipping": 10,
+        "action_mask": None,
+    }
+
+
+def _of_sac(settings: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Return the keys of rlexp for what only SAC has; it is taken out of ``settings``.
+
+    The peer acts at random until learning starts.
+    """
+    layers = {"fcnet_hiddens": settings.pop("net_arch")}
+    return {
+        "policy_model_config": layers,
+        "q_model_config": layers,
+        "pure_exploration_steps": settings["learning_starts"],
+    }
+
+
+_DIFFERENT: Final = {"DQN": _of_dqn, "SAC": _of_sac}
 
 
 def main() -> None:
