@@ -199,6 +199,13 @@ def action_grid(config: EnvConfig) -> Array | None:
     return env.grid if isinstance(env, DiscreteActions) else None
 
 
+def longest_episode(config: EnvConfig) -> int | None:
+    """Return the most steps of an episode of an env with Gymnasium's own limit; None: it is not known."""
+    if config.has_user_parts or is_atari(config.env) or config.env not in gym.registry:
+        return None
+    return episode_limit(gym.spec(config.env), config.horizon)
+
+
 def make_filmed_env(config: EnvConfig) -> Vector:
     """Make a vector env of one copy that renders pictures ``[H, W, 3]``; raises UsageError if it cannot render.
 

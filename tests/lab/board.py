@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.client.run import SubmittedTask, task_of
 from rlexp.board.messages.address import parse_address, parse_queue_address
@@ -31,14 +32,18 @@ from rlexp.board.servers.board import (
     TaskSummary,
     TrainerBeat,
 )
-from rlexp.board.task import SeatSpecs, read_description
+from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.board.trainer.admission import AdmissionRules
 from rlexp.board.trainer.inbox import Inbox
 from rlexp.board.trainer.link import RESULT, BoardState
 from rlexp.board.trainer.row_rules import ColumnRule
 from rlexp.config.keys.board import BoardConfig
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
+from rlexp.envs.make import spaces_of
+from rlexp.envs.registry import env_config_of
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.fragment import SampleInfo, SampleTime
 from rlexp.rollout.worker import RolloutWorker
@@ -69,7 +74,10 @@ WAIT_S = 60.0
 Found = TypeVar("Found")
 MAX_BYTES = 1 << 20
 RULES = AdmissionRules(
-    columns={"obs": ColumnRule("f", (2,), -1.0, 100.0, itemsize=4), "actions": ColumnRule("i", (), 0, 3)},
+    columns={
+        "obs": ColumnRule(np.dtype(np.float32), (2,), -1.0, 100.0),
+        "actions": ColumnRule(np.dtype(np.int64), (), 0, 3),
+    },
     max_rows=20,
     max_env_steps=20,
 )
@@ -119,6 +127,32 @@ def state_of(*epochs: int, num_beats: int = 1) -> BoardState:
 def first_numbers(opened: list[tuple[SampleBatch, SampleInfo]]) -> list[int]:
     """Return by which fragment each of ``opened`` was sent."""
     return [int(rows["obs"][0, 0]) // 4 for rows, _ in opened]
+
+
+def trial_of(env: str, config: CommonConfig) -> PlayedTrial:
+    """Return a trial of ``config`` in ``env``."""
+    env_config = env_config_of(env, config, NO_MODULES)
+    return PlayedTrial(env_config, 3, *spaces_of(env_config))
+
+
+def worker_of(env: str, config: CommonConfig, version: int = 0) -> RolloutWorker:
+    """Return the worker of a joined actor, with random weights of a network as the trainer has it."""
+    task = Task(TASK, "small", 2, describe_trial(config, trial_of(env, config)))
+    specs = SeatSpecs(read_description(task))
+    worker = RolloutWorker(specs.spec(Seat(TASK, 0, EPOCH, "actor-0", 15.0)))
+    rng = np.random.default_rng(0)
+    shapes = specs.weights_shapes.items()
+    worker.set_weights(version, {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes})
+    return worker
+
+
+def played(config: CommonConfig, env: str = "CartPole-v1", count: int = 4) -> list[tuple[Any, SampleInfo]]:
+    """Return the first fragments of a joined actor."""
+    worker = worker_of(env, config)
+    try:
+        return [worker.sample(0) for _ in range(count)]
+    finally:
+        worker.stop()
 
 
 class Clock:

@@ -159,7 +159,7 @@ class R2D2Policy(DQNPolicy):
         errors = np.where(is_learned, np.abs(target - q_tm1), 0)
         means = errors.sum(axis=1) / is_learned.sum(axis=1)
         priorities: Array = ETA * errors.max(axis=1, initial=0) + (1 - ETA) * means
-        return priorities
+        return priorities.astype(np.float32)
 
 
 class NumpyRecurrentNetwork(NumpyActingNetwork):

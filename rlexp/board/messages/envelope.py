@@ -290,6 +290,8 @@ def rows_of(arrays: Mapping[str, Array]) -> SampleBatch | FrameRows:
 def _check_frames(rows: SampleBatch, frames: Array, numbers: Array) -> None:
     if frames.ndim < 1 or numbers.shape != frames.shape[:1] or numbers.dtype != np.int64:
         raise InvalidMessageError("the frames' numbers are not one for each frame")
+    if (numbers < 0).any():
+        raise InvalidMessageError("a frame has a number below 0")
     for name in FRAME_IDS_OF.values():
         if name not in rows:
             continue
@@ -300,14 +302,23 @@ def _check_frames(rows: SampleBatch, frames: Array, numbers: Array) -> None:
             raise InvalidMessageError("a row has a frame that is not there")
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """The parts of a fragment that have come."""
+
+    header: Header
+    """The header of each part, with ``part`` 0."""
+    blocks: dict[int, bytes] = field(default_factory=dict)
+
+
 class Parts:
     """The parts of incomplete fragments; owned by the trainer's inbox."""
 
-    def __init__(self, max_bytes: int) -> None:
-        """Keep at most ``max_bytes`` of parts; beyond that, the oldest fragment is forgotten."""
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int, max_fragments: int) -> None:
+        """Keep parts of ``max_fragments``, of ``max_bytes`` together; beyond that, the oldest fragment is forgotten."""
+        self._max_bytes, self._max_fragments = max_bytes, max_fragments
         self._num_bytes = 0
-        self._begun: OrderedDict[_Key, dict[int, Message]] = OrderedDict()
+        self._begun: OrderedDict[_Key, _Begun] = OrderedDict()
 
     def add(self, message: Message) -> Message | None:
         """Return the whole fragment that ``message`` completes, with ``num_parts`` 1; None while parts are missing.
@@ -317,20 +328,23 @@ class Parts:
         header = message.header
         if header.num_parts == 1:
             return message
+        if not message.block:
+            raise InvalidMessageError("a part is empty")
         key = (header.seat, header.epoch, header.number)
-        parts = self._begun.setdefault(key, {})
-        if parts and replace(next(iter(parts.values())).header, part=0) != replace(header, part=0):
+        whole = replace(header, part=0)
+        begun = self._begun.setdefault(key, _Begun(whole))
+        if begun.header != whole:
             raise InvalidMessageError("a part does not belong to the others of its number")
-        if header.part not in parts:
-            parts[header.part] = message
+        if header.part not in begun.blocks:
+            begun.blocks[header.part] = message.block
             self._num_bytes += len(message.block)
-        if len(parts) == header.num_parts:
+        if len(begun.blocks) == header.num_parts:
             self._forget(key)
-            block = b"".join(parts[part].block for part in range(header.num_parts))
-            return Message(replace(header, part=0, num_parts=1), block)
-        while self._num_bytes > self._max_bytes:
+            block = b"".join(begun.blocks[part] for part in range(header.num_parts))
+            return Message(replace(whole, num_parts=1), block)
+        while self._num_bytes > self._max_bytes or len(self._begun) > self._max_fragments:
             self._forget(next(iter(self._begun)))
         return None
 
     def _forget(self, key: _Key) -> None:
-        self._num_bytes -= sum(len(part.block) for part in self._begun.pop(key).values())
+        self._num_bytes -= sum(map(len, self._begun.pop(key).blocks.values()))

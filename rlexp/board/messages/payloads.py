@@ -167,13 +167,12 @@ def open_weights(blob: bytes, task_id: str, version: int, keys: ActorKeys, max_b
     if (header.task_id, header.seat, header.number, header.num_parts) != (task_id, -1, version, 1):
         raise InvalidMessageError("weights of another task or version")
     arrays = unpack_arrays(message)
-    mean, squares = arrays.pop(_FILTER_MEAN, None), arrays.pop(_FILTER_SQUARES, None)
-    steps, count = header.info.get("steps"), header.info.get("moments", 0)
-    if type(steps) is not int or type(count) is not int or min(steps, count) < 0:
+    moments = _moments(header.info.get("moments"), arrays.pop(_FILTER_MEAN, None), arrays.pop(_FILTER_SQUARES, None))
+    steps = header.info.get("steps")
+    if type(steps) is not int or steps < 0:
         raise InvalidMessageError("the weights come without a clock")
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise InvalidMessageError("weights that are not finite")
-    moments = None if mean is None or squares is None else Moments(count, mean, squares)
     return Newer(version, widened(arrays), moments, steps, header.epoch)
 
 

@@ -26,7 +26,8 @@ from rlexp.sample_batch import FrameRows, SampleBatch
 
 MOST_WAITING: Final = 1024
 """Most messages of seats that the board has not named yet; more are dropped, and come again."""
-
+_FRAGMENTS_WAITING: Final = 16
+"""Bytes of these messages, in fragments of the largest size."""
 KEPT_REFUSALS: Final = 20
 Opened = tuple[SampleBatch | FrameRows, SampleInfo]
 
@@ -126,6 +127,7 @@ class Inbox:
         self._clock = clock
         self._senders: dict[int, _Sender] = {}
         self._waiting: deque[tuple[int, Message]] = deque()
+        self._waiting_bytes = 0
         self._counts = dict.fromkeys(("fragments", "rows", "bytes", "repeated", "fenced", "lost"), 0)
         self._has_skipped = False
         self._versions: tuple[int, int] | None = None
@@ -146,7 +148,7 @@ class Inbox:
         """Return the new fragments; count and leave out invalid, repeated and fenced ones."""
         self._skip_received(state.received)
         epochs = {holder.index: (holder.epoch, holder.member) for holder in state.seats}
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         opened = [self._open(message, epochs, beats, state) for beats, message in waiting]
         for each in messages:
             self._counts["bytes"] += len(each)
@@ -213,8 +215,10 @@ class Inbox:
         named, member = epochs.get(seat, (-1, ""))
         if epoch > named:
             # The board has not named this holder yet, and may not have it; its next answer decides.
-            if state.num_beats <= num_beats + 1 and len(self._waiting) < MOST_WAITING:
+            has_room = len(self._waiting) < MOST_WAITING and self._waiting_bytes < _FRAGMENTS_WAITING * self._max_bytes
+            if state.num_beats <= num_beats + 1 and has_room:
                 self._waiting.append((num_beats, message))
+                self._waiting_bytes += len(message.block)
             return None
         if epoch < named:
             self._counts["fenced"] += 1
@@ -234,7 +238,8 @@ class Inbox:
 
     def _new_sender(self, epoch: int) -> _Sender:
         admission = Admission(self._rules, self._clock)
-        return _Sender(epoch, ReceiveWindow(self._window_size), admission, Parts(4 * self._max_bytes))
+        parts = Parts(4 * self._max_bytes, 2 * self._window_size)
+        return _Sender(epoch, ReceiveWindow(self._window_size), admission, parts)
 
     def _admit(self, sender: _Sender, message: Message, member: str, first_epoch: int) -> Opened | None:
         header, window = message.header, sender.window
@@ -251,7 +256,7 @@ class Inbox:
             rows, info = open_fragment(message, self._first_index + header.seat)
             if self._rules.has_policy_lag:
                 info = replace(info, weights_version=self._followed_version(header, first_epoch))
-            sender.admission.check(rows, info)
+            sender.admission.check(rows, info, header.number)
         except (InvalidMessageError, RefusedError) as error:
             self._strikes.strike(member, header, str(error))
             return None

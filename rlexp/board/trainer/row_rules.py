@@ -28,6 +28,12 @@ PROBABILITY_ROUNDING: Final = 1e-3
 """Absolute and relative tolerance of a probability's logarithm, as processors round in other ways."""
 MOST_STEPS_OF_EPISODES: Final = 1_000_000
 """Most env steps of a fragment with whole episodes, and the bound of an LSTM's cells: a step adds at most 1."""
+LARGEST: Final = 1e7
+"""The bound of observations, rewards and other numbers where a trial has no narrower one: its square, summed over a
+batch and a network's weights, is still a float32."""
+_FLOAT: Final = np.dtype(np.float32)
+_INDEX: Final = np.dtype(np.int32)
+_BOOL: Final = np.dtype(np.bool_)
 
 
 class RefusedError(Exception):
@@ -36,10 +42,13 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class ColumnRule:
-    """The rules for the values of a column; all of them must be finite."""
+    """The rules for the values of a column; all of them must be finite.
 
-    kinds: str
-    """NumPy's letters for the kinds of dtypes: ``f``, ``i``, ``u``, ``b``."""
+    Floating-point numbers are within ``LARGEST`` if there are no narrower bounds.
+    """
+
+    dtype: np.dtype[Any]
+    """The dtype, as replay and train batches have one for a column, whoever sends its rows."""
     shape: tuple[int, ...]
     """Shape of one row."""
     low: Array | float | None = None
@@ -47,17 +56,15 @@ class ColumnRule:
     high: Array | float | None = None
     one_of: Array | None = None
     """The only values, in ascending order; None: any."""
-    itemsize: int | None = None
-    """Bytes of one element; None: any."""
 
     def check(self, name: str, column: Array) -> None:
         """Raise RefusedError if ``column [B, ...]`` breaks the rule."""
-        if column.dtype.kind not in self.kinds or self.itemsize not in (None, column.dtype.itemsize):
+        if column.dtype != self.dtype:
             raise RefusedError(f"{name} has another dtype")
         if column.shape[1:] != self.shape:
             raise RefusedError(f"{name} has another shape")
-        if column.dtype.kind == "f" and not np.isfinite(column).all():
-            raise RefusedError(f"{name} is not finite")
+        if column.dtype.kind == "f" and not (np.abs(column) <= LARGEST).all():  # False for NaN, too
+            raise RefusedError(f"{name} is not finite, or beyond {LARGEST:,.0f}")
         if self.low is not None and (column < self.low).any():
             raise RefusedError(f"{name} is below its lowest value")
         if self.high is not None and (column > self.high).any():
@@ -72,6 +79,9 @@ class RowForm(Protocol):
     def check(self, rows: SampleBatch, info: SampleInfo) -> None:
         """Raise RefusedError unless ``rows``, whose columns were checked, have this form."""
 
+    def num_steps(self, rows: SampleBatch) -> int:
+        """Return the steps that checked ``rows`` have; a step of several agents counts for each of them."""
+
 
 @dataclass(frozen=True, eq=False)
 class SegmentRules:
@@ -83,9 +93,6 @@ class SegmentRules:
     """Envs of a worker; of several agents, their number."""
     discounts_ends_only: bool
     """Whether a discount of 0 means the end of an episode: unless all are 0."""
-    has_all_steps: bool
-    """Whether a fragment has the steps that it reports. Whole episodes have steps of earlier fragments, and a step of
-    several agents is reported once."""
     num_agents: int = 1
     """Agents of an env, each with a segment of an episode."""
     max_seq_len: int | None = None
@@ -98,10 +105,7 @@ class SegmentRules:
             raise RefusedError("a segment is not whole")
         if self.discounts_ends_only and (is_step[1:] & is_step[:-1] & (rows[DISCOUNTS][:-1] == 0)).any():
             raise RefusedError("an episode goes on after its end")
-        num_steps = int(np.count_nonzero(is_step))
-        if self.has_all_steps and num_steps != info.num_env_steps:
-            raise RefusedError("it has not the steps that it reports")
-        if len(rows) - num_steps > self.num_rows + self.num_agents * len(info.episodes.returns):
+        if len(rows) - self.num_steps(rows) > self.num_rows + self.num_agents * len(info.episodes.returns):
             raise RefusedError("more segments than episodes")
         if self.max_seq_len is not None and not np.array_equal(rows[SEQUENCE_STARTS], self._starts(is_step)):
             raise RefusedError("a sequence does not begin where it has to")
@@ -109,6 +113,9 @@ class SegmentRules:
             logp = self.actions.log_prob(rows[DIST_INPUTS], rows[ACTIONS])
         if not np.allclose(rows[LOGP], logp, rtol=PROBABILITY_ROUNDING, atol=PROBABILITY_ROUNDING):
             raise RefusedError("logp is not what the policy's outputs give the actions")
+
+    def num_steps(self, rows: SampleBatch) -> int:
+        return int(np.count_nonzero(rows[IS_STEP]))
 
     def _starts(self, is_step: Array) -> Array:
         """Return where sequences begin: with each segment, and then every ``max_seq_len`` steps."""
@@ -125,8 +132,6 @@ class SequenceRules:
     """The rules for sequences, as :class:`~rlexp.rollout.sequences.ReplaySequences` lays them out."""
 
     form: ReplaySequences
-    num_waiting: int | None
-    """Most steps of earlier fragments, which waited; None: any number, as whole episodes wait."""
 
     def check(self, rows: SampleBatch, info: SampleInfo) -> None:
         """Raise RefusedError unless ``rows``, whose columns were checked, are sequences of steps of an episode."""
@@ -144,8 +149,9 @@ class SequenceRules:
         discounts = rows[DISCOUNTS][is_learned]
         if not np.isclose(discounts, np.power(form.gamma, folded[is_learned]))[discounts != 0].all():
             raise RefusedError("a discount does not fit the steps of its return")
-        if self.num_waiting is not None and num_learned.sum() > info.num_env_steps + self.num_waiting:
-            raise RefusedError("more steps than it reports")
+
+    def num_steps(self, rows: SampleBatch) -> int:
+        return int(np.count_nonzero(rows[NUM_FOLDED]))
 
 
 def row_rules(config: CommonConfig, trial: PlayedTrial) -> tuple[dict[str, ColumnRule], RowForm | None]:
@@ -155,7 +161,7 @@ def row_rules(config: CommonConfig, trial: PlayedTrial) -> tuple[dict[str, Colum
         return _segment_rules(config, trial)
     columns = _columns(config, trial, replay.n_step, is_bounded=True)
     if replay.workers_send_td_errors:
-        columns[TD_ERRORS] = ColumnRule("f", (), low=0.0)
+        columns[TD_ERRORS] = ColumnRule(_FLOAT, (), low=0.0)
     if replay.sequences is None:
         return columns | {NEW_OBS: columns[OBS]}, None
     return _sequence_rules(config, trial, ReplaySequences.of(replay, config.gamma), columns)
@@ -173,37 +179,33 @@ def _sequence_rules(
         ACTIONS: replace(columns[ACTIONS], shape=(form.length,)),
         REWARDS: replace(columns[REWARDS], shape=(form.length,)),
         DISCOUNTS: replace(columns[DISCOUNTS], shape=(form.length,), one_of=discounts),
-        NUM_FOLDED: ColumnRule("i", (form.length,), 0, form.n_step, itemsize=4),
-        NUM_BURNED: ColumnRule("i", (), 0, form.burn_in, itemsize=4),
+        NUM_FOLDED: ColumnRule(_INDEX, (form.length,), 0, form.n_step),
+        NUM_BURNED: ColumnRule(_INDEX, (), 0, form.burn_in),
         **_memory_columns(config.model, actions_of(gym.spaces.Discrete(int(trial.action_space.n))), config),
     }
     if not form.stores_states:
         del columns[STATE_IN]
     if PREVIOUS in columns:
         columns[PREVIOUS] = replace(columns[PREVIOUS], shape=(form.num_obs, *columns[PREVIOUS].shape))
-    num_waiting = None
-    if config.batch_mode != "complete_episodes":
-        num_waiting = config.num_envs_per_worker * rows_per_env(trial.env_config) * (form.length + form.n_step)
-    return columns, SequenceRules(form, num_waiting)
+    return columns, SequenceRules(form)
 
 
 def _segment_rules(config: CommonConfig, trial: PlayedTrial) -> tuple[dict[str, ColumnRule], SegmentRules]:
     actions, num_agents = actions_of(trial.action_space), rows_per_env(trial.env_config)
     columns = _columns(config, trial, 1, is_bounded=False) | {
-        IS_STEP: ColumnRule("b", ()),
-        DIST_INPUTS: ColumnRule("f", (actions.num_inputs,), itemsize=4),
-        LOGP: ColumnRule("f", (), itemsize=4),
+        IS_STEP: ColumnRule(_BOOL, ()),
+        DIST_INPUTS: ColumnRule(_FLOAT, (actions.num_inputs,)),
+        LOGP: ColumnRule(_FLOAT, ()),
     }
     model = config.model
     length = None
     if isinstance(model, RecurrentModelConfig) and model.use_lstm:
         length = model.max_seq_len
-        columns |= {SEQUENCE_STARTS: ColumnRule("b", ()), **_memory_columns(model, actions, config)}
+        columns |= {SEQUENCE_STARTS: ColumnRule(_BOOL, ()), **_memory_columns(model, actions, config)}
     return columns, SegmentRules(
         actions,
         num_rows=config.num_envs_per_worker * num_agents,
         discounts_ends_only=config.gamma > 0,
-        has_all_steps=num_agents == 1 and config.batch_mode != "complete_episodes",
         num_agents=num_agents,
         max_seq_len=length,
     )
@@ -215,7 +217,7 @@ def _columns(config: CommonConfig, trial: PlayedTrial, n_step: int, is_bounded: 
         OBS: _observation_rule(config, trial.observation_space),
         ACTIONS: _action_rule(trial.action_space, is_bounded),
         REWARDS: _reward_rule(config, trial.env_config.env, n_step),
-        DISCOUNTS: ColumnRule("f", (), one_of=_discounts(config, range(1, n_step + 1)), itemsize=4),
+        DISCOUNTS: ColumnRule(_FLOAT, (), one_of=_discounts(config, range(1, n_step + 1))),
     }
 
 
@@ -227,17 +229,17 @@ def _memory_columns(model: RecurrentModelConfig, actions: Actions, config: Commo
     """Return the rules for what a recurrent network had before an observation: its state, and the step before."""
     previous, cells = PreviousStep.of(model, actions), model.lstm_cell_size
     most = np.repeat(np.array([1.0, MOST_STEPS_OF_EPISODES], np.float32), cells)
-    columns = {STATE_IN: ColumnRule("f", most.shape, -most, most, itemsize=4)}
+    columns = {STATE_IN: ColumnRule(_FLOAT, most.shape, -most, most)}
     if not previous.num_numbers:
         return columns
-    high = np.full(previous.num_numbers, np.inf, np.float32)
+    high = np.full(previous.num_numbers, LARGEST, np.float32)
     low = -high
     if isinstance(previous.actions, CategoricalActions):
         low[: previous.num_action_numbers], high[: previous.num_action_numbers] = 0, 1
     most_reward = board_keys_of(config).max_abs_reward
     if previous.has_reward and most_reward is not None:
         low[-1], high[-1] = -most_reward, most_reward
-    return columns | {PREVIOUS: ColumnRule("f", low.shape, low, high, itemsize=4)}
+    return columns | {PREVIOUS: ColumnRule(_FLOAT, low.shape, low, high)}
 
 
 def _side_by_side(rule: ColumnRule, count: int) -> ColumnRule:
@@ -248,41 +250,40 @@ def _side_by_side(rule: ColumnRule, count: int) -> ColumnRule:
 
 def _action_rule(space: gym.Space[Any], is_bounded: bool) -> ColumnRule:
     """Return the rule for actions; ``is_bounded``: the policy's own numbers are within the bounds of a Box."""
-    shape = space.shape
+    shape, dtype = space.shape, np.dtype(space.dtype)
     assert shape is not None
     match space:
         case gym.spaces.Discrete():
-            return ColumnRule("iu", (), int(space.start), int(space.start) + int(space.n) - 1)
+            return ColumnRule(dtype, (), int(space.start), int(space.start) + int(space.n) - 1)
         case gym.spaces.MultiDiscrete():
-            return ColumnRule("iu", shape, space.start, space.start + space.nvec - 1)
+            return ColumnRule(dtype, shape, space.start, space.start + space.nvec - 1)
         case gym.spaces.MultiBinary():
-            return ColumnRule("iu", shape, 0, 1)
+            return ColumnRule(dtype, shape, 0, 1)
         case gym.spaces.Box() if np.issubdtype(space.dtype, np.integer):
-            return ColumnRule("iu", shape, space.low, space.high)
+            return ColumnRule(dtype, shape, space.low, space.high)
     if not is_bounded:
-        return ColumnRule("f", shape, itemsize=np.dtype(space.dtype).itemsize)
-    return ColumnRule("f", shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
+        return ColumnRule(dtype, shape)
+    return ColumnRule(dtype, shape, bound_of(space, "low"), bound_of(space, "high"))
 
 
 def _observation_rule(config: CommonConfig, space: gym.Space[np.ndarray]) -> ColumnRule:
     assert space.shape is not None
     dtype = np.dtype(space.dtype)
     if config.observation_filter != "NoFilter":
-        return ColumnRule("f", space.shape, itemsize=4)
+        return ColumnRule(_FLOAT, space.shape)
     if dtype.kind == "f":
-        return ColumnRule("f", space.shape, _bound(space, "low"), _bound(space, "high"), itemsize=4)
-    return ColumnRule(dtype.kind, space.shape, itemsize=dtype.itemsize)
+        return ColumnRule(_FLOAT, space.shape, bound_of(space, "low"), bound_of(space, "high"))
+    return ColumnRule(dtype, space.shape)
 
 
-def _bound(space: gym.Space[np.ndarray], name: str) -> np.ndarray | None:
-    """Return the bounds of a space as float32, widened a little; None if the space has none."""
-    given = getattr(space, name, None)
-    if given is None:
-        return None
-    bound = np.asarray(given, np.float64)
+def bound_of(space: gym.Space[Any], name: str) -> Array:
+    """Return the ``low`` or ``high`` of a space as float32, widened a little, and at most LARGEST from 0."""
+    most = -LARGEST if name == "low" else LARGEST
+    bound = np.asarray(getattr(space, name, most), np.float64)
     slack = ROUNDING * np.maximum(np.abs(bound), 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(bound - slack if name == "low" else bound + slack).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        widened = bound - slack if name == "low" else bound + slack
+    return np.asarray(widened.clip(-LARGEST, LARGEST), np.float32)
 
 
 def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
@@ -297,7 +298,7 @@ def _reward_rule(config: CommonConfig, env: str, n_step: int) -> ColumnRule:
     if most is not None and limits is not True:  # of signs, which do not shrink with their rewards
         low, high = max(low, -most), min(high, most)
     folded = n_step * (1 + ROUNDING)
-    return ColumnRule("f", (), min(low, 0.0) * folded, max(high, 0.0) * folded, itemsize=4)
+    return ColumnRule(_FLOAT, (), min(low, 0.0) * folded, max(high, 0.0) * folded)
 
 
 def _all_among(column: Array, values: Array) -> bool:

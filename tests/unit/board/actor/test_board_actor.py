@@ -17,7 +17,6 @@ import pytest
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
 from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts
-from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor import outbox as outbox_module
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
@@ -39,11 +38,10 @@ from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.errors import TrialError
-from rlexp.models.networks import QNetwork
 from rlexp.optimizers.async_replay_optimizer import AsyncReplayOptimizer
 from rlexp.rollout.worker import RolloutWorker
-from rlexp.sample_batch import ACTIONS, WrittenRows
-from tests.lab.board import SMALL_APEX
+from rlexp.sample_batch import ACTIONS
+from tests.lab.board import SMALL_APEX, played, trial_of
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
@@ -62,11 +60,6 @@ def config_of(kind: type[DQNConfig] = ApexConfig, **changes: Any) -> DQNConfig:
     return kind.model_validate(SMALL_APEX | changes)
 
 
-def trial_of(env: str, config: DQNConfig) -> PlayedTrial:
-    env_config = env_config_of(env, config, NO_MODULES)
-    return PlayedTrial(env_config, 3, *spaces_of(env_config))
-
-
 def task_of(env: str, config: DQNConfig) -> Task:
     return Task(TASK, "small", config.board.actors, describe_trial(config, trial_of(env, config)))
 
@@ -78,15 +71,9 @@ def seat_of(index: int = 0, epoch: int = 1) -> Seat:
 @pytest.mark.parametrize(("env", "changes"), VARIANTS, ids=["n-step", "filter", "episodes", "clipped", "frames"])
 def test_rows_of_every_kind_of_player_are_admitted(env: str, changes: dict[str, Any]) -> None:
     config = config_of(**changes)
-    specs = SeatSpecs(read_description(task_of(env, config)))
-    worker, admission = RolloutWorker(specs.spec(seat_of())), Admission(admission_rules(config, trial_of(env, config)))
-    network = QNetwork(DQNPolicies(config, *spaces_of(env_config_of(env, config, NO_MODULES))).network)
-    worker.set_weights(0, {name: tensor.numpy() for name, tensor in network.state_dict().items()})
-    for _ in range(3):
-        rows, info = worker.sample(0)
-        assert not isinstance(rows, WrittenRows)
-        admission.check(rows, info)
-    worker.stop()
+    admission = Admission(admission_rules(config, trial_of(env, config)))
+    for number, (rows, info) in enumerate(played(config, env, 3)):
+        admission.check(rows, info, number)
 
 
 def test_description_makes_the_same_config() -> None:

@@ -346,7 +346,7 @@ def test_large_fragment_travels_in_parts_of_any_order() -> None:
     messages = seal(header, raw, ENVELOPE_KEY, 1000)
     assert len(messages) > 10
     assert max(map(len, messages)) <= 1000
-    parts = Parts(1 << 20)
+    parts = Parts(1 << 20, 4)
     read = [read_message(message, ENVELOPE_KEY, LIMIT) for message in messages]
     answers = [parts.add(message) for message in [read[3], *reversed(read)]]
     assert answers[:-1] == [None] * len(messages)
@@ -357,17 +357,20 @@ def test_large_fragment_travels_in_parts_of_any_order() -> None:
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:
-    parts = Parts(1 << 20)
+    parts = Parts(1 << 20, 4)
     header = replace(ENVELOPE_HEADER, num_parts=2)
     parts.add(Message(header, b"a"))
     with pytest.raises(InvalidMessageError, match="belong"):
         parts.add(Message(replace(header, part=1, num_parts=3), b"b"))
     with pytest.raises(InvalidMessageError, match="belong"):
         parts.add(Message(replace(header, part=1, info={}), b"b"))
+    with pytest.raises(InvalidMessageError, match="empty"):
+        parts.add(Message(replace(header, part=1), b""))
 
 
-def test_parts_beyond_the_bound_are_forgotten() -> None:
-    parts = Parts(100)
+@pytest.mark.parametrize(("max_bytes", "max_fragments"), [(100, 50), (1000, 5)], ids=["bytes", "fragments"])
+def test_parts_beyond_the_bounds_are_forgotten(max_bytes: int, max_fragments: int) -> None:
+    parts = Parts(max_bytes, max_fragments)
     header = replace(ENVELOPE_HEADER, num_parts=2)
     for number in range(50):
         assert parts.add(Message(replace(header, number=number), b"x" * 10)) is None

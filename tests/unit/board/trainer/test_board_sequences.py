@@ -11,28 +11,19 @@ import numpy as np
 import pytest
 
 from rlexp.agents.r2d2.agent import ApexR2D2Agent, R2D2Agent
-from rlexp.agents.workers import PlayedTrial
 from rlexp.board.actor.outbox import SeatEnd
-from rlexp.board.messages.basics import Task
 from rlexp.board.messages.credentials import password_keys
-from rlexp.board.servers.board import Seat
-from rlexp.board.task import SeatSpecs, describe_trial, read_description
 from rlexp.board.trainer.admission import Admission, admission_rules
 from rlexp.board.trainer.link import BoardLink
 from rlexp.board.trainer.row_rules import RefusedError
 from rlexp.board.trainer.source import BoardSeats
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.r2d2 import ApexR2D2Config, R2D2Config
-from rlexp.config.keys.user_code import NO_MODULES
-from rlexp.envs.make import spaces_of
-from rlexp.envs.registry import env_config_of
 from rlexp.models.memory import PREVIOUS, STATE_IN
-from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.sequences import NUM_BURNED, NUM_FOLDED
-from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, TD_ERRORS, FrameRows, SampleBatch
 from tests.lab.agents import ONE_SHARD
-from tests.lab.board import EPOCH, joined
+from tests.lab.board import joined, played, trial_of
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 from tests.lab.r2d2 import BURN_IN, CELLS, LENGTH, TINY
@@ -56,24 +47,6 @@ def config_of(**changes: Any) -> R2D2Config:
     return R2D2Config.model_validate({**SMALL, "n_step": 2, **changes})
 
 
-def trial_of(env: str, config: R2D2Config) -> PlayedTrial:
-    env_config = env_config_of(env, config, NO_MODULES)
-    return PlayedTrial(env_config, 3, *spaces_of(env_config))
-
-
-def played(config: R2D2Config, env: str = "CartPole-v1", count: int = 4) -> list[tuple[Any, SampleInfo]]:
-    task = Task(TASK, "small", 2, describe_trial(config, trial_of(env, config)))
-    specs = SeatSpecs(read_description(task))
-    worker = RolloutWorker(specs.spec(Seat(TASK, 0, EPOCH, "actor-0", 15.0)))
-    rng = np.random.default_rng(0)
-    shapes = specs.weights_shapes.items()
-    worker.set_weights(0, {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes})
-    try:
-        return [worker.sample(0) for _ in range(count)]
-    finally:
-        worker.stop()
-
-
 KINDS: dict[str, tuple[str, type[R2D2Config], dict[str, Any]]] = {
     "plain": ("CartPole-v1", R2D2Config, {}),
     "priorities": ("CartPole-v1", ApexR2D2Config, {"optimizer": ONE_SHARD}),
@@ -91,9 +64,9 @@ def test_sequences_of_every_kind_are_admitted(name: str) -> None:
     env, kind, changes = KINDS[name]
     config = kind.model_validate({**SMALL, "n_step": 2, **changes})
     admission, num_rows = Admission(admission_rules(config, trial_of(env, config))), 0
-    for rows, info in played(config, env):
+    for number, (rows, info) in enumerate(played(config, env)):
         assert isinstance(rows, FrameRows) is (name == "frames")
-        admission.check(rows, info)
+        admission.check(rows, info, number)
         num_rows += rows.count
     assert num_rows > 0
 
@@ -143,9 +116,9 @@ def test_false_sequences_are_refused_with_the_reason(lie: str) -> None:
     rows, info = played(config, count=1)[0]
     assert (rows[NUM_FOLDED][0] == 2).all()
     admission = Admission(admission_rules(config, trial_of("CartPole-v1", config)))
-    admission.check(rows, info)
+    admission.check(rows, info, 0)
     with pytest.raises(RefusedError, match=why):
-        admission.check(change(rows), info)
+        admission.check(change(rows), info, 1)
 
 
 def test_more_steps_than_were_played_are_refused() -> None:
@@ -153,8 +126,8 @@ def test_more_steps_than_were_played_are_refused() -> None:
     rows, info = played(config, count=1)[0]
     many = SampleBatch.concat([rows] * 4)
     rules = replace(admission_rules(config, trial_of("CartPole-v1", config)), max_rows=len(many))
-    with pytest.raises(RefusedError, match="more steps than it reports"):
-        Admission(rules).check(many, info)
+    with pytest.raises(RefusedError, match="not the steps that it reports"):
+        Admission(rules).check(many, info, 0)
 
 
 @pytest.mark.parametrize(("kind", "agent_class"), [(R2D2Config, R2D2Agent), (ApexR2D2Config, ApexR2D2Agent)])

@@ -35,17 +35,18 @@ TASK = "counting-1"
 KEYS = password_keys("", TASK)
 WINDOW = 4
 CONFIG = BoardConfig(actors=2, window=WINDOW, beat_s=0.1, patience_s=60.0, weights_period_s=0.05)
-OBS = ColumnRule("f", (3,), 0.0, float(ENV_IDS), itemsize=4)
+OBS = ColumnRule(np.dtype(np.float32), (3,), 0.0, float(ENV_IDS))
 RULES = AdmissionRules(
     columns={
         "obs": OBS,
         "new_obs": OBS,
-        "actions": ColumnRule("iu", (), 0, 999),
-        "rewards": ColumnRule("f", (), itemsize=4),
-        "discounts": ColumnRule("f", (), one_of=np.array([0.0, 0.9], np.float32)),
+        "actions": ColumnRule(np.dtype(np.int64), (), 0, 999),
+        "rewards": ColumnRule(np.dtype(np.float32), ()),
+        "discounts": ColumnRule(np.dtype(np.float32), (), one_of=np.array([0.0, 0.9], np.float32)),
     },
     max_rows=22,
     max_env_steps=20,
+    num_waiting=2,
 )
 
 

@@ -185,6 +185,14 @@ def test_flood_keeps_nobody_out_and_fills_no_memory() -> None:
     assert len(box.got()) == 1
 
 
+def test_long_messages_of_unnamed_seats_wait_up_to_a_bound() -> None:
+    box = inbox(window=64)
+    noise = np.random.default_rng(0).random((100_000, 2), np.float32)
+    (message,) = sealed(0, SampleBatch({"obs": noise}), epoch=EPOCH + 2)
+    opened(box, *[message] * 40)
+    assert 15 * MAX_BYTES < box.num_waiting * len(message) < 18 * MAX_BYTES
+
+
 class Weights:
     """A board on which anyone may put anything, as one who has its password can, and an actor with a token."""
 
