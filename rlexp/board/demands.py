@@ -21,8 +21,9 @@ from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.models.action_distributions import actions_of
 from rlexp.models.memory import PreviousStep
 from rlexp.rollout.sequences import ReplaySequences
-from rlexp.sample_batch import has_frames
+from rlexp.sample_batch import has_frames, num_frames
 
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 ANY: Final = 10**12
 """Limit of a number that is only counted, compared or multiplied with: steps, rates, bounds of values."""
 _WEEK_S: Final = 7 * 24 * 3600
@@ -97,8 +98,9 @@ _PROCESSES_PER_CPU: Final = 8
 """Most processes per CPU of a trial: each takes memory and starts, even if it reserves little or no CPU."""
 _LEAST_ROW_BYTES: Final = 32
 """Bytes of a transition without its observations and actions: reward, discount, priority."""
-_BYTES_OF_STEP: Final = 160
-"""Bytes per step of a sequence: numbers of its frames, action, return and discount."""
+_BYTES_OF_STEP: Final = 24
+"""Bytes per step of a sequence: action, return, discount, and the steps of its return."""
+_FRAME_NUMBER_BYTES: Final = 8
 _ENV_BYTES: Final = 4 << 20
 _MOST_WEIGHTS: Final = 1_000_000_000
 """Most weights of a network, even if a machine has memory for more."""
@@ -107,6 +109,8 @@ _COPIES_AT_ACTOR: Final = 3
 """Copies of the weights at an actor: acting ones, arriving ones, and the message."""
 _COPIES_AT_TRAINER: Final = 8
 """Copies of the weights at a trainer: learned, target, gradient, two moments, and published and saved ones."""
+_COPIES_OF_OUTPUTS: Final = 5
+"""Copies of a layer's outputs in an update: the outputs, what their activations keep, and the gradients of both."""
 _FRAGMENTS_IN_HAND: Final = 3
 """Fragments beside the ones in the window: one each being played, computed and packed."""
 
@@ -117,12 +121,12 @@ def number_excess(experiment: Any) -> str | None:
 
 
 def actor_excess(
-    config: CommonConfig, memory: int, row_bytes: int = _LEAST_ROW_BYTES, num_weights: int | None = None
+    config: CommonConfig, memory: int, spaces: Spaces | None = None, num_weights: int | None = None
 ) -> str | None:
     """Return the needs of a task's actor beyond ``memory`` bytes, by its ``config``; None if there are none.
 
-    Each number is within its limit: see :func:`number_excess`. ``row_bytes`` and ``num_weights`` are known after an env
-    was made; without them, the least possible ones are used.
+    Each number is within its limit: see :func:`number_excess`. ``spaces``, of observations and actions, and
+    ``num_weights`` are known after an env was made; without them, the least possible ones are used.
     """
     envs, board = config.num_envs_per_worker, config.board_keys
     assert board is not None  # others have no actors
@@ -137,7 +141,13 @@ def actor_excess(
     rows = config.joined_fragment_length * envs
     fragments = f"config.board.window of {board.window:,} fragments of {rows:,} rows (config.sample_batch_size,"
     fragments += " config.board.min_fragment_steps, config.num_envs_per_worker)"
+    row_bytes = _LEAST_ROW_BYTES if spaces is None else bytes_of_row(config, *spaces)
     wanted.append(_beyond(memory, rows * row_bytes * (board.window + _FRAGMENTS_IN_HAND), fragments))
+    form = _sequences_of(config)
+    if form is not None:
+        steps, step_bytes = envs * form.num_obs, _LEAST_ROW_BYTES if spaces is None else bytes_of_step(config, *spaces)
+        what = f"sequences of {form.num_obs:,} observations (config.burn_in, config.model.max_seq_len) of {envs:,} envs"
+        wanted.append(_beyond(memory, steps * step_bytes, what))
     wanted.append(_beyond(memory, envs * _ENV_BYTES, f"config.num_envs_per_worker of {envs:,} envs"))
     return next(filter(None, wanted), None)
 
@@ -161,8 +171,12 @@ def network_excess(config: CommonConfig, memory: int, copies: int = _COPIES_AT_A
     return _beyond(memory, int(2 * board.max_weights_mb * 1e6), accepted)
 
 
-def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None:
-    """Return the needs of a task's trainer beyond its CPUs or memory, by its ``config``; None if there are none."""
+def trainer_excess(config: CommonConfig, cpus: float, memory: int, spaces: Spaces | None = None) -> str | None:
+    """Return the needs of a task's trainer beyond its CPUs or memory, by its ``config``; None if there are none.
+
+    ``spaces``, of observations and actions, are known after an env was made; without, the least are used.
+    """
+    step_bytes = _LEAST_ROW_BYTES if spaces is None else _LEAST_ROW_BYTES + bytes_of_step(config, *spaces)
     replay = config.replay
     shards, gatherers = (0, 0) if replay is None else (replay.shard_processes, replay.gatherers)
     processes, most = config.num_workers + shards + gatherers, int(_PROCESSES_PER_CPU * max(cpus, 1))
@@ -173,20 +187,20 @@ def trainer_excess(config: CommonConfig, cpus: float, memory: int) -> str | None
     steps = f"config.sample_batch_size of {config.fragment_length:,} steps in each of config.num_envs_per_worker envs"
     wanted = [
         _beyond(memory, envs * _ENV_BYTES, f"config.num_workers x config.num_envs_per_worker, {envs:,} envs,"),
-        _beyond(memory, config.fragment_length * envs * _LEAST_ROW_BYTES, steps),
+        _beyond(memory, config.fragment_length * envs * step_bytes, steps),
     ]
     wanted.append(network_excess(config, memory, _COPIES_AT_TRAINER))
     if isinstance(config, AsyncSamplesKeys):
         num_batches = config.learner_queue_size + config.minibatch_buffer_size
         rows = config.replay_buffer_num_slots * config.joined_fragment_length * config.num_envs_per_worker
         wanted += [
-            *_batch_excesses(config.train_batch_size, num_batches, config.network_needs, memory),
-            _beyond(memory, rows * _LEAST_ROW_BYTES, f"config.replay_buffer_num_slots of {rows:,} rows"),
+            *_batch_excesses(config.train_batch_size, num_batches, step_bytes, config.network_needs, memory),
+            _beyond(memory, rows * step_bytes, f"config.replay_buffer_num_slots of {rows:,} rows"),
         ]
     if replay is not None and isinstance(config, ReplayKeys):
         replay_key = f"config.{replay.capacity_key}"
         wanted += [
-            *_batch_excesses(_seen_by_batch(config), replay.queued_batches, config.network_needs, memory),
+            *_batch_excesses(_seen_by_batch(config), replay.queued_batches, step_bytes, config.network_needs, memory),
             _beyond(memory, replay.capacity * _LEAST_ROW_BYTES, f"{replay_key} of {replay.capacity:,} rows"),
         ]
     return next(filter(None, wanted), None)
@@ -197,17 +211,43 @@ def bytes_of_space(space: gym.Space[Any]) -> int:
     return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
 
 
+def bytes_of_step(config: CommonConfig, observations: gym.Space[Any], actions: gym.Space[Any]) -> int:
+    """Return the bytes of a step in a worker: observation, action, and what a recurrent network had before."""
+    return bytes_of_space(observations) + bytes_of_space(actions) + sum(_bytes_of_memory(config, actions))
+
+
 def bytes_of_row(config: CommonConfig, observations: gym.Space[Any], actions: gym.Space[Any]) -> int:
     """Return the most bytes of a row of a fragment."""
-    model, form = config.model, _sequences_of(config)
-    seen, state, previous = bytes_of_space(observations), 0, 0
-    if isinstance(model, RecurrentModelConfig) and model.use_lstm:
-        state = 2 * _FLOAT_BYTES * model.lstm_cell_size
-        previous = _FLOAT_BYTES * PreviousStep.of(model, actions_of(actions)).num_numbers
+    form, (state, previous), seen = (
+        _sequences_of(config),
+        _bytes_of_memory(config, actions),
+        bytes_of_space(observations),
+    )
     if form is None:
         return 2 * (seen + bytes_of_space(actions)) + state + previous
-    shares_frames = has_frames(observations.shape or (), np.dtype(observations.dtype))
-    return form.num_obs * (_BYTES_OF_STEP + previous) + (2 if shares_frames else form.num_obs) * seen + state
+    if not has_frames(observations.shape or (), np.dtype(observations.dtype)):
+        return form.num_obs * (seen + previous) + form.length * _BYTES_OF_STEP + state
+    numbers = num_frames(observations.shape or ()) * _FRAME_NUMBER_BYTES
+    return 2 * seen + form.num_obs * (numbers + previous) + form.length * _BYTES_OF_STEP + state
+
+
+def bytes_in_replay(config: CommonConfig, observations: gym.Space[Any], actions: gym.Space[Any]) -> int:
+    """Return the most bytes of all rows of a full replay, before compression; config.replay is not None."""
+    replay, form, row = config.replay, _sequences_of(config), bytes_of_row(config, observations, actions)
+    assert replay is not None
+    if form is not None and has_frames(observations.shape or (), np.dtype(observations.dtype)):
+        # The steps of a sequence are new; its burn-in has the frames of earlier ones.
+        row += (form.length + form.n_step) * bytes_of_space(observations)
+    return replay.capacity // replay.steps_per_row * (row + _LEAST_ROW_BYTES)
+
+
+def _bytes_of_memory(config: CommonConfig, actions: gym.Space[Any]) -> tuple[int, int]:
+    """Return the bytes of a recurrent network's state, and of what it sees of the step before; 0 for others."""
+    model = config.model
+    if not isinstance(model, RecurrentModelConfig) or not model.use_lstm:
+        return 0, 0
+    previous = PreviousStep.of(model, actions_of(actions)).num_numbers
+    return 2 * _FLOAT_BYTES * model.lstm_cell_size, _FLOAT_BYTES * previous
 
 
 def _sequences_of(config: CommonConfig) -> ReplaySequences | None:
@@ -238,13 +278,16 @@ def _excesses(value: Any, key: str, level: int) -> Iterator[str]:
         yield f"{key} is {_shown(value)}, and at most {_shown(MOST.get(key, ANY))} is allowed"
 
 
-def _batch_excesses(rows: int, num_queued: int, network: NetworkNeeds | None, memory: int) -> Iterator[str | None]:
-    """Yield the needs beyond ``memory`` of the waiting batches of ``rows``, and of one in the network's layers."""
+def _batch_excesses(
+    rows: int, num_queued: int, row_bytes: int, network: NetworkNeeds | None, memory: int
+) -> Iterator[str | None]:
+    """Yield the needs beyond ``memory`` of the waiting batches of ``rows``, and of an update by one of them."""
     what = f"config.train_batch_size of {rows:,} rows in"
-    yield _beyond(memory, rows * _LEAST_ROW_BYTES * num_queued, f"{what} {num_queued:,} queued batches")
+    yield _beyond(memory, rows * row_bytes * num_queued, f"{what} {num_queued:,} queued batches")
     if network is not None:
         outputs = network.layer_outputs
-        yield _beyond(memory, rows * outputs * _FLOAT_BYTES, f"{what} layers of {outputs:,} outputs")
+        needed = rows * outputs * _FLOAT_BYTES * _COPIES_OF_OUTPUTS
+        yield _beyond(memory, needed, f"{what} an update of layers of {outputs:,} outputs")
 
 
 def _beyond(memory: int, needed: int, what: str) -> str | None:

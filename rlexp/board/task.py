@@ -24,7 +24,7 @@ from rlexp.agents.policies import SeatPlayers
 from rlexp.agents.registry import policies_of
 from rlexp.agents.replay_memory_probe import RandomPolicy
 from rlexp.agents.workers import ObservationFilters, PlayedTrial, worker_spec
-from rlexp.board.demands import MOST_TRIALS, actor_excess, bytes_of_row, number_excess
+from rlexp.board.demands import MOST_TRIALS, actor_excess, number_excess
 from rlexp.board.messages.address import QUEUE_OF_BOARD
 from rlexp.board.messages.basics import Task
 from rlexp.board.messages.payloads import Shapes
@@ -194,9 +194,8 @@ class SeatSpecs:
         self._players = policies_of(experiment)(config, *spaces, modules).seat_players()
         self.weights_shapes = _shapes_of(self._players)
         """The shapes of the weights with which its players act."""
-        row_bytes = bytes_of_row(config, *spaces)
         num_weights = sum(math.prod(shape) for shape in self.weights_shapes.values())
-        excess = actor_excess(config, this_machine().memory_total, row_bytes, num_weights)
+        excess = actor_excess(config, this_machine().memory_total, spaces, num_weights)
         if excess is not None:
             raise TrialError(f"the task asks for too much: {excess}", "its trainer has to ask for less")
 

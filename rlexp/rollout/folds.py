@@ -117,7 +117,7 @@ class EpisodeAccumulator:
         num_open = np.count_nonzero(fragment.valid & ~finished, axis=0)
         self._finished_steps += int(num_finished.sum() + np.where(ended, self._open_steps, 0).sum())
         self._open_steps = np.where(ended, 0, self._open_steps) + num_open
-        self._waiting_bytes += fragment.obs.nbytes
+        self._waiting_bytes += fragment.nbytes
 
     def _send(self) -> SampleBatch:
         stream = Fragment.join(self._waiting)
@@ -125,7 +125,7 @@ class EpisodeAccumulator:
         per_env = np.count_nonzero(finished, axis=0)
         sent = replace(stream, valid=stream.valid & finished)
         rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
-        self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.obs.nbytes, 0
+        self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.nbytes, 0
         return self._fold.rows(sent, int(per_env.max()))
 
 

@@ -32,7 +32,7 @@ from rlexp.sample_batch import (
 ENV_BITS = 40
 """Number of bits within which the frames of an env are numbered; an env never shows so many."""
 MAX_WAITING_BYTES = 2**31
-"""Most bytes of observations that may wait in a worker."""
+"""Most bytes of observations, and of what the policy made of them, that may wait in a worker."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class Fragment:
     def num_steps(self) -> int:
         """Steps ``T``."""
         return len(self.actions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its observations and the policy's outputs, which are most of it."""
+        return self.obs.nbytes + sum(output.nbytes for output in self.outputs.values())
 
     def since(self, step: int) -> Fragment:
         """Return the steps from ``step`` on, as views."""

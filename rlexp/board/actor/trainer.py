@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.board.actor.outbox import SeatEnd
-from rlexp.board.demands import bytes_of_row, number_excess, trainer_excess
+from rlexp.board.demands import bytes_in_replay, number_excess, trainer_excess
 from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, HandedTask
 from rlexp.board.messages.basics import BoardError, BoardLostError, Task
 from rlexp.board.servers.board import Board, Lead, TaskSummary
@@ -42,8 +42,6 @@ from rlexp.runs.record import EXPERIMENT_FILE, read_run_record
 from rlexp.user_code.trusted_code import Obstacle, TrustedCode
 
 _LONGEST_MESSAGE: Final = 300
-_BESIDE_SPACES: Final = 32
-"""Bytes of a row beside observations and actions: reward, discount, priority."""
 _UNLIMITED: Final = 1 << 62
 _WHAT_IS_ALLOWED: Final = "--cpus and --max-memory say what tasks may use"
 TASKS_FOLDER: Final = "tasks"
@@ -101,8 +99,9 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
     if excess is not None:
         yield Obstacle(f"asks for too much: {excess}", "submit it with a lower number")
     yield from _beyond(experiment, limits)
-    if limits.max_memory is not None:
-        yield from _too_much_replay(experiment, trusted, limits.max_memory)
+    memory = limits.max_memory if limits.in_cluster else _allowed(limits).memory_total
+    if memory is not None:
+        yield from _beyond_by_spaces(experiment, trusted, limits, memory)
 
 
 def _beyond(experiment: Experiment, limits: TrainerLimits) -> Iterator[Obstacle]:
@@ -115,34 +114,41 @@ def _beyond(experiment: Experiment, limits: TrainerLimits) -> Iterator[Obstacle]
         problems = cluster_shortfalls(experiment, Cluster((node,)))
         excess = trainer_excess(config, limits.cpus or required_cpus(experiment), _UNLIMITED)
     else:
-        machine = this_machine()
-        allowed = replace(
-            machine,
-            cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
-            memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
-        )
-        problems = shortfalls(experiment, allowed)
-        excess = trainer_excess(config, limits.cpus or machine.cpus, machine.memory_total)
+        problems = shortfalls(experiment, _allowed(limits))
+        excess = trainer_excess(config, limits.cpus or this_machine().cpus, this_machine().memory_total)
     for problem in problems:
         yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
     if excess is not None:
         yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
 
 
-def _too_much_replay(experiment: Experiment, trusted: TrustedCode, max_memory: int) -> Iterator[Obstacle]:
-    """Yield an obstacle if replay needs more than is allowed, by the env's own spaces; this makes the env."""
-    replay = experiment.config.replay
-    if replay is None or bytes_per_transition(experiment) is not None:
-        return
+def _allowed(limits: TrainerLimits) -> Machine:
+    """Return what of this machine a task may use."""
+    machine = this_machine()
+    return replace(
+        machine,
+        cpus=machine.cpus if limits.cpus is None else min(limits.cpus, machine.cpus),
+        memory_total=min(limits.max_memory or machine.memory_total, machine.memory_total),
+    )
+
+
+def _beyond_by_spaces(
+    experiment: Experiment, trusted: TrustedCode, limits: TrainerLimits, memory: int
+) -> Iterator[Obstacle]:
+    """Yield the needs of replay and of training that the env's own spaces show; this makes the env."""
+    config = experiment.config
     try:
-        observations, actions = spaces_of(env_config_of(experiment.env, experiment.config, trusted.modules))
+        spaces = spaces_of(env_config_of(experiment.env, config, trusted.modules))
     except RlexpError as error:
         yield Obstacle(f"plays an env that cannot be made here: {error.message}", error.hint or "")
         return
-    row_bytes = bytes_of_row(experiment.config, observations, actions) + _BESIDE_SPACES
-    needed = replay.capacity // replay.steps_per_row * row_bytes
-    if needed > max_memory:
-        yield Obstacle(f"may need {gib(needed)} for replay, and {gib(max_memory)} are allowed", _WHAT_IS_ALLOWED)
+    if config.replay is not None and bytes_per_transition(experiment) is None:
+        needed = bytes_in_replay(config, *spaces)
+        if needed > memory:
+            yield Obstacle(f"may need {gib(needed)} for replay, and {gib(memory)} are allowed", _WHAT_IS_ALLOWED)
+    excess = trainer_excess(config, limits.cpus or required_cpus(experiment), memory, spaces)
+    if excess is not None:
+        yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
 
 
 @dataclass(frozen=True)

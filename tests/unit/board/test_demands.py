@@ -18,7 +18,15 @@ from rlexp.board import task as task_description
 from rlexp.board.actor import joiner
 from rlexp.board.actor.joiner import JoinedTask
 from rlexp.board.actor.trainer import TrainerLimits, training_obstacle
-from rlexp.board.demands import MOST, actor_excess, bytes_of_row, network_excess, number_excess, trainer_excess
+from rlexp.board.demands import (
+    MOST,
+    actor_excess,
+    bytes_in_replay,
+    bytes_of_row,
+    network_excess,
+    number_excess,
+    trainer_excess,
+)
 from rlexp.board.messages.basics import Task
 from rlexp.board.task import SeatSpecs, describe_trial, joinable_trial, read_description
 from rlexp.cluster.room.machine import Machine
@@ -32,8 +40,10 @@ from rlexp.config.yaml.reader import to_yaml
 from rlexp.envs.make import spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.errors import TrialError, UsageError
+from rlexp.replay.shard import ReplayConfig, ReplayShard
+from rlexp.sample_batch import ACTIONS, FRAME_IDS, FrameRows, SampleBatch
 from rlexp.user_code.trusted_code import TrustedCode
-from tests.lab.board import task_with
+from tests.lab.board import played, task_with
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 GIB = 1 << 30
@@ -189,7 +199,7 @@ def test_actor_refuses_what_its_memory_has_no_room_for(config: dict[str, Any], s
         ({"num_workers": 16, "num_cpus_per_worker": 0, "num_envs_per_worker": 1024}, "needs 64.0 GiB"),
         ({"buffer_size": 500_000_000}, "config.buffer_size of 500,000,000 rows needs 14.9 GiB"),
         ({"train_batch_size": 10**6, "optimizer": {"learner_queue_depth": 1000}}, "config.train_batch_size of 1,000,0"),
-        ({"train_batch_size": 10**6, "hiddens": [4096]}, "rows in layers of 4,609 outputs needs 17.2 GiB"),
+        ({"train_batch_size": 10**6, "hiddens": [4096]}, "rows in an update of layers of 4,609 outputs needs 85.8 GiB"),
     ],
 )
 def test_trainer_refuses_what_its_machine_has_no_room_for(config: dict[str, Any], said: str) -> None:
@@ -285,11 +295,83 @@ def test_rows_of_sequences_have_as_many_observations_as_their_keys_ask_for() -> 
     """Of images, a fragment has each frame once."""
     short = bytes_of_row(R2D2Config(), *SPACES_OF_CARTPOLE)
     long = R2D2Config.model_validate({"burn_in": 100_000})
-    assert bytes_of_row(DQNConfig(), *SPACES_OF_CARTPOLE) < short < bytes_of_row(long, *SPACES_OF_CARTPOLE) / 1000
+    assert bytes_of_row(DQNConfig(), *SPACES_OF_CARTPOLE) < short < bytes_of_row(long, *SPACES_OF_CARTPOLE) / 500
     assert bytes_of_row(R2D2Config(), FRAMES, SPACES_OF_CARTPOLE[1]) < 3 * 4 * 84 * 84
-    found = actor_excess(long, 2 * GIB, bytes_of_row(long, *SPACES_OF_CARTPOLE))
+    found = actor_excess(long, GIB, SPACES_OF_CARTPOLE)
     assert found is not None
     assert "config.board.window of" in found
+
+
+REPLAY = {"burn_in": 8, "buffer_size": 1600, "compress_observations": False, "model": {"max_seq_len": 16}}
+
+
+def test_sequences_in_replay_take_what_is_counted() -> None:
+    config = R2D2Config.model_validate({**REPLAY, "sample_batch_size": 100, "zero_init_states": False, "board": {}})
+    counted = bytes_in_replay(config, *SPACES_OF_CARTPOLE)
+    assert config.replay is not None
+    shard = ReplayShard(ReplayConfig(100, 1, 8, False, 0.6, 1e-6, config.replay.storage), 0)
+    for rows, _ in played(config, count=40):
+        shard.add_batch(rows)
+    assert shard.stats().size == 100
+    assert shard.stats().nbytes <= counted <= 1.2 * shard.stats().nbytes
+
+
+def test_images_of_sequences_in_replay_take_what_is_counted() -> None:
+    config, rng = R2D2Config.model_validate(REPLAY), np.random.default_rng(0)
+    assert config.replay is not None
+    space, shard = gym.spaces.Box(0, 255, (24, 24, 3), np.uint8), None
+    counted = bytes_in_replay(config, space, gym.spaces.Discrete(5))
+    shard = ReplayShard(ReplayConfig(100, 1, 8, False, 0.6, 1e-6, config.replay.storage), 0)
+    seen = 3 * (8 + 16 + 1)  # the burn-in has the frames of the sequence before
+    rows = SampleBatch({FRAME_IDS: np.arange(seen, dtype=np.int32)[None], ACTIONS: np.zeros((1, 16), np.int64)})
+    for first in range(0, 100 * 3 * 16, 3 * 16):
+        frames = rng.integers(0, 255, (seen, 24, 24, 1), np.uint8)
+        shard.add_batch(FrameRows(rows, frames, np.arange(first, first + seen)))
+    assert shard.stats().nbytes <= counted <= 1.5 * shard.stats().nbytes
+
+
+LSTM_OF_ONE = {"max_seq_len": 1, "fcnet_hiddens": [1], "lstm_cell_size": 1}
+SMALL_NETWORK = {"model": {"fcnet_hiddens": [1]}, "hiddens": [1]}
+LONG_BURN_IN = {**SMALL_NETWORK, "burn_in": 10_000, "model": LSTM_OF_ONE, "train_batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("run", "env", "config", "said"),
+    [
+        ("R2D2", ENV, {**LONG_BURN_IN, "buffer_size": 2 * 10**6}, "may need 298.2 GiB for replay"),
+        ("DQN", "Taxi-v4", {"buffer_size": 10**8, "num_workers": 0}, "for replay, and 8.0 GiB are allowed"),
+        (
+            "APEX",
+            "Taxi-v4",
+            {
+                **SMALL_NETWORK,
+                "train_batch_size": 10**6,
+                "buffer_size": 10**6,
+                "optimizer": {"learner_queue_depth": 50},
+            },
+            "queued batches needs",
+        ),
+        (
+            "DQN",
+            "Taxi-v4",
+            {"num_workers": 1, "num_envs_per_worker": 1024, "sample_batch_size": 10**4},
+            "steps in each of",
+        ),
+    ],
+)
+def test_trainer_refuses_what_its_env_shows_without_a_limit_of_memory(
+    run: str, env: str, config: dict[str, Any], said: str
+) -> None:
+    assert said in why_not_trained(task_with({"num_workers": 0, **config}, run=run, env=env))
+
+
+def test_waiting_steps_of_sequences_have_states() -> None:
+    model = {"lstm_cell_size": 1024, "max_seq_len": 100_000}
+    config = R2D2Config.model_validate({"num_envs_per_worker": 32, "model": model, "board": {"window": 1}})
+    for spaces in (None, SPACES_OF_CARTPOLE):
+        found = actor_excess(config, 24 * GIB, spaces)
+        assert (found is None) is (spaces is None)
+    assert "(config.burn_in, config.model.max_seq_len) of 32 envs" in str(found)
 
 
 def test_train_batches_of_sequences_have_their_burn_in_too() -> None:
@@ -327,7 +409,7 @@ def test_published_experiments_are_within_the_limits(file: Path) -> None:
 
 
 def test_defaults_play_images_on_a_small_machine() -> None:
-    assert actor_excess(ApexConfig(num_envs_per_worker=8), 4 * GIB, 2 * 4 * 84 * 84, 4_000_000) is None
+    assert actor_excess(ApexConfig(num_envs_per_worker=8), 4 * GIB, (FRAMES, gym.spaces.Discrete(6)), 4_000_000) is None
     assert network_excess(ApexConfig(), GIB) is None
 
 

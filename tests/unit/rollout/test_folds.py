@@ -368,7 +368,7 @@ def test_each_ended_episode_is_sent_once_and_as_soon_as_there_are_enough_steps(
 
 
 def test_memory_is_bounded_even_while_other_envs_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment, "MAX_WAITING_BYTES", 100)
+    monkeypatch.setattr(fragment, "MAX_WAITING_BYTES", 300)
     endings = [[TERMINATED, GOES_ON] * 20, [GOES_ON] * 40]
     envs = [make_steps(env, [1] * 40, each) for env, each in enumerate(endings)]
     accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)

@@ -75,8 +75,9 @@ def test_nothing_of_the_file_is_imported(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_env_that_was_allowed_may_have_its_arguments() -> None:
-    given = task_with({"env_config": {"depth": 3}}, env="my.module:Env")
-    trusted = TrustedCode(frozenset({"my.module:Env"}), UserModules(("my.module",)))
+    name = "tests.lab.envs:PayingEnv"
+    given = task_with({"env_config": {"pay": 3.0}}, env=name)
+    trusted = TrustedCode(frozenset({name}), UserModules(("tests.lab.envs",)))
     assert "a class of its own" in why(given)
     assert training_obstacle(given, trusted, ALL) is None
 
