@@ -137,7 +137,9 @@ class TrustedCode:
     def decided(self, named: Named) -> UserModules:
         """Return the modules that may be imported for a run or checkpoint, and their folders.
 
-        Its own folders are not searched, only the folders of allowed files. From now on nothing in it can be imported.
+        Its own folders are not searched, only the folders of allowed files: a file that changed there is refused, even
+        if a copy elsewhere is allowed. From now on nothing in it can be imported.
+
         Raises ResumeError, with the options to type, if it names code that nobody has allowed.
         """
         place = named.place.resolve()
@@ -151,7 +153,7 @@ class TrustedCode:
         files = {part: self._file(part, named, memory) for part in parts}
         strange = [part for part in parts if files[part] is None and (part.module or part.name not in self.envs)]
         if strange:
-            raise _refusal(named, strange)
+            raise _refusal(named, strange, {part: module_file(part.module, named.folders) for part in strange})
         found = [file for file in files.values() if file is not None]
         folders = tuple(
             dict.fromkeys(file.folder for file in found if file.folder and not is_installed_file(file.file))
@@ -185,8 +187,10 @@ class TrustedCode:
             if found is None:
                 raise UsageError(f"{part.shown_option}: it cannot be imported: no file of it can be read", _WHERE)
             return found
+        # Where the run's own folders have the module, another copy would be other code under its name.
+        own = module_file(part.module, named.folders)
         for known in memory.find(part.name, named.folders):
-            if module_file(part.module, (known.folder,)) == known:
+            if own in (None, known) and module_file(part.module, (known.folder,)) == known:
                 return known
         return self._asked(part, named)
 
@@ -231,9 +235,11 @@ def _check(file: ModuleFile, folders: tuple[str, ...], place: Path, named: Named
         raise ResumeError(message, "take the other one out of Python's search path")
 
 
-def _refusal(named: Named, strange: Sequence[Part]) -> ResumeError:
+def _refusal(named: Named, strange: Sequence[Part], files: Mapping[Part, ModuleFile | None]) -> ResumeError:
     shown, others = strange[:_MOST_SHOWN], len(strange) - _MOST_SHOWN
-    what = ", ".join(_shown(part.name) for part in shown) + (f" and {others:,} more" if others > 0 else "")
+    places = ((part, files[part]) for part in shown)
+    names = (_shown(part.name) + (f" ({_shown(file.file)})" if file is not None else "") for part, file in places)
+    what = ", ".join(names) + (f" and {others:,} more" if others > 0 else "")
     message = f"{named.place} names code that you have not trained with, or that has changed since: {what}"
     options = " ".join(part.shown_option for part in shown)
     return ResumeError(message, f"{options} runs it, if it is yours; {_WHERE}")

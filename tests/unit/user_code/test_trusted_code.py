@@ -8,7 +8,9 @@ import importlib.util
 import json
 import os
 import py_compile
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -153,6 +155,20 @@ def test_a_file_that_changed_or_is_a_copy_elsewhere_is_not_remembered(project: P
     (project / f"{MINE}.py").write_text("raise SystemError('changed')", encoding="utf-8")
     with pytest.raises(ResumeError, match="changed since"):
         NOTHING_ALLOWED.decided(given)
+
+
+def test_a_copy_of_another_project_does_not_stand_in_for_a_file_that_changed(project: Path, run: Path) -> None:
+    other = shutil.copytree(project, project.parent / "other")
+    for folder in (project, other):
+        trained_with(folder, f"{MINE}:Env")
+    given = named(run, env=f"{MINE}:Env", folders=(project,))
+    assert NOTHING_ALLOWED.decided(given).folders == (str(project),)
+    changed = project / f"{MINE}.py"
+    changed.write_text("raise SystemError('changed')", encoding="utf-8")
+    with pytest.raises(ResumeError, match=re.escape(f"{MINE}:Env ({changed})")):
+        NOTHING_ALLOWED.decided(given)
+    changed.unlink()
+    assert NOTHING_ALLOWED.decided(given).folders == (str(other),), "a project that was moved"
 
 
 def test_an_option_allows_a_module_of_the_current_folder_but_none_inside_the_run(
