@@ -141,7 +141,7 @@ PICTURES: Final[dict[str, tuple[Curve | Peer, ...]]] = {
         Curve("APEX", "lunarlander-apex", 500_000),
         Peer("lunarlander"),
     ),
-    "lunarlander-continuous": (Curve("PPO", "lunarlander-ppo", 500_000),),
+    "lunarlander-continuous": (Curve("PPO", "lunarlander-ppo", 500_000), Curve("SAC", "lunarlander-sac", 300_000)),
     "pendulum": (
         Curve("DQN", "pendulum-dqn", 42_000),
         Curve("APEX", "pendulum-apex", 150_000),
@@ -152,6 +152,7 @@ PICTURES: Final[dict[str, tuple[Curve | Peer, ...]]] = {
         Curve("DDPG", "pendulum-ddpg", 20_000),
         Curve("TD3", "pendulum-td3", 20_000),
         Curve("SAC", "pendulum-sac", 20_000),
+        Curve("APPO", "pendulum-appo", 120_000),
     ),
     "mountaincar-continuous": (
         Curve("PPO", "mountaincarcontinuous-ppo", 300_000),
@@ -162,6 +163,8 @@ PICTURES: Final[dict[str, tuple[Curve | Peer, ...]]] = {
         Curve("R2D2", "statelesscartpole-r2d2", 60_000),
     ),
     "four-cartpoles": (Curve("PPO", "multi-cartpole-ppo", 12_000),),
+    "frozenlake": (Curve("APPO", "frozenlake-appo", 500_000),),
+    "multiwalker": (Curve("PPO", "multiwalker-ppo", 200_000),),
     "minigrid": (Curve("PPO", "minigrid-ppo", 300_000),),
     "taxi": (
         Curve("DQN, no layer", "taxi-dqn", 150_000),
@@ -179,7 +182,7 @@ PICTURES: Final[dict[str, tuple[Curve | Peer, ...]]] = {
         Curve("DQN", "dqn", 100_000, _NO_PARTS, file="minatar-rainbow"),
         *(Curve(f"no {part}", f"no-{part}", 100_000, off, file="minatar-rainbow") for part, off in _PARTS.items()),
     ),
-    "minatar-breakout": _minatar("Breakout"),
+    "minatar-breakout": (*_minatar("Breakout"), Curve("R2D2", "minatar-r2d2", 200_000)),
     "minatar-space-invaders": _minatar("SpaceInvaders"),
     "minatar-asterix": _minatar("Asterix"),
     "minatar-others": (
