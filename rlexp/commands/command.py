@@ -366,7 +366,7 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tb", "board-serve", "dashboard"), "rlexp tensorboard RUN starts TensorBoard"),
     **dict.fromkeys(("tune", "search", "hpo", "optimize"), "rlexp sweep FILE searches hyperparameters"),
     **dict.fromkeys(("continue", "restart", "restore"), "rlexp resume RUN continues a run"),
-    **dict.fromkeys(("validate", "lint", "verify"), "rlexp check FILE finds every error in a file"),
+    **dict.fromkeys(("validate", "lint", "verify"), "rlexp check FILE finds the errors in a file"),
     **dict.fromkeys(
         ("rm", "delete", "clean"), "rlexp prune RUN removes old checkpoints; rlexp doctor --clean leftovers"
     ),

@@ -228,7 +228,7 @@ def check(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Check experiment files: print all errors, or the trials they make.
+    """Check experiment files: print the errors, or the trials they make.
 
     Nothing is trained or created.
     """
