@@ -20,7 +20,7 @@ from rlexp.config.keys.key_table import key_table
 from rlexp.config.sweep import Space
 from rlexp.config.validation import conflict_findings, validated
 from rlexp.config.variants import Variant, is_at_a_key, located, variants_of
-from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, shown, shown_key, written
+from rlexp.config.yaml.nodes import Finding, Node, Place, dotted, one_mapping, shown, shown_key, written
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def parsed_experiment_of(
     """Return the entry ``name`` of a file with the overrides applied; None if it has an error."""
     if not isinstance(entry.value, Mapping):
         message = f"experiment {shown_key(name)} must be a mapping, got {shown(entry.plain())}"
-        return None, (Finding(entry.place, message, "it needs run and env at least"),)
+        one = one_mapping(entry.plain()) if isinstance(entry.value, tuple) else None
+        hint = "it needs run and env at least" if one is None else f"write one mapping, without dashes: {one}"
+        return None, (Finding(entry.place, message, hint),)
     run = agent_of(entry, overrides, options.packaged_agents)
     if isinstance(run, Finding):
         return None, (run, *_wrong_beside_config(name, entry, options.most_trials))

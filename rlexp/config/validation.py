@@ -21,7 +21,20 @@ from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
 from rlexp.config.rllib.names import old_groups, old_keys
-from rlexp.config.yaml.nodes import BOOLEAN_WORDS, FLOAT, INTEGER, Finding, KeyPath, Node, at, dotted, shown, written
+from rlexp.config.translation import node_of
+from rlexp.config.yaml.nodes import (
+    BOOLEAN_WORDS,
+    FLOAT,
+    INTEGER,
+    Finding,
+    KeyPath,
+    Node,
+    at,
+    dotted,
+    one_mapping,
+    shown,
+    written,
+)
 from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError
 from rlexp.text import seconds_of
@@ -181,9 +194,17 @@ def _unknown_metric(path: KeyPath, experiment: Node, run: str) -> Finding:
 
 def _wrong_value(detail: ErrorDetails, experiment: Node, run: str) -> Finding:
     path, value, demand = detail["loc"], detail["input"], _demand(detail, run)
+    item = detail.get("ctx", {}).get("item")
+    if item is not None:
+        path, value = (*path, item), value[item]
     node = experiment.find(path) or (_node(path[:-1], experiment) if isinstance(path[-1], int) else None)
     place = node.place if node else experiment.key_place
-    return Finding(place, f"{dotted(path)} {demand}, got {shown(value)}", _hint(path, value, demand, experiment))
+    got = shown(value) if item is None else written(value)
+    if isinstance(value, list) and item is None:
+        hint = _hint_for_list(path, value, demand, experiment, run)
+    else:
+        hint = _hint(path, value, demand)
+    return Finding(place, f"{dotted(path)} {demand}, got {got}", hint)
 
 
 def _demand(detail: ErrorDetails, run: str) -> str:
@@ -199,7 +220,7 @@ def _demand(detail: ErrorDetails, run: str) -> str:
     return f"must be {table[names].expects if names in table else table[names[:-1]].items_expect}"
 
 
-def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | None:
+def _hint(path: KeyPath, value: Any, demand: str) -> str | None:
     """Return how to write what a value was probably meant to be."""
     if isinstance(value, str) and str(path[-1]).endswith("_s"):
         with suppress(UsageError):
@@ -209,14 +230,32 @@ def _hint(path: KeyPath, value: Any, demand: str, experiment: Node) -> str | Non
         return _hint_for_string(value, demand)
     if isinstance(value, dict) and len(value) == 1:
         return hints.for_misspelt_sampler(next(iter(value)))
-    if isinstance(value, list):
-        whole = experiment.find(path[:-1]) if isinstance(path[-1], int) else experiment.find(path)
-        grid = f"{{{GRID}: {written(whole.plain() if whole else value)}}}"
-        if whole is not None and not whole.place.line:  # from the command line: quoted for its shell
-            key = ".".join(str(part) for part in path if not isinstance(part, int))
-            grid = f"-o '{key}={grid}'"
-        return f"to try each of them, write {grid}"
     return None
+
+
+def _hint_for_list(path: KeyPath, value: list[Any], demand: str, experiment: Node, run: str) -> str | None:
+    """Return how to write the mapping whose keys have dashes, or the grid whose values could replace the list."""
+    one = one_mapping(value) if "must be a mapping" in demand else None
+    if one is not None:
+        return f"write one mapping, without dashes: {one}"
+    is_item = isinstance(path[-1], int)
+    whole = experiment.find(path[:-1]) if is_item else experiment.find(path)
+    values = whole.plain() if whole else value
+    key = tuple(part for part in path if isinstance(part, str))
+    if not (all if is_item else any)(_fits(key, each, experiment, run) for each in values[:_MOST_ITEMS]):
+        return None
+    grid = f"{{{GRID}: {written(values)}}}"
+    if whole is not None and not whole.place.line:  # from the command line: quoted for its shell
+        grid = f"-o '{'.'.join(key)}={grid}'"
+    return f"to try each of them, write {grid}"
+
+
+def _fits(path: KeyPath, value: Any, experiment: Node, run: str) -> bool:
+    """Return whether the key at ``path`` may have a value."""
+    node = experiment.find(path)
+    made = _validated("any", experiment.put(path, node_of(value, node or experiment)), run)
+    details = [] if isinstance(made, Experiment) else made
+    return not any(detail["loc"][: len(path)] == path for detail in details)
 
 
 def _hint_for_string(text: str, demand: str) -> str | None:

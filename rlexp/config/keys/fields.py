@@ -33,6 +33,8 @@ RULE = "rule"
 CONFLICT = "conflict"
 """Type of the pydantic error with the conflicts of a group in its context."""
 
+_LAYER: Final = "[channels, kernel, stride]"
+_POINT: Final = "[timestep, value]"
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 AUTO: Final = "auto"
@@ -86,16 +88,38 @@ class Expects:
     words: str
 
 
+class _ItemError(ValueError):
+    """Raised for one item of a list, with what it must be."""
+
+    def __init__(self, number: int, words: str) -> None:
+        super().__init__(words)
+        self.number = number
+        self.words = words
+
+
 def _judged(words: str, read: Callable[[Any], Any]) -> tuple[PlainValidator, PlainSerializer, Expects]:
     """Return the metadata of a key whose value ``read`` checks and normalises, or refuses with a ValueError."""
 
     def judge(value: Any) -> Any:
         try:
             return read(value)
+        except _ItemError as error:
+            raise PydanticCustomError(RULE, "must be {words}", {"words": error.words, "item": error.number}) from error
         except (TypeError, ValueError) as error:
             raise PydanticCustomError(RULE, "must be {words}", {"words": words}) from error
 
     return PlainValidator(judge), PlainSerializer(lambda value: value), Expects(words)
+
+
+def _each(words: str, read: Callable[[int, Any], Any], items: Any) -> Iterator[Any]:
+    """Yield what ``read`` makes of the number and the value of each item of a list; raises ValueError."""
+    if not isinstance(items, list | tuple):
+        raise ValueError(items)
+    for number, item in enumerate(items):
+        try:
+            yield read(number, item)
+        except (TypeError, ValueError) as error:
+            raise _ItemError(number, words) from error
 
 
 def rule(holds: Callable[[Any], object], sentence: str) -> AfterValidator:
@@ -150,8 +174,7 @@ def _or(*words: str | None, at_least: int = 1) -> Callable[[Any], int | str | No
 def _read_conv_filters(value: Any) -> tuple[ConvFilter, ...] | None:
     if not value:
         return None
-    last = len(value) - 1
-    return tuple(_read_conv_filter(number == last, *layer) for number, layer in enumerate(value))
+    return tuple(_each(_LAYER, lambda number, layer: _read_conv_filter(number == len(value) - 1, *layer), value))
 
 
 def _read_conv_filter(is_last: bool, channels: Any, kernel: Any, stride: Any, padding: Any = None) -> ConvFilter:
@@ -169,10 +192,17 @@ def _read_conv_filter(is_last: bool, channels: Any, kernel: Any, stride: Any, pa
 def _read_schedule(value: Any) -> tuple[tuple[int, float], ...] | None:
     if value is None:
         return None
-    points = tuple((_count(step, at_least=0), _number(number, at_least=0)) for step, number in value)
-    if not points or any(later <= earlier for (earlier, _), (later, _) in pairwise(points)):
+    points = tuple(_each(_POINT, lambda _, point: _read_point(*point), value))
+    if not points:
         raise ValueError(value)
+    for number, ((earlier, _), (later, _)) in enumerate(pairwise(points), 1):
+        if later <= earlier:
+            raise _ItemError(number, "at a later timestep than the item before it")
     return points
+
+
+def _read_point(step: Any, value: Any) -> tuple[int, float]:
+    return _count(step, at_least=0), _number(value, at_least=0)
 
 
 ClipRewards = Annotated[
@@ -197,7 +227,7 @@ NumberOrAuto = Annotated[
 ]
 ConvFilters = Annotated[
     tuple[ConvFilter, ...] | None,
-    *_judged("a list of [channels, kernel, stride], or null", _read_conv_filters),
+    *_judged(f"a list of {_LAYER}, or null", _read_conv_filters),
 ]
 ActorIds = Annotated[
     tuple[str, ...],
@@ -205,7 +235,7 @@ ActorIds = Annotated[
 ]
 Schedule = Annotated[
     tuple[tuple[int, float], ...] | None,
-    *_judged("a list of [timestep, value] with ascending timesteps, or null", _read_schedule),
+    *_judged(f"a list of {_POINT} with ascending timesteps, or null", _read_schedule),
 ]
 
 

@@ -180,7 +180,9 @@ def shown(value: Any) -> str:
         return f"the string {_shortened(repr(value))}"
     if isinstance(value, dict):
         return "a mapping"
-    return "a list" if isinstance(value, list | tuple) else _shortened(repr(value))
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    return _shortened(repr(value))
 
 
 def written(value: Any) -> str:
@@ -197,6 +199,14 @@ def written(value: Any) -> str:
 def written_keys(keys: Mapping[str, Any]) -> str:
     """Return keys and values for a message in the form of a file: ``noisy: true, sigma0: 0.5``."""
     return ", ".join(f"{key}: {written(value)}" for key, value in keys.items())
+
+
+def one_mapping(items: Sequence[Any]) -> str | None:
+    """Return the mapping that a list was meant to be, as each item has other keys; None if it was none."""
+    keys = [key for item in items if isinstance(item, dict) for key in item]
+    if not keys or not all(isinstance(item, dict) for item in items) or len(set(keys)) < len(keys):
+        return None
+    return written({key: value for item in items for key, value in item.items()})
 
 
 def _shortened(text: str) -> str:

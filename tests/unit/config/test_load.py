@@ -395,6 +395,78 @@ class TestHints:
         assert said == [f"config.{config.partition(':')[0]} must be {demand}, got {got}", hint]
 
     @pytest.mark.parametrize(
+        ("lines", "where", "message", "hint"),
+        [
+            (
+                "config: [{num_workers: 0}, {lr: 0.1}]",
+                "5:11",
+                "config must be a mapping, got a list",
+                "write one mapping, without dashes: {num_workers: 0, lr: 0.1}",
+            ),
+            (
+                "config:\n    model:\n      - fcnet_hiddens: [8]\n",
+                "7:7",
+                "config.model must be a mapping, got a list",
+                "write one mapping, without dashes: {fcnet_hiddens: [8]}",
+            ),
+            ("config: [lr, 0.1]", "5:11", "config must be a mapping, got a list", None),
+            (
+                "config: [{lr: 1}, {lr: 0.1}]",
+                "5:11",
+                "config must be a mapping, got a list",
+                "to try each of them, write {grid_search: [{lr: 1}, {lr: 0.1}]}",
+            ),
+            (
+                "config: {model: {fcnet_hiddens: [[64], 32]}}",
+                "5:36",
+                "config.model.fcnet_hiddens[0] must be a whole number >= 1, got a list",
+                None,
+            ),
+            ("config: {gamma: []}", "5:19", "config.gamma must be a number >= 0 and <= 1, got an empty list", None),
+            (
+                "config: {lr_schedule: [[0, 0.1], [100]]}",
+                "5:36",
+                "config.lr_schedule[1] must be [timestep, value], got [100]",
+                None,
+            ),
+            (
+                "config: {lr_schedule: [[0, 0.1], [9, fast]]}",
+                "5:36",
+                "config.lr_schedule[1] must be [timestep, value], got [9, fast]",
+                None,
+            ),
+            (
+                "config: {lr_schedule: [[0, 0.1], [0, 0.2]]}",
+                "5:36",
+                "config.lr_schedule[1] must be at a later timestep than the item before it, got [0, 0.2]",
+                None,
+            ),
+            (
+                "config: {lr_schedule: {0: 1}}",
+                "5:25",
+                "config.lr_schedule must be a list of [timestep, value] with ascending timesteps, or null, "
+                "got a mapping",
+                None,
+            ),
+            (
+                "config: {model: {conv_filters: [[16, 8, 4], [32]]}}",
+                "5:47",
+                "config.model.conv_filters[1] must be [channels, kernel, stride], got [32]",
+                None,
+            ),
+        ],
+    )
+    def test_list_of_probable_meaning(
+        self, write: Write, lines: str, where: str, message: str, hint: str | None
+    ) -> None:
+        assert problems(write(f"{MINIMAL}  {lines}\n")) == [(f"f.yaml:{where}", message, hint)]
+
+    def test_experiment_with_dashes(self, write: Write) -> None:
+        ((_, message, hint),) = problems(write("a:\n  - run: DQN\n  - env: CartPole-v1\n"))
+        assert message == "experiment a must be a mapping, got a list"
+        assert hint == "write one mapping, without dashes: {run: DQN, env: CartPole-v1}"
+
+    @pytest.mark.parametrize(
         ("metric", "meant"),
         [
             ("episode_reward", "episode_reward_mean"),

@@ -1,6 +1,7 @@
 """Files of other ages: each of their keys is understood, or refused with the reason; none is passed over."""
 
 import contextlib
+import re
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -275,7 +276,7 @@ class TestValues:
     )
     def test_invalid_conv_filters_are_refused(self, load: Load, text: str) -> None:
         ((_, message, _),) = problems(load, f"model: {{{text}}}")
-        assert "must be a list of [channels, kernel, stride], or null" in message
+        assert re.search(r"must be (a list of )?\[channels, kernel, stride\]", message)
 
     @pytest.mark.parametrize("value", ["[1]", "[1, 1]", "0", "-2", "x", "[a, b]", "{}"])
     def test_invalid_clip_rewards_are_refused(self, load: Load, value: str) -> None:
