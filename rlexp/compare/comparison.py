@@ -18,7 +18,7 @@ import numpy as np
 from rlexp.compare.curve import Band, Curve, CurveAxis, ReachedScore, amount, band, reached, read_curve, read_rows
 from rlexp.compare.group import Group, Settings, SettingsReader, differing, groups_of, shared_settings
 from rlexp.compare.importance import Importance, importance_of
-from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number
+from rlexp.compare.run_listing import TrialFolder, number, unread_rows
 from rlexp.compare.scoring import (
     Curves,
     ScoreRequest,
@@ -43,6 +43,7 @@ _SEED: Final = 0
 """Seed of every bootstrap: the same results give the same intervals."""
 _MARKS: Final = string.ascii_uppercase + string.ascii_lowercase
 _NAMES_SHOWN: Final = 6
+_IF_UNREAD: Final = "put back a copy; rlexp logs still shows the event files of trials whose folder is there"
 _LONGEST_NAMES: Final = 60
 
 
@@ -273,6 +274,10 @@ def _refuse_without_rows(groups: Sequence[Group], curves: Curves, metric: str) -
     whose = groups[0].name if len(groups) == 1 else f"the {len(groups)} groups"
     names = sorted({name for trial in trials if curves[trial].problem is None for name in _reported(trial)})
     if not names:
+        unread = next(filter(None, (_unread(trial, curves[trial]) for trial in trials)), None)
+        if unread is not None:
+            message = f"no trial of {whose} has rows that can be read: {unread.where}  {unread.message}"
+            raise UsageError(message, _IF_UNREAD)
         raise UsageError(f"no trial of {whose} has a result yet", "rlexp ls shows the progress of runs")
     meant = metric_meant(metric)
     close = [meant] if meant in names else get_close_matches(metric, names, n=1)
@@ -308,14 +313,15 @@ def _unreadable(groups: Sequence[Group], curves: Curves) -> Iterator[Notice]:
         if run.problem is not None and os.path.exists(run.path / RUN_FILE):
             yield Notice(str(run.path), f"{run.problem}; its trials are read from their own files")
     for trial in trials:
-        curve = curves[trial]
-        if curve.damaged_lines:
-            lines = "1 line" if curve.damaged_lines == 1 else f"{curve.damaged_lines} lines"
-            yield Notice(str(trial.path / RESULT_FILE), f"{lines} cannot be read and are left out")
-        if curve.problem is not None:
-            yield Notice(str(trial.path / RESULT_FILE), f"cannot be read and is left out: {curve.problem}")
-        elif not len(curve.values) and not failed(trial):
+        unread = _unread(trial, curves[trial])
+        if unread is not None:
+            yield unread
+        elif not len(curves[trial].values) and not failed(trial):
             yield Notice(str(trial.path), "has not reported the metric and is left out")
+
+
+def _unread(trial: TrialFolder, curve: Curve) -> Notice | None:
+    return unread_rows(trial, curve.damaged_lines, curve.problem)
 
 
 def _short(groups: Sequence[Group], curves: Curves, axis: CurveAxis) -> Iterator[Notice]:

@@ -24,6 +24,7 @@ from rlexp.runs.record import (
     TrialRecord,
     hint_to_runs,
     is_in_run,
+    looks_like_run,
     read_run_record,
 )
 from rlexp.text import is_known
@@ -113,8 +114,9 @@ def trials_at(path: Path) -> list[TrialFolder]:
     trials = _trials_in(path)
     if trials:
         return trials
-    if os.path.isfile(path / RUN_FILE):
-        raise UsageError(f"{path} has no trials yet")
+    if looks_like_run(path):
+        problem = _run_of(path).problem
+        raise UsageError(f"{path} has no trials yet" if problem is None else f"{problem}, and no {RESULT_FILE} is left")
     holds_runs = any(os.path.isfile(below / RUN_FILE) for below in path.iterdir())
     hint = f"its runs are: {path}/*" if holds_runs else hint_to_runs(path)
     raise UsageError(f"{path} is neither a run nor a trial", hint)
@@ -159,6 +161,21 @@ def _run_of(path: Path) -> RunFolder:
         return RunFolder(path, read_run_record(path), None)
     except ResumeError as error:
         return RunFolder(path, None, error.message)
+
+
+def unread_rows(trial: TrialFolder, damaged_lines: int = 0, problem: str | None = None) -> Notice | None:
+    """Return what of a trial's rows cannot be read; None if all can. The other parameters are as in a ``Curve``."""
+    file = trial.path / RESULT_FILE
+    if problem is not None:
+        return Notice(str(file), f"cannot be read and is left out: {problem}")
+    if damaged_lines:
+        lines = "1 line is" if damaged_lines == 1 else f"{damaged_lines} lines are"
+        return Notice(str(file), f"is damaged: {lines} left out")
+    if not os.path.isdir(trial.path):
+        return Notice(str(trial.path), "is missing: the folder of this trial was deleted or moved")
+    if trial.record is not None and trial.record.iterations and not os.path.exists(file):
+        return Notice(str(file), "is missing, with all rows of this trial")
+    return None
 
 
 def number(value: Any) -> float | None:

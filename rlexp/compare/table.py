@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from rlexp.compare.curve import Frame, limits, read_rows, tick_label, ticks
-from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number, trials_at
-from rlexp.errors import UsageError
+from rlexp.compare.run_listing import RESULT_FILE, TrialFolder, number, trials_at, unread_rows
+from rlexp.errors import Notice, UsageError
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS, ITERATION, flatten
 from rlexp.sample_batch import Array
-from rlexp.text import count, duration, score
+from rlexp.text import count, duration, first_of, score
 
 DIRECTORY: Final = "directory"
 """The column with the trial's directory, as names of trials are unique within a run only."""
@@ -47,6 +47,8 @@ class TrialResults:
     varied: Mapping[str, Any]
     """The keys that its run varied, and their values here."""
     rows: tuple[Row, ...]
+    notice: Notice | None = None
+    """What of its rows cannot be read; None if all can."""
 
 
 class Results:
@@ -58,6 +60,11 @@ class Results:
 
     def __init__(self, trials: Sequence[TrialResults]) -> None:
         self.trials = tuple(trials)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What cannot be read: damaged lines, missing files and folders. Printed results end with it."""
+        return tuple(trial.notice for trial in self.trials if trial.notice is not None)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -120,7 +127,11 @@ class Results:
         head = f"Results: {_plural(len(self.trials), 'trial')}, {_plural(len(self), 'row')}, "
         lines = [head + _plural(len(self.columns), "column"), *map(_line, self.trials[:_MOST_SHOWN])]
         left_out = len(self.trials) - _MOST_SHOWN
-        return "\n".join([*lines, *([f"  and {_plural(left_out, 'trial')} more"] if left_out > 0 else [])])
+        lines += [f"  and {_plural(left_out, 'trial')} more"] if left_out > 0 else []
+        return "\n".join([*lines, *self._unread()])
+
+    def _unread(self) -> list[str]:
+        return first_of([f"notice: {each.where}  {each.message}" for each in self.notices], " notices in .notices")
 
     def _repr_html_(self) -> str:
         """Return the last row of each trial and the curves of the first ones, for a notebook."""
@@ -129,7 +140,8 @@ class Results:
         more = f"<p>and {_plural(left_out, 'trial')} more</p>" if left_out > 0 else ""
         table = html_table(_HTML_COLUMNS, [_cells(trial) for trial in self.trials[:_MOST_SHOWN]])
         curves = [reward_curve(trial.name, trial.rows) for trial in self.trials]
-        return f"<p>{head}</p>{table}{more}{html_curves(curves)}"
+        unread = "".join(f"<p>{escape(line)}</p>" for line in self._unread())
+        return f"<p>{head}</p>{table}{more}{unread}{html_curves(curves)}"
 
 
 def reward_curve(name: str, rows: Sequence[Row]) -> NotebookCurve:
@@ -142,7 +154,7 @@ def reward_curve(name: str, rows: Sequence[Row]) -> NotebookCurve:
 def html_with_curve(facts: Mapping[str, str], trial: Path) -> str:
     """Return facts about something of a trial, such as a policy, and the curve of the trial if it has rows."""
     table = html_table(("", ""), [(name, " ".join(text.split())) for name, text in facts.items()])
-    return table + html_curves([reward_curve(trial.name, _rows(trial))])
+    return table + html_curves([reward_curve(trial.name, _rows(trial)[0])])
 
 
 def read_results(paths: Sequence[Path]) -> Results:
@@ -154,19 +166,22 @@ def read_results(paths: Sequence[Path]) -> Results:
 
 
 def _trial(folder: TrialFolder) -> TrialResults:
+    rows, damaged_lines = _rows(folder.path)
     return TrialResults(
         name=folder.record.name if folder.record else folder.name,
         directory=folder.path,
         status=folder.record.status if folder.record else None,
         seed=folder.seed,
         varied=folder.varied,
-        rows=tuple(_rows(folder.path)),
+        rows=tuple(rows),
+        notice=unread_rows(folder, damaged_lines),
     )
 
 
-def _rows(directory: Path) -> Sequence[Row]:
+def _rows(directory: Path) -> tuple[Sequence[Row], int]:
+    """Return the flat rows of a trial, and how many lines are damaged."""
     try:
-        return read_rows(directory, lambda row: {DIRECTORY: str(directory), **flatten(row)})[0]
+        return read_rows(directory, lambda row: {DIRECTORY: str(directory), **flatten(row)})
     except OSError as error:
         raise UsageError(f"{directory / RESULT_FILE} cannot be read: {error.strerror}") from error
 

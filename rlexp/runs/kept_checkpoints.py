@@ -33,6 +33,7 @@ from rlexp.runs.record import (
     TrialRecord,
     hint_to_runs,
     is_in_run,
+    looks_like_run,
     rank_of_checkpoint,
     read_run_record,
 )
@@ -59,10 +60,10 @@ def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
             return path
     except OSError as error:
         raise ResumeError(f"{path} cannot be read: {error.strerror}") from error
-    if (path / RUN_FILE).is_file():
+    if looks_like_run(path):
         record = read_run_record(path)
         return _best(path, record, record.trials, trusted)
-    if (path.parent / RUN_FILE).is_file():
+    if looks_like_run(path.parent):
         record = read_run_record(path.parent)
         trials = [trial for trial in record.trials if trial.directory == path.name]
         if trials:

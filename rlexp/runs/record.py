@@ -191,6 +191,8 @@ def read_run_record(run_directory: Path) -> RunRecord:
     except FileNotFoundError:
         if not run_directory.exists():
             raise ResumeError(f"path {run_directory} does not exist", hint_to_runs(run_directory)) from None
+        if looks_like_run(run_directory):
+            raise ResumeError(f"the run {run_directory} has lost its {RUN_FILE}", _IF_DAMAGED) from None
         message = f"{run_directory} is not a run of rlexp: it has no {RUN_FILE}"
         raise ResumeError(message, hint_to_runs(run_directory)) from None
     except ValidationError as error:
@@ -213,6 +215,11 @@ def _refuse_other_form(path: Path, content: Any) -> None:
         raise ResumeError(f"{path} does not belong to a run of rlexp: it has no mapping", _SEE_LS)
     if not isinstance(content.get("format"), int):
         raise ResumeError(f"{path} does not belong to a run of rlexp: its format is not a number", _SEE_LS)
+
+
+def looks_like_run(path: Path) -> bool:
+    """Return whether a path is the directory of a run, also of one that has lost its ``run.json``."""
+    return any(os.path.isfile(path / name) for name in (RUN_FILE, RESOLVED_FILE))
 
 
 def hint_to_runs(path: Path) -> str:

@@ -13,15 +13,21 @@ from typing import Any, Final
 from rlexp.config.command_line import LoadOptions, shown_override
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import Plan, load_plan
+from rlexp.config.yaml.reader import read_file
 from rlexp.errors import ResumeError
 from rlexp.files import to_json
 from rlexp.processes.locks import RUN_FILE, in_use, is_in_use
 from rlexp.runs.directories import derived_name, refuse_foreign
-from rlexp.runs.record import RESOLVED_FILE, RunRecord
+from rlexp.runs.record import EXPERIMENT_FILE, RESOLVED_FILE, RunRecord
 from rlexp.runs.rows import flatten
 from rlexp.text import masked
 from rlexp.user_code.memory import addresses_of, remember, typed_addresses
 from rlexp.user_code.trusted_code import NOTHING_ALLOWED, Named, TrustedCode
+
+_IF_DAMAGED: Final = (
+    f"put back a copy of it, or run {EXPERIMENT_FILE} of this folder again; "
+    "rlexp evaluate, rlexp compare and rlexp logs do not need it"
+)
 
 
 def refuse_untrusted(run: Path, record: RunRecord) -> None:
@@ -62,9 +68,10 @@ def load_recorded_plan(
 ) -> Plan:
     """Return the plan that the run at ``path`` has recorded, with ``overrides``; raises ConfigError.
 
-    The plan's modules may be imported. Raises ResumeError if it names code or a storage with which this user has not
-    trained and that is not allowed.
+    The plan's modules may be imported. Raises ResumeError if the file is missing or damaged, or names code or a storage
+    with which this user has not trained and that is not allowed.
     """
+    _refuse_damaged(path / RESOLVED_FILE)
     options = LoadOptions(imports=(*record.imports, *trusted.modules.imports), module_folders=())
     plan = load_plan([path / RESOLVED_FILE], overrides, options=options)
     named = Named(path, record.imports, record.module_folders, plan.named_experiments)
@@ -74,6 +81,14 @@ def load_recorded_plan(
         if url not in given:
             trusted.check_storage(url, path, str(masked(url)))
     return replace(plan, modules=trusted.decided(named))
+
+
+def _refuse_damaged(resolved: Path) -> None:
+    """Raise ResumeError if ``resolved.yaml`` has no experiments, as no user has written it."""
+    read = read_file(resolved, str(resolved))
+    if read.root is None:
+        first = read.problems[0]
+        raise ResumeError(f"a file of the run is damaged or missing: {first.place}  {first.message}", _IF_DAMAGED)
 
 
 def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial]:

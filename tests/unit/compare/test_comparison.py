@@ -6,6 +6,7 @@ Trials that failed or ended early: they set no window, and are listed below the 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -165,8 +166,24 @@ def test_damaged_files_have_warnings(tmp_path: Path) -> None:
         file.write('{"timesteps_total": 9')
     (run / "run.json").write_text("{")
     found = warnings(compared(run))
-    assert "00000-DQN-CartPole-v1/result.json 1 line cannot be read and are left out" in found
+    assert "00000-DQN-CartPole-v1/result.json is damaged: 1 line is left out" in found
     assert "run.json is damaged" in found
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"), [("result.json", "/result.json  is missing, with all rows"), ("", "  is missing: the folder")]
+)
+def test_lost_files_of_trials_are_named(lost: str, said: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "pong", [MadeTrial(rising(20), 1), MadeTrial(rising(20), 2)])
+    remove(next(run.glob("00000*")) / lost)
+    assert f"00000-DQN-CartPole-v1{said}".replace("  ", " ") in warnings(compared(run))
+    remove(next(run.glob("00001*")) / lost)
+    with pytest.raises(UsageError, match=f"no trial of pong has rows that can be read: .*00000-DQN-CartPole-v1{said}"):
+        compared(run)
+
+
+def remove(path: Path) -> None:
+    path.unlink() if path.is_file() else shutil.rmtree(path)
 
 
 def test_group_with_different_settings_has_warning(tmp_path: Path) -> None:

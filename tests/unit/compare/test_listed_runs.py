@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -19,11 +20,12 @@ import pytest
 
 import rlexp
 from rlexp.compare import run_listing, tensorboard_server
-from rlexp.compare.run_listing import DAMAGED, KILLED, found_at
+from rlexp.compare.run_listing import DAMAGED, KILLED, found_at, trials_at
 from rlexp.compare.tensorboard_server import _checked_port, _free_port, run_tensorboard
-from rlexp.errors import UsageError
+from rlexp.errors import Notice, ResumeError, UsageError
 from rlexp.processes.locks import RunLock, is_in_use
-from rlexp.runs.record import Status
+from rlexp.runs.kept_checkpoints import find_checkpoint, superseded_in
+from rlexp.runs.record import Status, read_run_record
 from tests.lab.run_folders import MadeTrial, make_run, row
 
 
@@ -121,6 +123,23 @@ def test_damaged_runs_have_problem(tmp_path: Path, text: str) -> None:
     assert [found.status for found in found_at(path)] == [DAMAGED]
 
 
+def test_run_that_lost_its_record_gets_no_name_of_another_run(tmp_path: Path) -> None:
+    path = run(tmp_path / "pong-1")
+    run(tmp_path / "pong-2")
+    (path / "resolved.yaml").touch()
+    (path / "run.json").unlink()
+    for command in (read_run_record, find_checkpoint, lambda path: superseded_in(path, 1)):
+        with pytest.raises(ResumeError, match=r"pong-1 has lost its run\.json") as caught:
+            command(path)
+        assert "rlexp compare still read its trials" in str(caught.value.hint)
+    [found] = found_at(path)
+    assert (found.status, "did you mean" in str(found.problem)) == (DAMAGED, False)
+    for file in path.glob("*/result.json"):
+        file.unlink()
+    with pytest.raises(UsageError, match=r"has lost its run\.json, and no result\.json is left"):
+        trials_at(path)
+
+
 def test_record_with_wrong_values(tmp_path: Path) -> None:
     path = run(tmp_path / "pong")
     record = json.loads((path / "run.json").read_text())
@@ -198,7 +217,14 @@ def test_rows_that_a_resumed_trial_repeats_and_damaged_lines(tabled_run: Path) -
     file = tabled_run / "00000-DQN-CartPole-v1" / "result.json"
     with file.open("a") as lines:
         lines.write("[1, 2]\n" + json.dumps(row(2, 8.0)) + "\n" + '{"timesteps_total": 40')
+    results = rlexp.results(tabled_run)
+    np.testing.assert_array_equal(results.trials[0].rows[-1]["episode_reward_mean"], 8.0)
+    assert results.notices == (Notice(str(file), "is damaged: 2 lines are left out"),)
+    assert repr(results).endswith(f"notice: {file}  is damaged: 2 lines are left out")
+    assert f"<p>notice: {file}  is damaged" in results._repr_html_()
     np.testing.assert_array_equal(rlexp.results(file.parent)["episode_reward_mean"], [1.0, 8.0])
+    shutil.rmtree(file.parent)
+    assert rlexp.results(tabled_run).notices[0].where == str(file.parent)
 
 
 def test_pandas_frame_has_the_same_columns(tabled_run: Path) -> None:

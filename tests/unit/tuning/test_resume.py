@@ -123,6 +123,14 @@ def test_resume_compares_resolved_file_with_the_checkpoint(run: Path) -> None:
         resume(run)
 
 
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("a: [", "not valid YAML"), ("1", "must be a mapping")])
+def test_damaged_resolved_file_is_a_file_of_the_run(run: Path, text: str, said: str) -> None:
+    (run / "resolved.yaml").write_text(text)
+    with pytest.raises(ResumeError, match=f"run is damaged or missing: .*resolved.yaml.*{said}") as caught:
+        resume(run, "stop.timesteps_total=1000")
+    assert "rlexp evaluate, rlexp compare and rlexp logs do not need it" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(
     ("file", "mode", "message"), [("", 0o777, "may be written"), ("run.json", 0o666, r"run\.json may be written")]
 )
