@@ -60,9 +60,7 @@ def _found(text: str) -> Iterator[str]:
 
 
 def _hint(name: str) -> str:
-    key = explain.nearest_key(name)
-    names = [*(each.name for each in explain.named_values()), *(() if key is None else (key,))]
-    nearest = next(iter(get_close_matches(name[:100], names, n=1)), key)
+    nearest = explain.nearest_name(name)
     return f"did you mean {nearest}?" if nearest else "rlexp explain, without a name, lists all keys"
 
 

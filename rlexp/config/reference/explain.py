@@ -15,7 +15,7 @@ from rlexp.config.keys.fields import KeyGroup
 from rlexp.config.keys.key_table import Key, KeyName, flat_keys_of_optimizer, key_table
 from rlexp.config.keys.metrics import KNOWN_METRICS, METRICS, STOP_METRICS, current_metric
 from rlexp.config.keys.search import SCHEDULERS
-from rlexp.config.reference.hints import nearest_of, words_meant
+from rlexp.config.reference.hints import first_words_meant, nearest_of_both, words_meant
 from rlexp.config.rllib.names import Absent, absent_keys, computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.reader import to_yaml
 
@@ -161,9 +161,19 @@ def _says(absent: Absent) -> str:
     return f"is not supported by rlexp: {absent.reason}{hint}"
 
 
-def nearest_key(name: str) -> str | None:
-    """Return the key that is spelled most like an unknown name."""
-    return nearest_of(name.rpartition(".")[2], [key.path[-1] for key in key_references()])
+def nearest_name(name: str) -> str | None:
+    """Return the name that is spelled most like an unknown one: a key, if that has groups of the same, or a value."""
+    *group, word = name.split(".")
+    paths = [
+        path for key in key_references() for path in (key.path, *(tuple(each.split(".")) for each in key.spellings))
+    ]
+    if group:
+        inside = {path[-1]: ".".join((*group, path[-1])) for path in paths if path[:-1][-len(group) :] == tuple(group)}
+        if inside:
+            return nearest_of_both(word, inside, {})
+    near = [*(key.path[-1] for key in key_references()), *(value.name for value in named_values())]
+    far = {**{path[-1]: path[-1] for path in paths}, **first_words_meant()}
+    return nearest_of_both(word, dict(zip(near, near, strict=True)), far)
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
+from functools import cache
 from types import MappingProxyType
+from typing import TypeVar
 
 from rlexp.config.domains import GRID, SAMPLERS
 from rlexp.config.keys.agents import AGENTS, agents_of_packages
 from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
-from rlexp.config.keys.metrics import KNOWN_METRICS
+from rlexp.config.keys.metrics import KNOWN_METRICS, STOP_METRICS
+from rlexp.config.rllib.names import computed_keys, old_groups, renamed_keys
 from rlexp.config.yaml.nodes import dotted, shown_key
 from rlexp.config.yaml.reader import with_space
 
+MeaningT = TypeVar("MeaningT")
+
 _LIKENESS = 0.6
 """Least likeness of two words (difflib's ratio) for one to be suggested for the other."""
-_GRID_LIKENESS = 0.8
-"""The same for ``grid_search`` and samplers, which any value can have as key."""
+_CLEAR_LIKENESS = 0.8
+"""The same for what is seldom meant: a key of another group, another library's word, a sampler as key of a value."""
 
 _LONGEST_COMPARED = 100
 
@@ -121,6 +126,8 @@ def for_unknown_key(path: KeyName, run: str) -> str | None:
     sampler = for_misspelt_sampler(name)
     if sampler is not None:
         return sampler
+    if name in STOP_METRICS:
+        return f"{name} belongs under stop"
     elsewhere = [key.path[:-1] for key in table.values() if key.name == name]
     if elsewhere:
         return f"{name} belongs {_below(elsewhere[0])}"
@@ -140,21 +147,30 @@ def sampler_meant(name: str) -> str | None:
     """Return ``grid_search`` or the sampler of that name, or of nearly that name."""
     known = {word.replace("_", ""): word for word in (GRID, *SAMPLERS)}
     bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")[:_LONGEST_COMPARED]
-    matches = get_close_matches(bare, list(known), n=1, cutoff=_GRID_LIKENESS)
+    matches = get_close_matches(bare, list(known), n=1, cutoff=_CLEAR_LIKENESS)
     return known[matches[0]] if matches else None
 
 
 def for_unknown_metric(metric: str) -> str:
     """Return the hint for a metric that no result has."""
     name = metric.rpartition("/")[2].replace("return", "reward")  # RLlib 2's words: env_runners/episode_return_mean
+    spaced = with_space(metric)
+    if spaced is not None:
+        return f"write a space after the colon: {spaced}"
     meant = _MEANT_METRICS.get(metric.lower())
-    nearest = meant or (name if name in KNOWN_METRICS else nearest_of(metric, KNOWN_METRICS))
+    known = dict(zip(KNOWN_METRICS, KNOWN_METRICS, strict=True))
+    nearest = meant or (name if name in known else nearest_of_both(metric, known, _MEANT_METRICS))
     return f"did you mean {nearest}?" if nearest else f"metrics are {', '.join(KNOWN_METRICS)}"
 
 
 def words_meant(name: str) -> tuple[str, ...]:
     """Return the keys that other libraries call ``name``."""
     return tuple(word for word in _MEANT.get(name.lower(), "").split() if "." not in word)
+
+
+def first_words_meant() -> Mapping[str, str]:
+    """Return the key, or the metric, that is most often meant by each of other libraries' names."""
+    return {name: key_path(meant.split()[0])[-1] for name, meant in _MEANT.items()}
 
 
 def metric_meant(name: str) -> str | None:
@@ -166,8 +182,8 @@ def metric_meant(name: str) -> str | None:
 def for_unknown_agent(run: str) -> str:
     """Return the hint for an agent that does not exist."""
     known = {name.upper(): name for name in (*AGENTS, *agents_of_packages())}
-    nearest = None if run.upper() in RLLIB_ALGORITHMS else nearest_of(run.upper(), list(known))
-    return f"did you mean {known[nearest]}?" if nearest else f"use {agents()}"
+    nearest = None if run.upper() in RLLIB_ALGORITHMS else nearest_of_both(run.upper(), known, {})
+    return f"did you mean {nearest}?" if nearest else f"use {agents()}"
 
 
 def agents() -> str:
@@ -193,23 +209,68 @@ def _nested(path: KeyName, run: str) -> str:
 
 def _nearest_key(path: KeyName, run: str) -> str | None:
     name, group = path[-1], path[:-1]
-    table = key_table(run)
-    meant = _MEANT.get(name.lower(), "")
-    if meant.startswith("stop."):
-        return f"did you mean {meant}?"
-    names = [key.name for key in table.values()]
-    nearest = next((each for each in meant.split() if each in names), None) if meant else nearest_of(name, names)
-    paths = [key.path for key in table.values() if key.name == nearest]
-    if nearest is None or not paths:
+    near, far, meant = _names_around(group, run)
+    nearest = meant[name.lower()] if name.lower() in meant else nearest_of_both(name, near, far)
+    if nearest is None:
         return None
-    return f"did you mean {nearest if (*group, nearest) in paths else dotted(paths[0])}?"
+    return f"did you mean {nearest[-1] if nearest[:-1] == group else dotted(nearest)}?"
+
+
+@cache
+def _names_around(
+    group: KeyName, run: str
+) -> tuple[Mapping[str, KeyName], Mapping[str, KeyName], Mapping[str, KeyName | None]]:
+    """Return keys by the names in a group, by names elsewhere and old ones, and by other libraries' names.
+
+    The last have None if the agent has no such key.
+    """
+    table, renamed = key_table(run), renamed_keys(run)
+    near = {path[-1]: path for path in table if path[:-1] == group}
+    keys = {path[-1]: path for path in [*table][::-1]} | near
+    theirs = {name: next((keys[each] for each in ours.split() if each in keys), None) for name, ours in _MEANT.items()}
+    theirs |= {name: key_path(ours) for name, ours in _MEANT.items() if ours.startswith("stop.")}
+    old = {
+        path[-1]: renamed.get(path, path) for path in (*renamed, *computed_keys(), *old_groups()) if path[:-1] == group
+    }
+    return near, {name: path for name, path in theirs.items() if path} | keys | old, theirs
 
 
 def _below(group: KeyName) -> str:
     return f"under {dotted(group)}" if group else "beside config, not under it"
 
 
-def nearest_of(word: str, words: Sequence[str]) -> str | None:
-    """Return the word that is spelled most like another one; None if none is near."""
-    matches = get_close_matches(shown_key(word[:_LONGEST_COMPARED]), words, n=1, cutoff=_LIKENESS)
-    return matches[0] if matches else None
+def nearest_of_both(word: str, near: Mapping[str, MeaningT], far: Mapping[str, MeaningT]) -> MeaningT | None:
+    """Return the meaning of the word that is most like another one; None if none is.
+
+    A word of ``near`` may also begin with it, and one of ``far`` must be nearly the same.
+    """
+    found = [(each, near[each]) for each in [_nearest_of(word, near, _LIKENESS)] if each is not None]
+    begun = [each for each in near if each.startswith(f"{word}_")]
+    if len(begun) == 1 and (not found or _likeness(word, found[0][0]) < _CLEAR_LIKENESS):
+        return near[begun[0]]
+    found += [(each, far[each]) for each in [_nearest_of(word, far, _CLEAR_LIKENESS)] if each is not None]
+    return max(found, key=lambda pair: _likeness(word, pair[0]))[1] if found else None
+
+
+def _nearest_of(word: str, words: Iterable[str], cutoff: float) -> str | None:
+    """Return the word that is spelled most like another one, also in another order of its parts; None if none is."""
+    bare = _bare(word)
+    forms = {each.lower(): each for each in words}
+    in_order = {_in_order(form): each for form, each in forms.items()}
+    close = [forms[form] for form in get_close_matches(bare, forms, n=1, cutoff=cutoff)]
+    if "_" in bare:
+        close += [in_order[form] for form in get_close_matches(_in_order(bare), in_order, n=1, cutoff=_CLEAR_LIKENESS)]
+    return max(close, key=lambda each: _likeness(word, each), default=None)
+
+
+def _likeness(word: str, other: str) -> float:
+    pairs = ((_bare(word), other.lower()), (_in_order(_bare(word)), _in_order(other.lower())))
+    return max(SequenceMatcher(None, one, two).ratio() for one, two in pairs)
+
+
+def _bare(word: str) -> str:
+    return shown_key(word[:_LONGEST_COMPARED]).lower()
+
+
+def _in_order(word: str) -> str:
+    return "_".join(sorted(word.split("_")))

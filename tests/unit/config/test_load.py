@@ -345,9 +345,21 @@ class TestHints:
                 "in a file, nest it: config: {model: {fcnet_hiddens: ...}}",
             ),
             ("optimizer.debug: true", "optimizer.debug", "in a file, nest it: config: {optimizer: {debug: ...}}"),
+            ("leraning_rate: 1", "leraning_rate", "did you mean lr?"),
+            ("enviroment: x", "enviroment", "did you mean env?"),
+            ("total_timestep: 9", "total_timestep", "did you mean stop.timesteps_total?"),
+            ("timesteps_total: 9", "timesteps_total", "timesteps_total belongs under stop"),
+            ("workers_num: 2", "workers_num", "did you mean num_workers?"),
+            ("explore_config: {}", "explore_config", "did you mean exploration_config?"),
+            ("exploration_config: {typ: x}", "exploration_config.typ", "did you mean type?"),
+            ("num_env_runner: 2", "num_env_runner", "did you mean num_workers?"),
+            ("optimizer: {max_weight: 2}", "optimizer.max_weight", "did you mean max_weight_sync_delay?"),
+            ("fcnet_hidden: [8]", "fcnet_hidden", "did you mean config.model.fcnet_hiddens?"),
+            ("LR: 1", "LR", "did you mean lr?"),
+            ("resources: {}", "resources", None),
         ],
     )
-    def test_unknown_key_of_probable_meaning(self, write: Write, config: str, key: str, hint: str) -> None:
+    def test_unknown_key_of_probable_meaning(self, write: Write, config: str, key: str, hint: str | None) -> None:
         ((_, *said),) = problems(write(f"{MINIMAL}  config: {{{config}}}\n"))
         assert said == [f"unknown key config.{key} (agent APEX)", hint]
 
@@ -461,6 +473,23 @@ class TestHints:
     ) -> None:
         assert problems(write(f"{MINIMAL}  {lines}\n")) == [(f"f.yaml:{where}", message, hint)]
 
+    @pytest.mark.parametrize(
+        ("beside", "key", "hint"),
+        [
+            ("enviroment: x", "enviroment", "did you mean env?"),
+            ("leraning_rate: 1", "leraning_rate", "did you mean config.lr?"),
+            ("search: {asha: {grace: 3}}", "search.asha.grace", "did you mean grace_period?"),
+        ],
+    )
+    def test_unknown_key_beside_config(self, write: Write, beside: str, key: str, hint: str) -> None:
+        found = problems(write(f"{MINIMAL}  {beside}\n"))
+        assert [said for _, *said in found if str(said[0]).startswith("unknown")] == [[f"unknown key {key}", hint]]
+
+    def test_no_space_after_the_colon_of_a_metric(self, write: Write) -> None:
+        ((_, message, hint),) = problems(write(MINIMAL.replace("timesteps_total: 1", "timesteps_total:1")))
+        assert message == "stop.timesteps_total:1000000 is not a metric of the results"
+        assert hint == "write a space after the colon: timesteps_total: 1000000"
+
     def test_experiment_with_dashes(self, write: Write) -> None:
         ((_, message, hint),) = problems(write("a:\n  - run: DQN\n  - env: CartPole-v1\n"))
         assert message == "experiment a must be a mapping, got a list"
@@ -473,6 +502,9 @@ class TestHints:
             ("reward", "episode_reward_mean"),
             ("steps", "timesteps_total"),
             ("iterations", "training_iteration"),
+            ("episode_mean_reward", "episode_reward_mean"),
+            ("episode_min_rewrad", "episode_reward_min"),
+            ("total_timestep", "timesteps_total"),
         ],
     )
     def test_metric_of_another_name(self, write: Write, metric: str, meant: str) -> None:

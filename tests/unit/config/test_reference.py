@@ -19,7 +19,7 @@ from rlexp.config.keys.fields import KeyGroup, defaults_of
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.load import converted_file
 from rlexp.config.reference import explain, json_schema
-from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_key, search_meanings
+from rlexp.config.reference.explain import find_keys, find_old_key, key_references, nearest_name, search_meanings
 from rlexp.config.reference.json_schema import experiment_schema, with_shared_definitions
 from rlexp.config.yaml import reader
 from rlexp.config.yaml.nodes import Place
@@ -267,7 +267,23 @@ def test_find_old_key() -> None:
     assert gone is not None
     assert (gone.dotted, gone.says) == ("config.model.use_attention", "is not supported by rlexp: attention models")
     assert find_old_key("nothing") is None
-    assert nearest_key("num_wokers") == "num_workers"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("num_wokers", "num_workers"),
+        ("enviroment", "env"),
+        ("leraning_rate", "lr"),
+        ("mean_episode_reward", "episode_reward_mean"),
+        ("asha.grace", "asha.grace_period"),
+        ("exploration_config.typ", "exploration_config.type"),
+        ("config.lrr", "config.lr"),
+        ("resuorcez_of_it", None),
+    ],
+)
+def test_nearest_name_of_a_misspelt_word(name: str, nearest: str | None) -> None:
+    assert nearest_name(name) == nearest
 
 
 @pytest.mark.parametrize("run", AGENTS)
