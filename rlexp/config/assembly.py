@@ -62,6 +62,33 @@ class Assembled:
     """Keys that the entry does not give, with the default of its age."""
 
 
+def indented(root: Node) -> tuple[Node, tuple[Finding, ...]]:
+    """Return a file with the keys at its top level moved into the experiment above them, and a finding for each."""
+    paths = {path for run in AGENTS for path in key_table(run)}
+    beside = {NUM_SEEDS, *(path[0] for path in paths)} | old_keys_beside_config(next(iter(AGENTS)))
+    names = {path[-1] for path in paths} | beside
+    keys = {name for name, node in root.entries().items() if name in names and not _names_agent_or_env(node)}
+    able = [name for name, node in root.entries().items() if node.value is None or isinstance(node.value, Mapping)]
+    above = next((name for name in able if name not in keys), None)
+    if above is None:  # the file is one experiment, without a name
+        return root, ()
+    findings: list[Finding] = []
+    for name, node in root.entries().items():
+        if name not in keys and name in able:
+            above = name
+        elif name in keys & beside:
+            where, verb = ("dict", "move it into") if node.place.subscript else ("file", "indent it below")
+            message = f"{name} is at the top level of the {where}, beside the experiment {shown_key(above)}"
+            findings.append(Finding(node.key_place, message, f"{verb} {shown_key(above)}"))
+            root = root.without(name)
+            root = root if root.find((above, name)) else root.put((above, name), node)
+    return root, tuple(findings)
+
+
+def _names_agent_or_env(node: Node) -> bool:
+    return any(key in node.entries() for key in (_RUN, "env", *_OTHER_NAMES_OF_RUN))
+
+
 def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) -> str | Finding:
     """Return the name of an entry's agent in the models' spelling, or a finding about it.
 

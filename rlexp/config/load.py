@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+from rlexp.config.assembly import indented
 from rlexp.config.command_line import LoadOptions, parse_overrides
 from rlexp.config.grid import SEARCH, TRACK
 from rlexp.config.keys.experiment import Experiment, TrackerName
@@ -166,14 +167,16 @@ def _entries(paths: Sequence[Path | str | NotAFile]) -> tuple[list[_Entry], tupl
         findings.extend(text.problems)
         if text.root is None:
             continue
-        nameless = _without_a_name(text.root)
+        root, outdented = indented(text.root)
+        findings.extend(outdented)
+        nameless = _without_a_name(root)
         if nameless is not None:
             findings.append(nameless)
             continue
-        if not text.root.entries():
+        if not root.entries():
             findings.append(Finding(Place(str(path)), "has no experiment", "write one, with run and env at least"))
-        starts = [node.key_place.line for node in text.root.entries().values()]
-        for name, node in text.root.entries().items():
+        starts = [node.key_place.line for node in root.entries().values()]
+        for name, node in root.entries().items():
             start = node.key_place.line
             lines = range(start, min((line for line in starts if line > start), default=sys.maxsize))
             entries.append(_Entry(name, node, tuple(each for each in text.notices if each.place.line in lines)))

@@ -514,13 +514,48 @@ class TestHints:
         assert [hint for _, _, hint in problems(write(lines))] == [f"did you mean {meant}?"] * 2
 
     @pytest.mark.parametrize(
-        "text", ["run: DQN\nenv: CartPole-v1\nconfig:\n  lr: 1\n", "env: CartPole-v1\nrun: DQN\n", "run: DQN\n"]
+        "text",
+        [
+            "run: DQN\nenv: CartPole-v1\nconfig:\n  lr: 1\n",
+            "env: CartPole-v1\nrun: DQN\n",
+            "run: DQN\n",
+            "run: DQN\nmodel: {}\n",
+        ],
     )
     def test_file_without_a_name_is_one_problem(self, write: Write, text: str) -> None:
         ((where, message, hint),) = problems(write(text))
         assert where == "f.yaml:1:1"
         assert message.startswith("the experiment has no name: run")
         assert hint == "write my-experiment: in the first line, and indent everything else below it"
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("config:\n  lr: 0.1\n", [("f.yaml:5:1", "config")]),
+            (
+                "config:\n  lr: 0.1\nnum_seeds: 2\nb: {run: DQN, env: CartPole-v1}\n",
+                [("f.yaml:5:1", "config"), ("f.yaml:7:1", "num_seeds")],
+            ),
+            ("config:\n  lr: -1\n", [("f.yaml:5:1", "config"), ("f.yaml:6:7", None)]),
+        ],
+    )
+    def test_keys_at_the_top_level_belong_to_the_experiment_above(
+        self, write: Write, text: str, found: list[tuple[str, str | None]]
+    ) -> None:
+        said = problems(write(MINIMAL + text))
+        assert [where for where, _, _ in said] == [where for where, _ in found]
+        for (_, message, hint), (_, key) in zip(said, found, strict=True):
+            if key is None:
+                assert message == "config.lr must be a number > 0, got -1"
+            else:
+                assert message == f"{key} is at the top level of the file, beside the experiment a"
+                assert hint == "indent it below a"
+
+    def test_every_key_may_be_at_the_top_level(self, write: Write) -> None:
+        found = problems(write("a:\nrun: DQN\nenv: CartPole-v1\nstop: {timesteps_total: 9}\n"))
+        assert [(where, hint) for where, _, hint in found] == [
+            (f"f.yaml:{n}:1", "indent it below a") for n in (2, 3, 4)
+        ]
 
     @pytest.mark.parametrize("name", ["run", "config"])
     def test_experiments_may_be_called_like_keys(self, write: Write, name: str) -> None:
