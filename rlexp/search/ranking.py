@@ -79,7 +79,7 @@ class TrialStanding:
     time_total_s: float = 0.0
     error: str | None = None
     ended_early: EndedEarly | None = None
-    """Where the scheduler ended its configuration."""
+    """The rung at which the scheduler ended its configuration, and the value that it judged: of the rows after it."""
 
     @property
     def progress(self) -> dict[TimeAttribute, float]:
@@ -240,13 +240,17 @@ def _tier(trials: Sequence[TrialStanding], num_seeds: int) -> Tier:
 
 
 def _ended_early(trials: Sequence[TrialStanding]) -> EndedEarly | None:
-    """Return where the scheduler ended the trials, else how far all came; None if one has no value there."""
-    judged = next((trial.ended_early for trial in trials if trial.ended_early is not None), None)
-    if judged is not None:
-        return judged
-    at = float(min((trial.times[-1] if trial.times else 0.0) for trial in trials))
-    value = _mean([trial.value_at(at) for trial in trials])
-    return None if value is None else EndedEarly(at, value)
+    """Return the rung at which the scheduler ended the trials, else how far all came; None if one has no value there.
+
+    The scheduler judged the first values after the rung. Those of other trials are from other times, so the value
+    between two rows is taken; if the first row is after the rung, the value is of how far all came.
+    """
+    rungs = [trial.ended_early.at for trial in trials[:1] if trial.ended_early is not None]
+    for at in (*rungs, float(min((trial.times[-1] if trial.times else 0.0) for trial in trials))):
+        value = _mean([trial.value_at(at) for trial in trials])
+        if value is not None:
+            return EndedEarly(at, value)
+    return None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

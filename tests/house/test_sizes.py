@@ -25,7 +25,7 @@ BUDGETS = {
     "replay": (14, 2_780),
     "rollout": (15, 3_980),
     "runs": (14, 3_550),
-    "search": (14, 3_500),
+    "search": (14, 3_515),
     "terminal": (17, 4_120),
     "trackers": (6, 1_020),
     "tuning": (13, 3_140),

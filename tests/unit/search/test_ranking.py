@@ -19,7 +19,7 @@ from rlexp.config.keys.search import SearchConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.metrics import bootstrap_interval
 from rlexp.runs.record import RecordedError, Status
-from rlexp.search.ranking import EndedEarly, Tier
+from rlexp.search.ranking import EndComparison, EndedEarly, Tier
 from rlexp.search.standings import Standings, summary_of
 from rlexp.terminal.summary import configuration_words, leaderboard, leaderboard_lines
 
@@ -199,6 +199,30 @@ def test_pruned_is_shown_with_the_value_of_rank_1_at_its_rung(make_trial: MakeTr
     assert standings.score_of(trials[1]) is None, "it has no score over the common steps"
 
 
+@pytest.mark.parametrize(
+    ("rung", "shown"),
+    [
+        (2_500, EndComparison(2_500.0, 10_000, "timesteps_total", 4.5, 25.0)),
+        (3_000, EndComparison(3_000.0, 10_000, "timesteps_total", 3.0, 30.0)),
+        (500, EndComparison(3_000.0, 10_000, "timesteps_total", 3.0, 30.0)),
+    ],
+    ids=["between rows", "at a row", "before the first row"],
+)
+def test_value_where_it_ended_is_of_the_same_step_as_that_of_rank_1(
+    make_trial: MakeTrial, make_row: MakeRow, rung: int, shown: EndComparison
+) -> None:
+    standings = Standings(SearchConfig(), 2)
+    for configuration, rewards in enumerate(([10.0 * number for number in range(1, 11)], [7.0, 6.0, 3.0])):
+        trial = make_trial(configuration, stop={"timesteps_total": 10_000})
+        standings.begin(configuration, trial)
+        for iteration, reward in enumerate(rewards, 1):
+            standings.on_result(trial, make_row(iteration, reward))
+        if configuration:
+            standings.on_early_end(configuration, EndedEarly(rung, 3.0))
+        standings.on_end(trial, Status.PRUNED if configuration else Status.TERMINATED, None)
+    assert standings.end_comparison(standings.ranked()[1]) == shown
+
+
 @pytest.mark.parametrize(("time_attr", "shown"), [("training_iteration", "3 iterations"), ("time_total_s", "6 s")])
 def test_time_of_an_early_end_has_its_unit(
     make_trial: MakeTrial, make_row: MakeRow, time_attr: str, shown: str
@@ -305,8 +329,8 @@ class Seed:
 class Configuration:
     number: int
     seeds: list[Seed]
-    pruned: tuple[float, float] | None
-    """Where and with which value the scheduler ended it."""
+    pruned: int | None
+    """Where the scheduler ended it."""
 
 
 @dataclass
@@ -342,8 +366,9 @@ class Reference:
             if any(score is None for score in scores):
                 return 3, 0, 0
             return (0 if completed else 1), 0, sum(score or 0.0 for score in scores) / len(scores)
-        if each.pruned is not None:
-            return 2, -each.pruned[0], each.pruned[1]
+        rung = each.pruned
+        if rung and all(seed.known and seed.known[0][0] <= rung <= seed.known[-1][0] for seed in each.seeds):
+            return 2, -rung, sum(interpolated(seed, rung) for seed in each.seeds) / len(each.seeds)
         return self.stopped(each.seeds)
 
     def stopped(self, seeds: Sequence[Seed]) -> tuple[int, float, float]:
@@ -390,7 +415,7 @@ def swept(draw: st.DrawFn) -> tuple[list[Configuration], int]:
             Seed(draw(st.lists(VALUES, max_size=12)), Status.PRUNED if pruned else draw(ENDINGS))
             for _ in range(draw(st.integers(1, num_seeds)))
         ]
-        rung = draw(st.sampled_from([(1_000.0, 1.0), (3_000.0, 1.0), (3_000.0, 2.0)])) if pruned else None
+        rung = draw(st.sampled_from([1_000, 2_500, 3_000])) if pruned else None
         found.append(Configuration(number, seeds, rung))
     return found, num_seeds
 
@@ -405,7 +430,7 @@ def events(
             standings.on_result(trial, make_row(iteration, reward))
             yield
         if configuration.pruned is not None:
-            standings.on_early_end(configuration.number, EndedEarly(*configuration.pruned))
+            standings.on_early_end(configuration.number, EndedEarly(configuration.pruned, 1.0))
             yield
         if seed.ending is not None:
             error = RecordedError("x") if seed.ending is Status.ERROR else None
