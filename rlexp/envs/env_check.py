@@ -120,6 +120,8 @@ class EnvCheck:
     def _episode(self, limit: Limit) -> Iterator[Doubt]:
         obs = self._reset()
         yield from self._values("reset", obs)
+        if limit.is_repeated:
+            yield from self._types(obs)
         if self.num_episodes == 1:
             self._check_kind(obs)
             if not _are_equal(self._env.observation_space, obs, self._reset()):
@@ -150,7 +152,8 @@ class EnvCheck:
             self._place = f"step {number} of episode 1, taken again,"
             self._begin(self._place)
             seen, again, terminated, truncated, _ = self._env.step(action)
-            if not _are_equal(self._env.observation_space, obs, seen) or float(again) != reward:
+            is_equal = _are_equal(self._env.observation_space, obs, seen) and _have_equal_numbers(float(again), reward)
+            if not is_equal:
                 yield from self._once(_STEPS_NOT_REPEATED, Doubt(_STEPS_NOT_REPEATED))
                 return
             if terminated or truncated:
@@ -186,6 +189,13 @@ class EnvCheck:
                 "correct the observation or the observation_space",
             )
 
+    def _types(self, obs: Any) -> Iterator[Doubt]:
+        """Yield the arrays of floats that have another type than their Box: another program may refuse them."""
+        for number, (box, seen) in enumerate(_parts(self._env.observation_space, obs)):
+            if isinstance(seen, np.ndarray) and seen.dtype.kind == box.dtype.kind == "f" and seen.dtype != box.dtype:
+                message = f"reset returned {seen.dtype} numbers, which become {box.dtype}, as in its observation_space"
+                yield from self._once(f"type {number}", Doubt(message))
+
     def _values(self, method: str, obs: Any) -> Iterator[Doubt]:
         """Yield the parts of an observation that are not finite, or far outside their Box."""
         for number, (box, value) in enumerate(_parts(self._env.observation_space, obs)):
@@ -210,7 +220,12 @@ class EnvCheck:
 def _are_equal(space: Space[Any], one: Any, other: Any) -> bool:
     """Return whether the numbers of two observations are equal."""
     pairs = zip(_parts(space, one), _parts(space, other), strict=True)
-    return all(np.array_equal(mine, its) for (_, mine), (_, its) in pairs)
+    return all(_have_equal_numbers(mine, its) for (_, mine), (_, its) in pairs)
+
+
+def _have_equal_numbers(one: Any, other: Any) -> bool:
+    """Return whether numbers are equal; NaN equals NaN, as it has a sentence of its own."""
+    return np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == np.asarray(other).dtype.kind == "f")
 
 
 def _outside(box: Box, seen: Any) -> float | None:

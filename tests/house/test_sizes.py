@@ -18,7 +18,7 @@ BUDGETS = {
     "commands": (12, 3_340),
     "compare": (19, 4_540),
     "config": (60, 12_735),
-    "envs": (15, 3_960),
+    "envs": (15, 3_980),
     "models": (14, 2_710),
     "optimizers": (9, 2_000),
     "processes": (7, 1_140),

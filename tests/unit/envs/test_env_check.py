@@ -170,6 +170,31 @@ def test_steps_that_do_not_repeat_by_the_seed_are_doubtful(part: str) -> None:
     assert said == [True] * (part != "neither")
 
 
+def test_nan_that_repeats_is_no_other_number() -> None:
+    class Undefined(CountingEnv):
+        def step(self, action: int) -> Any:
+            obs, _, *rest = super().step(action)
+            return obs * np.float32(math.nan), math.nan, *rest
+
+    found = list(EnvCheck("x", CheckedEnv(Undefined(), "x")).doubts(LONG))
+    assert [doubt.is_error for doubt in found] == [True, True]
+    assert not any("for the same seed" in doubt.message for doubt in found)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_other_floats_than_of_the_space_are_noted_in_a_long_check(dtype: type[np.floating]) -> None:
+    class Floats(CountingEnv):
+        def reset(self, **arguments: Any) -> Any:
+            obs, info = super().reset(**arguments)
+            return obs.astype(dtype), info
+
+    check = EnvCheck("x", CheckedEnv(Floats(), "x"))
+    assert check.first_steps() == []
+    said = [doubt.message for doubt in EnvCheck("x", CheckedEnv(Floats(), "x")).doubts(LONG)]
+    note = "reset returned float64 numbers, which become float32, as in its observation_space"
+    assert said == [note] * (dtype is np.float64)
+
+
 def test_rewards_are_noticed() -> None:
     class NoReward(CountingEnv):
         def step(self, action: int) -> Any:
