@@ -187,8 +187,8 @@ class Evaluation:
     exploration: Mapping[str, float]
     """The figures of its exploration, such as ε, by name; also given if it does not explore."""
     played: PlayedEpisodes
-    interval: tuple[float, float]
-    """95 % bootstrap interval of the mean return."""
+    interval: tuple[float, float] | None
+    """95 % bootstrap interval of the mean return; None for a single episode."""
 
 
 @hides_what_is_beside
@@ -212,6 +212,7 @@ def evaluate_checkpoint(
         played = evaluator.play(num_episodes, loaded.seed("evaluation", request.seed), limits, report)
     if not len(played.returns):
         raise TrialError(str(played), "-o config.evaluation_config.horizon=1000 in the next run ends episodes")
+    rng, is_single = np.random.default_rng(request.seed or 0), len(played.returns) == 1
     return Evaluation(
         checkpoint=path,
         run=loaded.experiment.run,
@@ -220,7 +221,7 @@ def evaluate_checkpoint(
         explores=config.evaluation_config.explore,
         exploration=evaluator.policies.evaluation_exploration(),
         played=played,
-        interval=bootstrap_interval(played.returns, np.random.default_rng(request.seed or 0)),
+        interval=None if is_single else bootstrap_interval(played.returns, rng),
     )
 
 

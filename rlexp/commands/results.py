@@ -169,7 +169,7 @@ def evaluate(
 
     request = EvaluationRequest(episodes, seed, explore, timeout_s, trusted)
     film = None if video is None else film_checkpoint_to(video, checkpoint, request)
-    with EvaluationProgress(sys.stderr) as progress:
+    with EvaluationProgress(sys.stderr, path, timeout_s) as progress:
         evaluation = evaluate_checkpoint(checkpoint, request, progress.report)
     print_evaluation(evaluation, film, as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shlex
 import shutil
@@ -145,7 +146,8 @@ def _sweep_lines(sweep: Sweep) -> Iterator[str]:
     search, number = sweep.search, sweep.number_of_configurations
     trials = f"{number * search.num_seeds} trials" if number * search.num_seeds > 1 else "1 trial"
     seeds = "" if search.num_seeds == 1 else f" with {search.num_seeds} seeds each"
-    early = search.scheduler_options.describe(exact(round(sweep.stop_interval, 2)))
+    interval = round(sweep.stop_interval, 2) if search.time_attr == "time_total_s" else math.ceil(sweep.stop_interval)
+    early = search.scheduler_options.describe(exact(interval))
     yield f"{sweep.name}: {number} configurations by {sweep.searcher}{seeds}, {trials}; {early}"
     yield f"ranked by {search.metric} ({search.mode}); {_size(sweep)}"
     if search.confirm.top:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rlexp.compare.run_listing import DAMAGED, KILLED, Found
+from rlexp.errors import Notice
 from rlexp.files import to_json
 from rlexp.runs.record import Status
-from rlexp.terminal.lines import GREEN, RED, YELLOW, StatusLine, Table, tolerate_unknown_letters, visible
+from rlexp.terminal.lines import (
+    GREEN,
+    RED,
+    YELLOW,
+    StatusLine,
+    Table,
+    print_notice_list,
+    tolerate_unknown_letters,
+    visible,
+)
 from rlexp.text import MISSING, count, middle_cut, one_line, score, size
 
 if TYPE_CHECKING:
@@ -114,11 +126,23 @@ def _age(started: datetime | None, now: datetime) -> str:
     return f"{int(seconds // span)} {unit}"
 
 
-class EvaluationProgress:
-    """Shows the progress of an evaluation on a terminal, on one line that is removed at its end."""
+_SILENT_S: Final = 10.0
+"""Seconds without the end of an episode after which an evaluation has a notice."""
 
-    def __init__(self, stream: TextIO) -> None:
+
+class EvaluationProgress:
+    """Shows the progress of an evaluation on a terminal, on one line that is removed at its end.
+
+    A notice on stderr says, once, that no episode has ended for some time: the evaluation may never end.
+    """
+
+    def __init__(
+        self, stream: TextIO, path: Path, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``path`` and ``timeout_s`` are of the evaluation; with a timeout it ends, so there is no notice."""
         self._line = StatusLine(stream) if stream.isatty() else None
+        self._path, self._clock = path, clock
+        self._due_s = math.inf if timeout_s is not None else clock() + _SILENT_S
 
     def __enter__(self) -> EvaluationProgress:
         return self
@@ -128,6 +152,15 @@ class EvaluationProgress:
             self._line.erase()
 
     def report(self, num_ended: int, num_env_steps: int) -> None:
+        if num_ended == 0 and self._clock() >= self._due_s:
+            self._due_s = math.inf
+            if self._line is not None:
+                self._line.erase()
+            remedy = (
+                "if none ends by itself, config.horizon cuts episodes in a new run, and --timeout bounds an evaluation"
+            )
+            message = f"no episode has ended in {num_env_steps:,} env steps; {remedy}"
+            print_notice_list([Notice(str(self._path), message)], "")
         if self._line is not None:
             self._line.show(f"{num_ended} episodes ended, {num_env_steps:,} env steps")
 
@@ -139,12 +172,15 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
         return
     played = evaluation.played
     returns, lengths = played.returns, played.lengths
-    low, high = evaluation.interval
     explores = _exploration(evaluation)
     print(visible(f"{evaluation.run} on {evaluation.env}, {evaluation.checkpoint}"))
     print(f"episodes  {len(returns)}, {explores}")
-    print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f})")
-    print(f"          min {returns.min():.2f}, max {returns.max():.2f}, standard deviation {returns.std():.2f}")
+    if evaluation.interval is None:
+        print(f"return    {returns.mean():.2f} (one episode has no interval and no deviation)")
+    else:
+        low, high = evaluation.interval
+        print(f"return    mean {returns.mean():.2f} (95 % interval {low:.2f} to {high:.2f})")
+        print(f"          min {returns.min():.2f}, max {returns.max():.2f}, standard deviation {returns.std():.2f}")
     if played.of_agents:
         print("agents    " + ", ".join(f"{name} mean {each.mean():.2f}" for name, each in played.of_agents.items()))
     print(f"length    mean {lengths.mean():.1f}, min {lengths.min()}, max {lengths.max()}")
@@ -174,8 +210,8 @@ def _evaluation_as_json(evaluation: Evaluation) -> dict[str, Any]:
         "episodes": len(returns),
         "episodes_wanted": played.num_wanted,
         "return_mean": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_interval_95": list(evaluation.interval),
+        "return_std": None if evaluation.interval is None else float(returns.std()),
+        "return_interval_95": evaluation.interval,
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
         "length_mean": float(lengths.mean()),

@@ -290,7 +290,7 @@ def test_dry_run_prints_space_searcher_and_scheduler(path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == (
-        "cartpole: 6 configurations by random with 2 seeds each, 12 trials; asha after 62.5 timesteps_total"
+        "cartpole: 6 configurations by random with 2 seeds each, 12 trials; asha after 63 timesteps_total"
     )
     assert lines[2].split() == ["lr", "loguniform", "[0.0001,", "0.01]"]
     assert lines[3].split() == ["n_step", "grid_search", "[1,", "3]"]

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
+from rlexp.agents.checkpoint import Evaluation
 from rlexp.config.domains import GRID, PYTHON_KEYS, SAMPLERS
 from rlexp.config.keys.ddpg import DDPGConfig
 from rlexp.config.keys.dqn import DQNConfig
@@ -28,6 +32,7 @@ from rlexp.config.keys.sac import SACConfig
 from rlexp.config.keys.search import SearchConfig
 from rlexp.config.reference.explain import named_values
 from rlexp.errors import ConfigError, Notice, Problem, RlexpError, UsageError
+from rlexp.rollout.evaluation import PlayedEpisodes
 from rlexp.runs.record import Status
 from rlexp.runs.rows import COLUMNS
 from rlexp.terminal.displays import JsonDisplay, PlainDisplay
@@ -40,6 +45,8 @@ from rlexp.terminal.lines import (
     print_notice_list,
     visible,
 )
+from rlexp.terminal.results import EvaluationProgress, print_evaluation
+from tests.lab.terminals import Terminal
 from tests.unit.conftest import MakeRow, MakeTrial
 
 SEARCHERS = [name for each in get_args(SearchConfig.model_fields["searcher"].annotation) for name in get_args(each)]
@@ -230,3 +237,32 @@ def test_missing_streams_become_the_null_device(monkeypatch: pytest.MonkeyPatch)
         print("text", file=stream, flush=True)
         assert os.readlink(f"/proc/self/fd/{stream.fileno()}") == os.devnull
         os.close(stream.fileno())
+
+
+@pytest.mark.parametrize("make", [io.StringIO, Terminal], ids=["log", "terminal"])
+@pytest.mark.parametrize(("timeout_s", "ended", "notices"), [(None, 0, 1), (None, 1, 0), (60.0, 0, 0)])
+def test_evaluation_without_an_end_has_one_notice(
+    make: type[io.StringIO], timeout_s: float | None, ended: int, notices: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = iter(range(100))
+    with EvaluationProgress(make(), Path("results/never"), timeout_s, lambda: next(seconds)) as progress:
+        for _ in range(9):
+            progress.report(ended, 1_000)
+        assert capsys.readouterr() == ("", "")
+        for _ in range(9):
+            progress.report(ended, 2_000)
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("results/never  no episode has ended in 2,000 env steps;")) == ("", notices)
+    assert len(said.err.splitlines()) == notices
+
+
+def test_a_single_episode_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    played = PlayedEpisodes(np.array([-8.12]), np.array([30]), 1, 30, 0.1)
+    evaluation = Evaluation(Path("run/checkpoint_000001"), "PPO", "x:Y", 1, False, {}, played, None)
+    print_evaluation(evaluation, None, as_json=False)
+    text = capsys.readouterr().out
+    assert "return    -8.12 (one episode has no interval and no deviation)" in text.splitlines()
+    assert "length    mean 30.0" in text
+    print_evaluation(evaluation, None, as_json=True)
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["return_mean"], figures["return_std"], figures["return_interval_95"]) == (-8.12, None, None)
