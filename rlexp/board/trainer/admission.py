@@ -156,6 +156,7 @@ class Admission:
         self._began_s = clock()
         self._num_env_steps = 0
         self._num_steps_of_episodes = 0.0
+        self._num_fragments = 0
 
     def check(self, rows: SampleBatch | FrameRows, info: SampleInfo, number: int) -> None:
         """Raise RefusedError unless a worker could have made the fragment, its ``number``-th from 0 on."""
@@ -185,9 +186,10 @@ class Admission:
     def _check_episodes(self, episodes: Episodes, number: int) -> None:
         """Check the returns, which decide when a run stops and which checkpoint is its best."""
         rules, lengths = self._rules, episodes.lengths
+        self._num_fragments = max(self._num_fragments, number + 1)  # they may come in another order
         if not len(lengths):
             return
-        played = (number + 1) * rules.max_env_steps
+        played = self._num_fragments * rules.max_env_steps
         longest = played if rules.longest_episode is None else min(rules.longest_episode, played)
         if (lengths > longest).any() or self._num_steps_of_episodes + lengths.sum(dtype=np.float64) > played:
             raise RefusedError("an episode has more steps than it can have")

@@ -100,6 +100,12 @@ def test_false_fragment_is_refused_with_the_reason(lie: str) -> None:
     admission.check(rows, info, NUMBER)
 
 
+def test_fragments_are_admitted_in_any_order() -> None:
+    admission = Admission(admission_rules(CONFIG, trial_of("CartPole-v1", CONFIG)))
+    for number, (rows, info) in reversed([*enumerate(played(CONFIG, count=12))]):
+        admission.check(rows, info, number)
+
+
 def test_frames_of_whole_episodes_are_no_more_than_may_be_sent_when_they_are_whole() -> None:
     config = DQNConfig.model_validate(
         {"batch_mode": "complete_episodes", "sample_batch_size": 1, "board": {"max_fragment_mb": 1}}
