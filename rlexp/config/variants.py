@@ -237,11 +237,38 @@ def is_at_a_key(axis: Axis, experiment: Experiment) -> bool:
 
 
 def varied_values(axes: Sequence[Axis], variants: Sequence[Experiment]) -> list[dict[str, Any]]:
-    """Return the values of located axes in each variant, by their keys as trials show them."""
-    return [
-        {axis.key: _value_on(axis, data, choice) for axis, choice in zip(axes, point, strict=True)}
-        for point, data in zip(variant_indices(axes), map(data_of, variants), strict=True)
-    ]
+    """Return the values of located axes in each variant, by their keys as trials show them.
+
+    Of a mapping, as in a grid over the whole ``config``, only the keys in which the variants differ are varied.
+    """
+    every = [data_of(variant) for variant in variants]
+    differing = [_differing(axis, [every[place] for place in line_of(axes, n)]) for n, axis in enumerate(axes)]
+    found: list[dict[str, Any]] = []
+    for point, data in zip(variant_indices(axes), every, strict=True):
+        values = (_value_on(axis, data, choice) for axis, choice in zip(axes, point, strict=True))
+        found.append({})
+        for axis, value, paths in zip(axes, values, differing, strict=True):
+            chosen = value if paths is None else _only(value, paths)
+            found[-1].update(chosen if paths is not None and axis.path == ("config",) else {axis.key: chosen})
+    return found
+
+
+def _differing(axis: Axis, along: Sequence[Data]) -> set[KeyPath] | None:
+    """Return the paths at which the mappings of an axis differ; None if it has other values, or only one."""
+    values = [_value_on(axis, data, choice) for choice, data in enumerate(along)]
+    if len(values) == 1 or not all(isinstance(value, dict) for value in values):
+        return None
+    return {path for other in values[1:] for path in differences(values[0], other)} or None
+
+
+def _only(value: Data, paths: Collection[KeyPath]) -> Data:
+    """Return the items of a mapping at these paths, in its own order."""
+    kept: Data = {}
+    for key, item in value.items():
+        inside = {path[1:] for path in paths if path[0] == key}
+        if inside:
+            kept[key] = item if () in inside or not isinstance(item, dict) else _only(item, inside)
+    return kept
 
 
 def resolved(axes: Sequence[Axis], variants: Sequence[Experiment]) -> Data:

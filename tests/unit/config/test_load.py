@@ -803,6 +803,39 @@ class TestResolved:
         assert resolved_yaml(again) == text
         assert again.trials == plan.trials
 
+    @pytest.mark.parametrize(
+        ("grid", "varied", "end"),
+        [
+            (
+                "config: {grid_search: [{lr: 0.1, n_step: 2}, {lr: 0.2, n_step: 2}]}",
+                [{"lr": 0.1}, {"lr": 0.2}],
+                "lr=0.1",
+            ),
+            (
+                "config: {grid_search: [{model: {fcnet_hiddens: [8]}}, {seed: 3}]}",
+                [{"seed": 7, "model": {"fcnet_hiddens": [8]}}, {"seed": 3, "model": {"fcnet_hiddens": [256, 256]}}],
+                "seed=7,model=fcnet_hiddens=8",
+            ),
+            (
+                "config: {model: {grid_search: [{fcnet_hiddens: [8]}, {fcnet_hiddens: [9]}]}}",
+                [{"model": {"fcnet_hiddens": [8]}}, {"model": {"fcnet_hiddens": [9]}}],
+                "model=fcnet_hiddens=8",
+            ),
+            (
+                "config: {env_config: {grid_search: [{a: 1, b: 2}, {a: 1, c: 2}]}}",
+                [{"env_config": {"b": 2}}, {"env_config": {"c": 2}}],
+                "env_config=b=2",
+            ),
+        ],
+    )
+    def test_of_mappings_in_a_grid_only_what_differs_is_varied(
+        self, grid: str, varied: list[object], end: str, write: Write
+    ) -> None:
+        plan = load_plan([write(f"a: {{run: DQN, env: 'pkg.mod:Env', {grid}}}")], fresh_seed=lambda: 7)
+        assert [trial.varied for trial in plan.trials] == varied
+        assert plan.trials[0].name == f"00000-DQN-pkg.mod_Env-{end}"
+        assert planned(resolved_yaml(plan)).trials == plan.trials
+
     def test_resolved_file_has_defaults_and_grids(self, write: Write) -> None:
         plan = load_plan([write(self.TEXT)], fresh_seed=lambda: 77)
         resolved = plan.experiments[0].resolved
