@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rlexp.config.keys.fields import whole
 from rlexp.config.translation import node_of
-from rlexp.config.yaml.nodes import KeyPath, Node, shown
+from rlexp.config.yaml.nodes import KeyPath, Node, shown, written
 
 TAILS = 4.0
 """Standard deviations from its mean beyond which ``randn`` draws anew: 1 in 16,000, and variants can be checked."""
@@ -239,7 +239,12 @@ def _python_sampler(node: Node) -> tuple[str, Any] | None:
     entries = node.entries()
     key = next((key for key in PYTHON_KEYS if key in entries), None) if len(entries) == 1 else None
     text = entries[key].value if key else None
-    if not isinstance(text, str) or len(text) > MAX_LENGTH:
+    return python_call(text) if isinstance(text, str) else None
+
+
+def python_call(text: str) -> tuple[str, Any] | None:
+    """Return the name and plain arguments of a sampler whose call is written in Python; None for any other text."""
+    if len(text) > MAX_LENGTH:
         return None
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -336,7 +341,8 @@ def _numbers(name: str, arguments: Node, form: str, count: int) -> tuple[tuple[N
     """Return the nodes and the numbers of a list of ``count`` finite numbers; raises MalformedError."""
     nodes = arguments.value
     if not isinstance(nodes, tuple) or len(nodes) != count:
-        raise MalformedError(arguments, f"{name} needs {form}, got {shown(arguments.plain())}")
+        got = written(arguments.plain()) if isinstance(nodes, tuple) else shown(arguments.plain())
+        raise MalformedError(arguments, f"{name} needs {form}, got {got}")
     numbers: list[Number] = []
     for node in nodes:
         number = node.value

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlexp.config.domains import GRID
+from rlexp.config.domains import GRID, python_call
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.experiment import Experiment
 from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
@@ -31,11 +31,12 @@ from rlexp.config.yaml.nodes import (
     Node,
     at,
     dotted,
+    number_meant,
     one_mapping,
     shown,
+    with_space,
     written,
 )
-from rlexp.config.yaml.reader import with_space
 from rlexp.errors import UsageError
 from rlexp.text import seconds_of
 
@@ -267,11 +268,18 @@ def _hint_for_string(text: str, demand: str) -> str | None:
         spaced = with_space(text)
         return f"write a space after the colon: {spaced}" if spaced else None
     word = text.lower()
-    if "true" in demand and word in BOOLEAN_WORDS:
-        return f"write {shown(BOOLEAN_WORDS[word])}, without quotes"
+    booleans = BOOLEAN_WORDS | {"true": True, "false": False}
+    if "true" in demand and word in booleans:
+        return f"write {shown(booleans[word])}, without quotes"
+    call = python_call(text)
+    if call is not None:
+        return f"write {written({call[0]: call[1]})}"
     bare = text.replace("_", "").strip()
     if "number" in demand and (FLOAT.fullmatch(bare) or INTEGER.fullmatch(bare)):
         return f"write {bare}, without quotes"
+    meant = number_meant(text.strip()) if "number" in demand else None
+    if meant is not None:
+        return None if "." in meant and "whole" in demand else f"write {meant}"
     found = _ABBREVIATED.fullmatch(text.strip()) if "number" in demand else None
     if found is None:
         return None

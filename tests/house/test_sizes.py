@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (20, 4_070),
     "commands": (12, 3_340),
     "compare": (19, 4_540),
-    "config": (60, 12_735),
+    "config": (60, 12_815),
     "envs": (15, 3_980),
     "models": (14, 2_710),
     "optimizers": (9, 2_000),

@@ -14,8 +14,7 @@ from rlexp.config.keys.experiment import NUM_SEEDS
 from rlexp.config.keys.key_table import KeyName, key_path, key_table
 from rlexp.config.keys.metrics import KNOWN_METRICS, STOP_METRICS
 from rlexp.config.rllib.names import computed_keys, old_groups, renamed_keys
-from rlexp.config.yaml.nodes import dotted, shown_key
-from rlexp.config.yaml.reader import with_space
+from rlexp.config.yaml.nodes import dotted, shown_key, with_space
 
 MeaningT = TypeVar("MeaningT")
 

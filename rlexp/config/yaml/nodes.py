@@ -220,7 +220,12 @@ FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.
 UNDERSCORED = re.compile(r"[-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 """A number of YAML 1.1, a string in YAML 1.2."""
 
-BOOLEAN_WORDS: Mapping[str, bool] = {"yes": True, "on": True, "no": False, "off": False}
+_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?P<mark>[,.' ])[0-9]{3}((?P=mark)[0-9]{3})*")
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
+
+_NO_SPACE = re.compile(r"\s*(?P<key>[A-Za-z_][\w./-]*):(?P<value>[^\s:].*)")
+
+BOOLEAN_WORDS: dict[str, bool] = {"yes": True, "on": True, "no": False, "off": False}
 """Booleans of YAML 1.1, strings in YAML 1.2. They may have one capital letter, or only capital letters."""
 
 MAX_DIGITS = 400
@@ -272,6 +277,23 @@ def read_yaml_1_1(text: str) -> Scalar:
             return text
     is_spelled_so = text in (text.lower(), text.upper(), text.capitalize())
     return BOOLEAN_WORDS.get(text.lower(), text) if is_spelled_so else text
+
+
+def number_meant(text: str) -> str | None:
+    """Return a number that is written as in a letter, in the form of a file; None for any other text.
+
+    >>> number_meant("1,000,000"), number_meant("0,001"), number_meant("1e-3")
+    ('1000000', '0.001', None)
+    """
+    if _THOUSANDS.fullmatch(text):
+        return re.sub(r"[^-+0-9]", "", text)
+    return text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else None
+
+
+def with_space(text: str) -> str | None:
+    """Return ``key: value`` for ``key:value``; None for any other text."""
+    found = _NO_SPACE.fullmatch(text)
+    return f"{found['key']}: {found['value'].strip()}" if found else None
 
 
 def without_surrogates(text: str) -> str:

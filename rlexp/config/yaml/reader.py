@@ -25,9 +25,11 @@ from rlexp.config.yaml.nodes import (
     Scalar,
     ScalarError,
     given_twice,
+    number_meant,
     read_plain,
     read_tagged,
     shown_key,
+    with_space,
     without_surrogates,
 )
 from rlexp.files import open_regular
@@ -40,13 +42,13 @@ MAX_BYTES = 256 * 1024
 
 _BYTE_ORDER_MARK = "\ufeff"
 _INDENTATION = re.compile(r"[\t ]*")
-_NO_SPACE = re.compile(r"\s*(?P<key>[A-Za-z_][\w./-]*):(?P<value>[^\s:].*)")
+_ANOTHER_DOCUMENT = "but found another document"
 _BETTER_WORDS = {
     "mapping values are not allowed here": "unexpected colon; check the indentation, or quote the string",
     "expected <block end>": "the indentation of this line matches none of the lines above",
     "could not find expected ':'": "a key without a colon",
     "found undefined alias": "an alias (*name) without an anchor (&name)",
-    "but found another document": "a second document starts here; a file can have only one",
+    _ANOTHER_DOCUMENT: "a second document starts here; a file can have only one",
     "found unexpected end of stream": "a quote or a bracket is not closed",
 }
 
@@ -192,7 +194,7 @@ class _NodeBuilder:
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
         entries: dict[str, Node] = {}
         merged: list[Node] = []
-        for key_node, value_node in node.value:
+        for key_node, value_node in self._with_whole_numbers(node):
             if key_node.tag == _PLAIN and key_node.value == "<<":
                 merged.extend(self._merged(value_node))
             else:
@@ -201,6 +203,23 @@ class _NodeBuilder:
             for key, child in source.entries().items():
                 entries.setdefault(key, child)
         return entries
+
+    def _with_whole_numbers(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """Yield the entries; in ``{lr: 0,001}`` the part after the comma is a problem, not a key."""
+        entries, place = node.value, 0
+        while place < len(entries):
+            key, value = entries[place]
+            text, end, rest = str(value.value), value.end_mark, place + 1
+            is_open = node.flow_style and value.tag == _PLAIN and value.value
+            while is_open and rest < len(entries) and _is_rest(entries[rest], end):
+                text, end, rest = f"{text},{entries[rest][0].value}", entries[rest][0].end_mark, rest + 1
+            meant = number_meant(text) if rest > place + 1 else None
+            place = place + 1 if meant is None else rest
+            if meant is not None:
+                message = f"{shown_key(text)} is not one number: in {{...}} a comma ends a value"
+                self.problems.append(Finding(self._place(value), message, f"write {shown_key(meant)}"))
+                value = yaml.ScalarNode(_PLAIN, meant, value.start_mark, end)
+            yield key, value
 
     def _add_entry(self, entries: dict[str, Node], key_node: yaml.Node, value_node: yaml.Node) -> None:
         place = self._place(key_node)
@@ -232,6 +251,12 @@ class _NodeBuilder:
 
     def _place(self, node: yaml.Node) -> Place:
         return self._locate(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _is_rest(entry: tuple[yaml.Node, yaml.Node], end: yaml.Mark) -> bool:
+    """Return whether an entry is digits alone, right behind the comma after ``end``."""
+    is_bare = all(each.tag == _PLAIN for each in entry) and str(entry[0].value).isdecimal() and not entry[1].value
+    return is_bare and entry[0].start_mark.index == end.index + 1
 
 
 def _scalar(node: yaml.Node) -> Scalar:
@@ -331,13 +356,9 @@ def explain(error: yaml.MarkedYAMLError, text: str, locate: Locate) -> Finding:
     problem = str(error.problem or error.context or "unreadable")
     better = (words for start, words in _BETTER_WORDS.items() if problem.startswith(start))
     hint = f"{error.context} from line {error.context_mark.line + 1}" if error.context and error.context_mark else None
+    if problem.startswith(_ANOTHER_DOCUMENT):
+        hint = "remove this line ---, or write a file for each of the two"
     return Finding(locate(line, column), f"not valid YAML: {next(better, problem)}", hint)
-
-
-def with_space(text: str) -> str | None:
-    """Return ``key: value`` for ``key:value``; None for any other text."""
-    found = _NO_SPACE.fullmatch(text)
-    return f"{found['key']}: {found['value'].strip()}" if found else None
 
 
 def _tab_near(text: str, line: int) -> tuple[int, int] | None:

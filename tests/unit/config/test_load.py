@@ -397,6 +397,18 @@ class TestHints:
             ("gamma: 99%", "a number >= 0 and <= 1", "the string '99%'", "write 0.99"),
             ("gamma: 99.9%", "a number >= 0 and <= 1", "the string '99.9%'", "write 0.999"),
             ("lr: '1_000'", "a number > 0", "the string '1_000'", "write 1000, without quotes"),
+            ("lr: '0,001'", "a number > 0", "the string '0,001'", "write 0.001"),
+            ("buffer_size: '1,000,000'", "a whole number >= 1", "the string '1,000,000'", "write 1000000"),
+            ("buffer_size: 1.000.000", "a whole number >= 1", "the string '1.000.000'", "write 1000000"),
+            ("n_step: '1,5'", "a whole number >= 1", "the string '1,5'", None),
+            ("lr: '1,00,0'", "a number > 0", "the string '1,00,0'", None),
+            ("double_q: 'True'", "true or false", "the string 'True'", "write true, without quotes"),
+            (
+                "gamma: 'tune.uniform(0.9, 1)'",
+                "a number >= 0 and <= 1",
+                "the string 'tune.uniform(0.9, 1)'",
+                "write {uniform: [0.9, 1]}",
+            ),
             ("lr: fast", "a number > 0", "the string 'fast'", None),
         ],
     )

@@ -274,6 +274,7 @@ def test_repeated_moves_reach_every_value_of_a_list(values: list[int], seed: int
         ("{uniform: [-1, 1]}", "f.yaml:5:27", "config.lr must be a number > 0, got -1"),
         ("{loguniform: [-1, 1]}", "f.yaml:5:30", "config.lr: loguniform needs low > 0, got -1"),
         ("{uniform: [1, 1]}", "f.yaml:5:27", "config.lr: uniform needs low < high, got 1 and 1"),
+        ("{uniform: [0.9]}", "f.yaml:5:26", "config.lr: uniform needs [low, high], got [0.9]"),
         ("{uniform: 3}", "f.yaml:5:26", "config.lr: uniform needs [low, high], got 3"),
         ("{uniform: [a, 3]}", "f.yaml:5:27", "config.lr: uniform needs numbers, [low, high]"),
         ("{quniform: [1, 2, 0]}", "f.yaml:5:34", "config.lr: quniform needs a quantum > 0, got 0"),

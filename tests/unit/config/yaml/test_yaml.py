@@ -25,6 +25,33 @@ def value_of(text: str) -> Any:
     return found.root.plain() if found.root else None
 
 
+@pytest.mark.parametrize(
+    ("text", "value", "found"),
+    [
+        ("{a: 1,000,000, b: 2}", {"a": 1_000_000, "b": 2}, [("1,000,000", "1000000")]),
+        ("{a: 0,001}", {"a": 0.001}, [("0,001", "0.001")]),
+        ("{b: x, a: -1,5, c: 1,000}", {"b": "x", "a": -1.5, "c": 1000}, [("-1,5", "-1.5"), ("1,000", "1000")]),
+        ("{a: 1, 000}", {"a": 1, "000": None}, []),
+        ("{a: x,5}", {"a": "x", "5": None}, []),
+        ("a: [1,000]", None, None),
+    ],
+)
+def test_a_comma_in_a_number_ends_no_value_in_braces(text: str, value: Any, found: Any) -> None:
+    result = read(text)
+    if found is None:
+        assert "starts with 0" in result.problems[0].message
+        return
+    assert result.root is not None
+    assert result.root.plain() == value
+    said = [(problem.message.partition(" is not one number")[0], problem.hint) for problem in result.problems]
+    assert said == [(number, f"write {meant}") for number, meant in found]
+
+
+def test_two_documents_have_a_remedy() -> None:
+    (problem,) = read("a: 1\n---\nb: 2\n").problems
+    assert problem.hint == "remove this line ---, or write a file for each of the two"
+
+
 def only_finding(text: str) -> str:
     (problem,) = read(text).problems
     return f"{problem.place} {problem.message}"
