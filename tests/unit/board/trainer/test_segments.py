@@ -269,11 +269,11 @@ def test_no_step_older_than_the_limit_is_learned_and_the_dropped_ones_are_counte
     """An actor that stood still sends what it played with the first weights after eight updates of others."""
     with trial("APPO", max_policy_lag=4, timesteps_per_iteration=0) as (agent, board):
         late, early = (claimed(board, member, task_id=TASK) for member in ("late", "early"))
-        worker = worker_of("CartPole-v1", agent.config)
+        workers = {seat.index: worker_of("CartPole-v1", agent.config) for seat in (late, early)}
 
         def send(seat: Seat, number: int) -> None:
             version = 0 if seat is late else agent.source._inbox._versions[1]  # type: ignore[attr-defined]
-            rows, info = worker.sample(0)
+            rows, info = workers[seat.index].sample(0)
             assert isinstance(rows, SampleBatch)
             header = Header(TASK, seat.index, seat.epoch, number, info={TRAINER: 2**60})
             sent = seal_fragment(header, rows, replace(info, weights_version=version), KEYS.key, MAX_BYTES)
@@ -294,7 +294,8 @@ def test_no_step_older_than_the_limit_is_learned_and_the_dropped_ones_are_counte
             info = agent.train()["info"]
             dropped = info["num_steps_dropped"]
             lags.append(info["policy_lag"]["max"])
-        worker.stop()
+        for worker in workers.values():
+            worker.stop()
     assert dropped > 0
     assert max(lag for lag in lags if lag is not None) <= 4
     assert info["board"]["num_refused"] == 0
