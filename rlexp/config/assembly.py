@@ -64,6 +64,8 @@ class Assembled:
 
 def indented(root: Node) -> tuple[Node, tuple[Finding, ...]]:
     """Return a file with the keys at its top level moved into the experiment above them, and a finding for each."""
+    if all(map(_names_agent_or_env, root.entries().values())):
+        return root, ()
     paths = {path for run in AGENTS for path in key_table(run)}
     beside = {NUM_SEEDS, *(path[0] for path in paths)} | old_keys_beside_config(next(iter(AGENTS)))
     names = {path[-1] for path in paths} | beside

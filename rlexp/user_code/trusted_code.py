@@ -153,7 +153,7 @@ class TrustedCode:
         files = {part: self._file(part, named, memory) for part in parts}
         strange = [part for part in parts if files[part] is None and (part.module or part.name not in self.envs)]
         if strange:
-            raise _refusal(named, strange, {part: module_file(part.module, named.folders) for part in strange})
+            raise _refusal(named, strange)
         found = [file for file in files.values() if file is not None]
         folders = tuple(
             dict.fromkeys(file.folder for file in found if file.folder and not is_installed_file(file.file))
@@ -235,9 +235,9 @@ def _check(file: ModuleFile, folders: tuple[str, ...], place: Path, named: Named
         raise ResumeError(message, "take the other one out of Python's search path")
 
 
-def _refusal(named: Named, strange: Sequence[Part], files: Mapping[Part, ModuleFile | None]) -> ResumeError:
+def _refusal(named: Named, strange: Sequence[Part]) -> ResumeError:
     shown, others = strange[:_MOST_SHOWN], len(strange) - _MOST_SHOWN
-    places = ((part, files[part]) for part in shown)
+    places = ((part, module_file(part.module, named.folders)) for part in shown)
     names = (_shown(part.name) + (f" ({_shown(file.file)})" if file is not None else "") for part, file in places)
     what = ", ".join(names) + (f" and {others:,} more" if others > 0 else "")
     message = f"{named.place} names code that you have not trained with, or that has changed since: {what}"

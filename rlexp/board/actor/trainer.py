@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rlexp.board.actor.outbox import SeatEnd
-from rlexp.board.demands import bytes_in_replay, number_excess, trainer_excess
+from rlexp.board.demands import Spaces, bytes_in_replay, number_excess, trainer_excess
 from rlexp.board.messages.address import NONE, TASK_VARIABLE, BoardAddress, HandedTask
 from rlexp.board.messages.basics import BoardError, BoardLostError, Task
 from rlexp.board.servers.board import Board, Lead, TaskSummary
@@ -70,7 +70,7 @@ class TrainerLimits:
 
 
 def training_obstacle(task: Task, trusted: TrustedCode, limits: TrainerLimits) -> Obstacle | None:
-    """Return why the task may not be trained here; None if it may. Nothing that it names is imported or made."""
+    """Return why the task may not be trained here; None if it may. Only its env is made, if nothing else is wrong."""
     if not task.file:
         return Obstacle("was not submitted", "its trainer has the experiment; rlexp resume continues it there")
     try:
@@ -106,18 +106,26 @@ def _obstacles(experiment: Experiment, trusted: TrustedCode, limits: TrainerLimi
 
 def _beyond(experiment: Experiment, limits: TrainerLimits) -> Iterator[Obstacle]:
     """Yield the experiment's needs beyond what it may use, and beyond its reserved resources or the memory."""
-    config = experiment.config
     if limits.in_cluster:
+        config = experiment.config
         cpus, memory = limits.cpus or _UNLIMITED, limits.max_memory or _UNLIMITED
         resources = dict.fromkeys(config.custom_resources_per_worker, float(_UNLIMITED))
         node = ClusterNode("", Machine(cpus, _UNLIMITED, memory, memory), resources)
         problems = cluster_shortfalls(experiment, Cluster((node,)))
-        excess = trainer_excess(config, limits.cpus or required_cpus(experiment), _UNLIMITED)
     else:
         problems = shortfalls(experiment, _allowed(limits))
-        excess = trainer_excess(config, limits.cpus or this_machine().cpus, this_machine().memory_total)
     for problem in problems:
         yield Obstacle(f"does not fit here: {problem.message}", _WHAT_IS_ALLOWED)
+    yield from _beyond_machine(experiment, limits)
+
+
+def _beyond_machine(experiment: Experiment, limits: TrainerLimits, spaces: Spaces | None = None) -> Iterator[Obstacle]:
+    """Yield what the trainer itself needs beyond this machine; with the ``spaces`` of its env, more is known."""
+    cpus: float = this_machine().cpus
+    memory = this_machine().memory_total
+    if limits.in_cluster:
+        cpus, memory = required_cpus(experiment), _UNLIMITED
+    excess = trainer_excess(experiment.config, limits.cpus or cpus, memory, spaces)
     if excess is not None:
         yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
 
@@ -146,9 +154,7 @@ def _beyond_by_spaces(
         needed = bytes_in_replay(config, *spaces)
         if needed > memory:
             yield Obstacle(f"may need {gib(needed)} for replay, and {gib(memory)} are allowed", _WHAT_IS_ALLOWED)
-    excess = trainer_excess(config, limits.cpus or required_cpus(experiment), memory, spaces)
-    if excess is not None:
-        yield Obstacle(f"asks for too much: {excess}", "submit it with lower numbers")
+    yield from _beyond_machine(experiment, limits, spaces)
 
 
 @dataclass(frozen=True)

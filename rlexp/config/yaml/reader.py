@@ -209,8 +209,8 @@ class _NodeBuilder:
         entries, place = node.value, 0
         while place < len(entries):
             key, value = entries[place]
-            text, end, rest = str(value.value), value.end_mark, place + 1
             is_open = node.flow_style and value.tag == _PLAIN and value.value
+            text, end, rest = str(value.value) if is_open else "", value.end_mark, place + 1
             while is_open and rest < len(entries) and _is_rest(entries[rest], end):
                 text, end, rest = f"{text},{entries[rest][0].value}", entries[rest][0].end_mark, rest + 1
             meant = number_meant(text) if rest > place + 1 else None

@@ -365,6 +365,11 @@ def test_trainer_refuses_what_its_env_shows_without_a_limit_of_memory(
     assert said in why_not_trained(task_with({"num_workers": 0, **config}, run=run, env=env))
 
 
+def test_the_same_cpus_count_with_and_without_the_spaces_of_the_env() -> None:
+    task = task_with({"num_workers": 20, "num_cpus_per_worker": 0}, run="DQN")
+    assert training_obstacle(task, TrustedCode(), TrainerLimits()) is None
+
+
 def test_waiting_steps_of_sequences_have_states() -> None:
     model = {"lstm_cell_size": 1024, "max_seq_len": 100_000}
     config = R2D2Config.model_validate({"num_envs_per_worker": 32, "model": model, "board": {"window": 1}})
