@@ -121,6 +121,7 @@ SMALL_SERVICES: Final = Shortcut(
         "ray._private.node:Node.start_api_server(self)",
         "ray._private.node:Node.start_log_monitor(self)",
         "ray._private.node:Node.start_ray_processes(self)",
+        "ray._private.node:Node.kill_all_processes(self, check_alive, allow_graceful, wait)",
         "ray._private.services:start_ray_process(command, process_type)",
         "ray._raylet:persist_port(dir, node_id, port_name, port)",
         "ray._raylet:DASHBOARD_AGENT_LISTEN_PORT_NAME",

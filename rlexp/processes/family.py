@@ -112,13 +112,15 @@ def kill_processes_of(folder: Path, timeout_s: float) -> None:
     Two, as a process that is just starting may not be seen.
     """
     deadline = time.monotonic() + timeout_s
-    looks_in_vain = 0
-    while looks_in_vain < 2 and time.monotonic() < deadline:
+    found_none = False
+    while time.monotonic() < deadline:
         found = family_of(folder)
+        if found_none and not found:
+            return
+        found_none = not found
         kill(found)
         psutil.wait_procs(found, timeout=_LOOK_AGAIN_S)
-        looks_in_vain = 0 if found else looks_in_vain + 1
-        if not found:
+        if found_none:
             time.sleep(_LOOK_AGAIN_S)
 
 

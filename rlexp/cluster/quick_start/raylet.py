@@ -108,6 +108,12 @@ def only_needed_services(
                 persist_port(self._session_dir, self._node_id, name, NO_PORT)
             super().start_ray_processes()  # type: ignore[no-untyped-call]
 
+        def kill_all_processes(
+            self, check_alive: bool = True, allow_graceful: bool = False, wait: bool = False
+        ) -> None:
+            """Kill them at once: they block the SIGTERM after which Ray would wait (``session.py``)."""
+            super().kill_all_processes(check_alive, wait=wait)
+
     def start(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
         own = raylet_command(command, num_processes, fork_server) if process_type == "raylet" else command
         return start_process(own, process_type, *arguments, **named)
