@@ -70,7 +70,6 @@ def only_needed_services(
         yield None
         return
     from ray._private import node, services
-    from ray._private.node import Node
     from ray._raylet import (  # type: ignore[attr-defined]  # compiled
         DASHBOARD_AGENT_LISTEN_PORT_NAME,
         METRICS_AGENT_PORT_NAME,
@@ -87,7 +86,7 @@ def only_needed_services(
         RUNTIME_ENV_AGENT_PORT_NAME,
     )
 
-    class SmallNode(Node):
+    class SmallNode(node.Node):
         """Ray's node, without the services that a dashboard or a cluster needs."""
 
         def start_monitor(self) -> None:
