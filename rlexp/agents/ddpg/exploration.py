@@ -110,8 +110,8 @@ class NoisyActions:
         drawn = self._rng.standard_normal(self._levels.shape, np.float32) * np.float32(exploration.sigma)
         if exploration.base is None:
             return drawn
-        self._levels[resetting] = 0.0
         self._levels += drawn - np.float32(exploration.theta) * self._levels
+        self._levels[resetting] = 0.0  # what was drawn for a reset is not played
         return self._levels * np.float32(RANGE * exploration.base)
 
 
