@@ -114,6 +114,7 @@ class EvolutionWorker:
         counter = EpisodeCounter(self._env.num_envs)
         obs, infos = self._env.reset(seed=int(self._rng.integers(2**31)))
         counter.begin(infos)
+        rested = counter.resetting
         if self._hooks is not None:
             self._hooks.playing = playing.rows
             self._hooks.note_first_reset(obs, infos)
@@ -121,7 +122,8 @@ class EvolutionWorker:
         while playing.is_running:
             acting_from = time.perf_counter()
             resetting = counter.resetting
-            actions = self._policy.compute_actions(self._seen(obs))
+            actions = self._policy.compute_actions(self._seen(obs, ~(resetting & rested)))
+            rested = resetting
             stepping_from = time.perf_counter()
             obs, rewards, terminated, truncated, infos = self._env.step(actions)
             stepping_s += time.perf_counter() - stepping_from
@@ -135,10 +137,11 @@ class EvolutionWorker:
                 self._hooks.after_step(step, finished)
         return acting_s, stepping_s
 
-    def _seen(self, obs: Array) -> Array:
+    def _seen(self, obs: Array, is_new: Array) -> Array:
+        """Return observations as the policy sees them; agents that rested and still rest have none that ``is_new``."""
         if np.issubdtype(obs.dtype, np.floating) and not np.isfinite(obs).all():
             raise _not_finite("an observation")
-        return obs if self._filter is None else self._filter(obs)
+        return obs if self._filter is None else self._filter(obs, is_new)
 
 
 class _Playing:

@@ -23,7 +23,7 @@ from rlexp.rollout.folds import NStep
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, SampleBatch
 from tests.lab import agents, critics, evolution, impala, ppo, pqn
-from tests.lab.agents import agent_for, checkpoint_of, saved, weights_of
+from tests.lab.agents import agent_for, checkpoint_of, poll, saved, weights_of
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.parallel import LIVES, MASKED_RELAY, RELAY, Relay
 from tests.lab.rollout import spec_of, whole
@@ -140,6 +140,13 @@ def test_a_step_of_an_env_counts_once_and_resting_agents_are_not_observed() -> N
     assert info.observed.count == 2 * (2 * (4 + 6 + 4) + 2)
     assert len(whole(rows)) == info.num_rows
     worker.stop()
+
+
+def test_resting_agents_are_not_observed_in_es() -> None:
+    [(_, info)] = poll(evolution.make_agent("ES", RELAY, observation_filter="MeanStdFilter", eval_prob=0.0))
+    # Nine episodes in two envs are five in each, with an idle one; nobody acts on what the last step returns.
+    assert info.observed is not None
+    assert info.observed.count == 2 * (5 * (4 + 6 + 4) - 2)
 
 
 def test_hooks_see_the_part_of_each_agent_as_an_episode() -> None:
