@@ -61,8 +61,7 @@ class TorchActingNetwork:
         noise = self._parameter_noise
         if noise is None:
             return self.outputs(obs)
-        if resetting[0]:
-            noise.redraw()
+        noise.begin_step(bool(resetting[0]))
         outputs = self._outputs(noise.network, obs)
         noise.record(obs, self._network.values(outputs))
         if noise.wants_to_adapt():
@@ -124,7 +123,7 @@ class ParameterNoise:
     much as ε-greedy acting would. Random actions by ε are also taken, as in RLlib; the paper explores by the noise
     alone.
 
-    The caller, who acts with ``network``, decides when to ``redraw``, ``perturb``, ``record`` and ``adapt``.
+    The caller, who acts with ``network``, decides when to ``begin_step``, ``perturb``, ``record`` and ``adapt``.
     """
 
     def __init__(self, unperturbed: QNetwork, stddev: float, seed: int) -> None:
@@ -135,7 +134,14 @@ class ParameterNoise:
         self._noise = [torch.empty_like(weight) for weight in self.network.parameters()]
         self._generator = torch.Generator().manual_seed(seed)
         self._steps: list[tuple[Array, Tensor]] = []
+        self._rested = False
         self.redraw()
+
+    def begin_step(self, rests: bool) -> None:
+        """Draw fresh noise if the first env begins to rest: its episode has ended. An agent may rest for many steps."""
+        if rests and not self._rested:
+            self.redraw()
+        self._rested = rests
 
     def redraw(self) -> None:
         """Draw fresh noise and perturb with it."""
@@ -179,6 +185,7 @@ class ParameterNoise:
         """Return the noise, its deviation, the recorded steps, and the generator of the next draws."""
         return {
             "stddev": self.stddev,
+            "rested": self._rested,
             "generator": self._generator.get_state().numpy(),
             "noise": [noise.numpy() for noise in self._noise],
             "obs": [obs for obs, _ in self._steps],
@@ -188,6 +195,7 @@ class ParameterNoise:
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned, with the current weights."""
         self.stddev = state["stddev"]
+        self._rested = state.get("rested", False)  # older checkpoints lack it
         self._generator.set_state(torch.from_numpy(state["generator"]))
         for noise, saved in zip(self._noise, state["noise"], strict=True):
             noise.copy_(torch.from_numpy(saved))  # into its own layout, which the next draws also fill

@@ -215,7 +215,12 @@ def test_parameter_noise_lasts_until_the_first_env_resets(weights: Weights) -> N
     policy = make_perturbed(weights, stddev=1.0)
     first = explored(policy, obs)
     assert explored(policy, obs, ~FIRST_RESETTING) == first
-    assert explored(policy, obs, FIRST_RESETTING) != first
+    second = explored(policy, obs, FIRST_RESETTING)
+    assert second != first
+    # An agent that comes and goes rests for several steps.
+    assert explored(policy, obs, FIRST_RESETTING) == second
+    assert explored(policy, obs) == second
+    assert explored(policy, obs, FIRST_RESETTING) != second
 
 
 def test_parameter_noise_lies_on_the_newest_weights(weights: Weights) -> None:
