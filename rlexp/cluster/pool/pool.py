@@ -213,5 +213,9 @@ class InlineTaskPool:
 
 
 def _result(actor: Actor[Any], method: Callable[..., Any], args: tuple[object, ...]) -> Any:
-    values = [arg.handle if isinstance(arg, Ref) else arg for arg in args]
-    return getattr(actor.handle, method.__name__)(*values)
+    return getattr(actor.handle, method.__name__)(*unwrapped(args))
+
+
+def unwrapped(args: tuple[object, ...]) -> list[object]:
+    """Return arguments with the handle of each Ref in its place."""
+    return [arg.handle if isinstance(arg, Ref) else arg for arg in args]

@@ -25,6 +25,7 @@ from rlexp.cluster.pool.pool import (
     Lane,
     Ref,
     Resources,
+    unwrapped,
 )
 from rlexp.errors import TrialError
 
@@ -166,11 +167,6 @@ class Failed:
     """The handle of a Ref without a result: the call could not be made, as an argument was lost."""
 
     error: ArgumentLostError
-
-
-def unwrapped(args: tuple[object, ...]) -> list[object]:
-    """Return arguments in Ray's form."""
-    return [arg.handle if isinstance(arg, Ref) else arg for arg in args]
 
 
 def actor_options(resources: Resources) -> dict[str, Any]:

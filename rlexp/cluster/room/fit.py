@@ -184,13 +184,10 @@ def number_that_fit(experiment: Experiment, cluster: Cluster) -> int:
     most = min((math.floor(available / needed) for available, needed in shares if needed), default=cluster.cpus)
     if not cluster.is_joined:
         return most
-    from rlexp.cluster.room.packing import node_amounts, packs, whole_parts
+    from rlexp.cluster.room.packing import largest_that_fits, node_amounts, packs, whole_parts
 
-    parts, nodes, least = whole_parts(experiment), node_amounts(cluster), 0
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if packs(parts * middle, nodes) else (least, middle - 1)
-    return least
+    parts, nodes = whole_parts(experiment), node_amounts(cluster)
+    return largest_that_fits(most, lambda number: bool(packs(parts * number, nodes)))
 
 
 PAUSE_S = 5.0

@@ -5,8 +5,9 @@ First-fit-decreasing finds out whether all fit together; if that fails, an exact
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import add, le, mul, sub
 
@@ -202,13 +203,14 @@ def node_amounts(cluster: Cluster) -> list[Amounts]:
 
 def most_workers(experiment: Experiment, cluster: Cluster) -> int | None:
     """Return the number of workers for which the nodes have room, up to the experiment's; None if for no number."""
-    most, least = experiment.config.num_reserved_workers, 0
-    if not _fits(experiment, cluster, least):
+    if not _fits(experiment, cluster, 0):
         return None
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if _fits(experiment, cluster, middle) else (least, middle - 1)
-    return least
+    return largest_that_fits(experiment.config.num_reserved_workers, partial(_fits, experiment, cluster))
+
+
+def largest_that_fits(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to ``most`` that ``fits``, as do all smaller ones; 0 if none does."""
+    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def _fits(experiment: Experiment, cluster: Cluster, num_workers: int) -> bool:
