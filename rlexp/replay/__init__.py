@@ -7,7 +7,7 @@ loads NumPy and nothing else.
 from rlexp.replay.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from rlexp.replay.columns import NStepConfig, NStepFold
 from rlexp.replay.shard import ReplayConfig, ReplayShard, ShardStats, split_evenly
-from rlexp.replay.shared.buffers import ReplayWriter, SharedPrioritizedReplayBuffer
+from rlexp.replay.shared_buffers import ReplayWriter, SharedPrioritizedReplayBuffer
 
 __all__ = [
     "NStepConfig",

@@ -1,7 +1,7 @@
 """The replay library's buffers: thin wrappers of a run's samplers, with the caller's own columns.
 
 HeldRows has the methods of all buffers for their rows, PrioritizedRows has those for draws by priority. ReplayBuffer
-and PrioritizedReplayBuffer are in the memory of one process; ``shared/buffers`` has one for several processes. A saved
+and PrioritizedReplayBuffer are in the memory of one process; ``shared_buffers`` has one for several processes. A saved
 buffer is one .npz file, written piece by piece, that NumPy reads without pickle.
 """
 

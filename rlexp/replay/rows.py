@@ -1,6 +1,6 @@
 """Rows: what a sampler needs of a container of rows, in its own memory or shared with workers.
 
-RowRing has them in one storage, in which the newest overwrite the oldest; ``shared/rows`` has the other implementation.
+RowRing has them in one storage, in which the newest overwrite the oldest; ``shared_rows`` has the other implementation.
 """
 
 from __future__ import annotations

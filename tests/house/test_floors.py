@@ -92,7 +92,7 @@ FLOORS_WITHIN = {
         OTHERS: 1,
         "torch": 0,
     },
-    "replay": {"shared": 2, OTHERS: 1, "storage": 0},
+    "replay": {"shared_buffers": 3, "shared_rows": 2, OTHERS: 1, "storage": 0},
     "compare": {"report": 3, "sweep_charts": 2, OTHERS: 1, "event_files": 0},
     "cluster": {OTHERS: 3, "pool": 2, "shortcuts": 0, "room": 0},
 }

@@ -27,7 +27,7 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import LearnResult, Weights
 from rlexp.replay import ReplayConfig, ReplayShard
 from rlexp.replay.rows import STORAGE_PREFIX
-from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.replay.shared_rows import RingSizes, SharedReplay
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fleet import Fleet, FleetLimits
 from rlexp.rollout.folds import NStep

@@ -34,7 +34,7 @@ from rlexp.optimizers.replay_shards import ReplayShards
 from rlexp.policy import Learner
 from rlexp.replay import ReplayShard
 from rlexp.replay.rows import Rows
-from rlexp.replay.shared import RingSizes, SharedReplay
+from rlexp.replay.shared_rows import RingSizes, SharedReplay
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.gatherer import GatheredWorkers
 from rlexp.rollout.source import SampleSource

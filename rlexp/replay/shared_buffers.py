@@ -20,7 +20,7 @@ from rlexp.processes.shared_memory import Segment, SegmentHandle
 from rlexp.replay.buffers import PrioritizedRows
 from rlexp.replay.columns import ColumnForms, NStepConfig, intake_of, refuse_folded_priorities
 from rlexp.replay.samplers import bad_priority
-from rlexp.replay.shared.rows import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter, SharedRows
+from rlexp.replay.shared_rows import FULL_TIMEOUT_S, RingMemory, RingSizes, RingWriter, SharedRows
 from rlexp.sample_batch import Array, SampleBatch, WrittenRows
 
 NO_PRIORITY = np.float32(np.nan)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rlexp.errors import CheckpointError, ResourceError
 from rlexp.processes.shared_memory import Segment
 from rlexp.replay.shard import ReplayShard
-from rlexp.replay.shared.rows import RingSizes, SharedReplay, SharedRows, SharedRowWriter
+from rlexp.replay.shared_rows import RingSizes, SharedReplay, SharedRows, SharedRowWriter
 from rlexp.replay.storage.array import ArrayStorage
 from rlexp.sample_batch import (
     ACTIONS,

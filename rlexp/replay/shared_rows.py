@@ -1,7 +1,14 @@
-"""The rings of a segment that workers write and a replay shard reads: both ends, and the memory between them.
+"""Replay in memory that workers share with the learner's process: they write, it samples in place, without locks.
+
+::
+
+    worker 0 ──▶ ring 0 ┐                       ┌▶ sample
+    worker 1 ──▶ ring 1 ├ a segment for a shard ┤
+    worker 2 ──▶ ring 2 ┘                       └▶ update_priorities (a sum tree of the reader's own)
 
 RingMemory is the segment of a shard. RingWriter is the worker's end, and SharedRowWriter deals a worker's batches to
-the shards. SharedRows is the learner's end, which keeps, samples and retires rows; SharedReplay makes all.
+the shards. SharedRows is the learner's end, which keeps, samples and retires rows; SharedReplay makes all. Beside the
+segment, only a few numbers are sent between the processes: which rows were written (``WrittenRows``).
 """
 
 from __future__ import annotations
