@@ -17,8 +17,8 @@ from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
 from rlexp.envs.action_masks import MaskedSpace, seen_space
 from rlexp.errors import UsageError
-from rlexp.models.masking import Masking
 from rlexp.models.memory import EpisodeMemory
+from rlexp.models.network_config import Masking
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.sample_batch import Array

@@ -3,7 +3,7 @@
 An env gives its mask in its Dict observation under ``action_mask``, in its ``info`` under the same name (Gymnasium's
 habit), or by its method ``action_masks`` (sb3-contrib's). From here on, the mask is the last part of the observation's
 own row. So fragments, n-step rows, every storage of replay, boards and filters carry both, as one array. The networks
-divide a row by ``rlexp.models.masking``.
+divide a row by ``rlexp.models.network_config``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
-from rlexp.models.masking import masked
+from rlexp.models.network_config import masked
 from rlexp.sample_batch import Array
 
 LARGEST_LOG_STD = 20.0

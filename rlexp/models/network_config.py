@@ -1,11 +1,14 @@
-"""The shape of a network, for either library, and the shapes of its parameters."""
+"""The shape of a network, for either library, and the shapes of its parameters.
+
+Also masking: which actions of a row are allowed, and outputs of networks that obey it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -13,12 +16,56 @@ import numpy as np
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.user_code import NO_MODULES, UserClass, UserModules
-from rlexp.models.masking import Masking
+from rlexp.sample_batch import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BYTE_CENTER = 128
 """The middle of a byte's range: bytes x become (x - 128) / 128 if they should be centred at 0."""
 NORM_EPSILON = 1e-5
 """Added to the variance when the outputs of a layer are normalised."""
+MASKED: Final = -1e30
+"""The logit or value of an action that is not allowed. Its probability is 0 in float32, and products of it with a
+probability or a coefficient stay finite, as they would not with minus infinity."""
+
+Numbers = TypeVar("Numbers", "Array", "Tensor")
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Divides rows ``[B, N + A]``, and masks outputs ``[B, A]``.
+
+    A row is an observation, flat, followed by the mask of A actions: see ``rlexp.envs.action_masks``.
+    """
+
+    observation_shape: tuple[int, ...]
+    """Shape of an observation of N numbers."""
+    num_actions: int
+
+    def observations(self, rows: Numbers) -> Numbers:
+        """Return the observations ``[B, *observation_shape]``, as a view if they are vectors."""
+        observations = cast(Any, rows)[:, : -self.num_actions]
+        if len(self.observation_shape) > 1:
+            observations = observations.reshape((rows.shape[0], *self.observation_shape))
+        return cast(Numbers, observations)
+
+    def allowed(self, rows: Numbers) -> Numbers:
+        """Return whether each action is allowed ``[B, A]``."""
+        return cast(Numbers, cast(Any, rows)[:, -self.num_actions :] != 0)
+
+    def of_arrays(self, outputs: Array, rows: Array) -> Array:
+        """Return ``outputs [B, A]`` with MASKED for the actions that ``rows`` do not allow."""
+        return masked(outputs, self.allowed(rows))
+
+    def of_tensors(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """Return the same of tensors; no gradient passes a masked output."""
+        return outputs.masked_fill(~self.allowed(rows), MASKED)
+
+
+def masked(outputs: Array, allowed: Array) -> Array:
+    """Return ``outputs [B, A]`` with MASKED where an action is not ``allowed [B, A]``."""
+    return np.where(allowed, outputs, np.float32(MASKED))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from rlexp.models.network_config import (
     PolicyAndCriticsConfig,
     QNetworkConfig,
 )
-from rlexp.models.torsos import ACTIVATIONS, make_torso, mlp
-from rlexp.models.user_torso import UserTorso, refuse_modes
+from rlexp.models.torsos import ACTIVATIONS, UserTorso, make_torso, mlp, refuse_modes
 
 HIDDEN_GAIN, POLICY_HEAD_GAIN, VALUE_HEAD_GAIN = 2**0.5, 0.01, 1.0
 """Gains of the first weights. With such a small gain, the first policy is nearly uniform."""

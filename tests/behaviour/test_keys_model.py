@@ -32,7 +32,7 @@ from rlexp.envs.make import make_vector_env, spaces_of
 from rlexp.envs.registry import env_config_of
 from rlexp.errors import ResumeError, TrialError, UsageError
 from rlexp.models.networks import QNetwork
-from rlexp.models.user_torso import UserTorso
+from rlexp.models.torsos import UserTorso
 from rlexp.policy import Learner
 from rlexp.rollout.worker import RolloutWorker
 from rlexp.runs.checkpoint_contents import read_checkpoint

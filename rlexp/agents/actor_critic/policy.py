@@ -19,6 +19,7 @@ from rlexp.config.keys.actor_critic_keys import ActorCriticKeys
 from rlexp.envs.spaces import is_byte_vector
 from rlexp.errors import NotFiniteError
 from rlexp.models.action_distributions import Actions, GaussianActions, actions_of
+from rlexp.models.dense import NumpyActorCritic, NumpyRecurrentActorCritic
 from rlexp.models.memory import EpisodeMemory, PreviousStep
 from rlexp.models.network_config import (
     ActorCriticConfig,
@@ -27,7 +28,6 @@ from rlexp.models.network_config import (
     parameter_shapes,
     torso_config_of,
 )
-from rlexp.models.numpy_actor_critic import NumpyActorCritic, NumpyRecurrentActorCritic
 from rlexp.policy import Outputs, Policy, Weights
 from rlexp.rollout.evaluation import ActingPolicy, WrappedPolicy
 from rlexp.rollout.folds import DIST_INPUTS, LOGP, VF_PREDS, Advantages, Segments

@@ -14,7 +14,7 @@ from rlexp.models.action_distributions import (
     SquashedActions,
     SquashedGaussianActions,
 )
-from rlexp.models.masking import MASKED
+from rlexp.models.network_config import MASKED
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed
 

@@ -10,8 +10,7 @@ import numpy as np
 from rlexp.agents.dqn.policy import Atoms, cross_entropies, shifted_exponentials, softmax
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.models.dense_gradients import DenseNetwork, Noise
-from rlexp.models.masking import masked
-from rlexp.models.network_config import QNetworkConfig
+from rlexp.models.network_config import QNetworkConfig, masked
 from rlexp.models.networks import QNetwork
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlexp.models.masking import Masking
+from rlexp.models.network_config import Masking
 from rlexp.rollout.evaluation import ActingPolicy, WrappedPolicy
 from rlexp.sample_batch import Array
 from rlexp.schedules import LinearSchedule, derive_seed

@@ -17,7 +17,7 @@ from torch.nn import functional
 from rlexp.agents.torch.device import BatchStaging, CapturedWork, Precision, Work, forward_passes
 from rlexp.agents.torch.flat_adam import FlatAdam
 from rlexp.models.networks import QNetwork
-from rlexp.models.user_torso import UserTorso
+from rlexp.models.torsos import UserTorso
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, SampleBatch
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from rlexp.agents.dqn.exploration import Explorer, PolicyExploration
 from rlexp.errors import NotFiniteError
 from rlexp.models.dense import NumpyQNetwork
-from rlexp.models.masking import masked
-from rlexp.models.network_config import HeadConfig, QNetworkConfig, has_numpy_form
+from rlexp.models.network_config import HeadConfig, QNetworkConfig, has_numpy_form, masked
 from rlexp.policy import LiveWeights, Outputs, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, new
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from rlexp.agents.export.policy_graph import GreedyPolicy, Observations, RecurrentGraph
 from rlexp.errors import RlexpError
-from rlexp.models.masking import MASKED
 from rlexp.models.memory import STATE_OUT
+from rlexp.models.network_config import MASKED
 from rlexp.sample_batch import Array
 
 BATCH: Final = "batch"

@@ -17,7 +17,7 @@ from rlexp.agents.trained_policy import TrainedPolicy
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.experiment import Experiment
 from rlexp.errors import UsageError
-from rlexp.models.masking import Masking
+from rlexp.models.network_config import Masking
 from tests.lab import agents, critics, evolution, impala, ppo, pqn, r2d2
 from tests.lab.agents import agent_for, checkpoint_of, saved, weights_of
 from tests.lab.masks import MASKED_VECTOR, MASKED_WORLD, NUM_ACTIONS, TIC_TAC_TOE, MaskedWorld, watch_bootstraps

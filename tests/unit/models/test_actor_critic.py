@@ -13,6 +13,7 @@ from torch import nn
 from rlexp.agents.torch.flat_adam import FlatParameters
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.model import ModelConfig
+from rlexp.models.dense import NumpyActorCritic
 from rlexp.models.layered import (
     AutogradNetwork,
     CriticsForm,
@@ -35,7 +36,6 @@ from rlexp.models.network_config import (
     torso_config_of,
 )
 from rlexp.models.networks import ActorCritic, CriticNetworks, PolicyNetwork
-from rlexp.models.numpy_actor_critic import NumpyActorCritic
 from rlexp.models.torch_distributions import draw_squashed
 
 NUM_INPUTS = 4

@@ -31,8 +31,7 @@ from rlexp.models.network_config import (
     torso_config_of,
 )
 from rlexp.models.networks import QNetwork
-from rlexp.models.torsos import default_filters, load_weights, make_torso, named_weights
-from rlexp.models.user_torso import UserTorso
+from rlexp.models.torsos import UserTorso, default_filters, load_weights, make_torso, named_weights
 from tests.lab.dqn import PLAIN_HEAD
 from tests.lab.user_torsos import DENSE, NORMALISED, Dense
 
