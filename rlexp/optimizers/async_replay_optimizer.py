@@ -226,8 +226,9 @@ class AsyncReplayOptimizer(SourceOptimizer):
         for output in self._learner_runner.outputs():
             self.counters.num_steps_trained += output.num_rows * self._config.steps_per_row
             shard, keys = output.origin.shard, output.origin.keys
-            if output.td_errors is not None and shard in self._shards:
-                self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, output.td_errors)
+            td_errors = output.result.td_errors
+            if td_errors is not None and shard in self._shards:
+                self._priority_calls.submit(shard, ReplayShard.update_priorities, keys, td_errors)
 
     def _bottleneck(self, learner_wait_share: float) -> str:
         """Return ``learner`` if it is busy, ``workers`` if replay or pacing waits for samples, else ``replay``."""

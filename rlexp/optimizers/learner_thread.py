@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from rlexp.policy import Learner, LearnResult, PendingUpdate, PipelinedLearner, Weights
-from rlexp.sample_batch import Array, SampleBatch
+from rlexp.sample_batch import SampleBatch
 
 IDLE_WAIT_S = 0.1
 """Seconds that the thread waits for a batch before it checks whether to stop."""
@@ -38,14 +38,12 @@ OriginT = TypeVar("OriginT")
 """The origin of a batch, to which its results go; a runner only returns it."""
 
 
-@dataclass(frozen=True, eq=False)
-class LearnerOutput(Generic[OriginT]):
-    """The report of an update about a batch."""
+class LearnerOutput(NamedTuple, Generic[OriginT]):
+    """A learned batch and the report of its update."""
 
     origin: OriginT
     num_rows: int
-    td_errors: Array | None
-    """The new priorities of its rows ``[B]``; None: they keep the old ones."""
+    result: LearnResult
 
 
 @dataclass(frozen=True)
@@ -282,10 +280,10 @@ class LearnerThread(LearnerRunner[OriginT]):
             self._report(self._pending.collect(len(self._pending) - 1))
             self.time_s["learning"] += time.perf_counter() - read_from
 
-    def _report(self, learned: Iterable[LearnedBatch[OriginT]]) -> None:
-        for origin, num_rows, result in learned:
-            self.last_stats = result.stats
-            self._out_queue.put(LearnerOutput(origin, num_rows, result.td_errors))
+    def _report(self, learned: Iterable[LearnerOutput[OriginT]]) -> None:
+        for output in learned:
+            self.last_stats = output.result.stats
+            self._out_queue.put(output)
             self._has_output.set()
 
     def _copy_weights_if_due(self) -> None:
@@ -296,14 +294,6 @@ class LearnerThread(LearnerRunner[OriginT]):
             self._weights_requested.clear()
             self._snapshot = self._copied_weights()
             self.time_s["copying_weights"] += time.perf_counter() - copied_from
-
-
-class LearnedBatch(NamedTuple, Generic[OriginT]):
-    """A learned batch and the report of its update."""
-
-    origin: OriginT
-    num_rows: int
-    result: LearnResult
 
 
 class PendingUpdates(Generic[OriginT]):
@@ -323,17 +313,17 @@ class PendingUpdates(Generic[OriginT]):
     def __len__(self) -> int:
         return len(self._pending)
 
-    def learn(self, origin: OriginT, batch: SampleBatch) -> list[LearnedBatch[OriginT]]:
+    def learn(self, origin: OriginT, batch: SampleBatch) -> list[LearnerOutput[OriginT]]:
         """Begin an update; return the batches whose results are due now, at most one."""
         if self._pipelined is None:
-            return [LearnedBatch(origin, batch.count, self._learner.learn_on_batch(batch))]
+            return [LearnerOutput(origin, batch.count, self._learner.learn_on_batch(batch))]
         self._pending.append((origin, batch.count, self._pipelined.submit(batch)))
         return self.collect(self._pipelined.max_pending_updates)
 
-    def collect(self, left: int = 0) -> list[LearnedBatch[OriginT]]:
+    def collect(self, left: int = 0) -> list[LearnerOutput[OriginT]]:
         """Wait for the oldest updates until ``left`` are pending; return their batches in order."""
         learned = []
         while len(self._pending) > left:
             origin, num_rows, update = self._pending.popleft()
-            learned.append(LearnedBatch(origin, num_rows, update.result()))
+            learned.append(LearnerOutput(origin, num_rows, update.result()))
         return learned

@@ -181,7 +181,7 @@ class InlineLearnerRunner(LearnerRunner[OriginT]):
             result = self._learner.learn_on_batch(batch)
             self.time_s["learning"] += time.perf_counter() - started
             self.last_stats = result.stats
-            outputs.append(LearnerOutput(origin, batch.count, result.td_errors))
+            outputs.append(LearnerOutput(origin, batch.count, result))
         if outputs and self._weights_requested:
             self._weights_requested = False
             self._snapshot = self._copied_weights()

@@ -164,7 +164,7 @@ def test_outputs_have_the_origin_and_td_errors_of_each_batch(runner: LearnerRunn
     outputs = learn(runner, 1.0, 2.0)
     assert [output.origin for output in outputs] == [ORIGIN] * 2
     assert [output.num_rows for output in outputs] == [3] * 2
-    assert [np.asarray(output.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3]
+    assert [np.asarray(output.result.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3]
     assert runner.outputs() == []
     assert (runner.num_updates, runner.last_stats) == (2, {"loss": 2.0})
 
@@ -213,7 +213,7 @@ def test_paused_yields_the_learner_and_holds_it(runner: LearnerRunner[str], lear
         put(runner, 1.0)
         assert not learner.learned.acquire(timeout=3 * IDLE_WAIT_S)
         assert runner.queue_size == 1
-    assert np.asarray(output_of(runner).td_errors).tolist() == [1.0] * 3
+    assert np.asarray(output_of(runner).result.td_errors).tolist() == [1.0] * 3
     assert learner.num_updates == 1
 
 

@@ -109,7 +109,7 @@ def test_an_empty_queue_lets_the_thread_read_all_results(thread: LearnerThread[s
         found = thread.outputs()
         assert found
         outputs += found
-    assert [np.asarray(output.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3]
+    assert [np.asarray(output.result.td_errors).tolist() for output in outputs] == [[1.0] * 3, [2.0] * 3]
     assert thread.last_stats == {"loss": 2.0}
 
 

@@ -317,7 +317,7 @@ def learned_in_a_thread(learner: DQNLearner) -> tuple[list[bytes], dict[str, byt
         thread.wait_for_output(60.0)
         outputs = thread.outputs()  # none if the last look took what this wait was for
         assert [output.origin for output in outputs] == list(range(len(errors), len(errors) + len(outputs)))
-        errors += [np.asarray(output.td_errors) for output in outputs]
+        errors += [np.asarray(output.result.td_errors) for output in outputs]
     thread.stop()
     return [each.tobytes() for each in errors], bytes_of(learner)
 
