@@ -13,7 +13,7 @@ import numpy as np
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, ArgumentLostError, Completed, Lane, TaskPool
 from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE, LearnerRunner, LearnerTime
 from rlexp.optimizers.pacing import DataPathConfig, Pacing, WeightPublisher
-from rlexp.optimizers.policy_optimizer import SourceOptimizer, replay_figures
+from rlexp.optimizers.policy_optimizer import STEP_TIMEOUT_S, SourceOptimizer, replay_figures
 from rlexp.optimizers.replay_shards import ReplayShards, StoreCalls
 from rlexp.policy import Learner
 from rlexp.replay.shard import ReplayShard
@@ -22,8 +22,6 @@ from rlexp.rollout.gatherer import GatheredInfo
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import KEYS, Array, SampleBatch
 
-STEP_TIMEOUT_S = 0.05
-"""Seconds after which a step returns even if no call completed, so that its caller can check the time."""
 QUEUE_SHARE_WAITED = 0.5
 """Most that a step waits, as a share of the learner's queued work, since replay in this process ends no wait."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
 from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE, LearnerRunner, LearnerTime
 from rlexp.optimizers.pacing import WeightPublisher
-from rlexp.optimizers.policy_optimizer import SourceOptimizer
+from rlexp.optimizers.policy_optimizer import STEP_TIMEOUT_S, SourceOptimizer
 from rlexp.policy import Learner
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.folds import IS_STEP
@@ -178,10 +178,6 @@ class PolicyLags:
             "p95": float(lags[reached.argmax()]),
             "max": float(lags[-1]),
         }
-
-
-STEP_TIMEOUT_S = 0.05
-"""Seconds after which a step returns even if nothing arrived, so that its caller can check the time."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.source import SampleSource
 from rlexp.sample_batch import SampleBatch
 
+STEP_TIMEOUT_S = 0.05
+"""Seconds after which a step returns even if nothing arrived, so that its caller can check the time."""
+
 
 @dataclass
 class Counters:

@@ -9,16 +9,13 @@ from typing import Any
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ArgumentLostError, TaskPool
 from rlexp.errors import CheckpointError
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import SourceOptimizer, replay_figures
+from rlexp.optimizers.policy_optimizer import STEP_TIMEOUT_S, SourceOptimizer, replay_figures
 from rlexp.policy import HasLiveWeights, Learner, LiveWeights, Weights
 from rlexp.replay.shard import ReplayShard
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.source import LocalWorkers, Sample, SampleSource
 from rlexp.sample_batch import KEYS
 from rlexp.schedules import LinearSchedule
-
-ROUND_TIMEOUT_S = 0.05
-"""Seconds after which a step returns even if the round is incomplete, so that its caller can check the time."""
 
 
 class SyncReplayOptimizer(SourceOptimizer):
@@ -71,7 +68,7 @@ class SyncReplayOptimizer(SourceOptimizer):
         with self._stopwatch.lap("workers"):
             samples = self._source.poll(self.counters.num_steps_sampled)
             if not samples:
-                self._source.wait(ROUND_TIMEOUT_S)
+                self._source.wait(STEP_TIMEOUT_S)
         with self._stopwatch.lap("replay"):
             for sample in samples:
                 self._store(sample)

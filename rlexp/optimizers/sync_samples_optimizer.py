@@ -10,15 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
-from rlexp.optimizers.policy_optimizer import SourceOptimizer
+from rlexp.optimizers.policy_optimizer import STEP_TIMEOUT_S, SourceOptimizer
 from rlexp.policy import InterruptedLearningError, Learner, LearnResult
 from rlexp.rollout.evaluation import ShouldStop, never
 from rlexp.rollout.fragment import whole_rows
 from rlexp.rollout.source import Sample, SampleSource
 from rlexp.sample_batch import SampleBatch, SentRows
-
-COLLECT_TIMEOUT_S = 0.05
-"""Seconds after which a step returns even if no sample arrived, so that its caller can check the time."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class SyncSamplesOptimizer(SourceOptimizer):
             for sample in samples:
                 self._collect(sample)
             if not samples and self._is_incomplete():
-                self._source.wait(COLLECT_TIMEOUT_S)
+                self._source.wait(STEP_TIMEOUT_S)
         if self._is_incomplete():
             return
         taken, self._collected = self._collected, Collected()

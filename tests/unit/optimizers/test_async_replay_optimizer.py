@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlexp.optimizers.async_replay_optimizer import STEP_TIMEOUT_S
 from rlexp.optimizers.learner_thread import LearnerThread
 from rlexp.optimizers.pacing import Pacing
-from rlexp.optimizers.policy_optimizer import replay_figures
+from rlexp.optimizers.policy_optimizer import STEP_TIMEOUT_S, replay_figures
 from rlexp.replay.shard import ShardStats
 from rlexp.sample_batch import OBS
 from rlexp.schedules import LinearSchedule
