@@ -14,6 +14,7 @@ import numpy as np
 from rlexp.cluster.pool.pool import Actor, ActorLostError, Lane, Ref, TaskPool
 from rlexp.errors import CheckpointError, TrialError
 from rlexp.replay.shard import ReplayShard, ShardStats
+from rlexp.rollout.fleet import STEADY_S, replacement_delay_s
 from rlexp.rollout.source import Sample
 from rlexp.states import LazyArray, join_state
 
@@ -34,10 +35,6 @@ STATE_TIMEOUT_S = 60.0
 """Most seconds to wait for a piece of a shard's state; earlier requests are answered first."""
 LOAD_TIMEOUT_S = 600.0
 """Most seconds to wait until a shard has loaded its state."""
-STEADY_S = 10.0
-"""Seconds after which a lost shard counts as steady and is replaced at once."""
-FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Seconds before an unsteady shard is replaced; doubled after each loss, up to the longest delay."""
 
 UNKNOWN = ShardStats(size=0, capacity=1, num_added=0, num_sampled=0, num_stale_priorities=0, nbytes=0)
 """The stats of a shard that was lost before it was asked."""
@@ -210,7 +207,7 @@ class ReplayShards:
     def _delay_s(self, lived_s: float) -> float:
         """Return the seconds until the replacement of a shard that lived for ``lived_s`` seconds."""
         self._short_lives = 0 if lived_s >= STEADY_S else self._short_lives + 1
-        return 0.0 if self._short_lives < 2 else min(FIRST_DELAY_S * 2.0 ** (self._short_lives - 2), LONGEST_DELAY_S)
+        return replacement_delay_s(self._short_lives)
 
     def _report_loss(self, shard: Actor[ReplayShard], error: ActorLostError) -> None:
         index, known, held = self._actors.index(shard), self._stats.get(shard), ""

@@ -23,9 +23,9 @@ WINDOW_S, FAILURES_IN_WINDOW = 300.0, 10
 START_S = 60.0
 """Extra seconds for a worker's first fragment, in which its process starts and makes the envs."""
 STEADY_S = 10.0
-"""Seconds after which a lost worker counts as steady: its replacement comes at once."""
+"""Seconds after which a lost worker or replay shard counts as steady: its replacement comes at once."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Seconds before an unsteady worker is replaced; doubled after each unsteady life, up to the longest delay."""
+"""Seconds before an unsteady one is replaced; doubled after each unsteady life, up to the longest delay."""
 SUSPECTED_S = 90.0
 """Seconds in which a lost process may turn out to be lost with its node. Ray reports a node up to a minute late."""
 RECHECK_S = 1.0
@@ -80,7 +80,12 @@ class WorkerSlot:
         if self.first_delivery_s is not None and now - self.first_delivery_s >= STEADY_S:
             self.short_lives = 0
         self.short_lives += 1
-        return 0.0 if self.short_lives == 1 else min(FIRST_DELAY_S * 2.0 ** (self.short_lives - 2), LONGEST_DELAY_S)
+        return replacement_delay_s(self.short_lives)
+
+
+def replacement_delay_s(short_lives: int) -> float:
+    """Return the seconds until the replacement of what was unsteady so often in a row."""
+    return 0.0 if short_lives < 2 else min(FIRST_DELAY_S * 2.0 ** (short_lives - 2), LONGEST_DELAY_S)
 
 
 @dataclass(frozen=True)
@@ -306,8 +311,6 @@ class Fleet:
         if state is self._state_of_nodes:
             return []
         self._state_of_nodes = state
-        if not (state.lost or state.draining):
-            return []
         there = {**self._with_room, **self._without_room}
         lost = [(node, there[worker]) for worker, node in state.lost.items() if worker in there]
         draining = [(node, there[worker]) for worker, node in state.draining.items() if worker in there]
@@ -340,8 +343,7 @@ class Fleet:
             member.lost, member.lost_node, member.short_lives = "", node, 0
             if member.actor is None:  # else its replacement runs or waits already
                 self._replace_at(member, now)
-        workers = [(node, member.index) for node, member in lost]
-        self._events += self._node_losses.lost(workers, ends_soon, now)
+        self._events += self._node_losses.lost([(node, member.index) for node, member in lost], ends_soon, now)
 
     def _take_away(self, member: WorkerSlot) -> None:
         assert member.actor is not None
