@@ -171,8 +171,8 @@ class MaskReader:
         """Return the space of an agent's observations of an env with ``observation_space``."""
         return MaskedSpace(self.without_mask(observation_space), self.source, self.choices)
 
-    def of_env(self, env: gym.Env[Any, Any], obs: Any, info: Mapping[str, Any], *, ended: bool = False) -> Array:
-        """Return the mask ``[A]`` of one env after ``reset`` or ``step``; raises EnvError."""
+    def of_env(self, env: gym.Env[Any, Any], obs: Any, info: Mapping[str, Any]) -> Array:
+        """Return the mask ``[A]`` of one env whose episode goes on; raises EnvError."""
         if self.source == "observation":
             given, has_one = obs[ACTION_MASK], True
         elif self.source == "info":
@@ -180,7 +180,7 @@ class MaskReader:
             given = info[ACTION_MASK] if has_one else np.zeros(sum(self.choices), bool)
         else:
             given, has_one = env.get_wrapper_attr(MASK_METHOD)(), True
-        mask: Array = self.checked([given], np.array([has_one]), np.array([ended]))[0]
+        mask: Array = self.checked([given], np.array([has_one]), np.zeros(1, bool))[0]
         return mask
 
     def _as_array(self, given: Any, has_one: Array) -> Array:

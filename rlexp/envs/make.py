@@ -128,7 +128,7 @@ def _making(config: EnvConfig) -> Iterator[None]:
 def _cut_env(config: EnvConfig, kwargs: Mapping[str, Any]) -> Env:
     """Return the env without preparation, truncated after its limit of steps."""
     if is_task(config.env):
-        return CheckedEnv(SingleEnv(make_pool(replace(config, env_config=kwargs), 1, config.horizon)), config.env)
+        return CheckedEnv(SingleEnv(make_pool(replace(config, env_config=kwargs), 1)), config.env)
     render_mode = {name: kwargs[name] for name in kwargs if name not in config.env_config}
     rows = _rows_of_agents(config, 1, render_mode)
     if rows is not None:

@@ -75,7 +75,7 @@ def native_vector_env(config: EnvConfig, num_envs: int) -> Vector | None:
 def _as_given(config: EnvConfig, num_envs: int) -> Vector | None:
     """Return the native vector env without any preparation; None if none fits."""
     if is_task(config.env):
-        return make_pool(config, num_envs, config.horizon)
+        return make_pool(config, num_envs)
     found = find_class(config.env)
     if found is None:
         return _registered(config, num_envs)
@@ -198,10 +198,10 @@ def is_task(env: str) -> bool:
     return env.startswith(ENVPOOL)
 
 
-def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> EnvPoolEnv:
+def make_pool(config: EnvConfig, num_envs: int) -> EnvPoolEnv:
     """Make ``num_envs`` envs of a task; raises UsageError if EnvPool or the task is missing, or for an unknown key.
 
-    ``horizon`` truncates episodes after so many steps, if the task does not do so before.
+    The horizon of ``config`` truncates episodes after so many steps, if the task does not do so before.
     """
     try:
         tasks = _library().list_all_envs()
@@ -219,9 +219,9 @@ def make_pool(config: EnvConfig, num_envs: int, horizon: int | None = None) -> E
             message, "horizon cuts episodes; num_envs_per_worker, seed and num_cpus_per_worker do the rest"
         )
     arguments = {**config.env_config, "num_threads": min(config.num_threads, num_envs)}
-    if horizon is not None:
+    if config.horizon is not None:
         limit = _library().make_spec(task).config.max_episode_steps
-        arguments["max_episode_steps"] = min(horizon, limit)
+        arguments["max_episode_steps"] = min(config.horizon, limit)
     return EnvPoolEnv(task, arguments, num_envs)
 
 

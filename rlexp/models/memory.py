@@ -77,12 +77,11 @@ class PreviousStep:
 class NumpyLSTM:
     """One step of an LSTM for M envs (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000)."""
 
-    def __init__(self, weights: Mapping[str, Array], name: str = "memory") -> None:
-        """Copy the weights of ``lstm.LSTM``, whose names begin with ``name``."""
-        of_layer = f"{name}.lstm"
-        joined = [weights[f"{of_layer}.weight_ih_l0"], weights[f"{of_layer}.weight_hh_l0"]]
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        """Copy the weights of the ``lstm.LSTM`` that is the ``memory`` of a network."""
+        joined = [weights["memory.lstm.weight_ih_l0"], weights["memory.lstm.weight_hh_l0"]]
         self._weight = np.concatenate(joined, axis=1).T.copy(order="C")
-        self._bias = weights[f"{of_layer}.bias_ih_l0"] + weights[f"{of_layer}.bias_hh_l0"]
+        self._bias = weights["memory.lstm.bias_ih_l0"] + weights["memory.lstm.bias_hh_l0"]
         self._size = len(self._bias) // 4
 
     def step(self, features: Array, previous: Array | None, states: Array) -> tuple[Array, Array]:

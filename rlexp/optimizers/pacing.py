@@ -117,26 +117,22 @@ class WeightPublisher:
         self._num_gatherers = num_gatherers
         self._min_updates = min_updates
         self._clock = clock
-        self._published_version = -1
-        self._next_s = -1.0
-
-    @property
-    def version(self) -> int:
+        self.version = -1
         """The version that was published last, which workers have or get next; -1 before the first."""
-        return self._published_version
+        self._next_s = -1.0
 
     def publish(self) -> None:
         """Request weights if a worker is due, and publish the newest ones, unless it is too early."""
         now = self._clock()
-        if self._published_version >= 0 and now < self._next_s:
+        if self.version >= 0 and now < self._next_s:
             return
-        due = self._published_version + self._min_updates if self._published_version >= 0 else 0
+        due = self.version + self._min_updates if self.version >= 0 else 0
         if self._learner_runner.num_updates + 1 >= due and self._source.weights_wanted():
             self._learner_runner.request_weights()
         snapshot = self._learner_runner.latest_weights()
         if snapshot.version >= due:
             self._source.publish(snapshot.version, snapshot.weights)
-            self._published_version = snapshot.version
+            self.version = snapshot.version
             self._next_s = now + self._interval_s(snapshot.weights)
 
     def _interval_s(self, weights: Weights) -> float:

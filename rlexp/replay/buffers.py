@@ -220,12 +220,8 @@ class PrioritizedRows(HeldRows):
             raise ValueError(f"eps is {eps}, it must be finite and not negative")
         super().__init__(intake, PrioritizedSampler(rows, alpha), seed)
         self._eps = eps
-        self._num_stale_priorities = 0
-
-    @property
-    def num_stale_priorities(self) -> int:
+        self.num_stale_priorities = 0
         """Number of dropped priorities, whose rows newer rows had overwritten."""
-        return self._num_stale_priorities
 
     def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
         """Return copies of ``batch_size`` rows ``[B, ...]`` by column, drawn by priority with replacement.
@@ -243,7 +239,7 @@ class PrioritizedRows(HeldRows):
         ValueError, with nothing changed, for a priority that is negative or not finite.
         """
         dropped = self._sampler.update_priorities(_checked_keys(keys), self._raised(priorities))
-        self._num_stale_priorities += dropped
+        self.num_stale_priorities += dropped
         return dropped
 
     def _raised(self, priorities: ArrayLike) -> Array:

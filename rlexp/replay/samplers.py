@@ -95,12 +95,8 @@ class PrioritizedSampler(Sampler):
         self._alpha = alpha
         self._normalization = normalization
         self._tree = SumTree(rows.num_slots)
-        self._highest_priority = FIRST_PRIORITY
-
-    @property
-    def highest_priority(self) -> float:
+        self.highest_priority = FIRST_PRIORITY
         """The highest priority so far, which rows without a priority get."""
-        return self._highest_priority
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +109,7 @@ class PrioritizedSampler(Sampler):
         differ from the first batch's.
         """
         if priorities is None:
-            priorities = np.full(len(batch), self._highest_priority)
+            priorities = np.full(len(batch), self.highest_priority)
         priorities, highest = _checked(priorities, len(batch))
         for slots in self.rows.retire(batch):
             self._tree.set_run(slots.start, np.zeros(len(slots)))
@@ -155,7 +151,7 @@ class PrioritizedSampler(Sampler):
         return {
             **super().state(),
             "alpha": self._alpha,
-            "highest_priority": self._highest_priority,
+            "highest_priority": self.highest_priority,
             "priorities_to_alpha": LazyArray((self.rows.size,), np.dtype(np.float64), self._masses_of),
         }
 
@@ -171,12 +167,12 @@ class PrioritizedSampler(Sampler):
         for start in range(0, len(masses), LOADED_ROWS):
             part = masses[start : start + LOADED_ROWS]
             self._tree.set(self.rows.nth(np.arange(start, start + len(part))), part)
-        self._highest_priority = float(state["highest_priority"])
+        self.highest_priority = float(state["highest_priority"])
 
     def clear(self) -> None:
         super().clear()
         self._tree = SumTree(self.rows.num_slots)
-        self._highest_priority = FIRST_PRIORITY
+        self.highest_priority = FIRST_PRIORITY
 
     def _masses_of(self, start: int, stop: int) -> Array:
         """Return p^alpha of the rows with ordinals ``start`` to before ``stop``."""
@@ -184,7 +180,7 @@ class PrioritizedSampler(Sampler):
 
     def _masses(self, priorities: Array, highest: float) -> Array:
         """Return p^alpha ``[B]``, and note the ``highest`` p."""
-        self._highest_priority = max(highest, self._highest_priority)
+        self.highest_priority = max(highest, self.highest_priority)
         return np.asarray(priorities**self._alpha)
 
 
