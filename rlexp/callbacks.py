@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from rlexp.sample_batch import Array
+
 Number = float | np.number[Any] | np.bool_
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from rlexp.sample_batch import Array
 
 ARRAY: Final = "$array"
 """The only key of the mapping that replaces an array among the values; its value is the array's name."""

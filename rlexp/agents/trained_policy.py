@@ -12,9 +12,9 @@ import numpy as np
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.policies import memory_in
 from rlexp.compare.table import html_with_curve
-from rlexp.envs.make import Env, make_own_env
+from rlexp.envs.make import make_own_env
 from rlexp.envs.own_spaces import OwnSpaces, playable_config
-from rlexp.envs.registry import EnvConfig
+from rlexp.envs.registry import Env, EnvConfig
 from rlexp.errors import CheckpointError, NotFiniteError, UsageError
 from rlexp.rollout.evaluation import ActingPolicy
 from rlexp.runs.kept_checkpoints import find_checkpoint

@@ -18,19 +18,16 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict
 from gymnasium.spaces.utils import flatten, flatten_space
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
-from numpy.typing import NDArray
 
 from rlexp.envs.checked_env import CheckedVectorEnv, Wrapper
 from rlexp.envs.native_vectors import ACTION_MASK, MASK_METHOD, RESTING
 from rlexp.envs.parallel_envs import AgentRows
-from rlexp.envs.registry import EnvConfig, MaskSource
+from rlexp.envs.registry import EnvConfig, MaskSource, Vector
 from rlexp.envs.spaces import keeps_its_shape, value_counts
 from rlexp.errors import EnvError, UsageError
-
-Array = NDArray[Any]
-Vector = VectorEnv[Any, Any, Any]
+from rlexp.sample_batch import Array
 
 PLACES: Final[Mapping[MaskSource, str]] = {
     "observation": f"observation[{ACTION_MASK!r}]",

@@ -19,11 +19,12 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TimeLimit
-from numpy.typing import NDArray
 
-from rlexp.envs.registry import FrameConfig
+from rlexp.envs.checked_env import Start, Step
+from rlexp.envs.registry import Env, FrameConfig
 from rlexp.envs.wrappers import STACKED_FRAMES, ScaledFrames, StackedFrames
 from rlexp.errors import UsageError
+from rlexp.sample_batch import Array
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -41,11 +42,7 @@ GAME_SCORE = "game_score"
 """Key of a game's score at its end: the sum of unclipped rewards over all lives; else 0."""
 GAME_STEPS = "game_steps"
 """Key of a game's steps at its end; else 0."""
-Array = NDArray[Any]
-Env = gym.Env[Any, Any]
 Seeds = int | list[int | None] | None
-Step = tuple[Any, Any, bool, bool, dict[str, Any]]
-Start = tuple[Any, dict[str, Any]]
 Options = dict[str, Any] | None
 NOOP = 0
 

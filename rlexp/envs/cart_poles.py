@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from rlexp.sample_batch import Array
+
 Options = Mapping[str, Any]
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 

@@ -14,12 +14,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
-from numpy.typing import NDArray
 
 from rlexp.errors import EnvError, RlexpError
+from rlexp.sample_batch import Array
 from rlexp.user_code.finding import raised_by_user
 
-Array = NDArray[Any]
 if TYPE_CHECKING:
     Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
 else:

@@ -32,14 +32,12 @@ from rlexp.envs.native_vectors import (
     without_advice_on_versions,
 )
 from rlexp.envs.parallel_envs import AgentRows, OneAgent, TranslatedRows, agents_per_env
-from rlexp.envs.registry import EnvConfig, find_class, find_parallel_env, find_spec, named_object
-from rlexp.envs.spaces import Array, DiscreteActions, bound_actions, check_layout, check_spaces, flatten_observations
+from rlexp.envs.registry import Env, EnvConfig, Vector, find_class, find_parallel_env, find_spec, named_object
+from rlexp.envs.spaces import DiscreteActions, bound_actions, check_layout, check_spaces, flatten_observations
 from rlexp.envs.wrappers import ScaledFrames, preprocessed, wrapped
 from rlexp.errors import EnvError, RlexpError, UsageError
+from rlexp.sample_batch import Array
 from rlexp.user_code.classes import prepare_imports
-
-Env = gym.Env[Any, Any]
-Vector = VectorEnv[Any, Any, Any]
 
 PICTURE_RANK = 3
 PACKAGE_THAT_RENDERS = "rlexp[video]"

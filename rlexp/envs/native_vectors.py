@@ -20,17 +20,14 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
-from numpy.typing import NDArray
 
 from rlexp.config.keys.env_ids import ENVPOOL
-from rlexp.envs.atari import Seeds, Start, Step, atari_rules, can_be_native, make_native_games
-from rlexp.envs.checked_env import CheckedVectorEnv
-from rlexp.envs.registry import EnvConfig, FrameConfig, find_class, find_spec
+from rlexp.envs.atari import Seeds, atari_rules, can_be_native, make_native_games
+from rlexp.envs.checked_env import CheckedVectorEnv, Start, Step
+from rlexp.envs.registry import EnvConfig, FrameConfig, Vector, find_class, find_spec
 from rlexp.envs.wrappers import is_image
 from rlexp.errors import UsageError
-
-Array = NDArray[Any]
-Vector = VectorEnv[Any, Any, Any]
+from rlexp.sample_batch import Array
 
 ACTION_MASK: Final = "action_mask"
 """The key of an action mask in infos, and in observations of the kind Dict."""

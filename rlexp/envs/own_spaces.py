@@ -18,7 +18,6 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
-from numpy.typing import NDArray
 
 from rlexp.envs.action_masks import PLACES, MaskedSpace, MaskReader, without_mask_in
 from rlexp.envs.make import WithoutSteps, make_env, prepared, wrappers_of
@@ -27,8 +26,7 @@ from rlexp.envs.registry import EnvConfig
 from rlexp.envs.spaces import SHAPES_KEPT, BoundedActions, DiscreteActions, bound_actions
 from rlexp.envs.wrappers import ScaledFrames
 from rlexp.errors import EnvError, UsageError
-
-Array = NDArray[Any]
+from rlexp.sample_batch import Array
 
 
 def playable_config(config: EnvConfig) -> EnvConfig:

@@ -17,14 +17,12 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
-from numpy.typing import NDArray
 
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, Seeds
 from rlexp.envs.checked_env import HOW_TO_RENDER, Wrapper, env_error, has_form, misfit
 from rlexp.envs.native_vectors import ACTION_MASK, AGENT_RETURNS, RESTING
 from rlexp.errors import EnvError, UsageError
-
-Array = NDArray[Any]
+from rlexp.sample_batch import Array
 
 RESETS: Final = "(observations, infos), two dicts by agent"
 STEPS: Final = "(observations, rewards, terminations, truncations, infos), five dicts by agent"

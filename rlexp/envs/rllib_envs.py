@@ -15,7 +15,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.wrappers import RescaleAction
 
 from rlexp.config.keys.env_ids import BULLET_CART_POLE, CUT_AFTER, RLLIB_ENVS
-from rlexp.envs.cart_poles import Array, CartPoleCrashing, Options, StatelessCartPole, Step, given_options
+from rlexp.envs.cart_poles import CartPoleCrashing, Options, StatelessCartPole, Step, given_options
+from rlexp.sample_batch import Array
 
 _REWARDS: Final = Box(-1.0, 1.0, (), np.float32)
 

@@ -19,13 +19,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 
 from rlexp.envs.registry import is_parallel_env
 from rlexp.envs.spaces import ActionBounds
 from rlexp.envs.wrappers import AreaMean
-
-Array = NDArray[Any]
+from rlexp.sample_batch import Array
 
 PLAIN: Final = (type(None), bool, int, float, str)
 """Types that JSON holds exactly."""

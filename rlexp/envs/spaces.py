@@ -18,14 +18,12 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import VectorActionWrapper, VectorEnv
 from gymnasium.wrappers.vector import FlattenObservation
-from numpy.typing import NDArray
 
 from rlexp.config.keys.common import ActionScaling, PlayableActions
-from rlexp.envs.registry import EnvConfig
+from rlexp.envs.registry import EnvConfig, Vector
 from rlexp.errors import UsageError
+from rlexp.sample_batch import Array
 
-Array = NDArray[Any]
-Vector = VectorEnv[Any, Any, Any]
 if TYPE_CHECKING:
     _VectorActions = VectorActionWrapper[Any, Any, Any, Any]
 else:  # not a generic class in Gymnasium 1.3

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from rlexp.config.keys.user_code import UserClass
 from rlexp.envs.checked_env import CheckedEnv, env_error
-from rlexp.envs.registry import EnvConfig
+from rlexp.envs.registry import Env, EnvConfig
 from rlexp.errors import EnvError, UsageError
 from rlexp.user_code import classes
 
-Env = gym.Env[Any, Any]
 Frame = NDArray[np.uint8]
 
 STACKED_FRAMES = 4

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 
 from rlexp.callbacks import Callbacks, Episode, EpisodeEnd, EpisodeStart, EpisodeStep
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.native_vectors import AGENT_RETURNS, RESTING
 from rlexp.envs.parallel_envs import AgentRows, agents_of
+from rlexp.envs.registry import Vector
 from rlexp.rollout.user_callbacks import UserCallbacks, plain_copy
 from rlexp.sample_batch import Array
 
@@ -120,9 +121,6 @@ def _finished(over: Array, returns: Array, lengths: Array, of_agents: Array | No
     if of_agents is not None:  # a copy reports its episode at the first of its agents' rows
         of_agents = of_agents[envs // of_agents.shape[1]]
     return Finished(envs, returns[envs], lengths[envs], of_agents)
-
-
-Vector = VectorEnv[Any, Any, Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlexp.errors import CheckpointError, DamagedCheckpointError
 from rlexp.files import open_regular, parse_json, plain, read_json, sync, to_json
-from rlexp.states import AnyArray, Array, num_bytes, pieces
+from rlexp.sample_batch import Array
+from rlexp.states import AnyArray, num_bytes, pieces
 
 LENGTH_BYTES: Final = 8
 _MOST_HEADER_BYTES: Final = 100_000_000
@@ -224,12 +224,12 @@ class Checkpoint:
     path: Path
     sequence: int
     """The training iteration after which it was written. It orders checkpoints, whatever the clocks were."""
-    arrays: dict[str, dict[str, NDArray[Any]]]
+    arrays: dict[str, dict[str, Array]]
     """Groups of arrays, read-only and still in their files; each page is read when it is used."""
     state: dict[str, Any]
     metadata: dict[str, Any]
 
-    def copies(self, group: str) -> dict[str, NDArray[Any]]:
+    def copies(self, group: str) -> dict[str, Array]:
         """Return copies in memory of the arrays of a group; empty if there is no such group."""
         return {name: np.array(array) for name, array in self.arrays.get(group, {}).items()}
 
@@ -248,7 +248,7 @@ class Checkpoint:
                     )
 
 
-def _problem(array: NDArray[Any]) -> str | None:
+def _problem(array: Array) -> str | None:
     """Return the problem of an array's numbers, None if there is none; a valid array is read once."""
     if not np.issubdtype(array.dtype, np.floating):
         return None

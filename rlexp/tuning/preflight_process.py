@@ -28,9 +28,9 @@ from rlexp.config.keys.user_code import UserModules
 from rlexp.envs.action_masks import MaskReader, mask_reader_of_env
 from rlexp.envs.checked_env import given_env
 from rlexp.envs.env_check import EPISODES, EnvCheck
-from rlexp.envs.make import Env, make_env, make_filmed_env, spaces_of
+from rlexp.envs.make import make_env, make_filmed_env, spaces_of
 from rlexp.envs.parallel_envs import OneAgent
-from rlexp.envs.registry import EnvConfig, env_config_of
+from rlexp.envs.registry import Env, EnvConfig, env_config_of
 from rlexp.envs.spaces import check_spaces, observation_bytes, observation_shape
 from rlexp.envs.wrappers import images_in, is_image
 from rlexp.errors import EnvError, Problem, ResourceError, RlexpError
