@@ -136,10 +136,7 @@ class UserCallbacks:
         return True
 
     def _state_of(self, name: str, callbacks: Callbacks) -> dict[str, Any]:
-        try:
-            state = callbacks.state()
-        except BaseException as error:
-            raise _raised(name, "state", self._place, error) from error
+        state = _guarded(name, callbacks.state, self._place)()
         hint = "return a dict of finite numbers, strings, lists, dicts and arrays"
         if not isinstance(state, dict):
             raise CallbackError(f"callbacks {name}: state returned {type(state).__name__}, not a dict", hint)
@@ -172,10 +169,10 @@ def plain_copy(value: Any) -> Any:
     raise ValueError(f"no checkpoint can hold {type(value).__name__}")
 
 
-def _guarded(name: str, method: Callable[[Any], None], place: str) -> Callable[[Any], None]:
-    def call(moment: Any) -> None:
+def _guarded(name: str, method: Callable[..., Any], place: str) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
         try:
-            method(moment)
+            return method(*arguments)
         except BaseException as error:
             raise _raised(name, method.__name__, place, error) from error
 
