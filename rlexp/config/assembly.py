@@ -17,7 +17,7 @@ from rlexp.config.rllib.ages import Age, leave_out_ignored, report_meanings, sha
 from rlexp.config.rllib.dating import Dating, dated, report_stale_keys, report_undecided
 from rlexp.config.rllib.names import (
     agent_name,
-    arranged,
+    arrange,
     current_path,
     old_keys_beside_config,
     proper_path,
@@ -206,8 +206,7 @@ def _use_todays_spelling(translation: Translation, is_sweep: bool) -> None:
     read_yaml_1_1_words(translation)
     _use_num_seeds(translation, is_sweep)
     use_current_names(translation)
-    translation.experiment, misplaced = arranged(translation.experiment, translation.run)
-    translation.problems += misplaced
+    arrange(translation)
 
 
 def _use_num_seeds(translation: Translation, is_sweep: bool) -> None:

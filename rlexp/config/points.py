@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rlexp.config.domains import SIGNIFICANT, Domain, Listed, Normal, Number, Range
 from rlexp.config.keys.fields import whole
-from rlexp.config.yaml.nodes import MISSING, KeyPath, at
+from rlexp.config.yaml.nodes import MISSING, KeyPath, at, changed
 from rlexp.files import plain
 
 
@@ -151,7 +151,7 @@ _PER_DECADE: Final = 9 * _FIRST
 
 def identity(value: Any) -> str:
     """Return a text that equal values share: true and 1 differ, 1.0 and 1 do not."""
-    return json.dumps(_with_whole_numbers(plain(value)), sort_keys=True)
+    return json.dumps(changed(plain(value), whole), sort_keys=True)
 
 
 def number_of_values(domain: Domain) -> int | None:
@@ -206,14 +206,6 @@ def _without_repetitions(values: Iterable[Any]) -> Iterator[Any]:
         if identity(value) not in found:
             found.add(identity(value))
             yield value
-
-
-def _with_whole_numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_whole_numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_whole_numbers(item) for item in value]
-    return whole(value)
 
 
 def _steps(domain: Range) -> int:

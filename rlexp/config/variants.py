@@ -21,7 +21,7 @@ from rlexp.config.keys.model import CUSTOM_MODEL
 from rlexp.config.keys.user_code import env_classes_in
 from rlexp.config.rllib.ages import Age, leave_out_ignored
 from rlexp.config.rllib.groups import TRIAL_RESOURCES
-from rlexp.config.rllib.names import arranged, old_groups, read_literal, use_current_names
+from rlexp.config.rllib.names import arrange, old_groups, read_literal, use_current_names
 from rlexp.config.rllib.values import use_current_values
 from rlexp.config.translation import Translation
 from rlexp.config.validation import unknown_keys, unused_beside_errors, validated
@@ -84,8 +84,7 @@ def _use_names_of_chosen_groups(translation: Translation, age: Age | None) -> No
     use_current_names(translation)
     if age is not None:
         leave_out_ignored(translation, age, decided=key_table(translation.run))
-    translation.experiment, contradictory = arranged(translation.experiment, translation.run)
-    translation.problems += contradictory
+    arrange(translation)
 
 
 def _without_expressions(translation: Translation, node: Node, path: KeyPath) -> Node | None:

@@ -1,7 +1,7 @@
 """RLlib's names to ours, for agents, keys and metrics, by ``table.toml``; and strings that mean other values there.
 
 The steps of ``assembly``, in their order: ``read_yaml_1_1_words`` (``yes``, ``1_000_000``), ``use_current_names`` (keys
-that rlexp lacks are dropped with a notice, or refused) and ``arranged`` (each key in its place).
+that rlexp lacks are dropped with a notice, or refused) and ``arrange`` (each key in its place).
 """
 
 from __future__ import annotations
@@ -252,14 +252,14 @@ def _names_of_training(translation: Translation) -> list[str]:
     return [name for name in names if (*_EVALUATION, name) not in known and (_EVALUATION[0], name) in known]
 
 
-def arranged(experiment: Node, run: str) -> tuple[Node, tuple[Finding, ...]]:
-    """Return the experiment with its keys in place, and findings for keys given twice with different values."""
-    filled = _with_empty_groups(experiment, run, ())
-    config = filled.child(CONFIG)
-    if config is None:
-        return filled, ()
-    config, findings = _optimizer_keys_moved(config, run)
-    return filled.with_value({**filled.entries(), CONFIG: config}), findings
+def arrange(translation: Translation) -> None:
+    """Put the keys of an experiment in place; keys given twice with different values are problems."""
+    translation.experiment = _with_empty_groups(translation.experiment, translation.run, ())
+    config = translation.experiment.child(CONFIG)
+    if config is not None:
+        config, findings = _optimizer_keys_moved(config, translation.run)
+        translation.experiment = translation.experiment.put((CONFIG,), config)
+        translation.problems += findings
 
 
 def proper_path(path: KeyName, run: str) -> KeyName:

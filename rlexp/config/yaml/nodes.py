@@ -99,7 +99,7 @@ class Node:
 
     def is_same_as(self, other: Node) -> bool:
         """Return whether another node holds the same data; 1 is 1.0, but not true."""
-        return bool(_typed(self.plain()) == _typed(other.plain()))
+        return bool(changed(self.plain(), _typed) == changed(other.plain(), _typed))
 
     def plain(self) -> Any:
         """Return the data without places: dicts, lists and scalars."""
@@ -150,13 +150,16 @@ def at(data: Any, path: KeyPath) -> Any:
     return data
 
 
-def _typed(data: Any) -> Any:
-    """Return data in which true differs from 1, as Python's are equal."""
+def changed(data: Any, change: Callable[[Any], Any]) -> Any:
+    """Return plain data with each single value replaced by ``change`` of it."""
     if isinstance(data, dict):
-        return {key: _typed(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_typed(value) for value in data]
-    return (type(data) is bool, data)
+        return {key: changed(value, change) for key, value in data.items()}
+    return [changed(value, change) for value in data] if isinstance(data, list) else change(data)
+
+
+def _typed(value: Scalar) -> tuple[bool, Scalar]:
+    """Return a single value so that true differs from 1, as Python's are equal."""
+    return (type(value) is bool, value)
 
 
 def dotted(path: Sequence[str | int]) -> str:
