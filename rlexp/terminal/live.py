@@ -50,17 +50,16 @@ class Canvas:
     def open(self) -> None:
         """Make room for pictures of several lines."""
         with self._lock:
-            self._erase_single_line()
+            self._erase()
             self._live.start()
 
     def draw(self, text: Text) -> None:
         """Replace what was drawn."""
         with self._lock:
+            self._erase()
             if not self._live.is_started:
-                self._erase_single_line()
                 self._console.print(text, end="", soft_wrap=True)
             else:
-                self._go_back_over_wrapped_lines()
                 # The cursor waits on a line of its own, so that an echo, such as ^C, wraps no line of the picture.
                 self._live.update(text + "\n", refresh=True)
             self._drawn, self._width = text, self._console.width
@@ -68,25 +67,20 @@ class Canvas:
     def print_above(self, text: Text) -> None:
         """Print a line that stays."""
         with self._lock:
-            if self._live.is_started:
-                self._go_back_over_wrapped_lines()
-            else:
-                self._erase_single_line()
+            self._erase()
             self._console.print(text)
 
     def close(self) -> None:
         """Erase what was drawn; a second call does nothing."""
         with self._lock:
-            if self._live.is_started:
-                self._go_back_over_wrapped_lines()
-            else:
-                self._erase_single_line()
+            self._erase()
             self._live.stop()
             self._drawn = None
 
-    def _erase_single_line(self) -> None:
+    def _erase(self) -> None:
+        """Erase a single line; of a picture, what the library would not erase."""
+        self._go_back_over_wrapped_lines()
         if self._drawn is not None and not self._live.is_started:
-            self._go_back_over_wrapped_lines()
             self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, _ERASE_LINE)))
             self._drawn = None
 

@@ -26,7 +26,7 @@ BUDGETS = {
     "rollout": (15, 3_980),
     "runs": (14, 3_545),
     "search": (14, 3_515),
-    "terminal": (17, 4_160),
+    "terminal": (17, 4_150),
     "trackers": (6, 1_020),
     "tuning": (13, 3_140),
     "user_code": (6, 870),
