@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from rlexp.agents.ddpg.agent import CriticAgent, DDPGAgent
 from rlexp.agents.ddpg.exploration import NoiseExploration, NoisyActions
@@ -41,7 +42,7 @@ from tests.lab.critics import (
     reference_of_ddpg,
     reference_of_sac,
 )
-from tests.lab.envs import CONTINUOUS_ENV
+from tests.lab.envs import CONTINUOUS_ENV, ContinuousEnv
 from tests.lab.ppo import NUMBERS
 
 each_agent = pytest.mark.parametrize("run", sorted(AGENTS))
@@ -124,6 +125,20 @@ def test_first_actions_are_uniform(run: str, env: str) -> None:
     actions = update.batch[ACTIONS]
     half = np.abs(actions) > 0.5 if env == CONTINUOUS_ENV else actions >= 500
     assert half.mean() == pytest.approx(0.5, abs=0.1)
+
+
+class ScalarEnv(ContinuousEnv):
+    """Its action is one number, of shape ()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Box(-2.0, 3.0, (), np.float32)
+
+
+@each_agent
+def test_an_action_may_be_one_number_without_dimensions(run: str) -> None:
+    (update,) = updates_of(make_agent(run, f"{__name__}:ScalarEnv"), 1)
+    assert update.batch[ACTIONS].shape == (ROWS,)
 
 
 @pytest.mark.key("twin_q", "actor_hiddens", "critic_hiddens", "actor_hidden_activation", "critic_hidden_activation")

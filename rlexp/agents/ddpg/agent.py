@@ -217,7 +217,8 @@ class CriticLearner(ABC):
 
 def taken_numbers(rows: Rows) -> Tensor:
     """Return the numbers of the continuous actions taken ``[B, D]``, float32."""
-    return rows[ACTIONS].flatten(1).to(torch.float32)
+    actions = rows[ACTIONS]
+    return actions.reshape(len(actions), -1).to(torch.float32)
 
 
 class CriticUpdate:
