@@ -165,7 +165,8 @@ def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space:
 def _check_actions(env: str, playable: PlayableActions | None, space: Space[Any]) -> None:
     """Raise UsageError if the action space of ``env`` is not ``playable``; None: only its numbering is checked."""
     if playable is not None:
-        if not isinstance(space, tuple(getattr(spaces, name) for name in playable.spaces)):
+        is_refused = not playable.takes_integer_boxes and isinstance(space, Box) and not is_continuous(space)
+        if is_refused or not isinstance(space, tuple(getattr(spaces, name) for name in playable.spaces)):
             hint = playable.hint_for_box if isinstance(space, Box) else _hint_for_parts(playable, space)
             raise UsageError(f"env {env} has the action space {space}; {playable.needs}", hint or playable.hint)
         _check_values(env, space)

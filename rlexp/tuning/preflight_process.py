@@ -18,6 +18,7 @@ from textwrap import shorten
 from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
+from rlexp.agents.workers import ObservationFilters
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
@@ -70,6 +71,9 @@ def try_experiments(request: Message, send: Send) -> None:
         if experiment.config.model.custom_model is not None:
             begin(f"making the network of {CUSTOM_MODEL}")
             try_network(experiment, env_config)
+        if experiment.config.observation_filter != "NoFilter":
+            begin("making the filter of observations")
+            ObservationFilters(experiment.config, spaces_of(env_config)[0], {})
         if experiment.config.replay is not None:
             begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
             check_replay_fits(experiment, env_config, size, machine)

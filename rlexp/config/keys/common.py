@@ -117,6 +117,8 @@ class PlayableActions:
     """A hint for the user."""
     hint_for_box: str | None = None
     """The hint for a Box; None: the same as for other spaces."""
+    takes_integer_boxes: bool = True
+    """Whether the numbers of a Box may be integers."""
 
 
 @dataclass(frozen=True)

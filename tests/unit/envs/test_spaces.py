@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from rlexp.config.keys.agents import AGENTS
 from rlexp.config.keys.common import ActionScaling
+from rlexp.config.keys.ddpg import CriticKeys, TD3Config
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.sac import SACConfig
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
 from rlexp.envs.registry import EnvConfig, FrameConfig, env_config_of
@@ -270,6 +272,14 @@ def test_check_spaces_refuses_other_actions(action_space: gym.Space[object], hin
     assert caught.value.hint is not None
     assert hint in caught.value.hint
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("config", [SACConfig(), TD3Config()])
+def test_check_spaces_refuses_integers_for_agents_of_continuous_actions(config: CriticKeys) -> None:
+    maze = replace(MAZE, actions=config.playable_actions)
+    with pytest.raises(UsageError, match=r"need.? a Box of floating-point numbers"):
+        check_spaces(maze, VECTOR, Box(-2, 3, (2,), np.int64))
+    check_spaces(maze, VECTOR, Box(-2.0, 3.0, (), np.float64))
 
 
 PPO_CAN_PLAY = [

@@ -309,6 +309,12 @@ def test_image_envs_have_notices_about_scaling_and_size(
     assert list(report.notices) == notices
 
 
+def test_a_filter_that_does_not_suit_images_is_found_for_each_experiment_of_an_env(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"MeanStdFilter does not suit images") as caught:
+        tried(tmp_path, {"run": "PPO", "env": PIXEL_ENV}, {"run": "ES", "env": PIXEL_ENV})
+    assert "NoFilter" in str(caught.value.problems[0].hint)
+
+
 def test_replay_that_does_not_fit_is_a_resource_error(tmp_path: Path) -> None:
     small = Machine(cpus=8, gpus=0, memory_total=2**20, memory_available=2**20)
     with pytest.raises(ResourceError, match=r"e0 would need .* for replay, .* bytes a transition") as caught:
