@@ -90,10 +90,14 @@ class R2D2Config(DQNConfig):
             yield Conflict(("model.use_lstm",), "model.use_lstm is false, but R2D2 needs an LSTM", "use DQN")
         if self.num_atoms > 1:
             hint = "leave num_atoms out, or use DQN"
-            yield Conflict(("num_atoms",), "R2D2 learns means, not distributions", hint)
+            yield Conflict(
+                ("num_atoms",), f"{self.stated('num_atoms')}, but R2D2 learns means, not distributions", hint
+            )
         if self.parameter_noise:
             hint = "noisy: true explores by noise in the heads"
-            yield Conflict(("parameter_noise",), "R2D2 does not have noise on all weights", hint)
+            yield Conflict(
+                ("parameter_noise",), "parameter_noise is true, but R2D2 does not have noise on all weights", hint
+            )
         if self.replay_sequence_length is not None and self.replay_sequence_length <= self.burn_in:
             length = self.stated("replay_sequence_length")
             message = f"{length}, so that no step is left to be learned after burn_in: {self.burn_in}"

@@ -270,8 +270,8 @@ def test_an_evaluation_plays_with_a_memory(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"model": {"use_lstm": False}}, "model.use_lstm is false, but R2D2 needs an LSTM"),
-        ({"num_atoms": 51}, "R2D2 learns means"),
-        ({"parameter_noise": True}, "R2D2 does not have noise on all weights"),
+        ({"num_atoms": 51}, "num_atoms is 51, but R2D2 learns means"),
+        ({"parameter_noise": True}, "parameter_noise is true, but R2D2 does not have noise"),
         ({"burn_in": 20, "replay_sequence_length": 20}, "no step is left to be learned"),
     ],
 )
