@@ -84,6 +84,10 @@ def indented(root: Node) -> tuple[Node, tuple[Finding, ...]]:
             findings.append(Finding(node.key_place, message, f"{verb} {shown_key(above)}"))
             root = root.without(name)
             root = root if root.find((above, name)) else root.put((above, name), node)
+        elif name in keys and name not in able:
+            message = f"{name} is a key of config, and cannot be at the top level"
+            findings.append(Finding(node.key_place, message, f"write it below config of {shown_key(above)}"))
+            root = root.without(name)
     return root, tuple(findings)
 
 

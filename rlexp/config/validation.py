@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 
 from rlexp.config.domains import GRID, python_call
 from rlexp.config.keys.agents import experiment_class
-from rlexp.config.keys.experiment import Experiment
-from rlexp.config.keys.fields import CONFLICT, LARGEST_COUNT, RULE, Conflict
+from rlexp.config.keys.experiment import NUM_SEEDS, Experiment
+from rlexp.config.keys.fields import CONFLICT, RULE, UNSAID_LIMITS, Conflict
 from rlexp.config.keys.key_table import KeyName, key_table
 from rlexp.config.keys.user_code import UserClass
 from rlexp.config.reference import hints
@@ -205,7 +205,8 @@ def _wrong_value(detail: ErrorDetails, experiment: Node, run: str) -> Finding:
         hint = _hint_for_list(path, value, demand, experiment, run)
     else:
         hint = _hint(path, value, demand)
-    return Finding(place, f"{dotted(path)} {demand}, got {got}", hint)
+    name = f"{NUM_SEEDS} (num_samples)" if path == ("num_samples",) else dotted(path)
+    return Finding(place, f"{name} {demand}, got {got}", hint)
 
 
 def _demand(detail: ErrorDetails, run: str) -> str:
@@ -214,8 +215,8 @@ def _demand(detail: ErrorDetails, run: str) -> str:
         return detail["msg"]
     if detail["type"] == "finite_number":
         return "must be a finite number"
-    if detail["type"] == "less_than_equal" and detail["ctx"]["le"] == LARGEST_COUNT:
-        return f"must be at most {LARGEST_COUNT}"
+    if detail["type"] == "less_than_equal" and detail["ctx"]["le"] in UNSAID_LIMITS:
+        return f"must be at most {detail['ctx']['le']}"
     path, table = detail["loc"], key_table(run)
     names = tuple(str(key) for key in path)
     return f"must be {table[names].expects if names in table else table[names[:-1]].items_expect}"

@@ -231,10 +231,10 @@ class CriticUpdate:
     def result(self) -> LearnResult:
         figures, td_errors = self._numbers.read()
         stats = dict(zip(self._names, figures.tolist(), strict=True))
-        if not all(map(math.isfinite, stats.values())):
-            message = f"the losses are {stats['critic_loss']:g} (critics) and {stats['actor_loss']:g} (policy)"
+        broken = [f"{name} is {figure:g}" for name, figure in stats.items() if not math.isfinite(figure)]
+        if broken:
             hint = "training diverged: lower lr, actor_lr and critic_lr, or set grad_norm_clipping or clip_rewards"
-            raise TrialError(f"{message} at update {self._number:,}", hint)
+            raise TrialError(f"{', '.join(broken)} at update {self._number:,}", hint)
         return LearnResult(stats | {"lr": self._lr}, td_errors)
 
 

@@ -27,6 +27,12 @@ from pydantic_core import PydanticCustomError
 LARGEST_COUNT = 10**15
 """Far above any step count that will be reached, and exact in a float and in JSON."""
 
+LARGEST_NUMBER = 1e38
+"""A number above it is infinite in float32, with which the learners compute."""
+
+UNSAID_LIMITS = (LARGEST_COUNT, LARGEST_NUMBER)
+"""Limits that no reference names, as nobody needs more."""
+
 RULE = "rule"
 """Type of the pydantic error whose message is a sentence that follows the key."""
 
@@ -72,9 +78,9 @@ def leaves_of_data(value: Any) -> Iterator[Any]:
 Whole = Annotated[int, BeforeValidator(whole), Field(le=LARGEST_COUNT)]
 Count = Annotated[Whole, Field(ge=1)]
 CountOrZero = Annotated[Whole, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST_NUMBER)]
 UpToADay = Annotated[float, Field(gt=0, le=24 * 3600)]
-PositiveOrZero = Annotated[float, Field(ge=0)]
+PositiveOrZero = Annotated[float, Field(ge=0, le=LARGEST_NUMBER)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 LayerSizes = Annotated[tuple[Count, ...], Field(strict=False)]
@@ -202,7 +208,10 @@ def _read_schedule(value: Any) -> tuple[tuple[int, float], ...] | None:
 
 
 def _read_point(step: Any, value: Any) -> tuple[int, float]:
-    return _count(step, at_least=0), _number(value, at_least=0)
+    number = _number(value, at_least=0)
+    if number > LARGEST_NUMBER:
+        raise ValueError(value)
+    return _count(step, at_least=0), number
 
 
 ClipRewards = Annotated[

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from rlexp.config.keys.agents import AGENTS, experiment_class
 from rlexp.config.keys.common import CommonConfig
-from rlexp.config.keys.fields import LARGEST_COUNT, RLEXP_ONLY, Expects, KeyGroup
+from rlexp.config.keys.fields import RLEXP_ONLY, UNSAID_LIMITS, Expects, KeyGroup
 from rlexp.config.keys.user_code import UserClass
 
 KeyName = tuple[str, ...]
@@ -225,5 +225,5 @@ def _range(metadata: Iterable[Any]) -> str:
     bounds = [bound for item in metadata for bound in (item.metadata if isinstance(item, FieldInfo) else [item])]
     words = [f">= {bound.ge}" for bound in bounds if isinstance(bound, Ge)]
     words += [f"> {bound.gt}" for bound in bounds if isinstance(bound, Gt)]
-    words += [f"<= {bound.le}" for bound in bounds if isinstance(bound, Le) and bound.le != LARGEST_COUNT]
+    words += [f"<= {bound.le}" for bound in bounds if isinstance(bound, Le) and bound.le not in UNSAID_LIMITS]
     return f" {' and '.join(words)}" if words else ""

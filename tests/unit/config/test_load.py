@@ -410,6 +410,8 @@ class TestHints:
                 "write {uniform: [0.9, 1]}",
             ),
             ("lr: fast", "a number > 0", "the string 'fast'", None),
+            ("lr: 1e300", "at most 1e+38", "1e+300", None),
+            ("prioritized_replay_eps: 1e300", "at most 1e+38", "1e+300", None),
         ],
     )
     def test_value_of_probable_meaning(
@@ -562,6 +564,11 @@ class TestHints:
             else:
                 assert message == f"{key} is at the top level of the file, beside the experiment a"
                 assert hint == "indent it below a"
+
+    def test_a_key_of_config_at_the_top_level_is_told_its_place(self, write: Write) -> None:
+        assert problems(write(MINIMAL + "lr: 1e-3\n")) == [
+            ("f.yaml:5:1", "lr is a key of config, and cannot be at the top level", "write it below config of a")
+        ]
 
     def test_every_key_may_be_at_the_top_level(self, write: Write) -> None:
         found = problems(write("a:\nrun: DQN\nenv: CartPole-v1\nstop: {timesteps_total: 9}\n"))
@@ -765,6 +772,8 @@ class TestOverrides:
         ("override", "message"),
         [
             ("lr=abc", "config.lr must be a number > 0, got the string 'abc'"),
+            ("lr_schedule=[[0, 1e300]]", "config.lr_schedule[0] must be [timestep, value], got [0, 1e+300]"),
+            ("num_seeds=0", "num_seeds (num_samples) must be a whole number >= 1, got 0"),
             ("n_step=0100", "0100 starts with 0, which YAML 1.1 reads as octal"),
             ("lrr=1", "unknown key config.lrr (agent APEX)"),
             ("stop.nothing=1", "stop.nothing is not a metric of the results"),
