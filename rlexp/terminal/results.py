@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rlexp.agents.export.onnx import Verification
     from rlexp.runs.kept_checkpoints import Superseded
 
-_LONGEST_ENV: Final = 24
+_LONGEST_NAMES: Final = 24
 _FOUND: Final = Table(
     columns=("run", "status", "agent", "env", "best", "last", "steps", "iter", "age", "size"),
     by_need=("run", "status", "best", "steps", "age", "size", "env", "agent", "last", "iter"),
@@ -107,8 +107,8 @@ def _cells(found: Found, path: Path, now: datetime) -> dict[str, str]:
     return {
         "run": one_line(f"{name}{trials}"),
         "status": found.status,
-        "agent": one_line("+".join(found.agents)) or MISSING,
-        "env": middle_cut(one_line("+".join(found.envs)), _LONGEST_ENV) or MISSING,
+        "agent": middle_cut(one_line("+".join(found.agents)), _LONGEST_NAMES) or MISSING,
+        "env": middle_cut(one_line("+".join(found.envs)), _LONGEST_NAMES) or MISSING,
         "best": score(found.best),
         "last": score(found.last),
         "steps": count(found.steps),

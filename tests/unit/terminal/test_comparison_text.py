@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from rlexp.compare.comparison import Comparison, compare_groups
 from rlexp.compare.curve import CurveAxis
 from rlexp.compare.run_listing import DAMAGED, Found
+from rlexp.config.keys.agents import AGENTS
 from rlexp.runs.record import Status
 from rlexp.terminal.comparison import print_comparison
 from rlexp.terminal.plot import PlotLine, plot
@@ -262,6 +263,13 @@ def test_listing_has_a_line_per_run(capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(line.split())
     assert told == "pong TERMINATED APEX PongNoFrameskip-v4 20.94 19.0 12,345,678 321 5 h 3.2 MB"
     assert grid.startswith("sorted/grid (6 trials)  TERMINATED  DQN+APEX ")
+
+
+def test_a_run_of_many_agents_takes_no_column_from_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    header, line = printed(capsys, [found(agents=tuple(sorted(AGENTS)))], columns=120)
+    assert "agent" in header
+    assert "iter" in header
+    assert "A2C+A3…2+SAC+SIMPLEQ+TD3" in line
 
 
 @pytest.mark.parametrize("columns", [30, 40, 60, 80, 100])
