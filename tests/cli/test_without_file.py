@@ -151,7 +151,7 @@ error: --algo cannot be combined with a file
 hint:  rlexp run FILE -o run=APEX overrides a value in the file
 $ rlexp run --algo DQN --env BipedalWalker-v3
 error: --env BipedalWalker-v3  env BipedalWalker-v3 has continuous actions; DQN, APEX, R2D2 and PQN need discrete ones
-hint:  PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension
+hint:  PPO takes them, SAC only floats; discretize_actions: 5 chooses among 5 values per dimension
 $ rlexp run --algo PPO --env CartPole-v1 -o train_batch_size=100
 error: the example cartpole-ppo  config.sgd_minibatch_size is 256, more than train_batch_size, which is 100
 hint:  lower sgd_minibatch_size or raise train_batch_size

@@ -70,6 +70,7 @@ GOALS = {
     "pendulum-td3": -250,
     "mountaincar-apex": -140,
     "mountaincar-dqn": -125,
+    "mountaincar-ppo": -125,
     "mountaincarcontinuous-ppo": 85,
     "own-env": 0.5,
     "pendulum-apex": -200,

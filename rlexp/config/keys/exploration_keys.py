@@ -96,7 +96,7 @@ class ExplorationKeys(ScheduledKeys):
             spaces=("Discrete",),
             needs="DQN, APEX and PQN need a Discrete one",
             hint="wrap the env so that it takes a finite number of actions",
-            hint_for_box="PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension",
+            hint_for_box="PPO takes them, SAC only floats; discretize_actions: 5 chooses among 5 values per dimension",
         )
 
     @property
@@ -120,5 +120,5 @@ class ExplorationKeys(ScheduledKeys):
         """Yield continuous actions that are not discretized, as a Q-network needs a finite number."""
         if self.discretize_actions is None and has_continuous_actions(env, self.env_config):
             message = f"env {env} has continuous actions; DQN, APEX, R2D2 and PQN need discrete ones"
-            hint = "PPO and SAC take them; discretize_actions: 5 chooses among 5 values per dimension"
+            hint = "PPO takes them, SAC only floats; discretize_actions: 5 chooses among 5 values per dimension"
             yield Conflict(("env",), message, hint)
