@@ -49,7 +49,7 @@ from tests.lab.memory_board import MemoryBoard, MemoryServer
 GIB = 1 << 30
 MACHINE = Machine(4, 0, 8 * GIB, 8 * GIB)
 ENV = "CartPole-v1"
-EXTREMES: tuple[Any, ...] = (10**15, 1e300, [10**15], [[0, 1e300]], [[10**15, 8, 4]])
+EXTREMES: tuple[Any, ...] = (10**15, 1e300, [10**15], [[0, 1e30]], [[10**15, 8, 4]])
 REPOSITORY = Path(__file__).parents[3]
 
 
