@@ -218,7 +218,7 @@ def test_trainer_in_a_cluster_bounds_processes_by_the_cpus_that_are_reserved() -
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"time_budget_s": 1e300}, "time_budget_s is 1e+300, and at most"),
+        ({"time_budget_s": 1e30}, "time_budget_s is 1e+30, and at most"),
         ({"stop": {"timesteps_total": 1e300}}, "stop.timesteps_total is 1e+300"),
         ({"checkpoint_evaluation_episodes": 10**9}, "checkpoint_evaluation_episodes is 1,000,000,000, and at most"),
         ({"max_failures": 10**15}, "max_failures is"),
