@@ -210,7 +210,7 @@ def aliases(open_with: str, close_with: str) -> str:
 def test_yaml_bomb_is_one_finding(text: str) -> None:
     start = time.process_time()
     message = only_finding(text)
-    assert time.process_time() - start < 1.5
+    assert time.process_time() - start < 5.0  # 0.4 here, four times as much beside other programs
     assert "nested deeper" in message or "over 20000 values" in message
 
 
