@@ -18,7 +18,6 @@ from textwrap import shorten
 from typing import Any, Final
 
 from rlexp.agents.replay_memory_probe import NUM_STEPS, bytes_per_transition_above, check_replay_fits
-from rlexp.agents.workers import ObservationFilters
 from rlexp.cluster.room.machine import Machine
 from rlexp.config.keys.agents import experiment_class
 from rlexp.config.keys.common import MOST_CHECKPOINTED_BYTES
@@ -48,8 +47,7 @@ def try_experiments(request: Message, send: Send) -> None:
     """Try the env of every experiment of a ``request``, each once, and whether replay fits into memory."""
     modules = UserModules.of(request["modules"])
     machine = Machine(**request["machine"])
-    sizes: list[tuple[EnvConfig, int]] = []
-    faulty: list[EnvConfig] = []
+    tried: list[tuple[EnvConfig, EnvReport, int]] = []
     for data in request["experiments"]:
         experiment = experiment_class(data["run"]).model_validate(data)
         env_config = env_config_of(experiment.env, experiment.config, modules)
@@ -57,23 +55,23 @@ def try_experiments(request: Message, send: Send) -> None:
         def begin(stage: str, experiment: Experiment = experiment) -> None:
             send("stage", stage=stage, experiment=experiment.name, env=experiment.env)
 
-        size = next((size for seen, size in sizes if seen == env_config), None)
-        if size is None:
+        known = next((each for each in tried if each[0] == env_config), None)
+        if known is None:
             report, size = try_env(experiment, env_config, begin, request["plays_episodes"])
-            sizes.append((env_config, size))
             if request["copies_trials"]:
                 report = replace(report, notices=(*report.notices, *_replay_notices(experiment, env_config, size)))
             send("report", **asdict(report), experiment=experiment.name)
-            if report.errors:
-                faulty.append(env_config)
-        if env_config in faulty:
+            known = env_config, report, size
+            tried.append(known)
+        _, report, size = known
+        if report.errors:
             continue
         if experiment.config.model.custom_model is not None:
             begin(f"making the network of {CUSTOM_MODEL}")
             try_network(experiment, env_config)
-        if experiment.config.observation_filter != "NoFilter":
+        if len(report.observation_shape) > 1 and experiment.config.observation_filter != "NoFilter":
             begin("making the filter of observations")
-            ObservationFilters(experiment.config, spaces_of(env_config)[0], {})
+            try_filter(experiment, env_config)
         if experiment.config.replay is not None:
             begin(f"{NUM_STEPS} random steps, which measure the memory of replay,")
             check_replay_fits(experiment, env_config, size, machine)
@@ -148,6 +146,13 @@ def try_network(experiment: Experiment, env_config: EnvConfig) -> None:
     from rlexp.agents.registry import policies_of  # and torch with the network: most experiments need neither here
 
     policies_of(experiment)(experiment.config, *spaces_of(env_config), env_config.modules).make_policy()
+
+
+def try_filter(experiment: Experiment, env_config: EnvConfig) -> None:
+    """Make the filter of observations, which takes any vectors; raises UsageError for images."""
+    from rlexp.agents.workers import ObservationFilters  # and all that plays: most experiments need none of it here
+
+    ObservationFilters(experiment.config, spaces_of(env_config)[0], {})
 
 
 def _replay_notices(experiment: Experiment, env_config: EnvConfig, size: int) -> Iterator[str]:
