@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from benchmarks.comparison import conditions
-from rlexp.agents.ddpg.agent import CriticLearner, DDPGAgent
+from rlexp.agents.ddpg.agent import DDPGAgent
+from rlexp.agents.ddpg.learner import CriticLearner
 from rlexp.agents.sac.agent import SACAgent
 from rlexp.cluster.pool.pool import InlineTaskPool
 from rlexp.config.keys.ddpg import DDPGConfig, TD3Config

@@ -5,10 +5,12 @@ Adam over the single parameters. Both take turns, so that a busy machine slows t
 that both have the memory that the learner lets it keep. The ratio is the learner's speed over the loop's.
 
 With ``--device`` it is the Nature network at batch 512 on that device, in a LearnerThread whose queue is never empty,
-and the share of its time in which that thread had no batch.
+and the share of its time in which that thread had no batch. ``--graphs`` compares the updates of other agents on a GPU
+with and without CUDA graphs, in turns.
 
     python benchmarks/learner.py [--repeats 7] [--threads 1] [--slow] [--json]
     python benchmarks/learner.py --device cuda [--precision bfloat16] [--seconds 10]
+    python benchmarks/learner.py --graphs [--repeats 7]
 """
 
 from __future__ import annotations
@@ -16,24 +18,37 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.comparison import Column, Line, Table, conditions, in_turns, options, per_second
+from rlexp.agents.agent import Agent
+from rlexp.agents.ddpg.agent import DDPGAgent
 from rlexp.agents.dqn.learner import DQNLearner, DQNLearnerConfig
 from rlexp.agents.dqn.loss import COLUMNS, row_losses
-from rlexp.agents.torch.device import Precision
+from rlexp.agents.ppo.agent import PPOAgent
+from rlexp.agents.pqn.agent import PQNAgent
+from rlexp.agents.sac.agent import SACAgent
+from rlexp.agents.torch.device import CapturedWork, Precision
+from rlexp.cluster.pool.pool import InlineTaskPool
+from rlexp.config.keys.common import CommonConfig
+from rlexp.config.keys.ddpg import DDPGConfig, TD3Config
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.fields import ConvFilter
 from rlexp.config.keys.model import ModelConfig
+from rlexp.config.keys.ppo import PPOConfig
+from rlexp.config.keys.pqn import PQNConfig
+from rlexp.config.keys.sac import SACConfig
 from rlexp.models.network_config import HeadConfig, QNetworkConfig, torso_config_of
 from rlexp.models.networks import QNetwork
 from rlexp.optimizers.learner_thread import LearnerThread
+from rlexp.rollout.folds import ADVANTAGES, DIST_INPUTS, LOGP, VALUE_TARGETS, VF_PREDS
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, Array, SampleBatch
 from rlexp.schedules import PiecewiseSchedule
 
@@ -112,6 +127,29 @@ COLUMNS_OF_DEVICES = (
     Column("updates_per_s", "updates/s", 9, ",.1f"),
     Column("rows_per_s", "rows/s", 8, ",.0f"),
     Column("wait_share", "waiting", 7, ".1%"),
+)
+
+
+ROWS = 256
+"""Rows of an update with ``--graphs``, and of a minibatch of PPO and PQN."""
+MINIBATCHES = 16
+"""Minibatches of their train batches."""
+_OF_CRITICS = {"actor_hiddens": [256, 256], "critic_hiddens": [256, 256], "train_batch_size": ROWS}
+_OF_SAC = {key: {"fcnet_hiddens": [256, 256]} for key in ("policy_model_config", "q_model_config")}
+_OF_EPOCHS = {"train_batch_size": ROWS * MINIBATCHES, "sgd_minibatch_size": ROWS, "num_sgd_iter": 4}
+GRAPHS: Mapping[str, tuple[type[Agent[Any]], type[CommonConfig], str, Mapping[str, Any]]] = {
+    "SAC": (SACAgent, SACConfig, "Pendulum-v1", {**_OF_SAC, "train_batch_size": ROWS}),
+    "TD3": (DDPGAgent, TD3Config, "Pendulum-v1", _OF_CRITICS),
+    "DDPG": (DDPGAgent, DDPGConfig, "Pendulum-v1", _OF_CRITICS),
+    "PPO": (PPOAgent, PPOConfig, "Pendulum-v1", _OF_EPOCHS),
+    "PQN": (PQNAgent, PQNConfig, "CartPole-v1", {**_OF_EPOCHS, "model": {"fcnet_hiddens": [256, 256]}}),
+}
+"""The agents that ``--graphs`` measures, with their keys."""
+COLUMNS_OF_GRAPHS = (
+    Column("agent", "agent", 5),
+    Column("single_ms", "one by one, ms", 14, ".2f"),
+    Column("graph_ms", "graph, ms", 9, ".2f"),
+    Column("ratio", "ratio", 5, ".1f"),
 )
 
 
@@ -220,6 +258,42 @@ def measure_thread(device: str, precision: Precision, seconds: float) -> Line:
     }
 
 
+def compare_graphs(run: str, device: str, repeats: int) -> Line:
+    """Return the milliseconds of an update of an agent without and with CUDA graphs, medians of repeats in turns."""
+    kind, keys, env, settings = GRAPHS[run]
+    config = keys.model_validate({"num_workers": 0, "num_gpus": int(device == "cuda"), **settings})
+    agent = kind(env, config, InlineTaskPool(), 0)
+    batch = _rows(agent.policies.observation_space.shape or (), config.train_batch_size, env == "CartPole-v1")
+
+    def measured(with_graphs: bool) -> Callable[[], float]:
+        learner: Any = agent.make_learner()
+        for captured in vars(learner).values():
+            if isinstance(captured, CapturedWork):
+                captured.can_capture &= with_graphs
+
+        def once() -> int:
+            before = learner.num_updates
+            learner.learn_on_batch(batch)
+            return int(learner.num_updates - before)
+
+        return partial(per_second, once, SECONDS)
+
+    speeds = in_turns({"single": measured(False), "graph": measured(True)}, repeats + 1)  # the first one warms up
+    agent.stop()
+    single, graph = (1e3 / statistics.median(speeds[name][1:]) for name in ("single", "graph"))
+    return {"agent": run, "single_ms": single, "graph_ms": graph, "ratio": single / graph}
+
+
+def _rows(observation_shape: tuple[int, ...], count: int, is_discrete: bool) -> SampleBatch:
+    """Return random rows with the columns of every learner; there are two discrete actions, or one number."""
+    rng = np.random.default_rng(0)
+    names = (REWARDS, DISCOUNTS, IMPORTANCE_WEIGHTS, LOGP, ADVANTAGES, VALUE_TARGETS, VF_PREDS)
+    columns: dict[str, Array] = {name: rng.random(count, np.float32) for name in names}
+    columns |= {name: rng.standard_normal((count, *observation_shape), np.float32) for name in (OBS, NEW_OBS)}
+    columns[ACTIONS] = rng.integers(2, size=count) if is_discrete else rng.random((count, 1), np.float32)
+    return SampleBatch({**columns, DIST_INPUTS: rng.standard_normal((count, 2), np.float32)})
+
+
 def _feed(thread: LearnerThread[None], batches: Iterator[SampleBatch], seconds: float) -> int:
     """Keep the queue full for ``seconds``; return how many rows were learned from."""
     num_rows, until = 0, time.perf_counter() + seconds
@@ -236,11 +310,17 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="measure the Nature network on it instead")
     parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="with --device, how long")
+    parser.add_argument("--graphs", action="store_true", help="measure CUDA graphs instead")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads that torch may use")
     parser.add_argument("--slow", action="store_true", help="images at batch 512 as well, for a minute")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(conditions(), file=sys.stderr)
+    if args.graphs:
+        shown = Table(COLUMNS_OF_GRAPHS, args.json)
+        for run in GRAPHS:
+            shown.add(compare_graphs(run, args.device or "cuda", args.repeats))
+        return
     if args.device:
         Table(COLUMNS_OF_DEVICES, args.json).add(measure_thread(args.device, args.precision, args.seconds))
         return

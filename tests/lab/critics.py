@@ -12,7 +12,8 @@ from gymnasium.spaces import Box, Space
 from torch import Tensor
 from torch.nn.functional import huber_loss, linear
 
-from rlexp.agents.ddpg.agent import ApexDDPGAgent, CriticAgent, CriticLearner, DDPGAgent
+from rlexp.agents.ddpg.agent import ApexDDPGAgent, CriticAgent, DDPGAgent
+from rlexp.agents.ddpg.learner import CriticLearner
 from rlexp.agents.ddpg.policy import PolicyNetworkPolicies
 from rlexp.agents.sac.agent import SACAgent
 from rlexp.cluster.pool.pool import TaskPool

@@ -208,8 +208,8 @@ def watch_bootstraps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     own_drawn = SACLearner._drawn
 
-    def drawn(self: Any, obs: Tensor) -> Drawn:
-        found = own_drawn(self, obs)
+    def drawn(self: Any, obs: Tensor, noise: None) -> Drawn:
+        found = own_drawn(self, obs, noise)
         assert found.probabilities is not None
         assert not torch.any(found.probabilities[obs[:, -NUM_ACTIONS:] == 0])
         checked.append(len(obs))

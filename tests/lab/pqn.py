@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, relu
@@ -76,7 +77,7 @@ def q_network_of(agent: PQNAgent, state: Mapping[str, Array]) -> QNetwork:
 
 def make_learner(seed: int = 0, **changes: Any) -> PQNLearner:
     """Return a learner with a configuration that differs from LEARNER by ``changes``."""
-    return PQNLearner(NETWORK, replace(LEARNER, **changes), seed)
+    return PQNLearner(NETWORK, replace(LEARNER, **changes), seed, pytest.fail)
 
 
 def make_batch(seed: int = 0, count: int = 32) -> SampleBatch:

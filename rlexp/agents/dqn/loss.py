@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlexp.agents.torch.device import BatchStaging, CapturedWork, Precision, Work, forward_passes
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, Precision, forward_passes
 from rlexp.agents.torch.flat_adam import FlatAdam
 from rlexp.models.networks import QNetwork
-from rlexp.models.torsos import UserTorso
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, IMPORTANCE_WEIGHTS, NEW_OBS, OBS, REWARDS, SampleBatch
 
 
@@ -147,9 +146,7 @@ class AutogradGradient:
         self._online, self._target, self._adam = online, target, adam
         self._device, self._precision, self._double_q = device, precision, double_q
         self._staging = BatchStaging(COLUMNS, device)
-        # A torso of the user's own may decide by values, which a graph would not repeat.
-        is_own = isinstance(online.torso, UserTorso)
-        self._backward: Work = self._backward_of if is_own else CapturedWork(self._backward_of, device, note)
+        self._backward = CapturedWork(self._backward_of, [online], device, note)
 
     def compute(self, batch: SampleBatch) -> BatchLoss:
         """Replace the gradient by the gradient of a batch, which has COLUMNS."""

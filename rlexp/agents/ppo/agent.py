@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
-from rlexp.agents.torch.device import BatchStaging
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, DeviceNumbers, Tensors
 from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.agents.torch.trained_network import EpochsLearner, TrainedNetwork, explained_variance, refuse_divergence
 from rlexp.config.keys.ppo import PPOConfig
@@ -70,6 +70,8 @@ def adapted_kl_coeff(kl_coeff: float, kl: float, kl_target: float) -> float:
 COLUMNS = (OBS, ACTIONS, LOGP, ADVANTAGES, VALUE_TARGETS, VF_PREDS, DIST_INPUTS)
 NUM_MEASURED = 6
 """Stats that are measured of each minibatch."""
+NUMBERS, COEFFICIENTS = "numbers", "coefficients"
+"""Names of further tensors of a minibatch: the ``numbers`` of a TrainBatch, and Coefficients."""
 SMALLEST_DEVIATION = 1e-4
 """Least divisor of advantages, as all may be equal."""
 
@@ -102,6 +104,22 @@ class PPOLearnerConfig:
 
 
 @dataclass(frozen=True)
+class LossTerms:
+    """What the loss of a minibatch is made of; a CUDA graph has it as constants."""
+
+    num_rows: int
+    """Rows of the minibatch, over which the loss is a mean, in all learners."""
+    has_kl: bool
+    has_entropy: bool
+    measures: bool
+    """Whether the stats are computed."""
+
+
+Coefficients = Sequence[float] | Tensor
+"""The weights of the KL penalty and of the entropy bonus."""
+
+
+@dataclass(frozen=True)
 class TrainBatch:
     """The columns of a train batch, or of a minibatch of it, on the learner's device."""
 
@@ -126,6 +144,10 @@ class TrainBatch:
         return len(indices) if self.sequences is None else int(self.sequences.lengths[indices].sum())
 
 
+def _say_nothing(notice: str) -> None:
+    """Drop a notice."""
+
+
 class PPOLearner(EpochsLearner[ActorCritic]):
     """Owns the network and Adam; used by one thread at a time."""
 
@@ -137,16 +159,23 @@ class PPOLearner(EpochsLearner[ActorCritic]):
         seed: int,
         device: str = "cpu",
         shard: Shard = ALONE,
+        note: Callable[[str], None] = _say_nothing,
     ) -> None:
+        """Initialise; ``note`` gets notices for the user."""
         self._config = config
         self._actions = actions
         self._shard = shard
+        place = torch.device(device)
         trained = TrainedNetwork(
-            lambda: ActorCritic(network), seed, torch.device(device), config.adam_epsilon, config.grad_norm_clipping
+            lambda: ActorCritic(network), seed, place, config.adam_epsilon, config.grad_norm_clipping
         )
         super().__init__(trained, config.num_sgd_iter, config.sgd_minibatch_size, seed)
         self._network = differentiable(trained.module)
-        self._staging = BatchStaging((*COLUMNS, *memory_columns(network.memory)), torch.device(device), num_slots=1)
+        self._staging = BatchStaging((*COLUMNS, *memory_columns(network.memory)), place, num_slots=1)
+        self._coefficients = DeviceNumbers(place)
+        captured = CapturedWork(self._backward_of, [trained.module], place, note)
+        self._captured = captured if captured.can_capture and network.memory is None else None
+        """Used for minibatches of rows on a GPU; sequences differ in their shapes."""
         self._kl_coeff = config.kl_coeff
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
@@ -160,7 +189,7 @@ class PPOLearner(EpochsLearner[ActorCritic]):
         lr = self._config.lr.value(self._num_steps_sampled)
         entropy_coeff = self._config.entropy_coeff.value(self._num_steps_sampled)
 
-        def update(indices: Tensor, measures: bool) -> list[Tensor]:
+        def update(indices: Tensor, measures: bool) -> Tensor | None:
             return self._update(rows, indices, lr, entropy_coeff, measures)
 
         lengths = None if rows.sequences is None else rows.sequences.lengths
@@ -194,21 +223,34 @@ class PPOLearner(EpochsLearner[ActorCritic]):
 
     def _update(
         self, rows: TrainBatch, indices: Tensor, lr: float, entropy_coeff: float, measures: bool
-    ) -> list[Tensor]:
+    ) -> Tensor | None:
         """Do one SGD step; return the stats of this learner's part of the minibatch if it ``measures`` them."""
         own = rows.part(self._shard.part(indices))
-        self._adam.zero_grad()
-        figures = self._backward(own, 1.0 / rows.num_rows(indices), entropy_coeff, measures)
+        terms = LossTerms(rows.num_rows(indices), self._kl_coeff != 0, entropy_coeff != 0, measures)
+        coefficients = self._coefficients.of(self._kl_coeff, entropy_coeff)
+        if self._captured is not None and isinstance(coefficients, Tensor):
+            tensors = {OBS: own.obs, ACTIONS: own.actions, NUMBERS: own.numbers, COEFFICIENTS: coefficients}
+            figures = self._captured(tensors, terms)
+        else:
+            figures = self._backward(own, coefficients, terms)
         self._shard.add_up(self._adam.gradient)
-        return [*figures, self._adam.step(lr)]
+        norm = self._adam.step(lr)
+        return torch.stack([*figures, norm]) if measures else None
 
-    def _backward(self, rows: TrainBatch, weight: float, entropy_coeff: float, measures: bool) -> list[Tensor]:
-        """Compute the gradient of the loss of ``rows``, weighted by ``weight``; return its stats.
+    def _backward_of(self, tensors: Tensors, terms: LossTerms) -> Sequence[Tensor]:
+        """Do what ``_backward`` does for the ``tensors`` of a minibatch, by name."""
+        rows = TrainBatch(tensors[OBS], tensors[ACTIONS], tensors[NUMBERS])
+        return self._backward(rows, tensors[COEFFICIENTS], terms)
+
+    def _backward(self, rows: TrainBatch, coefficients: Coefficients, terms: LossTerms) -> Sequence[Tensor]:
+        """Replace the gradient by the gradient of the loss of ``rows``; return its stats if ``terms`` say so.
 
         The KL divergence and the entropy are computed only if they are part of the loss or measured. On a small
         minibatch, starting an operation costs more than computing it.
         """
-        config = self._config
+        self._adam.zero_grad()
+        config, measures, weight = self._config, terms.measures, 1.0 / terms.num_rows
+        kl_coeff, entropy_coeff = coefficients
         if not len(rows.numbers):  # a minibatch may have fewer sequences than there are learners
             return [rows.numbers.new_zeros(())] * NUM_MEASURED if measures else []
         old_logp, advantages, targets, old_values = rows.numbers[:, :4].unbind(1)
@@ -217,10 +259,10 @@ class PPOLearner(EpochsLearner[ActorCritic]):
         logp = distribution.log_prob(rows.actions)
         policy_losses, of_logp, ratio = surrogate_losses(logp, old_logp, advantages, config.clip_param)
         of_inputs = (weight * of_logp).unsqueeze(1) * distribution.log_prob_gradient(rows.actions)
-        old = distribution_of(self._actions, rows.numbers[:, 4:]) if self._kl_coeff or measures else None
-        if old is not None and self._kl_coeff:
-            of_inputs += (weight * self._kl_coeff) * distribution.kl_gradient(old)
-        if entropy_coeff:
+        old = distribution_of(self._actions, rows.numbers[:, 4:]) if terms.has_kl or measures else None
+        if old is not None and terms.has_kl:
+            of_inputs += (weight * kl_coeff) * distribution.kl_gradient(old)
+        if terms.has_entropy:
             of_inputs -= (weight * entropy_coeff) * distribution.entropy_gradient()
         vf_losses = of_values = torch.zeros_like(values)
         if config.vf_loss_coeff:
@@ -230,13 +272,13 @@ class PPOLearner(EpochsLearner[ActorCritic]):
             return []
         kl, entropy = distribution.kl_from(old), distribution.entropy()
         is_clipped = (ratio - 1.0).abs() > config.clip_param
-        losses = policy_losses + config.vf_loss_coeff * vf_losses + self._kl_coeff * kl - entropy_coeff * entropy
+        losses = policy_losses + config.vf_loss_coeff * vf_losses + kl_coeff * kl - entropy_coeff * entropy
         measured = (losses, policy_losses, vf_losses, kl, entropy, is_clipped)
         return [weight * each.sum() for each in measured]
 
-    def _stats(self, figures: Sequence[Sequence[Tensor]], rows: TrainBatch) -> dict[str, float]:
-        """Return the means of an epoch's ``figures`` over all learners; read back from the device once."""
-        sums = torch.stack([torch.stack([*minibatch]) for minibatch in figures]).mean(dim=0)
+    def _stats(self, figures: Tensor, rows: TrainBatch) -> dict[str, float]:
+        """Return the means of an epoch's ``figures [M, N]`` over all learners; read back from the device once."""
+        sums = figures.mean(dim=0)
         grad_norm = sums[-1].clone()  # equal in all learners
         self._shard.add_up(sums)
         explained = explained_variance(rows.numbers[:, 2], rows.numbers[:, 3])
@@ -260,6 +302,8 @@ class PPOAgent(ActorCriticAgent[PPOConfig], SyncSamplesAgent[PPOConfig]):
     def make_learner(self) -> TrainBatchLearner:
         own, seed = learner_config(self.config), derive_seed(self.seed, "learner")
         make = partial(PPOLearner, self.policies.network, self.policies.actions, own, seed)
+        if self.config.learner_processes is None:  # notices of other processes have no way to the user
+            make = partial(make, note=self.add_event)
         return self.one_learner_or_several(make, own.most_updates)
 
     def stats(self) -> Figures:

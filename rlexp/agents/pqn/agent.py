@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from rlexp.agents.pqn.players import PQNPolicies, PQNWorkerParts
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
-from rlexp.agents.torch.device import BatchStaging, learner_device
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, Tensors, learner_device
 from rlexp.agents.torch.trained_network import EpochsLearner, TrainedNetwork, refuse_divergence
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.pqn import PQNConfig
@@ -45,7 +46,10 @@ class PQNLearnerConfig:
 class PQNLearner(EpochsLearner[QNetwork]):
     """Owns the Q-network and Adam; used by one thread at a time. There is no target network."""
 
-    def __init__(self, network: QNetworkConfig, config: PQNLearnerConfig, seed: int) -> None:
+    def __init__(
+        self, network: QNetworkConfig, config: PQNLearnerConfig, seed: int, note: Callable[[str], None]
+    ) -> None:
+        """Initialise; ``note`` gets notices for the user."""
         self._config = config
         device = torch.device(config.device)
         trained = TrainedNetwork(
@@ -54,6 +58,7 @@ class PQNLearner(EpochsLearner[QNetwork]):
         super().__init__(trained, config.num_sgd_iter, config.sgd_minibatch_size, seed)
         self._network = trained.module
         self._staging = BatchStaging(COLUMNS, device, num_slots=1)
+        self._backward = CapturedWork(self._backward_of, [self._network], device, note)
 
     def learn_on_batch(self, batch: SampleBatch, should_stop: ShouldStop = never) -> LearnResult:
         """Do all epochs over a train batch, which has COLUMNS; the stats are means over the last epoch.
@@ -62,28 +67,29 @@ class PQNLearner(EpochsLearner[QNetwork]):
         InterruptedLearningError if ``should_stop``, which is called before each SGD step, returns True.
         """
         columns = self._staging.load(batch)
-        rows = columns[OBS], columns[ACTIONS].to(torch.int64), columns[VALUE_TARGETS]
+        rows = {**columns, ACTIONS: columns[ACTIONS].to(torch.int64)}
         lr = self._config.lr.value(self._num_steps_sampled)
 
-        def update(indices: Tensor, measures: bool) -> list[Tensor]:
-            figures = self._backward(*(each.index_select(0, indices) for each in rows), measures=measures)
-            return [*figures, self._adam.step(lr)]
+        def update(indices: Tensor, measures: bool) -> Tensor | None:
+            minibatch = {name: column.index_select(0, indices) for name, column in rows.items()}
+            figures = self._backward(minibatch, measures)
+            norm = self._adam.step(lr)
+            return torch.stack([*figures, norm]) if measures else None
 
-        figures = self.train_epochs(batch.count, update, should_stop)
-        means = torch.stack([torch.stack(minibatch) for minibatch in figures]).mean(dim=0)
+        means = self.train_epochs(batch.count, update, should_stop).mean(dim=0)
         stats = dict(zip(FIGURES, means.tolist(), strict=True))
         hint = "lower lr, set grad_norm_clipping or clip_rewards, or write model.layer_norm: true"
         refuse_divergence(stats["loss"], stats["grad_norm"], self.num_updates, hint)
         return LearnResult(stats | {"lr": lr})
 
-    def _backward(self, obs: Tensor, actions: Tensor, targets: Tensor, *, measures: bool) -> list[Tensor]:
+    def _backward_of(self, rows: Tensors, measures: bool) -> Sequence[Tensor]:
         """Compute the gradient of ``1/2 mean (Q(s, a) - R)^2``; return the minibatch's stats if ``measures``.
 
-        ``obs [b, ...]``, ``actions [b]``, ``targets [b]``: the returns R, which carry no gradient (Gallici et al. 2024,
+        ``rows`` have COLUMNS. Their VALUE_TARGETS are the returns R, which carry no gradient (Gallici et al. 2024,
         algorithm 1).
         """
-        values = self._network(obs)
-        errors = values.gather(1, actions.unsqueeze(1)).squeeze(1) - targets
+        values = self._network(rows[OBS])
+        errors = values.gather(1, rows[ACTIONS].unsqueeze(1)).squeeze(1) - rows[VALUE_TARGETS]
         loss = 0.5 * errors.square().mean()
         self._adam.zero_grad()
         loss.backward()
@@ -109,7 +115,7 @@ class PQNAgent(SyncSamplesAgent[PQNConfig]):
             device=learner_device(config.num_gpus),
         )
         torch.set_num_threads(max(int(config.num_cpus_for_driver), 1))
-        return PQNLearner(self.policies.network, learner_config, derive_seed(self.seed, "learner"))
+        return PQNLearner(self.policies.network, learner_config, derive_seed(self.seed, "learner"), self.add_event)
 
     def worker_parts(self, worker_index: int, seed: int, num_threads: int | None) -> WorkerParts:
         return self._players.parts(worker_index, seed, num_threads)

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from rlexp.agents.ddpg.agent import CriticAgent, CriticLearner, CriticLearnerConfig, CriticStep, Rows, taken_numbers
+from rlexp.agents.ddpg.agent import CriticAgent
+from rlexp.agents.ddpg.learner import (
+    TARGET_NOISE,
+    CriticLearner,
+    CriticLearnerConfig,
+    CriticStep,
+    Rates,
+    taken_numbers,
+)
 from rlexp.agents.sac.players import SHARE_OF_UNIFORM_ENTROPY, SACPolicies
+from rlexp.agents.torch.device import Tensors
 from rlexp.agents.torch.trained_network import TrainedNetwork
 from rlexp.config.keys.sac import SACConfig
 from rlexp.models.network_config import PolicyAndCriticsConfig
 from rlexp.models.torch_distributions import draw_squashed
 from rlexp.sample_batch import DISCOUNTS, NEW_OBS, OBS, REWARDS, Array
 from rlexp.schedules import PiecewiseSchedule, derive_seed
+
+NOISE = "noise"
+"""Name of the noise on the actions for OBS, as TARGET_NOISE is that for NEW_OBS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +72,7 @@ class SACLearner(CriticLearner):
     """The learner of SAC (Haarnoja et al. 2018), and of SAC with discrete actions (Christodoulou 2019)."""
 
     settings: SACLearnerConfig
+    policy_figures = ("actor_loss", "actor_grad_norm", "entropy", "alpha", "alpha_loss")
 
     def __init__(
         self, network: PolicyAndCriticsConfig, config: SACLearnerConfig, seed: int, note: Callable[[str], None]
@@ -71,23 +84,33 @@ class SACLearner(CriticLearner):
             lambda: Temperature(config.initial_alpha), seed, self.device, config.adam_epsilon, None
         )
 
-    def update(self, rows: Rows) -> tuple[dict[str, Tensor], CriticStep]:
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return *super().rates, self._lr(self.settings.alpha_lr)
+
+    def noise(self, rows: Tensors) -> dict[str, Tensor]:
+        if self._is_discrete:
+            return {}
+        shape = taken_numbers(rows).shape
+        return {
+            name: torch.randn(shape, generator=self.generator, device=self.device) for name in (NOISE, TARGET_NOISE)
+        }
+
+    def update(self, rows: Tensors, rates: Rates, moves_policy: bool) -> tuple[Sequence[Tensor], CriticStep]:
         log_alpha = self._temperature.module.log_alpha
-        drawn = self._drawn(rows[OBS])
+        drawn = self._drawn(rows[OBS], rows.get(NOISE))
         alpha = log_alpha.detach().exp()
         wanted = self._target_entropy(rows[OBS])
         with torch.no_grad():
             missing = drawn.expected(drawn.log_probs + wanted).mean()
-        alpha_loss = self._step_alpha(missing)
+        alpha_loss = self._step_alpha(missing, rates)
         actions = None if self._is_discrete else taken_numbers(rows)
-        critics = self.step_critics(rows, actions, self._targets(rows, alpha))
+        critics = self.step_critics(rows, actions, self._targets(rows, alpha), rates)
         values = self.critic_networks(rows[OBS], drawn.actions).amin(dim=0)
         loss = drawn.expected(alpha * drawn.log_probs - values).mean()
-        norm = self.step_policy(loss)
-        self.move_targets_when_due()
+        norm = self.step_policy(loss, rates)
         entropy = (wanted if isinstance(wanted, float) else wanted.mean()) - missing
-        figures = {"actor_loss": loss.detach(), "actor_grad_norm": norm, "entropy": entropy}
-        return figures | {"alpha": alpha, "alpha_loss": alpha_loss}, critics
+        return (loss.detach(), norm, entropy, alpha, alpha_loss), critics
 
     def state_dict(self) -> Mapping[str, Array]:
         temperature = {f"temperature.{name}": array for name, array in self._temperature.state_dict().items()}
@@ -99,12 +122,12 @@ class SACLearner(CriticLearner):
         self._temperature.load_state_dict(own)
 
     @torch.no_grad()
-    def _targets(self, rows: Rows, alpha: Tensor) -> Tensor:
+    def _targets(self, rows: Tensors, alpha: Tensor) -> Tensor:
         """Return ``R + d (min_c Q'_c(s', a') - alpha log pi(a'|s'))`` ``[B]`` (equations 2 and 3).
 
         Discrete actions have the expectation over a' (Christodoulou 2019, equation 10).
         """
-        drawn = self._drawn(rows[NEW_OBS])
+        drawn = self._drawn(rows[NEW_OBS], rows.get(TARGET_NOISE))
         values = self.target_critics(rows[NEW_OBS], drawn.actions).amin(dim=0)
         return rows[REWARDS] + rows[DISCOUNTS] * drawn.expected(values - alpha * drawn.log_probs)
 
@@ -114,7 +137,7 @@ class SACLearner(CriticLearner):
             return self.settings.target_entropy
         return self._masking.allowed(obs).sum(dim=1, keepdim=True).log() * self.settings.share_of_allowed
 
-    def _step_alpha(self, missing: Tensor) -> Tensor:
+    def _step_alpha(self, missing: Tensor, rates: Rates) -> Tensor:
         """Step down ``-log alpha missing``, the entropy that the policy lacks; return this loss.
 
         Haarnoja et al. 2018 (equation 18) have alpha in place of its logarithm, but not in their code.
@@ -122,16 +145,18 @@ class SACLearner(CriticLearner):
         adam, log_alpha = self._temperature.adam, self._temperature.module.log_alpha
         adam.gradient.copy_(-missing)
         loss = -(log_alpha.detach() * missing)
-        adam.step(self._lr(self.settings.alpha_lr))
+        adam.step(rates[2])
         return loss
 
-    def _drawn(self, obs: Tensor) -> Drawn:
-        """Return actions for ``obs [B, ...]`` that carry the gradient of the policy (equation 11 and appendix C)."""
+    def _drawn(self, obs: Tensor, noise: Tensor | None) -> Drawn:
+        """Return actions for ``obs [B, ...]`` that carry the gradient of the policy (equation 11 and appendix C).
+
+        ``noise [B, D]`` is standard normal; None for discrete actions.
+        """
         inputs = self.policy_network(obs)
-        if self._is_discrete:
+        if noise is None:
             log_probs = inputs.log_softmax(dim=1)
             return Drawn(None, log_probs, log_probs.exp())
-        noise = torch.randn(len(inputs), inputs.shape[1] // 2, generator=self.generator, device=self.device)
         return Drawn(*draw_squashed(inputs, noise))
 
 

@@ -6,7 +6,7 @@ At the end, how a network that acts gets its weights.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.errors import ResourceError
-from rlexp.models.torsos import load_arrays
+from rlexp.models.torsos import UserTorso, load_arrays
 from rlexp.policy import LiveWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
 
@@ -138,6 +138,23 @@ def on_device(array: Array, device: torch.device) -> Tensor:
     return copy.to(device, non_blocking=True)  # torch reuses pinned memory only after the transfer has ended
 
 
+class DeviceNumbers:
+    """A few numbers of a learner: tensors if a GPU reads them, so that a CUDA graph does not fix them; else floats."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._numbers: tuple[float, ...] = ()
+        self._there = torch.empty(0, device=device)
+
+    def of(self, *numbers: float) -> Sequence[float] | Tensor:
+        """Return ``numbers``; on a GPU as a tensor ``[N]``, copied there if they have changed."""
+        if self._device.type == "cpu":
+            return numbers
+        if numbers != self._numbers:
+            self._numbers, self._there = numbers, on_device(np.array(numbers, np.float32), self._device)
+        return self._there
+
+
 class BatchStaging:
     """Copies the columns of a batch to the learner's device; the learner only reads them.
 
@@ -218,51 +235,63 @@ class _Slot:
 
 NUM_UNCAPTURED = 3
 """Calls of a CapturedWork before it captures, as libraries choose kernels and take memory in the first ones."""
-MOST_GRAPHS = 4
-"""Shapes of batches for which a CapturedWork has a graph; others are computed without one."""
+MOST_GRAPHS = 8
+"""Graphs that a CapturedWork has at most, for different shapes of batches and settings; others have none."""
 
 Tensors = Mapping[str, Tensor]
-Work = Callable[[Tensors], Sequence[Tensor]]
-"""A function of tensors. Apart from them, it reads and writes only memory that stays where it is."""
+Work = Callable[..., Sequence[Tensor]]
+"""A function of tensors by name, and of settings that can be hashed.
+
+Apart from the tensors, it reads and writes only memory that stays where it is.
+"""
 
 
 class CapturedWork:
     """A function whose operations a GPU starts all at once, as a CUDA graph; owned by one thread.
 
     An update of a small network is a hundred operations, and Python needs more time to start each of them than a GPU
-    to compute it. The operations of one call are captured and repeated by the next calls with the same shapes, so the
-    function may neither wait for the GPU nor decide anything by values. On a CPU it is called as it is.
+    to compute it. The operations of one call are captured and repeated by the next calls with the same shapes and
+    settings, so the function may neither wait for the GPU nor decide anything by other values. On a CPU it is called as
+    it is, and so it is if the user wrote the torso of a network, as such a torso may decide by values.
     """
 
-    def __init__(self, work: Work, device: torch.device, note: Callable[[str], None]) -> None:
-        """Initialise; ``note`` gets a notice for the user if a capture fails, after which no more is tried."""
+    def __init__(
+        self, work: Work, networks: Sequence[nn.Module], device: torch.device, note: Callable[[str], None]
+    ) -> None:
+        """Initialise; ``work`` goes through ``networks``.
+
+        ``note`` gets a notice for the user if a capture fails, after which no more is tried.
+        """
         self._work, self._note = work, note
-        self._can_capture = device.type == "cuda"
-        self._num_calls: dict[Any, int] = {}
-        self._graphs: dict[Any, _Graph] = {}
+        parts = (part for network in networks for part in network.modules())
+        self.can_capture = device.type == "cuda" and not any(isinstance(part, UserTorso) for part in parts)
+        """Whether graphs are made, or tried."""
+        self._num_calls: dict[Hashable, int] = {}
+        self._graphs: dict[Hashable, _Graph] = {}
 
-    def __call__(self, tensors: Tensors) -> Sequence[Tensor]:
+    def __call__(self, tensors: Tensors, *settings: Hashable) -> Sequence[Tensor]:
         """Return what the function returns for ``tensors``; valid until the next call."""
-        graph = self._graph_for(tensors) if self._can_capture else None
-        return self._work(tensors) if graph is None else graph.replay(tensors)
+        graph = self._graph_for(tensors, settings) if self.can_capture else None
+        return self._work(tensors, *settings) if graph is None else graph.replay(tensors)
 
-    def _graph_for(self, tensors: Tensors) -> _Graph | None:
+    def _graph_for(self, tensors: Tensors, settings: tuple[Hashable, ...]) -> _Graph | None:
         shapes = tuple((name, tensor.shape, tensor.stride(), tensor.dtype) for name, tensor in tensors.items())
-        num_calls = self._num_calls[shapes] = self._num_calls.get(shapes, 0) + 1
-        if shapes not in self._graphs and num_calls > NUM_UNCAPTURED and len(self._graphs) < MOST_GRAPHS:
+        key = settings, shapes
+        num_calls = self._num_calls[key] = self._num_calls.get(key, 0) + 1
+        if key not in self._graphs and num_calls > NUM_UNCAPTURED and len(self._graphs) < MOST_GRAPHS:
             try:
-                self._graphs[shapes] = _Graph(self._work, tensors)
+                self._graphs[key] = _Graph(self._work, tensors, settings)
             except RuntimeError as error:
-                self._can_capture = False
+                self.can_capture = False
                 reason = str(error).partition("\n")[0]
                 self._note(f"the GPU starts the operations of an update one by one, as CUDA graphs failed: {reason}")
-        return self._graphs.get(shapes)
+        return self._graphs.get(key)
 
 
 class _Graph:
     """The operations of one call, and the memory from which they read and to which they write."""
 
-    def __init__(self, work: Work, tensors: Tensors) -> None:
+    def __init__(self, work: Work, tensors: Tensors, settings: tuple[Hashable, ...]) -> None:
         self._inputs = {name: tensor.clone() for name, tensor in tensors.items()}
         self._graph = torch.cuda.CUDAGraph()
         is_collecting = gc.isenabled()
@@ -275,7 +304,7 @@ class _Graph:
                 torch.cuda.stream(torch.cuda.current_stream()),
                 torch.cuda.graph(self._graph, capture_error_mode="thread_local"),
             ):
-                self._outputs = work(self._inputs)
+                self._outputs = work(self._inputs, *settings)
         finally:
             if is_collecting:
                 gc.enable()

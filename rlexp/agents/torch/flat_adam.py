@@ -132,8 +132,11 @@ class FlatAdam:
         """Set the gradient to 0, since ``backward`` adds to it."""
         self.gradient.zero_()
 
-    def step(self, lr: float) -> Tensor:
-        """Move the parameters along the gradient that ``backward`` computed; return its norm before scaling."""
+    def step(self, lr: float | Tensor) -> Tensor:
+        """Move the parameters along the gradient that ``backward`` computed; return its norm before scaling.
+
+        A CUDA graph has ``lr`` as a tensor ``[]``, else it could not change.
+        """
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self._num_steps += 1
         scale = None if self._max_norm is None else (norm + 1e-6) / self._max_norm
@@ -145,7 +148,7 @@ class FlatAdam:
             self._move(lr, None if scale is None or scale.item() <= 1.0 else scale)
         return norm
 
-    def _move(self, lr: float, scale: Tensor | None) -> None:
+    def _move(self, lr: float | Tensor, scale: Tensor | None) -> None:
         """Do one step with the gradient divided by ``scale []``."""
         call = functools.partial(
             torch_adam if FUSED_ADAM is None else FUSED_ADAM,
@@ -241,12 +244,12 @@ class FlatRMSProp:
         """Set the gradient to 0, since ``backward`` adds to it."""
         self.gradient.zero_()
 
-    def step(self, lr: float) -> Tensor:
+    def step(self, lr: float | Tensor) -> Tensor:
         """Move the parameters along the gradient that ``backward`` computed; return its norm before scaling."""
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         if self._max_norm is not None:
             self.gradient.div_(((norm + 1e-6) / self._max_norm).clamp(min=1.0))
-        self._torch_rmsprop.param_groups[0]["lr"] = lr
+        self._torch_rmsprop.param_groups[0]["lr"] = float(lr)
         self._torch_rmsprop.step()
         return norm
 

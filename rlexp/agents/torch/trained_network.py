@@ -113,8 +113,9 @@ class NetworkLearner(Generic[ModuleT]):
         self._num_steps_sampled, self.num_updates = state["counters"].tolist()
 
 
-Update = Callable[[Tensor, bool], list[Tensor]]
-"""A function that does one SGD step on the rows at indices ``[b]``, and returns its stats if asked to measure them."""
+Update = Callable[[Tensor, bool], Tensor | None]
+"""A function that does one SGD step on the rows at indices ``[b]``, and returns its stats ``[N]`` if it measures them.
+"""
 
 
 class EpochsLearner(NetworkLearner[ModuleT]):
@@ -137,15 +138,15 @@ class EpochsLearner(NetworkLearner[ModuleT]):
 
     def train_epochs(
         self, num_rows: int, update: Update, should_stop: ShouldStop, lengths: Tensor | None = None
-    ) -> list[list[Tensor]]:
-        """Call ``update`` for each minibatch of a train batch; return the stats of the last epoch.
+    ) -> Tensor:
+        """Call ``update`` for each minibatch of a train batch; return the stats of the last epoch's M: ``[M, N]``.
 
         With the ``lengths [C]`` of sequences, a minibatch is whole sequences, and ``update`` gets their numbers.
         Raises InterruptedLearningError once ``should_stop``, which is called before each step, returns True. All state
         is then as before the train batch.
         """
         before = [tensor.clone() for tensor in self._changing()], self._order.get_state(), self.num_updates
-        figures: list[list[Tensor]] = []
+        figures: list[Tensor] = []
         for epoch in range(self._num_epochs):
             is_last = epoch == self._num_epochs - 1
             for indices in self._minibatches(num_rows, lengths):
@@ -157,9 +158,9 @@ class EpochsLearner(NetworkLearner[ModuleT]):
                     raise InterruptedLearningError
                 measured = update(indices, is_last)
                 self.num_updates += 1
-                if is_last:
+                if measured is not None:
                     figures.append(measured)
-        return figures
+        return torch.stack(figures)
 
     def _minibatches(self, num_rows: int, lengths: Tensor | None) -> Iterator[Tensor]:
         """Yield the indices of nearly equal parts of a batch; together they are one permutation of it."""

@@ -87,7 +87,7 @@ def test_cuda_graphs_compute_what_single_operations_do_also_when_the_shape_chang
     def work(tensors: Tensors) -> tuple[Tensor]:
         return (tensors[OBS].square().sum(dim=1),)
 
-    captured = CapturedWork(work, torch.device("cuda"), pytest.fail)
+    captured = CapturedWork(work, [], torch.device("cuda"), pytest.fail)
     for seed in range(12):
         rows = torch.rand((32 if seed % 3 else 16, 3), generator=torch.Generator().manual_seed(seed)).cuda()
         assert torch.equal(captured({OBS: rows})[0], work({OBS: rows})[0])
@@ -98,7 +98,7 @@ def test_cuda_work_that_cannot_be_captured_goes_on_without_a_graph() -> None:
         return (tensors[OBS] * tensors[OBS].sum().item(),)
 
     notes: list[str] = []
-    captured = CapturedWork(work, torch.device("cuda"), notes.append)
+    captured = CapturedWork(work, [], torch.device("cuda"), notes.append)
     for seed in range(8):
         rows = torch.rand((4, 3), generator=torch.Generator().manual_seed(seed)).cuda()
         assert torch.equal(captured({OBS: rows})[0], work({OBS: rows})[0])
