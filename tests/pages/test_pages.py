@@ -242,7 +242,7 @@ def test_screen_refuses_codes_that_it_does_not_know() -> None:
 
 
 def test_record_has_each_picture_with_its_time(tmp_path: Path) -> None:
-    program = "import os, time; print(*os.get_terminal_size()); time.sleep(0.2); print('zwei ε')"
+    program = "import os, time; print(*os.get_terminal_size()); time.sleep(0.8); print('zwei ε')"
     frames = record([sys.executable, "-c", program], str(tmp_path), {}, 70, 9)
     texts = ["\n".join(frame.rows).rstrip() for frame in frames]
     assert "70 9" in texts
