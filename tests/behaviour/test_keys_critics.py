@@ -15,16 +15,17 @@ from gymnasium.spaces import Box
 
 from rlexp.agents.ddpg.agent import CriticAgent, DDPGAgent
 from rlexp.agents.ddpg.exploration import NoiseExploration, NoisyActions
-from rlexp.agents.ddpg.policy import Players
+from rlexp.agents.ddpg.policy import ExploringPlayer, NetworkPolicy, Players
 from rlexp.config.keys.apex import ApexConfig, ApexKeys
 from rlexp.config.keys.ddpg import ApexDDPGConfig, DDPGConfig
 from rlexp.config.keys.dqn import DQNConfig
 from rlexp.config.keys.replay_keys import ReplayKeys
 from rlexp.errors import TrialError
 from rlexp.models.action_distributions import SquashedActions
+from rlexp.policy import HasMemory
 from rlexp.sample_batch import ACTIONS, REWARDS, Array
 from rlexp.schedules import LinearSchedule
-from tests.lab.agents import assert_continues, updates_of
+from tests.lab.agents import assert_continues, updates_of, weights_of
 from tests.lab.critics import (
     AGENTS,
     DISCRETE_ENV,
@@ -87,6 +88,25 @@ def test_the_process_is_at_0_when_an_episode_begins() -> None:
     assert not fresh.any()
     assert np.abs(old - 0.85**2 * levels[1]).max() < 8 * 0.2
     assert old.all()
+
+
+def test_the_process_is_at_0_when_an_episode_of_an_evaluation_begins() -> None:
+    agent = make_agent("DDPG")
+    explorer = agent.policies.exploration(0, 1, seed=0).explorer(agent.policies.actions)
+    policy = agent.policies.make_policy()
+    assert isinstance(policy, NetworkPolicy)
+    policy.set_weights(weights_of(agent))
+    player = ExploringPlayer(policy, explorer, 2)
+    assert isinstance(player, HasMemory)
+    for _ in range(100):
+        player.compute_actions(np.zeros((2, 3), np.float32))
+        player.after_step(np.zeros(2), np.zeros(2, np.bool_))
+    before = explorer.state()["levels"]
+    assert before.all()
+    player.after_step(np.zeros(2), np.array([True, False]))
+    assert np.array_equal(explorer.state()["levels"], before * [[0], [1]])
+    player.start_episodes(2)
+    assert not explorer.state()["levels"].any()
 
 
 @pytest.mark.key(

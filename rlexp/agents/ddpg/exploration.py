@@ -30,6 +30,9 @@ class ActionExplorer(Protocol):
     def choose(self, inputs: Array, resetting: Array, num_steps_sampled: int) -> Array:
         """Return actions ``[M, *shape]`` for ``inputs [M, K]``; envs ``resetting [M]`` start an episode."""
 
+    def start_episodes(self, starting: Array) -> None:
+        """Let the next actions of the envs ``starting [M]`` be the first ones of an episode."""
+
     def state(self) -> dict[str, Any]:
         """Return its random stream and processes."""
 
@@ -95,6 +98,10 @@ class NoisyActions:
         noise = self._noise(resetting) * np.float32(self._exploration.scale_at(num_steps_sampled))
         return self._actions.shaped(np.clip(np.tanh(inputs) + noise, -1.0, 1.0))
 
+    def start_episodes(self, starting: Array) -> None:
+        if len(self._levels):
+            self._levels[starting] = 0.0
+
     def state(self) -> dict[str, Any]:
         return {"rng": self._rng.bit_generator.state, "levels": self._levels.copy()}
 
@@ -111,7 +118,7 @@ class NoisyActions:
         if exploration.base is None:
             return drawn
         self._levels += drawn - np.float32(exploration.theta) * self._levels
-        self._levels[resetting] = 0.0  # what was drawn for a reset is not played
+        self.start_episodes(resetting)  # what was drawn for a reset is not played
         return self._levels * np.float32(RANGE * exploration.base)
 
 
@@ -129,6 +136,9 @@ class DrawnActions:
         if isinstance(self._actions, CategoricalActions) and not allowed.all():
             return self._actions.uniform_among(allowed, self._rng)
         return self._actions.uniform(len(inputs), self._rng)
+
+    def start_episodes(self, starting: Array) -> None:
+        """Do nothing: actions are drawn anew at each step."""
 
     def state(self) -> dict[str, Any]:
         return {"rng": self._rng.bit_generator.state}

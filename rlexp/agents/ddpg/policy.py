@@ -141,6 +141,14 @@ class ExploringPlayer:
         """Return the actions ``[B, ...]`` for observations ``[B, ...]``."""
         return self._explorer.choose(self._policy.finite_inputs(obs), self._resetting[: len(obs)], LATE)
 
+    def start_episodes(self, num_envs: int) -> None:
+        """Let the next actions be the first ones of episodes."""
+        self._explorer.start_episodes(np.ones(num_envs, np.bool_))
+
+    def after_step(self, rewards: Array, starting: Array) -> None:
+        """Let noise start anew in the envs ``starting [M]``."""
+        self._explorer.start_episodes(starting)
+
 
 def make_acting_network(config: PolicyAndCriticsConfig, num_threads: int | None) -> ActingPolicyNetwork:
     """Return the fastest acting network: in NumPy if possible, so that the process needs no torch."""
