@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (67, 10_790),
+    "agents": (67, 10_810),
     "api": (6, 1_390),
     "board": (39, 9_100),
     "cluster": (20, 4_070),
