@@ -165,11 +165,16 @@ def check_spaces(config: EnvConfig, observation_space: Space[Any], action_space:
 def _check_actions(env: str, playable: PlayableActions | None, space: Space[Any]) -> None:
     """Raise UsageError if the action space of ``env`` is not ``playable``; None: only its numbering is checked."""
     if playable is not None:
-        is_refused = not playable.takes_integer_boxes and isinstance(space, Box) and not is_continuous(space)
+        is_refused = playable.squashes and isinstance(space, Box) and not is_continuous(space)
         if is_refused or not isinstance(space, tuple(getattr(spaces, name) for name in playable.spaces)):
             hint = playable.hint_for_box if isinstance(space, Box) else _hint_for_parts(playable, space)
             raise UsageError(f"env {env} has the action space {space}; {playable.needs}", hint or playable.hint)
         _check_values(env, space)
+        if playable.squashes and isinstance(space, Box) and not space.is_bounded():
+            raise UsageError(
+                f"env {env} has the action space {space}, some of whose numbers have no bounds",
+                "give the Box finite bounds, between which actions are chosen, or use PPO",
+            )
     if isinstance(space, Discrete) and space.start != 0:
         raise UsageError(
             f"env {env} has the action space {space}, which does not start at 0",

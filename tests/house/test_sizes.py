@@ -18,7 +18,7 @@ BUDGETS = {
     "commands": (12, 3_340),
     "compare": (19, 4_540),
     "config": (60, 12_830),
-    "envs": (15, 3_955),
+    "envs": (15, 3_960),
     "models": (11, 2_670),
     "optimizers": (9, 1_975),
     "processes": (7, 1_140),

@@ -117,8 +117,9 @@ class PlayableActions:
     """A hint for the user."""
     hint_for_box: str | None = None
     """The hint for a Box; None: the same as for other spaces."""
-    takes_integer_boxes: bool = True
-    """Whether the numbers of a Box may be integers."""
+    squashes: bool = False
+    """Whether the numbers of a Box are chosen between its bounds: they must be floating-point numbers, and have bounds.
+    """
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class DDPGConfig(CriticKeys):
             needs="DDPG, TD3 and APEX_DDPG need a Box of floating-point numbers",
             hint="use DQN or PPO, or SAC if it is Discrete",
             hint_for_box="use PPO, or let the env round floating-point numbers",
-            takes_integer_boxes=False,
+            squashes=True,
         )
 
     @property

@@ -89,7 +89,7 @@ class SACConfig(CriticKeys):
             spaces=("Box", "Discrete"),
             needs="SAC needs a Box of floating-point numbers or a Discrete one",
             hint="use PPO, or wrap the env",
-            takes_integer_boxes=False,
+            squashes=True,
         )
 
     @property

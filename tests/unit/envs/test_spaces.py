@@ -275,10 +275,18 @@ def test_check_spaces_refuses_other_actions(action_space: gym.Space[object], hin
 
 
 @pytest.mark.parametrize("config", [SACConfig(), TD3Config()])
-def test_check_spaces_refuses_integers_for_agents_of_continuous_actions(config: CriticKeys) -> None:
+def test_check_spaces_refuses_what_agents_of_bounded_numbers_cannot_choose(config: CriticKeys) -> None:
     maze = replace(MAZE, actions=config.playable_actions)
     with pytest.raises(UsageError, match=r"need.? a Box of floating-point numbers"):
         check_spaces(maze, VECTOR, Box(-2, 3, (2,), np.int64))
+    for unbounded in (
+        Box(-np.inf, np.inf, (2,)),
+        Box(np.array([0, -1], np.float32), np.array([np.inf, 1], np.float32)),
+    ):
+        with pytest.raises(UsageError, match="some of whose numbers have no bounds") as caught:
+            check_spaces(maze, VECTOR, unbounded)
+        assert caught.value.hint is not None
+        assert "finite bounds" in caught.value.hint
     check_spaces(maze, VECTOR, Box(-2.0, 3.0, (), np.float64))
 
 
