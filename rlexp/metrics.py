@@ -213,6 +213,11 @@ class MetricWindows:
         for name, values in state.items():
             self._window(name).extend(values)
 
+    def mean_if_full(self, name: str) -> float:
+        """Return the mean of a metric; minus infinity if it has fewer than ``size`` values."""
+        window = self._window(name)
+        return float(np.mean(window)) if len(window) == self._size else -math.inf
+
     def summary(self) -> dict[str, float]:
         """Return mean, min and max of each metric, under RLlib's names."""
         return summarised({name: np.array(window) for name, window in self._windows.items()})

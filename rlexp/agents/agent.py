@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rlexp.agents.evaluation_process import AgentEvaluation, EvaluationProcess
-from rlexp.agents.iteration import UNBOUNDED, Iteration, IterationBounds, IterationReport, Progress, StallWatch
+from rlexp.agents.iteration import (
+    UNBOUNDED,
+    Iteration,
+    IterationBounds,
+    IterationReport,
+    Progress,
+    ReturnGoal,
+    StallWatch,
+)
 from rlexp.agents.policies import Policies
 from rlexp.agents.workers import (
     JoinedActors,
@@ -176,7 +184,7 @@ class Agent(ABC, Generic[ConfigT]):
 
         An iteration ends when both ``timesteps_per_iteration`` env steps were sampled and
         ``min_iter_time_s`` seconds have passed; each may be null or 0, for no minimum. It ends earlier at one of
-        ``bounds``, to one step of the optimizer. In both cases, at least one such step must have sampled or trained
+        ``bounds``, to one step of the optimizer. In all cases, at least one such step must have sampled or trained
         something, and the optimizer must be at rest. It also ends when ``should_stop`` says so, at any step; even then
         it has env steps of its own, if some come within STOP_GRACE_S, so that no two rows have the same step.
         """
@@ -184,10 +192,11 @@ class Agent(ABC, Generic[ConfigT]):
         self._sampling = iteration, bounds
         self._stall_watch.begin()
         infos: list[SampleInfo] = []
+        goal = ReturnGoal(self._progress, bounds)
         while True:
             self.optimizer.step(should_stop)
             infos += self._take_infos()
-            if self.optimizer.at_rest and self._may_end(iteration, bounds):
+            if self.optimizer.at_rest and (goal.is_reached() or self._may_end(iteration, bounds)):
                 break
             if should_stop() and (iteration.sampled > 0 or iteration.elapsed_s >= STOP_GRACE_S):
                 break

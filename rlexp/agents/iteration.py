@@ -25,7 +25,12 @@ class IterationBounds:
     """Values of counters at which an iteration ends before its minimum."""
 
     values: Mapping[str, float] = field(default_factory=dict)
-    """Values by the counters' names in a row. Other columns, such as rewards, do not end an iteration."""
+    """Values by the counters' names in a row. Of other columns, only the mean return can end an iteration."""
+
+    @property
+    def mean_return(self) -> float:
+        """The mean return that ends an iteration which began below it; infinite if none does."""
+        return self.values.get("episode_reward_mean", math.inf)
 
     def reached(self, counters: Mapping[str, float]) -> bool:
         """Return whether one of ``counters``, which count since the training began, has reached its value."""
@@ -210,6 +215,11 @@ class Progress:
         self._own_metrics.extend(episodes.own_metrics)
         self._of_agents.extend(episodes.of_agents)
 
+    @property
+    def mean_return(self) -> float:
+        """The mean return that a row would report now; minus infinity before as many episodes have ended as it averages."""
+        return self._reported.mean_if_full("returns")
+
     def summaries(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Return mean, min and max of returns and lengths of the newest episodes: reported ones, and all."""
         return self._reported.summary(), self._all.summary()
@@ -243,6 +253,26 @@ class Progress:
             self._all.load(state["episodes"]["everybody"])
         self._own_metrics.load(state.get("own_metrics", {}))
         self._of_agents.load(state.get("of_agents", {}))
+
+
+class ReturnGoal:
+    """Says whether the mean return has come from below to the one that ends an iteration; begins with the iteration.
+
+    So a goal that is passed amid a long iteration is not lost. If an evaluation does not confirm it, the next
+    iterations have their usual length.
+    """
+
+    def __init__(self, progress: Progress, bounds: IterationBounds) -> None:
+        self._progress = progress
+        self._goal = bounds.mean_return if progress.mean_return < bounds.mean_return else math.inf
+        self._num_episodes = progress.episodes_total
+
+    def is_reached(self) -> bool:
+        """Return whether it is; computed only if episodes have ended since the last call."""
+        if math.isinf(self._goal) or self._progress.episodes_total == self._num_episodes:
+            return False
+        self._num_episodes = self._progress.episodes_total
+        return self._progress.mean_return >= self._goal
 
 
 STALL_TIMEOUT_S: Final = 600.0

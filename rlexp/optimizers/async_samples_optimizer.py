@@ -36,20 +36,26 @@ class AgedRows:
     """Env steps among the rows."""
     version: int
     """Number of updates that the weights of its last step include."""
+    counts_as: int
+    """Env steps of a train batch that it makes up, with the steps that reset an env."""
 
     @staticmethod
-    def of(rows: SentRows, version: int) -> AgedRows:
-        """Return ``rows`` with their number of steps, which IS_STEP marks if there are other rows."""
-        return AgedRows(rows, num_steps_of(rows), version)
+    def of(rows: SentRows, version: int, least_steps: int = 0) -> AgedRows:
+        """Return ``rows`` with their number of steps, which IS_STEP marks if there are other rows.
+
+        They count as ``least_steps`` or more.
+        """
+        num_steps = num_steps_of(rows)
+        return AgedRows(rows, num_steps, version, max(num_steps, least_steps))
 
     def state(self) -> dict[str, Any]:
-        """Return its rows and its version."""
-        return {"columns": dict(whole_rows(self.rows).columns), "version": self.version}
+        """Return its rows, its version, and what it counts as."""
+        return {"columns": dict(whole_rows(self.rows).columns), "version": self.version, "counts_as": self.counts_as}
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> AgedRows:
-        """Return what ``state`` was made of."""
-        return AgedRows.of(SampleBatch(state["columns"]), state["version"])
+        """Return what ``state`` was made of; older checkpoints have no ``counts_as``."""
+        return AgedRows.of(SampleBatch(state["columns"]), state["version"], state.get("counts_as", 0))
 
 
 def num_steps_of(rows: SentRows) -> int:
@@ -188,6 +194,9 @@ class AsyncSamplesConfig:
     """Least env steps of a train batch; 1: each fragment is one."""
     steps_per_call: int
     """Env steps of a worker's call, about."""
+    steps_of_fragment: int = 0
+    """Least env steps that a fragment counts as, with the steps that reset an env, so that these need no further one.
+    """
     num_passes: int = 1
     """How often each train batch is learned (``num_sgd_iter``)."""
     num_slots: int = 1
@@ -300,7 +309,7 @@ class AsyncSamplesOptimizer(SourceOptimizer):
 
     def _num_missing(self) -> int:
         """Return how many steps the next train batch still needs."""
-        return self._config.train_batch_size - sum(part.num_steps for part in self._collected)
+        return self._config.train_batch_size - sum(part.counts_as for part in self._collected)
 
     def _num_wanted(self) -> int | None:
         """Return the most calls of workers whose steps will not be too old, with those in flight; None: no limit."""
@@ -331,7 +340,7 @@ class AsyncSamplesOptimizer(SourceOptimizer):
             return  # lost with its machine: its rows do not count
         self._count(info, self.num_updates)
         if rows is not None:
-            new = AgedRows.of(rows, info.weights_version)
+            new = AgedRows.of(rows, info.weights_version, self._config.steps_of_fragment)
             self._collected += [new, *self._old.beside(new)]
 
     def _feed_learner(self) -> None:
@@ -348,7 +357,7 @@ class AsyncSamplesOptimizer(SourceOptimizer):
         parts, num_steps = [], 0
         while num_steps < self._config.train_batch_size:
             parts.append(self._collected.popleft())
-            num_steps += parts[-1].num_steps
+            num_steps += parts[-1].counts_as
         return parts
 
     def _queue_batch(self) -> None:

@@ -350,7 +350,7 @@ def test_whole_episodes_are_segments(run: str) -> None:
 
 @each_agent
 def test_rows_of_another_kind_are_not_learned_after_a_restart(run: str, tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"sample_batch_size": 7, "timesteps_per_iteration": 14}
+    keys: dict[str, Any] = {"sample_batch_size": 7, "timesteps_per_iteration": 7, "train_batch_size": 20}
     agent = impala.make_agent(run, COUNTING_ENV, **keys)
     agent.train()
     assert agent.optimizer.state()["collected"]

@@ -11,7 +11,7 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (67, 10_810),
+    "agents": (67, 10_850),
     "api": (6, 1_390),
     "board": (39, 9_100),
     "cluster": (20, 4_070),
@@ -20,7 +20,7 @@ BUDGETS = {
     "config": (60, 12_830),
     "envs": (15, 3_960),
     "models": (11, 2_670),
-    "optimizers": (9, 1_975),
+    "optimizers": (9, 1_985),
     "processes": (7, 1_140),
     "replay": (13, 2_765),
     "rollout": (15, 3_980),

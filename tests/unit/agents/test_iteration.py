@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlexp.agents.agent import Agent
-from rlexp.agents.iteration import IterationBounds, IterationReport, Progress
+from rlexp.agents.iteration import IterationBounds, IterationReport, Progress, ReturnGoal
 from rlexp.config.keys.metrics import GROWING_METRICS
 from rlexp.optimizers.policy_optimizer import Counters
 from rlexp.optimizers.sync_replay_optimizer import SyncReplayOptimizer
@@ -90,7 +90,29 @@ def test_iteration_ends_at_its_minimum_where_the_bound_is_beyond_it() -> None:
     agent.stop()
 
 
-@pytest.mark.parametrize("metric", ["episode_reward_mean", "training_iteration", "info/num_target_updates"])
+@both_agents
+def test_iteration_ends_when_the_mean_return_comes_to_its_goal_and_not_again_while_it_stays(run: str) -> None:
+    agent = MAKERS[run](COUNTING_ENV, metrics_smoothing_episodes=5, **ENDLESS)
+    bounds = IterationBounds({"episode_reward_mean": -1e9, "timesteps_total": 2000})
+    first, again = agent.train(bounds=bounds), agent.train(bounds=bounds)
+    agent.stop()
+    assert 5 <= first["episodes_total"] <= 10
+    assert first["timesteps_total"] < 1000
+    assert again["timesteps_total"] >= 2000
+
+
+def test_mean_return_counts_once_as_many_episodes_as_it_averages_have_ended() -> None:
+    progress = Progress(smoothing_episodes=3)
+    goal = ReturnGoal(progress, IterationBounds({"episode_reward_mean": 10.0}))
+    found = []
+    for returned in (30.0, 0.0, -10.0, 20.0, 20.0):
+        progress.add(Episodes(np.array([returned]), np.array([1]), np.array([True])))
+        found += [goal.is_reached(), goal.is_reached()]
+    assert found == [False] * 8 + [True, False]
+    assert not ReturnGoal(progress, IterationBounds({"episode_reward_mean": 10.0})).is_reached()
+
+
+@pytest.mark.parametrize("metric", ["training_iteration", "info/num_target_updates"])
 def test_iteration_is_not_ended_by_metrics_that_only_rows_have(metric: str) -> None:
     agent = make_dqn(timesteps_per_iteration=100)
     assert counter_when_stopped(agent, IterationBounds({metric: -1}), "timesteps_total") == 100

@@ -101,6 +101,16 @@ def test_rows_that_are_no_steps_are_neither_counted_nor_trained() -> None:
     assert bench.optimizer.counters.num_steps_trained == CALL
 
 
+def test_steps_that_reset_an_env_need_no_further_fragment() -> None:
+    bench = Bench(steps_of_fragment=CALL)
+    for _ in range(SIZE // CALL):
+        bench.source.give(rows(0, CALL - 1), num_env_steps=CALL - 1)
+    bench.optimizer.step()
+    trained = SIZE - SIZE // CALL
+    assert bench.learned() == [[0] * trained]
+    assert bench.optimizer.counters.num_steps_trained == trained
+
+
 @pytest.mark.parametrize(
     ("num_slots", "expected"),
     [(1, [0, 0, 0, 1, 1, 1, 2, 2, 2]), (2, [0, 1, 2, 1, 2, 3, 2, 3, 4, 3])],

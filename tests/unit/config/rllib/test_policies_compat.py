@@ -56,11 +56,16 @@ def test_batch_size_of_other_agents_is_unknown() -> None:
     assert hint == "did you mean train_batch_size?"
 
 
+@pytest.mark.parametrize(("run", "length"), [("PG", "200"), ("A2C", "20"), ("DDPPO", "100")])
+def test_a_notice_names_the_lengths_of_fragments_that_differ_between_releases(run: str, length: str) -> None:
+    changed = f"config.sample_batch_size: {length} before 2.2, auto since (here {length})"
+    assert any(changed in message for message in messages(planned(experiment(run, "framework: torch"))))
+
+
 def test_fragments_of_pg_are_whole_episodes() -> None:
     plan = planned(experiment("PG", "batch_mode: truncate_episodes"))
     assert config_of(plan).batch_mode == "complete_episodes"
-    (message,) = messages(plan)
-    assert message.startswith("config.batch_mode: PG needs the returns of whole episodes")
+    assert any(each.startswith("config.batch_mode: PG needs the returns of whole episodes") for each in messages(plan))
     with_critic = planned(experiment("PG", "batch_mode: truncate_episodes, use_gae: true, use_critic: true"))
     assert config_of(with_critic).batch_mode == "truncate_episodes"
 
