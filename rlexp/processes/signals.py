@@ -22,6 +22,8 @@ END_TIMEOUT_S: Final = 25.0
 TOGETHER_S: Final = 1.0
 """Seconds within which signals are one request: a terminal and a parent may both send SIGINT, and ``timeout`` sends
 SIGTERM to a process, then to its whole group."""
+BOUNCE_S: Final = 0.1
+"""Seconds within which a second SIGINT is not somebody's second Ctrl-C: ``timeout -s INT`` sends two at once."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -90,8 +92,8 @@ class StopRequest:
 
     Before ``trials_may_save``, a signal raises KeyboardInterrupt, as there is nothing to save. Afterwards the first
     signal writes the stop file, which every trial checks; a second one raises KeyboardInterrupt, at any time. SIGHUP is
-    sent when the terminal is closed, often twice, so it is never a second signal; neither is a SIGTERM right after the
-    first. If SIGHUP is ignored (``nohup``), it stays ignored.
+    sent when the terminal is closed, often twice, so it is never a second signal; neither is a SIGTERM or SIGINT right
+    after the first. If SIGHUP is ignored (``nohup``), it stays ignored.
     """
 
     def __init__(self, on_request: Callable[[], None]) -> None:
@@ -150,7 +152,9 @@ class StopRequest:
             raise SystemExit(self.exit_code)
 
     def _is_sent_twice(self, number: int) -> bool:
-        return number == self.signal == signal.SIGTERM and time.monotonic() - self._requested_s < TOGETHER_S
+        limits: dict[int, float] = {signal.SIGTERM: TOGETHER_S, signal.SIGINT: BOUNCE_S}
+        together_s = limits.get(number, 0.0)
+        return number == self.signal and time.monotonic() - self._requested_s < together_s
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.requested

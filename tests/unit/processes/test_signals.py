@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlexp.processes.signals import END_TIMEOUT_S, TOGETHER_S, DrainRequest, StopRequest
+from rlexp.processes.signals import BOUNCE_S, END_TIMEOUT_S, TOGETHER_S, DrainRequest, StopRequest
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -27,6 +27,11 @@ def hangup_is_not_ignored() -> Iterator[None]:
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    later = time.monotonic() + seconds
+    monkeypatch.setattr(time, "monotonic", lambda: later)
 
 
 @SIGNALS
@@ -50,7 +55,9 @@ def test_a_command_that_a_signal_ends_tells_by_its_exit_code_which_one(number: i
 
 
 @SIGNALS
-def test_first_signal_asks_trials_to_save_and_second_interrupts(number: int, exit_code: int, tmp_path: Path) -> None:
+def test_first_signal_asks_trials_to_save_and_second_interrupts(
+    number: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
     with StopRequest(lambda: asked.append("asked")) as request:
         request.trials_may_save(tmp_path / "stop")
@@ -58,6 +65,7 @@ def test_first_signal_asks_trials_to_save_and_second_interrupts(number: int, exi
         send(number)
         assert (tmp_path / "stop").exists()
         assert asked == ["asked"]
+        pass_time(monkeypatch, BOUNCE_S)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
         assert request.exit_code == exit_code
@@ -79,9 +87,10 @@ def test_signal_held_back_interrupts_afterwards(number: int, exit_code: int) -> 
     assert reached
 
 
-def test_second_signal_is_never_held_back() -> None:
+def test_second_signal_is_never_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with StopRequest(lambda: None) as request, request.held_back():
         send(signal.SIGINT)
+        pass_time(monkeypatch, BOUNCE_S)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
         request.signal = None
@@ -106,16 +115,18 @@ def test_sighup_is_never_the_second_signal(first: int, tmp_path: Path) -> None:
         assert request.signal == first
 
 
-def test_sigterm_to_a_process_and_to_its_group_is_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "together_s"), [(signal.SIGTERM, TOGETHER_S), (signal.SIGINT, BOUNCE_S)])
+def test_a_signal_to_a_process_and_to_its_group_is_one_request(
+    number: int, together_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with StopRequest(lambda: None) as request:
         request.trials_may_save(tmp_path / "stop")
-        send(signal.SIGTERM)
-        send(signal.SIGTERM)
-        assert request.exit_code == 143
-        later = time.monotonic() + TOGETHER_S
-        monkeypatch.setattr(time, "monotonic", lambda: later)
+        send(number)
+        send(number)
+        assert request.exit_code == 128 + number
+        pass_time(monkeypatch, together_s)
         with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGTERM)
+            send(number)
 
 
 def test_sighup_stays_ignored_where_it_is_ignored() -> None:
