@@ -217,7 +217,7 @@ class Progress:
 
     @property
     def mean_return(self) -> float:
-        """The mean return that a row would report now; minus infinity before as many episodes have ended as it averages."""
+        """The mean return that a row would report now; minus infinity until it has as many episodes as it averages."""
         return self._reported.mean_if_full("returns")
 
     def summaries(self) -> tuple[Mapping[str, float], Mapping[str, float]]:

@@ -199,8 +199,8 @@ class CommonKeys(KeyGroup):
 
     An iteration ends when ``min_iter_time_s`` has passed as well. Without both, it ends after the first step of the
     optimizer that sampled or trained something; without replay, this is a train batch. It ends earlier if a counter
-    or the mean return reaches its value in ``stop``. In a sweep, it also ends when the trial reaches the next time of a comparison with
-    others, such as a rung.
+    or the mean return reaches its value in ``stop``. In a sweep, it also ends when the trial reaches the next time of a
+    comparison with others, such as a rung.
 
     A short run of APEX whose file gives neither this key nor ``min_iter_time_s``, and nothing that counts iterations,
     has iterations of a twentieth of its ``stop``; a notice names them.
