@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import psutil
 
-COMMAND_TIMEOUT_S = 240.0
+COMMAND_TIMEOUT_S = 420.0
 LOOK_S = 0.2
 
 
