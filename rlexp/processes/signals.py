@@ -152,8 +152,7 @@ class StopRequest:
             raise SystemExit(self.exit_code)
 
     def _is_sent_twice(self, number: int) -> bool:
-        limits: dict[int, float] = {signal.SIGTERM: TOGETHER_S, signal.SIGINT: BOUNCE_S}
-        together_s = limits.get(number, 0.0)
+        together_s = TOGETHER_S if number == signal.SIGTERM else BOUNCE_S
         return number == self.signal and time.monotonic() - self._requested_s < together_s
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
