@@ -40,14 +40,11 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
 
     def make_optimizer(self, learner: Learner, source: SampleSource) -> AsyncSamplesOptimizer:
         config = self.config
-        lengths = [config.fragment_length] if config.num_workers or self.board is None else []
-        if self.board is not None:
-            lengths.append(config.joined_fragment_length)
-        rows_of_step = config.num_envs_per_worker * self.rows_per_env
+        has_own = config.num_workers > 0 or self.board is None
+        length = config.fragment_length if has_own else config.joined_fragment_length
         path = AsyncSamplesConfig(
             train_batch_size=self.num_steps_of_batch * self.rows_per_env,
-            steps_per_call=lengths[0] * rows_of_step,
-            steps_of_fragment=min(lengths) * rows_of_step,
+            steps_per_call=length * config.num_envs_per_worker * self.rows_per_env,
             num_passes=config.num_sgd_iter,
             num_slots=config.minibatch_buffer_size if config.num_sgd_iter > 1 else 1,
             broadcast_interval=config.broadcast_interval,

@@ -193,10 +193,7 @@ class AsyncSamplesConfig:
     train_batch_size: int
     """Least env steps of a train batch; 1: each fragment is one."""
     steps_per_call: int
-    """Env steps of a worker's call, about."""
-    steps_of_fragment: int = 0
-    """Least env steps that a fragment counts as, with the steps that reset an env, so that these need no further one.
-    """
+    """Env steps of a worker's call, with those that reset an env: what its fragment counts as at least."""
     num_passes: int = 1
     """How often each train batch is learned (``num_sgd_iter``)."""
     num_slots: int = 1
@@ -340,7 +337,7 @@ class AsyncSamplesOptimizer(SourceOptimizer):
             return  # lost with its machine: its rows do not count
         self._count(info, self.num_updates)
         if rows is not None:
-            new = AgedRows.of(rows, info.weights_version, self._config.steps_of_fragment)
+            new = AgedRows.of(rows, info.weights_version, self._config.steps_per_call)
             self._collected += [new, *self._old.beside(new)]
 
     def _feed_learner(self) -> None:

@@ -120,12 +120,13 @@ class CriticLearner(ABC):
     def update(self, rows: Tensors, rates: Rates, moves_policy: bool) -> tuple[Sequence[Tensor], CriticStep]:
         """Do one step of the critics, and one of the policy if it ``moves_policy``; return the ``policy_figures``.
 
-        ``rows`` have COLUMNS and what ``noise`` returned. A GPU does all its operations at once.
+        ``rows`` have COLUMNS and ``noise_names``. A GPU does all its operations at once.
         """
 
-    def noise(self, rows: Tensors) -> dict[str, Tensor]:
-        """Return the noise that an update on ``rows`` needs, by name; drawn from ``generator``."""
-        return {}
+    @property
+    def noise_names(self) -> tuple[str, ...]:
+        """Names of the standard normal noise that an update needs: a tensor as large as the actions for each."""
+        return ()
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -151,17 +152,20 @@ class CriticLearner(ABC):
         if self.num_threads not in {None, torch.get_num_threads()}:
             torch.set_num_threads(self.num_threads)
         self._num_steps_trained += batch.count
-        rows, moves_policy = self._staging.load(batch), self.moves_policy()
-        rates = self._rates.of(*self.rates)
+        rows, moves_policy, own_rates = self._staging.load(batch), self.moves_policy(), self.rates
+        shape = batch.count, rows[ACTIONS].shape[1:].numel()
+        for name in self.noise_names:
+            rows[name] = torch.randn(shape, generator=self.generator, device=self.device)
+        rates = self._rates.of(*own_rates)
         if isinstance(rates, Tensor):
-            figures, td_errors = self._update({**rows, **self.noise(rows), RATES: rates}, moves_policy)
+            figures, td_errors = self._update({**rows, RATES: rates}, moves_policy)
         else:
-            figures, td_errors = self._figures_of(*self.update(rows | self.noise(rows), rates, moves_policy))
+            figures, td_errors = self._figures_of(*self.update(rows, rates, moves_policy))
         if moves_policy:
             self._move_targets_when_due()
         self.num_updates += 1
         names = (*self.policy_figures, "critic_loss", "mean_q", "mean_td_error", "critic_grad_norm")
-        return CriticUpdate(self.num_updates, names, self.rates[1], LateNumbers(figures, td_errors))
+        return CriticUpdate(self.num_updates, names, own_rates[1], LateNumbers(figures, td_errors))
 
     def _update_of(self, tensors: Tensors, moves_policy: bool) -> tuple[Tensor, Tensor]:
         """Do the update of ``tensors``, which have the rates beside the rows; return all figures, and TD errors."""
@@ -306,11 +310,9 @@ class DDPGLearner(CriticLearner):
     def moves_policy(self) -> bool:
         return (self.num_updates + 1) % self.settings.policy_delay == 0
 
-    def noise(self, rows: Tensors) -> dict[str, Tensor]:
-        if self.settings.target_noise is None:
-            return {}
-        shape = taken_numbers(rows).shape
-        return {TARGET_NOISE: torch.randn(shape, generator=self.generator, device=self.device)}
+    @property
+    def noise_names(self) -> tuple[str, ...]:
+        return () if self.settings.target_noise is None else (TARGET_NOISE,)
 
     def update(self, rows: Tensors, rates: Rates, moves_policy: bool) -> tuple[Sequence[Tensor], CriticStep]:
         critics = self.step_critics(rows, taken_numbers(rows), self._targets(rows), rates)

@@ -12,7 +12,7 @@ import torch
 
 from rlexp.agents.dqn.dense_loss import MOST_PRODUCTS, DenseGradient
 from rlexp.agents.dqn.loss import AutogradGradient, BatchLoss
-from rlexp.agents.torch.device import LateNumbers, Precision, continue_generator, use_precision
+from rlexp.agents.torch.device import LateNumbers, Precision, continue_generator, say_nothing, use_precision
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.process import keep_freed_memory
 from rlexp.errors import TrialError
@@ -61,15 +61,11 @@ ReadFigures = Callable[[], Sequence[Array]]
 """A function that waits for loss, mean action value, mean TD error and gradient norm ``[4]``, and TD errors ``[B]``."""
 
 
-def _say_nothing(note: str) -> None:
-    pass
-
-
 class DQNLearner:
     """A PipelinedLearner; owns the online network, the target network and Adam; used by one thread at a time."""
 
     def __init__(
-        self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int, note: Callable[[str], None] = _say_nothing
+        self, network: QNetworkConfig, config: DQNLearnerConfig, seed: int, note: Callable[[str], None] = say_nothing
     ) -> None:
         """Initialise; ``note`` gets notices for the user."""
         self.config, self._note = config, note

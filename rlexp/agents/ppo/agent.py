@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlexp.agents.actor_critic.agent import ActorCriticAgent
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
-from rlexp.agents.torch.device import BatchStaging, CapturedWork, DeviceNumbers, Tensors
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, DeviceNumbers, Tensors, say_nothing
 from rlexp.agents.torch.learner_process import ALONE, Shard
 from rlexp.agents.torch.trained_network import EpochsLearner, TrainedNetwork, explained_variance, refuse_divergence
 from rlexp.config.keys.ppo import PPOConfig
@@ -144,10 +144,6 @@ class TrainBatch:
         return len(indices) if self.sequences is None else int(self.sequences.lengths[indices].sum())
 
 
-def _say_nothing(notice: str) -> None:
-    """Drop a notice."""
-
-
 class PPOLearner(EpochsLearner[ActorCritic]):
     """Owns the network and Adam; used by one thread at a time."""
 
@@ -159,7 +155,7 @@ class PPOLearner(EpochsLearner[ActorCritic]):
         seed: int,
         device: str = "cpu",
         shard: Shard = ALONE,
-        note: Callable[[str], None] = _say_nothing,
+        note: Callable[[str], None] = say_nothing,
     ) -> None:
         """Initialise; ``note`` gets notices for the user."""
         self._config = config

@@ -88,13 +88,9 @@ class SACLearner(CriticLearner):
     def rates(self) -> tuple[float, ...]:
         return *super().rates, self._lr(self.settings.alpha_lr)
 
-    def noise(self, rows: Tensors) -> dict[str, Tensor]:
-        if self._is_discrete:
-            return {}
-        shape = taken_numbers(rows).shape
-        return {
-            name: torch.randn(shape, generator=self.generator, device=self.device) for name in (NOISE, TARGET_NOISE)
-        }
+    @property
+    def noise_names(self) -> tuple[str, ...]:
+        return () if self._is_discrete else (NOISE, TARGET_NOISE)
 
     def update(self, rows: Tensors, rates: Rates, moves_policy: bool) -> tuple[Sequence[Tensor], CriticStep]:
         log_alpha = self._temperature.module.log_alpha

@@ -233,6 +233,10 @@ class _Slot:
             self._there[name] = torch.empty_like(self._pinned[name], device=self._device)
 
 
+def say_nothing(notice: str) -> None:
+    """Drop a notice."""
+
+
 NUM_UNCAPTURED = 3
 """Calls of a CapturedWork before it captures, as libraries choose kernels and take memory in the first ones."""
 MOST_GRAPHS = 8

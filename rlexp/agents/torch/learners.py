@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, NoReturn, TypeVar
 
+from rlexp.agents.torch.device import say_nothing
 from rlexp.agents.torch.learner_process import LearnerProcess, LearnerSpec, PeerLostError, PeerUnreachedError
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, Actor, ActorLostError, Lane, Resources, TaskPool
 from rlexp.errors import TrialError
@@ -42,10 +43,6 @@ class _LearnersLostError(Exception):
     """Those that hang."""
 
 
-def _report_nothing(event: str) -> None:
-    """Do nothing."""
-
-
 class LearnerGroup:
     """A Learner: owns ``num_learners`` processes with equal weights; the agent's thread calls it.
 
@@ -61,7 +58,7 @@ class LearnerGroup:
         pool: TaskPool,
         resources: Resources,
         spec: LearnerSpec,
-        report: Callable[[str], object] = _report_nothing,
+        report: Callable[[str], object] = say_nothing,
     ) -> None:
         """Place the learners, which have ``resources`` each, and let them connect; raises TrialError if one cannot.
 

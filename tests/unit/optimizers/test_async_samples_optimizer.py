@@ -102,7 +102,7 @@ def test_rows_that_are_no_steps_are_neither_counted_nor_trained() -> None:
 
 
 def test_steps_that_reset_an_env_need_no_further_fragment() -> None:
-    bench = Bench(steps_of_fragment=CALL)
+    bench = Bench()
     for _ in range(SIZE // CALL):
         bench.source.give(rows(0, CALL - 1), num_env_steps=CALL - 1)
     bench.optimizer.step()
