@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
 
@@ -45,6 +45,8 @@ _KEY_MARK = "[key]"
 
 _MOST_ITEMS: Final = 5
 """Most items of a list whose errors are shown."""
+_MOST_ERRORS: Final = 200
+"""Most errors of a variant whose remedies are looked for: that takes milliseconds each."""
 _MULTIPLES = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _ABBREVIATED = re.compile(r"(?P<number>[-+]?[0-9]+(\.[0-9]+)?)\s*(?P<unit>[kKmMbBgG%])")
 
@@ -62,8 +64,10 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
         return made, ()
     # The value of an unknown key does not matter.
     unknown = {detail["loc"][:-1] for detail in made if detail["loc"][-1:] == (_KEY_MARK,)}
-    details = (detail for detail in _first_of_lists(made) if detail["loc"] not in unknown)
-    found = [finding for detail in details for finding in _findings(detail, experiment, run)]
+    details = [detail for detail in _first_of_lists(made) if detail["loc"] not in unknown]
+    found = [finding for detail in details[:_MOST_ERRORS] for finding in _findings(detail, experiment, run)]
+    if left_out := len(details[_MOST_ERRORS:]):
+        found.append(Finding(found[-1].place, f"{left_out:,} more errors are not listed", "correct the others first"))
     return None, tuple(dict.fromkeys((*found, *_right_part(name, experiment, run).conflicts)))
 
 
@@ -151,7 +155,8 @@ def _findings(detail: ErrorDetails, experiment: Node, run: str) -> Iterator[Find
     elif detail["type"] == "missing":
         yield Finding(experiment.key_place, f"{dotted(path)} is missing", _EXAMPLES.get(dotted(path)))
     elif detail["type"] == "extra_forbidden":
-        yield from _unknown_key(path, experiment, run)
+        for names, found in _unknown_key(path, experiment, run):
+            yield replace(found, hint=hints.for_unknown_key(names, run))
     elif path[-1] == _KEY_MARK:
         yield _unknown_metric(path[:-1], experiment, run)
     else:
@@ -167,15 +172,15 @@ def conflict_findings(conflicts: Iterable[Conflict], experiment: Node, group: Ke
 
 
 def unknown_keys(experiment: Node, run: str) -> tuple[tuple[KeyName, Finding], ...]:
-    """Return the keys of an arranged variant that the agent does not have."""
+    """Return the keys of an arranged variant that the agent does not have; findings have no hints."""
     made = _validated("any", experiment, run)
     details = [] if isinstance(made, Experiment) else made
     paths = (tuple(map(str, detail["loc"])) for detail in details if detail["type"] == "extra_forbidden")
-    return tuple((path, finding) for path in paths for finding in _unknown_key(path, experiment, run))
+    return tuple((path, finding) for path in paths for _, finding in _unknown_key(path, experiment, run))
 
 
-def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]:
-    """Yield a finding for a key that the agent does not have; for a mapping of RLlib, one for each of its keys."""
+def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[tuple[KeyName, Finding]]:
+    """Yield a key that the agent does not have, and what is said of it; of a mapping of RLlib, each of its keys."""
     node = _node(path, experiment)
     names = tuple(str(key) for key in path)
     if names in old_groups() and node.entries():
@@ -183,7 +188,7 @@ def _unknown_key(path: KeyPath, experiment: Node, run: str) -> Iterator[Finding]
             yield from _unknown_key((*path, name), experiment, run)
         return
     agent = f" (agent {run})" if path[0] == "config" else ""
-    yield Finding(node.key_place, f"unknown key {dotted(path)}{agent}", hints.for_unknown_key(names, run))
+    yield names, Finding(node.key_place, f"unknown key {dotted(path)}{agent}")
 
 
 def _unknown_metric(path: KeyPath, experiment: Node, run: str) -> Finding:

@@ -17,7 +17,7 @@ BUDGETS = {
     "cluster": (20, 4_070),
     "commands": (12, 3_340),
     "compare": (19, 4_540),
-    "config": (60, 12_830),
+    "config": (60, 12_840),
     "envs": (15, 3_960),
     "models": (11, 2_670),
     "optimizers": (9, 1_985),
