@@ -142,7 +142,8 @@ class EvaluationProgress:
         """``path`` and ``timeout_s`` are of the evaluation; with a timeout it ends, so there is no notice."""
         self._line = StatusLine(stream) if stream.isatty() else None
         self._path, self._clock = path, clock
-        self._due_s = math.inf if timeout_s is not None else clock() + _SILENT_S
+        self._due_s = math.inf if timeout_s is not None else None
+        """When the notice is due; None before the first step, as making the envs may take long."""
 
     def __enter__(self) -> EvaluationProgress:
         return self
@@ -152,13 +153,13 @@ class EvaluationProgress:
             self._line.erase()
 
     def report(self, num_ended: int, num_env_steps: int) -> None:
+        if self._due_s is None:
+            self._due_s = self._clock() + _SILENT_S
         if num_ended == 0 and self._clock() >= self._due_s:
             self._due_s = math.inf
             if self._line is not None:
                 self._line.erase()
-            remedy = (
-                "if none ends by itself, config.horizon cuts episodes in a new run, and --timeout bounds an evaluation"
-            )
+            remedy = "config.horizon cuts episodes in a new run, if none ends by itself; --timeout bounds an evaluation"
             message = f"no episode has ended in {num_env_steps:,} env steps; {remedy}"
             print_notice_list([Notice(str(self._path), message)], "")
         if self._line is not None:
