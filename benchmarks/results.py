@@ -191,7 +191,11 @@ PICTURES: Final[dict[str, tuple[Curve | Peer, ...]]] = {
     ),
     "halfcheetah": (Curve("PPO", "halfcheetah-ppo", 1_000_000),),
     "hopper": (Curve("PPO", "hopper-ppo", 1_000_000),),
-    "pong": (Curve("APEX", "pong-apex-small", 3_000_000), Curve("PPO", "pong-ppo-small", 2_000_000)),
+    "pong": (
+        Curve("APEX", "pong-apex-small", 3_000_000),
+        Curve("PPO", "pong-ppo-small", 2_000_000),
+        Curve("APPO", "pong-appo-small", 2_000_000),
+    ),
 }
 """The lines of each picture by its name: images/results-NAME.png."""
 WITHOUT: Final = {
