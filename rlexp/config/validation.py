@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -64,10 +64,11 @@ def validated(name: str, experiment: Node, run: str) -> tuple[Experiment | None,
         return made, ()
     # The value of an unknown key does not matter.
     unknown = {detail["loc"][:-1] for detail in made if detail["loc"][-1:] == (_KEY_MARK,)}
-    details = [detail for detail in _first_of_lists(made) if detail["loc"] not in unknown]
-    found = [finding for detail in details[:_MOST_ERRORS] for finding in _findings(detail, experiment, run)]
-    if left_out := len(details[_MOST_ERRORS:]):
-        found.append(Finding(found[-1].place, f"{left_out:,} more errors are not listed", "correct the others first"))
+    details = (detail for detail in _first_of_lists(made) if detail["loc"] not in unknown)
+    findings = (finding for detail in details for finding in _findings(detail, experiment, run))
+    found = list(islice(findings, _MOST_ERRORS))
+    if next(findings, None) is not None:
+        found.append(Finding(found[-1].place, "further errors are not listed", "correct the others first"))
     return None, tuple(dict.fromkeys((*found, *_right_part(name, experiment, run).conflicts)))
 
 

@@ -87,12 +87,14 @@ def test_load_reports_every_problem_in_file_order(write: Write) -> None:
     ]
 
 
-def test_remedies_for_thousands_of_misspelt_keys_are_not_looked_for(write: Write) -> None:
-    path = write(f"{MINIMAL}  config:\n" + "".join(f"    lerning_rate_{number}: 1\n" for number in range(3000)))
+@pytest.mark.parametrize("group", ["", "multiagent: "])
+def test_remedies_for_thousands_of_misspelt_keys_are_not_looked_for(write: Write, group: str) -> None:
+    keys = ", ".join(f"lerning_rate_{number}: 1" for number in range(3000))
+    path = write(f"{MINIMAL}  config: {{{group and group + '{'}{keys}{group and '}'}}}\n")
     found = problems(path)
     assert len(found) == 201
-    assert found[0] == ("f.yaml:6:5", "unknown key config.lerning_rate_0 (agent APEX)", "did you mean lr?")
-    assert found[-1] == ("f.yaml:205:5", "2,800 more errors are not listed", "correct the others first")
+    assert found[0][1].endswith("lerning_rate_0 (agent APEX)")
+    assert found[-1][1:] == ("further errors are not listed", "correct the others first")
 
 
 @pytest.mark.parametrize(
