@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,18 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
-LINES = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
+
+
+@cache
+def trees() -> Mapping[str, ast.Module]:
+    """Return the syntax tree of each module. Not a constant: every process of the tests would parse them all."""
+    return {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+
+
+@cache
+def lines() -> Mapping[str, int]:
+    """Return the number of lines of each module."""
+    return {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
 
 
 class Import(NamedTuple):
@@ -39,9 +50,14 @@ def path_of(module: str) -> str:
     return MODULES[module].relative_to(PACKAGE).as_posix()
 
 
-def all_imports() -> Iterator[Import]:
-    """Yield every import, also those within functions and for type checkers only."""
-    for module, tree in TREES.items():
+@cache
+def imports() -> Sequence[Import]:
+    """Return every import, also those within functions and for type checkers only."""
+    return tuple(_imports())
+
+
+def _imports() -> Iterator[Import]:
+    for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from (Import(path_of(module), node.lineno, alias.name) for alias in node.names)
@@ -49,9 +65,6 @@ def all_imports() -> Iterator[Import]:
                 assert node.level == 0, f"{module}:{node.lineno}: relative import"
                 assert node.module is not None
                 yield Import(path_of(module), node.lineno, node.module)
-
-
-IMPORTS = list(all_imports())
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:

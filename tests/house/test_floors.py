@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 import rlexp
-from tests.house.source_tree import IMPORTS, MODULES, PACKAGE, ROOT, TREES, at_the_top, imported, path_of, room_of
+from tests.house.source_tree import MODULES, PACKAGE, ROOT, at_the_top, imported, imports, path_of, room_of, trees
 from tests.house.walks import WALKS, Station, Trace, report, traced_walks
 
 FLOORS = {
@@ -113,7 +113,7 @@ def test_no_room_hides_a_public_name() -> None:
 
 def test_imports_go_down() -> None:
     wrong = []
-    for each in IMPORTS:
+    for each in imports():
         here = room_of(each.path)
         if not each.module.startswith("rlexp.") or here == "__main__":
             continue
@@ -127,7 +127,7 @@ def test_imports_go_down() -> None:
 @pytest.mark.parametrize("room", FLOORS_WITHIN)
 def test_imports_within_a_room_go_down(room: str) -> None:
     floors, wrong = FLOORS_WITHIN[room], []
-    for each in IMPORTS:
+    for each in imports():
         names = each.path.removesuffix(".py").split("/")
         if names[0] != room or names[1] == "__init__" or not each.module.startswith(f"rlexp.{room}."):
             continue
@@ -148,12 +148,12 @@ def test_floors_within_a_room_are_of_what_is_there() -> None:
 def test_algorithms_are_known_to_their_own_files_only() -> None:
     own = tuple(f"{place}{name}" for place in ("agents/", "config/keys/") for name in ALGORITHMS)
     theirs = tuple(f"rlexp.{path.replace('/', '.')}" for path in own)
-    knowing = {each.path for each in IMPORTS if each.module.startswith(theirs) and not each.path.startswith(own)}
+    knowing = {each.path for each in imports() if each.module.startswith(theirs) and not each.path.startswith(own)}
     assert knowing <= KNOW_AN_ALGORITHM
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    below = {module: set(imported(at_the_top(tree.body))) - {module} for module, tree in TREES.items()}
+    below = {module: set(imported(at_the_top(tree.body))) - {module} for module, tree in trees().items()}
     while leaves := {module for module, needs in below.items() if not needs}:
         below = {module: needs - leaves for module, needs in below.items() if needs}
     assert not below
