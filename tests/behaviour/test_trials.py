@@ -271,11 +271,11 @@ def _without_measured(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def outcomes(folder: Path, before: list[str]) -> list[Any]:
+def outcomes(folder: Path) -> list[Any]:
     """Return what TRIAL gives at first and after each of OTHERS; called in a new process."""
     process = TrialProcess()
-    found = [] if before else [process.outcome(folder / "alone", TRIAL)]
-    for number, name in enumerate(before):
+    found = [process.outcome(folder / "first", TRIAL)]
+    for number, name in enumerate(OTHERS):
         try:
             process.outcome(folder / f"before-{number}", OTHERS[name])
         except EnvError:
@@ -301,12 +301,9 @@ def in_new_process(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def test_trial_in_reused_process_equals_trial_in_new_process(tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    (tmp_path / "reused").mkdir()
-    [(rows, weights)] = in_new_process(outcomes, tmp_path / "new", [])
-    found = in_new_process(outcomes, tmp_path / "reused", list(OTHERS))
+    (rows, weights), *reused = in_new_process(outcomes, tmp_path)
     assert len(rows) > 1
-    for name, (reused_rows, reused_weights) in zip(OTHERS, found, strict=True):
+    for name, (reused_rows, reused_weights) in zip(OTHERS, reused, strict=True):
         assert reused_rows == rows, f"after {name}"
         assert reused_weights == weights, f"after {name}"
 

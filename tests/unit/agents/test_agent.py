@@ -88,7 +88,7 @@ def test_an_unchanged_state_is_loaded(checkpoint: Checkpoint, tmp_path: Path) ->
     agent.stop()
 
 
-UPDATES = 50
+UPDATES = 20
 """Before the break, and after it."""
 SMALL: Mapping[str, Any] = {
     "num_workers": 0,

@@ -467,9 +467,9 @@ def test_the_options_to_type_are_words_for_a_shell(name: str, run: Path) -> None
     assert list(run.iterdir()) == []
 
 
-def test_a_message_names_ten_of_thousands_of_modules(run: Path) -> None:
-    with pytest.raises(ResumeError, match="and 4,990 more") as refused:
-        NOTHING_ALLOWED.decided(named(run, *(f"module_{number}" for number in range(5000))))
+def test_a_message_names_ten_of_a_thousand_modules(run: Path) -> None:
+    with pytest.raises(ResumeError, match="and 990 more") as refused:
+        NOTHING_ALLOWED.decided(named(run, *(f"module_{number}" for number in range(1000))))
     assert len(str(refused.value.hint)) < 1000
 
 

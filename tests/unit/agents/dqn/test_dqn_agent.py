@@ -57,8 +57,7 @@ def learner_state(agent: DQNAgent[DQNConfig]) -> dict[str, bytes]:
 
 def weights_after(seed: int, **changes: Any) -> dict[str, bytes]:
     agent = make_agent(seed=seed, **changes)
-    for _ in range(2):
-        agent.train()
+    agent.train()
     agent.stop()
     with agent.optimizer.paused() as learner:
         return {name: array.tobytes() for name, array in learner.get_weights().items()}

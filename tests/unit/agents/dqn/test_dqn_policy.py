@@ -252,7 +252,7 @@ def test_parameter_noise_becomes_as_strong_as_epsilon(weights: Weights, stddev: 
     network.load(weights)
     greedy = network.outputs(obs).argmax(axis=1)
     agreeing: list[float] = []
-    for step in range(6000):
+    for step in range(3000):
         resetting = FIRST_RESETTING if step % 10 == 9 else NONE_RESETTING
         perturbed = network.exploring_outputs(obs, np.full(NUM_ENVS, epsilon), resetting)
         agreeing.append(float((perturbed.argmax(axis=1) == greedy).mean()))
