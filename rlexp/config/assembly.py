@@ -208,19 +208,20 @@ def _limit(translation: Translation, key: str) -> float:
 def _use_todays_spelling(translation: Translation, is_sweep: bool) -> None:
     """Read every word in the meaning of its age, and give every key its current name and place."""
     read_yaml_1_1_words(translation)
-    _use_num_seeds(translation, is_sweep)
     use_current_names(translation)
+    _use_num_seeds(translation, is_sweep)
     arrange(translation)
 
 
 def _use_num_seeds(translation: Translation, is_sweep: bool) -> None:
     """Write ``num_seeds`` beside ``config`` as the key that has this number in a run, or in a sweep."""
     node = translation.take(NUM_SEEDS)
-    if node is None:
-        return
     key = _key_of_seeds(translation, is_sweep)
     given = translation.find(key)
-    if given is None or given.is_same_as(node):
+    if node is None:
+        if given is not None and key == "num_samples":
+            translation.notice(given, f"{key} is {NUM_SEEDS} now", is_minor=True)
+    elif given is None or given.is_same_as(node):
         translation.put(key, node, node)
     else:
         message = f"{NUM_SEEDS} and {key} are both the number of seeds here, but they differ"

@@ -86,6 +86,17 @@ def test_convert_comments_minor_notices(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("key", "is_changed"), [("num_seeds", False), ("num_samples", True), ("repeat", True)])
+def test_number_of_seeds_is_written_under_one_name_and_a_change_has_a_comment(
+    key: str, is_changed: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(f"a:\n  run: DQN\n  env: CartPole-v1\n  stop: {{time_total_s: 1}}\n  {key}: 3\n")
+    written = converted_file(path)
+    assert "\n  num_seeds: 3\n" in written
+    assert ("  # converted: num_samples is num_seeds now\n  num_seeds: 3\n" in written) == is_changed
+
+
 @pytest.mark.parametrize("choices", ["[0.0005, [[0, 0.1], [10, 0]]]", "[[[0, 0.1], [10, 0]], 0.001]"])
 def test_grid_of_a_number_and_a_schedule(tmp_path: Path, choices: str) -> None:
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
