@@ -258,6 +258,15 @@ def test_evaluation_without_an_end_has_one_notice(
     assert len(said.err.splitlines()) == notices
 
 
+def test_quartiles_tell_two_kinds_of_episodes_from_one(capsys: pytest.CaptureFixture[str]) -> None:
+    played = PlayedEpisodes(np.array([20.0, 15.0, 15.0, 21.0, 15.0]), np.full(5, 30), 5, 150, 0.1)
+    evaluation = Evaluation(Path("run/checkpoint_000001"), "PPO", "x:Y", 1, False, {}, played, (15.0, 19.4))
+    print_evaluation(evaluation, None, as_json=False)
+    _, _, mean, spread, _ = capsys.readouterr().out.splitlines()
+    assert mean == "return    mean 17.20 (95 % interval 15.00 to 19.40)"
+    assert spread == "          min 15.00, quartiles 15.00, 15.00 and 20.00, max 21.00, deviation 2.71"
+
+
 def test_a_single_episode_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
     played = PlayedEpisodes(np.array([-8.12]), np.array([30]), 1, 30, 0.1)
     evaluation = Evaluation(Path("run/checkpoint_000001"), "PPO", "x:Y", 1, False, {}, played, None)
