@@ -193,7 +193,7 @@ def test_a_policy_without_masks_takes_none(tmp_path: Path) -> None:
         policy.act(np.zeros(4, np.float32), action_mask=[1, 0])
 
 
-@pytest.mark.parametrize("case", ["DQN", "C51", "PPO, filter", "SAC"])
+@pytest.mark.parametrize("case", ["C51", "PPO, filter", "SAC"])
 def test_exports_have_the_mask_as_an_input(case: str, tmp_path: Path) -> None:
     import onnxruntime
 

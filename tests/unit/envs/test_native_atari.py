@@ -204,7 +204,6 @@ class ToldStarts:
     ("env", "steps", "horizon", "env_config"),
     [
         ("PongNoFrameskip-v4", 220, 100, {}),
-        ("BreakoutNoFrameskip-v4", 400, None, {}),
         ("BreakoutNoFrameskip-v4", 150, 61, {}),
         ("ALE/SpaceInvaders-v5", 320, 150, {"frameskip": 3, "repeat_action_probability": 0.0}),
         ("ALE/Qbert-v5", 400, None, {"full_action_space": True}),

@@ -89,16 +89,14 @@ class GridEnv(gym.Env[Any, Any]):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_restored_env_continues_like_the_original(name: str) -> None:
     """Short episodes: within so many steps some envs are at their end and about to be reset."""
-    original = make_vector_env(CONFIGS[name], 3)
+    original, copy, again = (make_vector_env(CONFIGS[name], 3) for _ in range(3))
     original.reset(seed=5)
     for step in range(20):
         played(original, 1, seed=step)
         snapshot = stored(take_snapshot(original))
-        copy = make_vector_env(CONFIGS[name], 3)
         copy.reset(seed=77)
         played(copy, step % 4, seed=1)
         assert restore_snapshot(copy, snapshot)
-        again = make_vector_env(CONFIGS[name], 3)
         again.reset(seed=78)
         assert restore_snapshot(again, stored(take_snapshot(copy)))
         assert played(copy, 30, seed=step) == played(again, 30, seed=step)
