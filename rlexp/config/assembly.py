@@ -214,7 +214,7 @@ def _use_todays_spelling(translation: Translation, is_sweep: bool) -> None:
 
 
 def _use_num_seeds(translation: Translation, is_sweep: bool) -> None:
-    """Write ``num_seeds`` beside ``config`` as the key that has this number in a run, or in a sweep."""
+    """Write ``num_seeds`` beside ``config`` as the key with this number in a run, or a sweep; notice the other name."""
     node = translation.take(NUM_SEEDS)
     key = _key_of_seeds(translation, is_sweep)
     given = translation.find(key)

@@ -178,9 +178,9 @@ def print_evaluation(evaluation: Evaluation, video: Path | None, as_json: bool) 
     if evaluation.interval is None:
         print(f"return    {returns.mean():.2f} (one episode has no interval and no deviation)")
     else:
-        print("return    mean {:.2f} (95 % interval {:.2f} to {:.2f})".format(returns.mean(), *evaluation.interval))
         from statistics import quantiles  # 10 ms, for no other command
 
+        print("return    mean {:.2f} (95 % interval {:.2f} to {:.2f})".format(returns.mean(), *evaluation.interval))
         spread = (returns.min(), *quantiles(returns, n=4, method="inclusive"), returns.max(), returns.std())
         print("          min {:.2f}, quartiles {:.2f}, {:.2f} and {:.2f}, max {:.2f}, deviation {:.2f}".format(*spread))
     if played.of_agents:

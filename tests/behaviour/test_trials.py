@@ -275,9 +275,9 @@ def outcomes(folder: Path) -> list[Any]:
     """Return what TRIAL gives at first and after each of OTHERS; called in a new process."""
     process = TrialProcess()
     found = [process.outcome(folder / "first", TRIAL)]
-    for number, name in enumerate(OTHERS):
+    for number, (name, keys) in enumerate(OTHERS.items()):
         try:
-            process.outcome(folder / f"before-{number}", OTHERS[name])
+            process.outcome(folder / f"before-{number}", keys)
         except EnvError:
             assert name == "an env that raises"
         found.append(process.outcome(folder / f"after-{number}", TRIAL))

@@ -248,8 +248,7 @@ def small_images(size: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_so_it_is_with_frames(compress: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.unit.agents.test_agent.UPDATES", 20)
+def test_so_it_is_with_frames(compress: bool, tmp_path: Path) -> None:
     keys = {**small_images(32), "compress_observations": compress, "n_step": 3, "buffer_size": 150}
     assert_goes_on(PIXEL_ENV, {**keys, "timesteps_per_iteration": 60}, tmp_path)
 
