@@ -316,7 +316,7 @@ def refuse_modes(torso: nn.Module) -> None:
     """
     if isinstance(torso, UserTorso) and torso.depends_on_mode:
         raise UsageError(
-            f"{CUSTOM_MODEL} {torso.name} computes other features in training mode; PPO cannot learn from them",
+            f"{CUSTOM_MODEL} {torso.name} computes other features in training mode; this agent cannot learn from them",
             "leave out Dropout, and use LayerNorm or GroupNorm in place of BatchNorm",
         )
 

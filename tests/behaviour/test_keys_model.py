@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +39,7 @@ from rlexp.rollout.worker import RolloutWorker
 from rlexp.runs.checkpoint_contents import read_checkpoint
 from rlexp.sample_batch import Array
 from rlexp.user_code.trusted_code import TrustedCode
+from tests.lab import critics
 from tests.lab.agents import make_apex, make_dqn, updates_of
 from tests.lab.checkpoints import trained_with
 from tests.lab.envs import COUNTING_ENV, IDENTITY_ENV, PIXEL_ENV
@@ -191,6 +193,23 @@ def test_nothing_drops_out_where_it_acts() -> None:
     worker.stop()
 
 
+@pytest.mark.parametrize("run", ["DQN", "PQN", "SAC"])
+def test_what_drops_out_in_an_update_depends_on_the_seed_and_its_number_alone(run: str) -> None:
+    """So a run can be repeated and resumed, whatever torch has drawn elsewhere, as in an env."""
+    make = MAKERS.get(run) or partial(critics.make_agent, run)
+    keys = custom({NORMALISED: {"dropout": 0.5}})
+    update = updates_of(make(**keys), 2)[-1]
+    for seed in (0, 1):
+        learner = learner_of(make(seed=seed, **keys))
+        learner.load_state_dict(update.before)
+        torch.rand(7)
+        drawn = torch.get_rng_state()
+        learner.learn_on_batch(update.batch)
+        assert torch.equal(torch.get_rng_state(), drawn)
+        state = learner.state_dict()
+        assert all(np.array_equal(array, update.after[name]) for name, array in state.items()) == (seed == 0)
+
+
 def test_parameter_noise_perturbs_it() -> None:
     agent = make_dqn(**custom(NORMALISED), parameter_noise=True)
     updates = updates_of(agent, 2)
@@ -216,7 +235,7 @@ def test_ppo_leaves_its_first_weights_as_they_are() -> None:
 
 
 def test_ppo_refuses_layers_that_differ_while_it_learns() -> None:
-    with pytest.raises(UsageError, match="other features in training mode; PPO cannot learn"):
+    with pytest.raises(UsageError, match="other features in training mode; this agent cannot learn"):
         make_ppo(**custom(NORMALISED))
 
 

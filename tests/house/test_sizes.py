@@ -11,20 +11,20 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (67, 10_850),
+    "agents": (67, 10_870),
     "api": (6, 1_390),
     "board": (39, 9_100),
     "cluster": (20, 4_070),
     "commands": (12, 3_340),
     "compare": (19, 4_540),
-    "config": (60, 12_840),
+    "config": (60, 12_860),
     "envs": (15, 3_960),
     "models": (11, 2_670),
     "optimizers": (9, 1_985),
     "processes": (7, 1_140),
     "replay": (13, 2_765),
     "rollout": (15, 3_980),
-    "runs": (14, 3_545),
+    "runs": (14, 3_565),
     "search": (14, 3_515),
     "terminal": (17, 4_150),
     "trackers": (6, 1_020),

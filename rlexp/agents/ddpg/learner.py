@@ -22,6 +22,7 @@ from rlexp.agents.torch.device import (
     LateNumbers,
     Tensors,
     continue_generator,
+    torso_draws,
 )
 from rlexp.agents.torch.trained_network import FollowedNetwork, TrainedNetwork
 from rlexp.errors import TrialError
@@ -101,6 +102,7 @@ class CriticLearner(ABC):
         self.critic_networks = fastest_critics(self.critics.module)
         self.target_critics = fastest_critics(self.critics.target)
         self.generator = torch.Generator(self.device).manual_seed(derive_seed(seed, "noise"))
+        self._torso_draws = torso_draws([self.policy.module, self.critics.module], seed, self.device)
         self.max_pending_updates = 0 if self.device.type == "cpu" else NUM_PENDING_ON_GPU
         self._live_weights = self.policy.parameters.live_arrays()
         self._staging = BatchStaging(COLUMNS, self.device)
@@ -157,10 +159,11 @@ class CriticLearner(ABC):
         for name in self.noise_names:
             rows[name] = torch.randn(shape, generator=self.generator, device=self.device)
         rates = self._rates.of(*own_rates)
-        if isinstance(rates, Tensor):
-            figures, td_errors = self._update({**rows, RATES: rates}, moves_policy)
-        else:
-            figures, td_errors = self._figures_of(*self.update(rows, rates, moves_policy))
+        with self._torso_draws(self.num_updates):
+            if isinstance(rates, Tensor):
+                figures, td_errors = self._update({**rows, RATES: rates}, moves_policy)
+            else:
+                figures, td_errors = self._figures_of(*self.update(rows, rates, moves_policy))
         if moves_policy:
             self._move_targets_when_due()
         self.num_updates += 1

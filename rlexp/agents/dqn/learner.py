@@ -12,7 +12,14 @@ import torch
 
 from rlexp.agents.dqn.dense_loss import MOST_PRODUCTS, DenseGradient
 from rlexp.agents.dqn.loss import AutogradGradient, BatchLoss
-from rlexp.agents.torch.device import LateNumbers, Precision, continue_generator, say_nothing, use_precision
+from rlexp.agents.torch.device import (
+    LateNumbers,
+    Precision,
+    continue_generator,
+    say_nothing,
+    torso_draws,
+    use_precision,
+)
 from rlexp.agents.torch.flat_adam import FlatAdam, FlatParameters
 from rlexp.agents.torch.process import keep_freed_memory
 from rlexp.errors import TrialError
@@ -87,6 +94,7 @@ class DQNLearner:
         self._by_hand = self._make_dense_gradient(network)
         self._live_weights = self._parameters.live_arrays()
         self._noise = torch.Generator(device).manual_seed(seed)
+        self._torso_draws = torso_draws([self.network], seed, device)
         self._num_steps_sampled = 0
         self._num_steps_trained = 0
         self._target_updated_at = 0
@@ -122,7 +130,8 @@ class DQNLearner:
         for network in (self.network, self.target):
             network.resample_noise(self._noise)
         lr = self.config.lr.value(self._num_steps_sampled)
-        figures = self._step_by_hand(batch, lr) if self._is_by_hand(batch.count) else self._step(batch, lr)
+        with self._torso_draws(self.num_updates):
+            figures = self._step_by_hand(batch, lr) if self._is_by_hand(batch.count) else self._step(batch, lr)
         self.num_updates += 1
         self._importance_weights = batch[IMPORTANCE_WEIGHTS]
         self._num_steps_trained += batch.count * self.config.steps_per_row

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlexp.agents.pqn.players import PQNPolicies, PQNWorkerParts
 from rlexp.agents.sync_samples_agent import SyncSamplesAgent
-from rlexp.agents.torch.device import BatchStaging, CapturedWork, Tensors, learner_device
+from rlexp.agents.torch.device import BatchStaging, CapturedWork, Tensors, learner_device, torso_draws
 from rlexp.agents.torch.trained_network import EpochsLearner, TrainedNetwork, refuse_divergence
 from rlexp.agents.workers import WorkerParts
 from rlexp.config.keys.pqn import PQNConfig
@@ -57,6 +57,7 @@ class PQNLearner(EpochsLearner[QNetwork]):
         )
         super().__init__(trained, config.num_sgd_iter, config.sgd_minibatch_size, seed)
         self._network = trained.module
+        self._torso_draws = torso_draws([self._network], seed, device)
         self._staging = BatchStaging(COLUMNS, device, num_slots=1)
         self._backward = CapturedWork(self._backward_of, [self._network], device, note)
 
@@ -72,7 +73,8 @@ class PQNLearner(EpochsLearner[QNetwork]):
 
         def update(indices: Tensor, measures: bool) -> Tensor | None:
             minibatch = {name: column.index_select(0, indices) for name, column in rows.items()}
-            figures = self._backward(minibatch, measures)
+            with self._torso_draws(self.num_updates):
+                figures = self._backward(minibatch, measures)
             norm = self._adam.step(lr)
             return torch.stack([*figures, norm]) if measures else None
 

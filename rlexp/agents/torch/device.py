@@ -6,8 +6,8 @@ At the end, how a network that acts gets its weights.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
@@ -19,8 +19,10 @@ from rlexp.errors import ResourceError
 from rlexp.models.torsos import UserTorso, load_arrays
 from rlexp.policy import LiveWeights, Weights
 from rlexp.sample_batch import Array, SampleBatch
+from rlexp.schedules import derive_seed
 
 Precision = Literal["float32", "tf32", "bfloat16"]
+OfUpdate = AbstractContextManager[None]
 _STATE_BYTES: Final = (5056, 16)
 """Bytes of the states of torch's generators on a CPU (Mersenne Twister) and on a GPU (seed and offset)."""
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
@@ -57,6 +59,23 @@ def use_precision(precision: Precision, device: torch.device) -> None:
         chosen = "tf32" if precision == "tf32" else "ieee"
         torch.backends.cuda.matmul.fp32_precision = chosen
         torch.backends.cudnn.conv.fp32_precision = chosen  # type: ignore[attr-defined]
+
+
+def torso_draws(networks: Sequence[nn.Module], seed: int, device: torch.device) -> Callable[[int], OfUpdate]:
+    """Return what lets a user's torso, such as one with Dropout, draw the same in the same update.
+
+    It takes the update's number; its body draws the same whatever torch has drawn before, and changes nothing after it.
+    """
+    if not any(getattr(part, "depends_on_mode", False) for network in networks for part in network.modules()):
+        return lambda number: nullcontext()
+
+    @contextmanager
+    def of_update(number: int) -> Iterator[None]:
+        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+            torch.manual_seed(derive_seed(seed, "torso", number))
+            yield
+
+    return of_update
 
 
 def continue_generator(generator: torch.Generator, state: Array) -> bool:
