@@ -250,7 +250,7 @@ class AsyncSamplesOptimizer(SourceOptimizer):
     def step(self, should_stop: ShouldStop = never) -> None:
         """Wait for an arrival, make train batches of what has arrived, queue them, and publish new weights."""
         self._wait()
-        if not self._is_full:
+        if not self._is_full and (self._ring.needs_batch or not self._runner.learns_in_step):
             for sample in self._source.poll(self.counters.num_steps_sampled, self._num_wanted()):
                 self._collect(sample)
             self._runner.observe_progress(self.counters.num_steps_sampled)

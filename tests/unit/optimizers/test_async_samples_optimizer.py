@@ -169,6 +169,16 @@ def test_later_passes_of_learned_steps_are_not_counted_as_dropped() -> None:
     assert bench.optimizer.stats()["num_steps_dropped"] == 0
 
 
+def test_a_batch_is_sampled_after_the_last_pass_of_the_one_before_if_they_take_turns() -> None:
+    bench = Bench(train_batch_size=CALL, num_passes=3)
+    polled = []
+    for number in range(6):
+        polls = len(bench.source.wanted)
+        bench.step(*[number] * (number % 3 == 0))
+        polled.append(len(bench.source.wanted) > polls)
+    assert polled == [True, False, False, True, False, False]
+
+
 def test_workers_are_not_asked_for_what_would_be_too_old() -> None:
     """Two batches of weights 0 may be learned: the second one is of weights that are one update behind."""
     bench = Bench(queue=8, max_policy_lag=1)
@@ -278,6 +288,7 @@ def test_what_waits_and_what_has_passes_left_continues_from_a_state() -> None:
             bench.step(version)
     resumed = made()
     resumed.learner.num_updates = first.learner.num_updates
+    resumed.source = first.source
     resumed.optimizer = AsyncSamplesOptimizer(
         InlineTaskPool(),
         resumed.source,
