@@ -259,6 +259,17 @@ def test_first_priorities_of_workers_have_no_effect(run: str) -> None:
     assert not config.replay.workers_send_td_errors
 
 
+@pytest.mark.key("explore")
+def test_keys_of_exploration_have_no_effect_where_nothing_explores() -> None:
+    keys = {"pure_exploration_steps", "exploration_noise_type", "exploration_final_scale"}
+    greedy = make_agent("DDPG", explore=False).config
+    assert keys <= {key for key, reason in greedy.ineffective_keys() if reason == "explore is false"}
+    ineffective = dict(DQNConfig.model_validate({"explore": False}).ineffective_keys())
+    assert ineffective["epsilon_timesteps"] == "explore is false"
+    evaluated = make_agent("DDPG", explore=False, evaluation_config={"explore": True}).config
+    assert not keys & dict(evaluated.ineffective_keys()).keys()
+
+
 @pytest.mark.parametrize(("apex", "agent"), [(ApexConfig, DQNConfig), (ApexDDPGConfig, DDPGConfig)])
 def test_keys_that_ape_x_does_not_set_are_those_of_its_agent(apex: type[ApexKeys], agent: type[ReplayKeys]) -> None:
     own = {*ApexKeys.__annotations__, *apex.__annotations__}

@@ -293,6 +293,40 @@ def test_the_target_network_moves_every_so_many_updates() -> None:
     assert updates[-1].after["target_updates"] == 2
 
 
+@pytest.mark.key("use_kl_loss", "target_update_frequency", "tau")
+@pytest.mark.parametrize(
+    ("keys", "without_effect"),
+    [
+        ({"use_kl_loss": True}, {"use_kl_loss", "kl_coeff", "kl_target"}),
+        ({"use_kl_loss": True, "tau": 0.5}, set()),
+        ({"use_kl_loss": True, "num_sgd_iter": 2}, set()),
+        ({"use_kl_loss": True, "vtrace": False}, {"tau"}),
+        ({"vtrace": False}, {"kl_coeff", "kl_target", "tau", "target_update_frequency"}),
+    ],
+)
+def test_keys_without_effect_are_those_that_change_no_update(keys: dict[str, Any], without_effect: set[str]) -> None:
+    """A copy of the learned network after each update does not diverge from it."""
+    others = {"use_kl_loss", "kl_coeff", "kl_target", "tau", "target_update_frequency"}
+    agent = impala.make_agent("APPO", "CartPole-v1", **keys)
+    assert dict(agent.config.ineffective_keys()).keys() & others == without_effect
+    if "kl_coeff" in without_effect:
+        ends = [updates_of(impala.make_agent("APPO", "CartPole-v1", **keys, kl_coeff=kl), 3)[-1].after for kl in (1, 9)]
+        assert all(np.array_equal(array, ends[1][name]) for name, array in ends[0].items() if name != "kl_coeff")
+
+
+@pytest.mark.key("max_policy_lag")
+def test_a_limit_that_leaves_out_passes_is_named() -> None:
+    keys: dict[str, Any] = {"num_sgd_iter": 10, "max_policy_lag": 4}
+    (caution,) = impala.CONFIGS["APPO"].model_validate(keys).cautions()
+    assert caution.key == "max_policy_lag"
+    assert "at most 5 of the 10 passes" in caution.message
+    agent = impala.make_agent("APPO", **keys)
+    updates_of(agent, 12)
+    counters = agent.optimizer.counters
+    assert counters.num_steps_trained <= 5 * counters.num_steps_sampled
+    assert not list(impala.CONFIGS["APPO"].model_validate({**keys, "max_policy_lag": 9}).cautions())
+
+
 @pytest.mark.key("replay_proportion", "replay_buffer_num_slots")
 @each_agent
 def test_old_fragments_are_learned_again(run: str) -> None:

@@ -29,8 +29,8 @@ class PolicyActionKeys(CommonConfig):
     """Clip continuous actions to the bounds of the env. The learner uses the actions before clipping."""
 
     normalize_actions: bool = False
-    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these. The learner uses the
-    actions before this. The env must have bounds."""
+    """Scale continuous actions from [-1, 1] to the bounds of the env, and clip them to these; numbers without two
+    bounds are not scaled. The learner uses the actions before this."""
 
     @property
     def playable_actions(self) -> PlayableActions:

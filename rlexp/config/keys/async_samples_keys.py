@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from rlexp.config.keys.common import CommonConfig, FactLine, keys_without_effect
+from rlexp.config.keys.common import Caution, CommonConfig, FactLine, keys_without_effect
 from rlexp.config.keys.fields import (
     RLEXP_ONLY,
     Conflict,
@@ -67,21 +67,18 @@ class AsyncSamplesKeys(CommonConfig):
     """Number of newest fragments among which these are drawn. 0: no old ones."""
 
     max_policy_lag: Annotated[Count | None, RLEXP_ONLY] = None
-    """Most updates by which the learner may be ahead of the policy whose steps it learns. Older steps are dropped and
-    counted in ``info/num_steps_dropped``; workers wait before that happens. Null: no limit."""
+    """Most updates by which the learner may be ahead of the policy whose steps it learns. Older steps are dropped, and
+    counted in ``info/num_steps_dropped`` if they were never learned; workers wait before that happens. Null: no limit.
+    """
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         yield from super().ineffective_keys()
         takes_turns = self.num_workers == 0 and "board" not in self.model_fields_set
-        queues, why = (
-            ("learner_queue_size", "broadcast_interval"),
-            "num_workers is 0, so samples and updates take turns",
-        )
         yield from keys_without_effect(
             (self.num_sgd_iter == 1, ("minibatch_buffer_size",), "num_sgd_iter is 1"),
             (self.replay_proportion == 0, ("replay_buffer_num_slots",), "replay_proportion is 0"),
             (self.replay_buffer_num_slots == 0, ("replay_proportion",), "replay_buffer_num_slots is 0"),
-            (takes_turns, queues, why),
+            (takes_turns, ("learner_queue_size",), "num_workers is 0, so samples and updates take turns"),
             (self.num_workers == 0, ("max_sample_requests_in_flight_per_worker",), "num_workers is 0"),
         )
         if self.learner_processes is not None:
@@ -98,3 +95,11 @@ class AsyncSamplesKeys(CommonConfig):
             given = f"max_policy_lag is given, but {self.stated('batch_mode')}"
             message = f"{given}; an episode has steps of several policies"
             yield Conflict(("max_policy_lag", "batch_mode"), message, "write batch_mode: truncate_episodes")
+
+    def cautions(self) -> Iterator[Caution]:
+        yield from super().cautions()
+        slots = self.minibatch_buffer_size if self.num_sgd_iter > 1 else 1
+        if self.max_policy_lag is not None and self.max_policy_lag < (self.num_sgd_iter - 1) * slots:
+            most = self.max_policy_lag // slots + 1
+            passes = f"at most {most} of the {self.num_sgd_iter} passes (num_sgd_iter) over a train batch"
+            yield Caution("max_policy_lag", f"is {self.max_policy_lag}, so the learner makes {passes}")

@@ -208,6 +208,11 @@ class CommonConfig(CommonKeys):
         return self.sample_async
 
     @property
+    def is_greedy(self) -> bool:
+        """Whether neither workers nor evaluations explore."""
+        return not self.explore and not self.evaluation_config.explore
+
+    @property
     def num_reserved_workers(self) -> int:
         """Rollout workers for which a trial reserves room; the others join it when there is room for them."""
         return self.num_workers if self.min_num_workers is None else self.min_num_workers

@@ -106,6 +106,7 @@ class CriticKeys(ReplayKeys):
         yield from super().ineffective_keys()
         yield "evaluation_config.exploration_final_eps", "evaluations explore as workers do late in training"
         yield "worker_side_prioritization", "workers have no critics: new rows get the highest priority so far"
+        yield from keys_without_effect((self.is_greedy, ("pure_exploration_steps",), "explore is false"))
 
 
 class DDPGConfig(CriticKeys):
@@ -213,6 +214,7 @@ class DDPGConfig(CriticKeys):
         is_ou = self.exploration_noise_type == "ou"
         scales = ("exploration_initial_scale", "exploration_final_scale", "exploration_scale_timesteps")
         of_ou = ("exploration_ou_noise_scale", "exploration_ou_theta", "exploration_ou_sigma")
+        of_noise = ("exploration_noise_type", "exploration_gaussian_sigma", "per_worker_exploration", *of_ou, *scales)
         yield from keys_without_effect(
             (self.actor_lr and self.critic_lr, ("lr", "lr_schedule"), "actor_lr and critic_lr are given"),
             (not self.smooth_target_policy, ("target_noise", "target_noise_clip"), "smooth_target_policy is false"),
@@ -220,6 +222,7 @@ class DDPGConfig(CriticKeys):
             (is_ou, ("exploration_gaussian_sigma",), "exploration_noise_type is ou"),
             (not is_ou, of_ou, "exploration_noise_type is gaussian"),
             (self.per_worker_exploration, scales, "per_worker_exploration gives each worker a constant factor"),
+            (self.is_greedy, of_noise, "explore is false"),
         )
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:

@@ -109,6 +109,7 @@ class ExplorationKeys(ScheduledKeys):
         falls_back = self.evaluation_config.explore and self.evaluation_config.exploration_final_eps is None
         has_ladder = self.per_worker_exploration and not falls_back  # an evaluation may use the end of the schedule
         yield from keys_without_effect(
+            (self.is_greedy, ("per_worker_exploration", *EPSILON), "explore is false"),
             (self.soft_q, ("per_worker_exploration", *EPSILON), "soft_q explores instead"),
             (has_ladder, EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
             (self.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),

@@ -153,6 +153,8 @@ class APPOConfig(VTraceKeys):
     entropy_coeff: PositiveOrZero = 0.01
     """Weight of the entropy bonus, on average over a train batch."""
 
+    replay_buffer_num_slots: CountOrZero = 100
+
     clip_param: Positive = 0.4
     """Distance of the probability ratio from 1 at which it is clipped."""
 
@@ -182,9 +184,13 @@ class APPOConfig(VTraceKeys):
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         yield from super().ineffective_keys()
+        is_copied = self.vtrace and self.target_interval == 1 and self.tau == 1
+        why_zero = "after each update the target network is a copy of the learned one, so the divergence is 0"
         yield from keys_without_effect(
             (not self.use_kl_loss, ("kl_coeff", "kl_target"), "use_kl_loss is false"),
-            (not self.vtrace, ("target_update_frequency", "tau"), "vtrace is false"),
+            (self.use_kl_loss and is_copied, ("use_kl_loss", "kl_coeff", "kl_target"), why_zero),
+            (not self.vtrace, ("tau",), "vtrace is false"),
+            (not self.vtrace and not self.use_kl_loss, ("target_update_frequency",), "vtrace is false"),
         )
 
 

@@ -117,7 +117,7 @@ def test_actions_are_scaled_from_release_1_6_on(run: str) -> None:
         ("IMPALA", "rollout_length: 7, num_accs: 1, num_accs_per_worker: 0", {"sample_batch_size": 7, "num_gpus": 1}),
         ("IMPALA", "num_accs: 1, _fake_accs: true", {"num_gpus": 0}),
         ("APPO", "target_network_update_freq: 2", {"target_update_frequency": 2}),
-        ("APPO", "use_kl_loss: true, kl_target: 0.04", {"use_kl_loss": True, "kl_target": 0.04}),
+        ("APPO", "use_kl_loss: true, kl_target: 0.04, tau: 0.5", {"use_kl_loss": True, "kl_target": 0.04}),
     ],
 )  # fmt: skip
 def test_keys_mean_what_they_meant(run: str, keys: str, expected: dict[str, Any]) -> None:
