@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -43,6 +43,7 @@ from rlexp.user_code.trusted_code import NOTHING_ALLOWED, TrustedCode
 
 KeptNumber = int | Literal["auto"]
 LOWER_IS_BETTER = "min-"
+_COUNTERS: Final = frozenset({"training_iteration", "timesteps_total", "time_total_s", "episodes_total"})
 NEWEST_KEPT: Final = 3
 """Default number: if the newest is damaged, a trial continues from the previous one."""
 
@@ -74,14 +75,29 @@ def find_checkpoint(path: Path, trusted: TrustedCode = NOTHING_ALLOWED) -> Path:
 
 
 def starting_point(trial: Trial) -> Path | None:
-    """Return the checkpoint that ``restore`` means, absolute, or None; raises as ``find_checkpoint`` does."""
+    """Return the checkpoint that ``restore`` means, absolute, or None.
+
+    Raises what ``find_checkpoint`` raises, and ResumeError for a checkpoint at which the trial would stop.
+    """
     path = restored(trial)
     if path is None:
         return None
     try:
-        return find_checkpoint(path)
+        found = find_checkpoint(path)
+        _refuse_past_stop(found, trial.experiment.stop)
     except ResumeError as error:
         raise type(error)(f"restore: {error.message}", error.hint) from error
+    return found
+
+
+def _refuse_past_stop(checkpoint: Path, stop: Mapping[str, float]) -> None:
+    """Raise ResumeError if a counter of ``checkpoint``, which continues from there, has reached its stop."""
+    row = _metrics(read_manifest(checkpoint))
+    for metric in sorted(_COUNTERS & stop.keys()):
+        reached = row.get(metric)
+        if isinstance(reached, int | float) and reached >= stop[metric]:
+            message = f"{checkpoint} has {metric} {reached:,.10g}, and stop.{metric} is {stop[metric]:,.10g}"
+            raise ResumeError(message, f"counters continue: write a larger stop.{metric}")
 
 
 def _best(run: Path, record: RunRecord, trials: list[TrialRecord], trusted: TrustedCode) -> Path:

@@ -188,6 +188,9 @@ def read_run_record(run_directory: Path) -> RunRecord:
         if content.pop("format") == FORMAT:
             content.pop("seeds", None)
             return _reader().validate_python(content)
+    except NotADirectoryError:
+        message = f"{run_directory} is a file, not the folder of a run"
+        raise ResumeError(message, hint_to_runs(run_directory)) from None
     except FileNotFoundError:
         if not run_directory.exists():
             raise ResumeError(f"path {run_directory} does not exist", hint_to_runs(run_directory)) from None

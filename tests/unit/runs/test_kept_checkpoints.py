@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from rlexp.cli import app
 from rlexp.commands import results
+from rlexp.config.load import load_plan
 from rlexp.errors import CheckpointError, ResumeError
 from rlexp.processes.locks import RunLock
 from rlexp.runs.checkpoint_contents import read_checkpoint, verify_checkpoint
@@ -28,7 +29,7 @@ from rlexp.runs.checkpoints import (
     unpack_checkpoint,
     write_checkpoint,
 )
-from rlexp.runs.kept_checkpoints import NEWEST_KEPT, copy_checkpoint, find_checkpoint
+from rlexp.runs.kept_checkpoints import NEWEST_KEPT, copy_checkpoint, find_checkpoint, starting_point
 from rlexp.runs.record import RunRecord, TrialRecord, read_run_record
 
 
@@ -116,6 +117,7 @@ def test_checkpoint_outside_the_run_is_refused(out: Path, best: str) -> None:
 def test_directory_that_is_no_run_has_a_hint_to_one_in_it(out: Path) -> None:
     recorded(out)
     (out / "empty").mkdir()
+    (out / "run.yaml").touch()
     inside = f"name a run in it, for example {out / 'run'}; rlexp ls {out} lists them"
     list_them = "rlexp ls DIR lists runs"
     for look, path, message, hint in (
@@ -124,11 +126,48 @@ def test_directory_that_is_no_run_has_a_hint_to_one_in_it(out: Path) -> None:
         (find_checkpoint, out / "nowhere", f"^path {out / 'nowhere'} does not exist", list_them),
         (read_run_record, out, "is not a run of rlexp", inside),
         (read_run_record, out / "other", "is not a run of rlexp", list_them),
+        (
+            read_run_record,
+            out / "run.yaml",
+            "is a file, not the folder of a run",
+            f"did you mean {out / 'run'}? {list_them}",
+        ),
         (read_run_record, out / "nowhere", f"^path {out / 'nowhere'} does not exist", list_them),
     ):
         with pytest.raises(ResumeError, match=message) as caught:
             look(path)
         assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("stop", "refused"),
+    [
+        ({"timesteps_total": 400}, "has timesteps_total 400, and stop.timesteps_total is 400"),
+        ({"timesteps_total": 401}, None),
+        (
+            {"training_iteration": 1, "timesteps_total": 1e6},
+            "has training_iteration 2, and stop.training_iteration is 1",
+        ),
+        ({"episode_reward_mean": 1.0}, None),
+    ],
+)
+def test_starting_point_at_which_the_trial_would_stop_is_refused(
+    stop: dict[str, float], refused: str | None, tmp_path: Path
+) -> None:
+    row = {"training_iteration": 2, "timesteps_total": 400, "episode_reward_mean": 9.0}
+    checkpoint = tmp_path / "checkpoint_000002"
+    write_checkpoint(checkpoint, {"weights": {"w": np.ones(1)}}, {}, {"metrics": row})
+    file = tmp_path / "warm.yaml"
+    file.write_text(
+        json.dumps({"warm": {"run": "DQN", "env": "CartPole-v1", "restore": str(checkpoint), "stop": stop}})
+    )
+    (trial,) = load_plan([file]).trials
+    if refused is None:
+        assert starting_point(trial) == checkpoint
+        return
+    with pytest.raises(ResumeError, match=refused) as caught:
+        starting_point(trial)
+    assert str(caught.value).startswith("restore: ")
 
 
 REWARDS = (1.0, 9.0, 2.0, 3.0, 4.0, 5.0)
