@@ -32,7 +32,10 @@ def main() -> None:
 
 def _leave_current_folder() -> None:
     """Undo that ``python -m`` searches the current folder for every module, unless it contains rlexp itself."""
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        sys.exit("error: the current folder was deleted\nhint: cd to another folder")
     if sys.path[:1] == [here] and not os.path.samefile(here, os.path.dirname(os.path.dirname(__file__))):
         del sys.path[0]
 

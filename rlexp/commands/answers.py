@@ -83,6 +83,10 @@ def plan_of(request: TrainingRequest) -> Plan:
         except UsageError as other:
             raise ConfigError((*error.problems, Problem("", other.message, other.hint))) from error
         raise
+    if request.kind == "sweep":
+        only_sweep(plan)
+    else:
+        refuse_sweeps(plan)
     _refuse_directory(request)
     return plan
 
@@ -118,10 +122,6 @@ def reading_of(request: TrainingRequest) -> LoadOptions:
 def train_plan(plan: Plan, request: TrainingRequest) -> Trained:
     """Run a plan; it is a sweep if the request is one."""
     is_sweep = request.kind == "sweep"
-    if is_sweep:
-        only_sweep(plan)
-    else:
-        refuse_sweeps(plan)
     if not request.quiet:
         checking.print_settings(plan)
     checking.print_notices(plan)  # first: they say which keys and envs of the file have other names in the errors below

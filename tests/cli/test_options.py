@@ -287,6 +287,13 @@ def test_every_command_with_a_file_takes_words(path: Path, command: list[str]) -
     assert rlexp(*command, path, "seed=two").returncode == 2
 
 
+def test_a_dry_run_refuses_what_the_command_refuses(path: Path) -> None:
+    path.write_text(FILE.replace("seed: 1", "lr: {uniform: [1e-4, 1e-3]}") + "  search: {num_samples: 2}\n")
+    done = rlexp("run", path, "--dry-run")
+    assert (done.returncode, "has a search section" in done.stderr) == (2, True)
+    assert rlexp("sweep", path, "--dry-run").returncode == 0
+
+
 def test_submit_takes_words(path: Path) -> None:
     done = rlexp("submit", path, "lrr=2", "--board", "redis://127.0.0.1:9", RLEXP_BOARD=None)
     assert done.returncode == 2

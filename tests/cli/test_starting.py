@@ -241,3 +241,11 @@ def test_a_file_that_may_not_be_used_is_no_traceback(
     with pytest.raises(SystemExit, match="1"):
         main()
     assert capsys.readouterr().err.startswith("error: cannot use a.yaml: Permission denied\nhint:")
+
+
+def test_a_deleted_current_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    words = 'cd "$1" && rmdir "$1" && exec "$2" -P -m rlexp --version'
+    done = subprocess.run(["bash", "-c", words, "-", tmp_path / "gone", sys.executable], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: the current folder was deleted\nhint: cd to another folder\n"

@@ -79,7 +79,8 @@ def checked_board(trials: Sequence[Trial], board: BoardAddress | None, display: 
     Raises UsageError if actors cannot join it, and BoardError if the board cannot be used.
     """
     if board is None:
-        if any("board" in trial.experiment.config.model_fields_set for trial in trials):
+        all_keys = (trial.experiment.config.board_keys for trial in trials)
+        if any(keys is not None and keys != type(keys)() for keys in all_keys):
             display.on_note(None, "config.board has no effect without --board")
         return None
     joinable_trial(trials, _WITHOUT)

@@ -36,6 +36,7 @@ from rlexp.board.trainer.trial import (
 )
 from rlexp.cluster.probe import Question
 from rlexp.cluster.room.machine import Cluster, ClusterNode, Machine
+from rlexp.config.keys.board import BoardConfig
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.config.yaml.reader import to_yaml
@@ -317,4 +318,6 @@ def test_keys_of_a_board_without_one_have_a_note(tmp_path: Path) -> None:
     notes = Notes()
     assert checked_board(trials_of(tmp_path, board={"actors": 4}), None, notes) is None
     assert notes.texts == ["config.board has no effect without --board"]
-    assert checked_board(trials_of(tmp_path), None, Notes()) is None
+    default, notes = BoardConfig().model_dump(), Notes()  # as in a run's resolved.yaml
+    assert checked_board(trials_of(tmp_path, board=default), None, notes) is None
+    assert notes.texts == []
