@@ -24,6 +24,8 @@ from rlexp.user_code.finding import find_module
 AUTH_MODE: Final = "RAY_AUTH_MODE"
 LOOPBACK: Final = "127.0.0.1"
 _CONNECT_TIMEOUT_S: Final = 5.0
+_LONGEST_SOCKET_PATH: Final = 107
+"""Most bytes of the path of a socket, on Linux."""
 LEAST_FREE_BYTES = 64 * 2**20
 """Bytes that a session of some hours writes in the folder for temporary files, and a little more."""
 ENVIRONMENT = {
@@ -107,6 +109,18 @@ def auth_modes(environment: Mapping[str, str], home: Path) -> list[str]:
     if environment.get(AUTH_MODE):
         return [environment[AUTH_MODE]]
     return ["disabled", *(["token"] if has_token(environment, home) else [])]
+
+
+def refuse_long_temporary_folder() -> None:
+    """Raise ResourceError if the folder for temporary files has a path that is too long for the sockets of Ray."""
+    folder = tempfile.gettempdir()
+    ours = f"/rlexp-xxxxxxxx/ray/session_2026-11-28_13-29-03_123456_{os.getpid()}/sockets/plasma_store"
+    length, most = len(os.fsencode(folder)), _LONGEST_SOCKET_PATH - len(ours)
+    if length > most:
+        raise ResourceError(
+            f"the path of the folder for temporary files has {length} bytes; {most} are the limit of Ray: {folder}",
+            "set TMPDIR to a folder with a shorter path, such as TMPDIR=/tmp",
+        )
 
 
 def refuse_full_disk() -> None:

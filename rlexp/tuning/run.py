@@ -23,7 +23,14 @@ from rlexp.board.trainer.trial import (
     task_failure_reported,
     with_board,
 )
-from rlexp.cluster.environment import AUTH_MODE, named_modules, named_packages, refuse_full_disk, runtime_env
+from rlexp.cluster.environment import (
+    AUTH_MODE,
+    named_modules,
+    named_packages,
+    refuse_full_disk,
+    refuse_long_temporary_folder,
+    runtime_env,
+)
 from rlexp.cluster.joined import JoinedRay
 from rlexp.cluster.probe import Question, ask_for_bundles, probe_cluster
 from rlexp.cluster.room.fit import all_fit, check_fits, number_that_fit, wait_for_room
@@ -97,6 +104,7 @@ def cluster_for(plan: Plan, trials: Sequence[Trial], display: Display, request: 
     measuring = ", and measuring the memory of its replay" if has_replay else ""
     refuse_full_disk()
     if request.joining.address is None:
+        refuse_long_temporary_folder()
         cluster = Cluster.of(this_machine())
         check_fits(trials, cluster)
     else:

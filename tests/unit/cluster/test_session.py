@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
@@ -24,11 +25,17 @@ import pytest
 from ray.core.generated.common_pb2 import JobConfig  # type: ignore[attr-defined]  # made when it is imported
 
 from rlexp.cluster import environment as user_code
-from rlexp.cluster.environment import auth_modes, runtime_env, sent_modules, set_ray_environment
+from rlexp.cluster.environment import (
+    auth_modes,
+    refuse_long_temporary_folder,
+    runtime_env,
+    sent_modules,
+    set_ray_environment,
+)
 from rlexp.cluster.quick_start.raylet import job_without_folders
 from rlexp.cluster.session import OWN, Joining, OwnRay, RayStartError, RayStoppedError, choose
 from rlexp.config.keys.user_code import NO_MODULES, UserModules
-from rlexp.errors import UsageError
+from rlexp.errors import ResourceError, UsageError
 
 KEEPALIVE = "RAY_grpc_keepalive_timeout_ms"
 HEAD = "10.77.0.1:6379"
@@ -255,3 +262,12 @@ def test_what_a_submitted_job_sends_is_not_sent_twice(folder: Path) -> None:
     made = runtime_env([], NO_MODULES, environment, folder, None)
     assert "working_dir" not in made
     assert "OMP_NUM_THREADS" not in made["env_vars"]
+
+
+def test_temporary_folder_too_long_for_the_sockets_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = 31 - len(str(os.getpid()))
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "t" * (left - 1))
+    refuse_long_temporary_folder()
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "t" * left)
+    with pytest.raises(ResourceError, match=f"has {left + 1} bytes; {left} are the limit"):
+        refuse_long_temporary_folder()
