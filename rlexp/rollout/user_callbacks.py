@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -52,6 +53,7 @@ class CallbackClasses:
             made = found(**part.kwargs)
         except BaseException as error:
             raise _raised(part.name, "__init__", place, error) from error
+        _refuse_other_arguments(part, made)
         declared: object = made.EPISODE_METRICS
         if not isinstance(declared, tuple | list):  # the letters of a str would be names
             message = f"{part.key} {part.name}: EPISODE_METRICS is {declared!r}, not a tuple of names"
@@ -70,6 +72,17 @@ def _refuse_unknown_hooks(part: UserPart, kind: type[Callbacks]) -> None:
             close = get_close_matches(name, hooks, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hooks)}"
             raise UsageError(f"{part.key} {part.name}: {name} is not a hook", hint)
+
+
+def _refuse_other_arguments(part: UserPart, made: Callbacks) -> None:
+    """Raise UsageError for a hook that cannot be called with one argument, as all are."""
+    for name in dir(Callbacks):
+        if name.startswith("on_"):
+            try:
+                signature(getattr(made, name)).bind(None)
+            except TypeError:
+                message = f"{part.key} {part.name}: {name} does not take one argument"
+                raise UsageError(message, f"write def {name}(self, {name.rpartition('_')[2]})") from None
 
 
 class UserCallbacks:
@@ -180,11 +193,7 @@ def _guarded(name: str, method: Callable[..., Any], place: str) -> Callable[...,
 
 
 def _raised(name: str, hook: str, place: str, error: BaseException) -> CallbackError:
-    is_call = isinstance(error, TypeError) and f"{hook}() " in str(error)  # the hook's body did not run
-    hint = (
-        f"write def {hook}(self, event), with one argument" if is_call and hook != "__init__" else "correct the class"
-    )
-    return CallbackError(f"callbacks {name}: {raised_by_user(error)} ({hook}, {place})", hint)
+    return CallbackError(f"callbacks {name}: {raised_by_user(error)} ({hook}, {place})", "correct the class")
 
 
 def _is_name(name: object) -> bool:

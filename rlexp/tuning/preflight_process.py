@@ -1,4 +1,4 @@
-"""The process that makes envs and own networks before a run does: ``python -m rlexp.tuning.preflight_process FD``.
+"""The process that makes envs and a user's classes before a run: ``python -m rlexp.tuning.preflight_process FD``.
 
 Reads a request (JSON) from the first line of stdin, and writes messages to the descriptor FD: a line of JSON each, of
 the kinds ``stage`` (what begins now), ``report``, ``error`` and ``done``. When stdin ends, the command has ended: then
@@ -35,6 +35,7 @@ from rlexp.envs.spaces import check_spaces, observation_bytes, observation_shape
 from rlexp.envs.wrappers import images_in, is_image
 from rlexp.errors import EnvError, Problem, ResourceError, RlexpError
 from rlexp.processes.child import Message, Send, answer
+from rlexp.rollout.user_callbacks import callback_classes
 from rlexp.terminal.checking import EnvReport
 
 LEAST_STEPS_FOR_REWARDS: Final = 1_000
@@ -69,6 +70,10 @@ def try_experiments(request: Message, send: Send) -> None:
         if experiment.config.model.custom_model is not None:
             begin(f"making the network of {CUSTOM_MODEL}")
             try_network(experiment, env_config)
+        callbacks = callback_classes(experiment.config.callback_parts, modules)
+        if callbacks is not None:
+            begin("making the callbacks")
+            callbacks.make("the check before training")
         if len(report.observation_shape) > 1 and experiment.config.observation_filter != "NoFilter":
             begin("making the filter of observations")
             try_filter(experiment, env_config)

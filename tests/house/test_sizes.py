@@ -23,12 +23,12 @@ BUDGETS = {
     "optimizers": (9, 1_985),
     "processes": (7, 1_140),
     "replay": (13, 2_765),
-    "rollout": (15, 3_980),
+    "rollout": (15, 3_985),
     "runs": (14, 3_565),
     "search": (14, 3_515),
     "terminal": (17, 4_150),
     "trackers": (6, 1_020),
-    "tuning": (13, 3_150),
+    "tuning": (13, 3_155),
     "user_code": (6, 870),
 }
 """The most files and lines of a room.

@@ -146,13 +146,6 @@ class Undeclared(SuccessRate):
         end.metrics["sucess"] = 1
 
 
-class OldSignature(Callbacks):
-    """Is written as RLlib's were."""
-
-    def on_episode_end(self, *, worker: Any, episode: Any, **others: Any) -> None:  # type: ignore[override]
-        raise AssertionError("it cannot be called like this")
-
-
 class GoalEnv(gym.Env[Any, Any]):
     """Four steps an episode; those of every other one are a success, which pays 1 at the end."""
 

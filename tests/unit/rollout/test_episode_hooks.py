@@ -428,10 +428,6 @@ class TestErrors:
         with pytest.raises(UsageError, match=f"{name!r} is not a valid name of a metric"):
             classes_of("Ends").make("here")
 
-    def test_rllibs_signature_has_a_hint(self) -> None:
-        error = self.fail("OldSignature")
-        assert error.hint == "write def on_episode_end(self, event), with one argument"
-
     def test_a_class_of_another_kind_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"GoalEnv is not a rlexp\.callbacks\.Callbacks"):
             classes_of("GoalEnv").make("here")
@@ -463,3 +459,15 @@ def test_method_that_is_called_like_a_hook_is_refused(name: str, hint: str, monk
     with pytest.raises(UsageError, match=f"{name} is not a hook") as caught:
         CallbackClasses((UserPart("config.callbacks", "tests.lab.user_callbacks:Ends"),)).make("worker 0")
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda self: None, lambda self, one, two: None, lambda self, *, worker, episode: None],
+    ids=["none", "two", "as RLlib's"],
+)
+def test_hook_that_does_not_take_one_argument_is_refused(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.lab.user_callbacks.Ends.on_iteration", wrong)
+    with pytest.raises(UsageError, match="Ends: on_iteration does not take one argument") as caught:
+        CallbackClasses((UserPart("config.callbacks", "tests.lab.user_callbacks:Ends"),)).make("worker 0")
+    assert caught.value.hint == "write def on_iteration(self, iteration)"

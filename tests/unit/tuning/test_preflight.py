@@ -346,3 +346,9 @@ def test_torso_of_the_users_own_is_tried_in_every_variant(tmp_path: Path, how: s
     with pytest.raises(ConfigError, match=message):
         try_envs(plan.trials, plan.modules, ROOMY, plan.env_places)
     assert try_envs(plan.trials[:1], plan.modules, ROOMY, plan.env_places)
+
+
+def test_callbacks_that_cannot_be_made_are_found(tmp_path: Path) -> None:
+    named = {"tests.lab.user_callbacks:SuccessRate": {"bonsu": 1}}
+    with pytest.raises(ConfigError, match=r"SuccessRate: TypeError: .*unexpected keyword argument 'bonsu'"):
+        tried(tmp_path, {"env": COUNTING_ENV}, callbacks=named)
