@@ -119,9 +119,9 @@ class SavedCheckpoint:
 class Callbacks:
     """Hooks that do nothing; derive from it and write those that you need. Hooks that you do not write cost nothing.
 
-    Each rollout worker makes an object of its own for its episodes. The process of the trial makes another one, for
-    evaluations, iterations and checkpoints. ``__init__`` gets the keyword arguments of the file. An exception in a hook
-    ends the trial.
+    The check before training makes an object and drops it. Each rollout worker makes one of its own for its episodes,
+    the process of the trial another one, for evaluations, iterations and checkpoints. ``__init__`` gets the keyword
+    arguments of the file. An exception in a hook ends the trial.
     """
 
     EPISODE_METRICS: ClassVar[tuple[str, ...]] = ()

@@ -46,7 +46,7 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
             train_batch_size=self.num_steps_of_batch * self.rows_per_env,
             steps_per_call=length * config.num_envs_per_worker * self.rows_per_env,
             num_passes=config.num_sgd_iter,
-            num_slots=config.minibatch_buffer_size if config.num_sgd_iter > 1 else 1,
+            num_slots=config.num_slots,
             broadcast_interval=config.broadcast_interval,
             replay_proportion=config.replay_proportion,
             num_replay_slots=config.replay_buffer_num_slots,

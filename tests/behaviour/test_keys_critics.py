@@ -264,8 +264,10 @@ def test_keys_of_exploration_have_no_effect_where_nothing_explores() -> None:
     keys = {"pure_exploration_steps", "exploration_noise_type", "exploration_final_scale"}
     greedy = make_agent("DDPG", explore=False).config
     assert keys <= {key for key, reason in greedy.ineffective_keys() if reason == "explore is false"}
-    ineffective = dict(DQNConfig.model_validate({"explore": False}).ineffective_keys())
-    assert ineffective["epsilon_timesteps"] == "explore is false"
+    ineffective = DQNConfig.model_validate({"explore": False, "parameter_noise": True}).ineffective_keys()
+    assert {"epsilon_timesteps", "soft_q", "parameter_noise"} <= {
+        key for key, reason in ineffective if reason == "explore is false"
+    }
     evaluated = make_agent("DDPG", explore=False, evaluation_config={"explore": True}).config
     assert not keys & dict(evaluated.ineffective_keys()).keys()
 

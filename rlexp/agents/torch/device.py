@@ -22,7 +22,7 @@ from rlexp.sample_batch import Array, SampleBatch
 from rlexp.schedules import derive_seed
 
 Precision = Literal["float32", "tf32", "bfloat16"]
-OfUpdate = AbstractContextManager[None]
+TorsoDraws = Callable[[int], AbstractContextManager[None]]
 _STATE_BYTES: Final = (5056, 16)
 """Bytes of the states of torch's generators on a CPU (Mersenne Twister) and on a GPU (seed and offset)."""
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
@@ -61,12 +61,10 @@ def use_precision(precision: Precision, device: torch.device) -> None:
         torch.backends.cudnn.conv.fp32_precision = chosen  # type: ignore[attr-defined]
 
 
-def torso_draws(networks: Sequence[nn.Module], seed: int, device: torch.device) -> Callable[[int], OfUpdate]:
-    """Return what lets a user's torso, such as one with Dropout, draw the same in the same update.
-
-    It takes the update's number; its body draws the same whatever torch has drawn before, and changes nothing after it.
-    """
-    if not any(getattr(part, "depends_on_mode", False) for network in networks for part in network.modules()):
+def torso_draws(networks: Sequence[nn.Module], seed: int, device: torch.device) -> TorsoDraws:
+    """Return what lets a user's torso, such as one with Dropout, draw by the number of an update and the seed alone."""
+    parts = (part for network in networks for part in network.modules())
+    if not any(isinstance(part, UserTorso) and part.depends_on_mode for part in parts):
         return lambda number: nullcontext()
 
     @contextmanager

@@ -71,6 +71,11 @@ class AsyncSamplesKeys(CommonConfig):
     counted in ``info/num_steps_dropped`` if they were never learned; workers wait before that happens. Null: no limit.
     """
 
+    @property
+    def num_slots(self) -> int:
+        """Train batches whose passes alternate."""
+        return self.minibatch_buffer_size if self.num_sgd_iter > 1 else 1
+
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         yield from super().ineffective_keys()
         takes_turns = self.num_workers == 0 and "board" not in self.model_fields_set
@@ -98,8 +103,7 @@ class AsyncSamplesKeys(CommonConfig):
 
     def cautions(self) -> Iterator[Caution]:
         yield from super().cautions()
-        slots = self.minibatch_buffer_size if self.num_sgd_iter > 1 else 1
-        if self.max_policy_lag is not None and self.max_policy_lag < (self.num_sgd_iter - 1) * slots:
-            most = self.max_policy_lag // slots + 1
+        if self.max_policy_lag is not None and self.max_policy_lag < (self.num_sgd_iter - 1) * self.num_slots:
+            most = self.max_policy_lag // self.num_slots + 1
             passes = f"at most {most} of the {self.num_sgd_iter} passes (num_sgd_iter) over a train batch"
             yield Caution("max_policy_lag", f"is {self.max_policy_lag}, so the learner makes {passes}")

@@ -122,6 +122,7 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
         yield from keys_without_effect(
             (is_noise_alone, ("per_worker_exploration", *EPSILON), "noisy layers explore instead"),
             (not self.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
+            (self.is_greedy, ("parameter_noise", "parameter_noise_initial_stddev"), "explore is false"),
             (not self.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
             (self.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
             (lacks_tf32, ("learner_precision",), "num_gpus is 0, and only GPUs have tf32"),

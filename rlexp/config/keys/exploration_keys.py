@@ -109,12 +109,12 @@ class ExplorationKeys(ScheduledKeys):
         falls_back = self.evaluation_config.explore and self.evaluation_config.exploration_final_eps is None
         has_ladder = self.per_worker_exploration and not falls_back  # an evaluation may use the end of the schedule
         yield from keys_without_effect(
-            (self.is_greedy, ("per_worker_exploration", *EPSILON), "explore is false"),
-            (self.soft_q, ("per_worker_exploration", *EPSILON), "soft_q explores instead"),
             (has_ladder, EPSILON, "per_worker_exploration gives each worker a constant epsilon"),
             (self.epsilon_timesteps is not None, ("exploration_fraction",), "epsilon_timesteps is given"),
             (not self.per_worker_exploration, ("epsilon_ladder",), "per_worker_exploration is false"),
             (not self.soft_q, ("softmax_temp",), "soft_q is false"),
+            (self.soft_q, ("per_worker_exploration", *EPSILON), "soft_q explores instead"),
+            (self.is_greedy, ("soft_q", "softmax_temp", "per_worker_exploration", *EPSILON), "explore is false"),
         )
 
     def env_conflicts(self, env: str) -> Iterator[Conflict]:

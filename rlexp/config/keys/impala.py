@@ -179,8 +179,7 @@ class APPOConfig(VTraceKeys):
     @property
     def target_interval(self) -> int:
         """Updates of the learner between two updates of the target network."""
-        slots = self.minibatch_buffer_size if self.num_sgd_iter > 1 else 1
-        return self.target_update_frequency * self.num_sgd_iter * slots
+        return self.target_update_frequency * self.num_sgd_iter * self.num_slots
 
     def ineffective_keys(self) -> Iterator[tuple[str, str]]:
         yield from super().ineffective_keys()
