@@ -255,15 +255,14 @@ def choose_display(
 ) -> QuietDisplay:
     """Return the display for ``--json``, ``-q``, or else the live one if there is a terminal for it.
 
-    Both streams must be terminals, as nobody watches the screen if the summary goes to a file. ``NO_COLOR`` (any value
-    but the empty one) and ``TERM=dumb`` ask for plain lines.
+    Both streams must be terminals, as nobody watches the screen if the summary goes to a file. ``TERM=dumb`` asks for
+    plain lines; ``NO_COLOR`` only for a display without colours, which Rich sees to.
     """
     if json:
         return JsonDisplay(stdout)
     if quiet:
         return QuietDisplay(stdout)
-    capable = not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
-    if stdout.isatty() and stderr.isatty() and capable:
+    if stdout.isatty() and stderr.isatty() and environment.get("TERM") not in ("dumb", "unknown"):
         from rich.console import Console
 
         from rlexp.terminal.live import LiveDisplay

@@ -344,10 +344,14 @@ def _summary_lines(standings: Standings) -> list[str]:
         return []
     early = f"{summary.ended_early} ended early ({percent(summary.ended_early / summary.configurations)})"
     took = f"{count(summary.env_steps)} env steps, {duration(summary.time_s)} of training in all trials"
-    lines = ["", f"{summary.configurations} configurations, {early}; {took}"]
+    lines = ["", f"{summary.configurations} configuration{'s' * (summary.configurations > 1)}, {early}; {took}"]
     if summary.env_steps_saved is not None:
         saved = f"{count(summary.env_steps_saved)} env steps, {duration(summary.time_saved_s)}"
         lines.append(f"saved: about {saved} (an estimate: against all of them running to the stop)")
+    if best is None and not standings.failures():
+        lines.append(
+            f"no trial has a value of {standings.search.metric}, so none has a score: give the sweep more time"
+        )
     if best is not None and summary.best_found_after_s is not None:
         after = f"{duration(summary.best_found_after_s)} and {count(summary.best_found_after_env_steps)} env steps"
         values = configuration_words(best.varied) or "the only configuration"

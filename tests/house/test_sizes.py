@@ -26,7 +26,7 @@ BUDGETS = {
     "rollout": (15, 3_985),
     "runs": (14, 3_565),
     "search": (14, 3_515),
-    "terminal": (17, 4_150),
+    "terminal": (17, 4_153),
     "trackers": (6, 1_020),
     "tuning": (13, 3_155),
     "user_code": (6, 870),

@@ -147,6 +147,18 @@ def test_summary_without_a_completed_configuration_has_no_empty_table(make_trial
     assert [line.split()[:1] for line in tables] == [[], ["rank"], ["1"], ["2"]]
 
 
+def test_summary_says_why_a_sweep_without_failures_has_no_score(make_trial: MakeTrial, make_row: MakeRow) -> None:
+    standings, trials = Standings(SearchConfig(), 2), [make_trial(0), make_trial(1)]
+    for configuration, trial in enumerate(trials):
+        standings.begin(configuration, trial)
+        standings.on_result(trial, make_row(1, None))
+        standings.on_end(trial, Status.STOPPED, None)
+    why = "no trial has a value of episode_reward_mean, so none has a score: give the sweep more time"
+    assert why in leaderboard_lines(standings)
+    standings.on_result(trials[0], make_row(2, 10.0))
+    assert why not in leaderboard_lines(standings)
+
+
 def test_summary_is_no_wider_than_the_terminal(make_trial: MakeTrial, make_row: MakeRow) -> None:
     standings, trials = standings_of(make_trial, make_row, [[10.0], [20.0]])
     standings.on_end(trials[0], Status.ERROR, RecordedError("ValueError: " + "a long reason " * 10))

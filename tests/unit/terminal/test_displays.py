@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import re
 import threading
 import time
@@ -219,7 +220,7 @@ def test_live_gives_the_terminal_back_when_the_run_raises(make_trial: MakeTrial)
     [
         ((Terminal, Terminal), {}, {}, LiveDisplay),
         ((Terminal, Terminal), {"NO_COLOR": ""}, {}, LiveDisplay),
-        ((Terminal, Terminal), {"NO_COLOR": "1"}, {}, PlainDisplay),
+        ((Terminal, Terminal), {"NO_COLOR": "1"}, {}, LiveDisplay),
         ((Terminal, Terminal), {"TERM": "dumb"}, {}, PlainDisplay),
         ((io.StringIO, Terminal), {}, {}, PlainDisplay),
         ((Terminal, io.StringIO), {}, {}, PlainDisplay),
@@ -328,3 +329,18 @@ def test_an_error_of_many_lines_and_control_characters_stays_one_line() -> None:
     failed = trial(0, status=Status.ERROR, error=RecordedError("ValueError: \x1b[31mbad\nsecond", None))
     (line,) = [line for line in summary_lines(record(failed), RUN) if "ValueError" in line]
     assert re.fullmatch(r"failed: ValueError:  \[31mbad", line)
+
+
+@pytest.mark.parametrize(("no_color", "colored"), [("", True), ("1", False)])
+def test_no_color_leaves_out_the_colours_alone(
+    monkeypatch: pytest.MonkeyPatch, make_trial: MakeTrial, no_color: str, colored: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal()
+    with choose_display(Terminal(), terminal, os.environ, json=False, quiet=False) as display:
+        display.start(Path("results/cartpole"), [make_trial()])
+        display.on_trial_start(make_trial())
+        display.tick()
+    assert "results/cartpole" in terminal.getvalue()
+    assert bool(re.search(r"\x1b\[(\d+;)*3[0-7]m", terminal.getvalue())) is colored
