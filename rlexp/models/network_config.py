@@ -158,11 +158,18 @@ class HeadConfig:
     sigma0: float = 0.0
     """Deviation of the noisy layers' noise at the start, times the root of their width."""
     num_atoms: int = 1
-    """Atoms of the distribution of returns; 1 for the mean alone."""
+    """Atoms or quantiles of the distribution of returns; 1 for the mean alone."""
     v_min: float = 0.0
     """The lowest atom."""
     v_max: float = 0.0
     """The highest atom."""
+    has_quantiles: bool = False
+    """Whether several outputs per action are quantiles, not logits of atoms."""
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether the outputs are logits of atoms."""
+        return self.num_atoms > 1 and not self.has_quantiles
 
     @property
     def activations(self) -> tuple[str, ...]:

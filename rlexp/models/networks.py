@@ -139,8 +139,8 @@ class QNetwork(nn.Module):
 
     Dueling: ``Q(s, a) = V(s) + A(s, a) - mean_a A(s, a)`` (Wang et al. 2016, equation 9), with several
     atoms in each logit (Hessel et al. 2018). Distributional: the values are the means of categorical
-    distributions over ``support [num_atoms]`` (Bellemare et al. 2017). Noisy heads are noisy in
-    training mode only.
+    distributions over ``support [num_atoms]`` (Bellemare et al. 2017), or of quantiles (Dabney et al. 2018). Noisy
+    heads are noisy in training mode only.
     """
 
     support: Tensor
@@ -149,6 +149,7 @@ class QNetwork(nn.Module):
         super().__init__()
         head = config.head
         self.num_actions, self.num_atoms = config.num_actions, head.num_atoms
+        self.is_categorical = head.is_categorical
         self.torso = make_torso(config.observation_shape, config.torso, config.sees_byte_vectors)
         self.memory = None if config.memory is None else LSTM(self.torso.num_features, config.memory)
         features = self.torso.num_features if self.memory is None else self.memory.num_features
@@ -164,7 +165,7 @@ class QNetwork(nn.Module):
         return self.values(self.outputs(obs))
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """Return the outputs of the heads ``[B, num_actions, num_atoms]``: values if there is one atom, else logits."""
+        """Return the outputs of the heads ``[B, num_actions, num_atoms]``: values, quantiles or logits of atoms."""
         return self.outputs_of(self.seen(obs))
 
     def seen(self, obs: Tensor) -> Tensor:
@@ -198,7 +199,7 @@ class QNetwork(nn.Module):
         """Return the action values ``[B, num_actions]`` of ``outputs``."""
         if self.num_atoms == 1:
             return outputs.squeeze(2)
-        return outputs.softmax(dim=2) @ self.support
+        return outputs.softmax(dim=2) @ self.support if self.is_categorical else outputs.mean(dim=2)
 
     def named_noisy_layers(self) -> dict[str, NoisyLinear]:
         """Return the noisy layers by their names."""

@@ -132,14 +132,24 @@ def test_returns_beyond_the_outermost_atom_count_as_it() -> None:
     learned = {}
     for v_max in (0.5, 2.0):
         agent = make_dqn(ENDLESS_ENV, num_atoms=5, v_min=0.0, v_max=v_max, **changes)  # which pays 1
-        updates = updates_of(agent, 60)
-        network = network_of(agent, updates[-1].after, "network.")
-        with torch.no_grad():
-            q_tm1 = network(torch.tensor(updates[-1].batch[OBS])).gather(
-                1, torch.tensor(updates[-1].batch[ACTIONS])[:, None]
-            )
-        learned[v_max] = float(q_tm1.mean())
+        learned[v_max] = taken_value(agent, updates_of(agent, 60))
     assert learned == {0.5: pytest.approx(0.5, abs=0.1), 2.0: pytest.approx(1.0, abs=0.2)}
+
+
+@pytest.mark.key("distribution")
+@pytest.mark.parametrize(("distribution", "value"), [("categorical", 0.5), ("quantiles", 1.0)])
+def test_quantiles_go_beyond_the_outermost_atom(distribution: str, value: float) -> None:
+    changes: dict[str, Any] = {**GREEDY, "lr": 0.02, "gamma": 0.0, "train_batch_size": 64, "v_min": 0.0, "v_max": 0.5}
+    agent = make_dqn(ENDLESS_ENV, num_atoms=5, distribution=distribution, **changes)  # which pays 1
+    assert taken_value(agent, updates_of(agent, 60)) == pytest.approx(value, abs=0.1)
+
+
+def taken_value(agent: DQNAgent[Any], updates: list[Update]) -> float:
+    """Return the mean value of the newest batch's actions, by the weights after it."""
+    network, batch = network_of(agent, updates[-1].after, "network."), updates[-1].batch
+    with torch.no_grad():
+        q_tm1 = network(torch.tensor(batch[OBS])).gather(1, torch.tensor(batch[ACTIONS])[:, None])
+    return float(q_tm1.mean())
 
 
 @pytest.mark.key("lr")

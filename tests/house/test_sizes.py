@@ -11,15 +11,15 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (67, 10_870),
+    "agents": (67, 10_915),
     "api": (6, 1_390),
     "board": (39, 9_100),
     "cluster": (20, 4_085),
     "commands": (12, 3_340),
     "compare": (19, 4_540),
-    "config": (60, 12_860),
+    "config": (60, 12_870),
     "envs": (15, 3_960),
-    "models": (11, 2_670),
+    "models": (11, 2_680),
     "optimizers": (9, 1_985),
     "processes": (7, 1_140),
     "replay": (13, 2_765),

@@ -71,7 +71,8 @@ class DenseGradient:
             for network, parameters in (online, target)
         )
         self._double_q, self._masking = double_q, config.masking
-        self._atoms = Atoms(config.head) if config.head.num_atoms > 1 else None
+        self._atoms = Atoms(config.head) if config.head.is_categorical else None
+        self._loss_of = _of_quantiles if config.head.has_quantiles else _of_values
 
     def compute(self, batch: SampleBatch) -> DenseLoss:
         """Replace the gradient by the gradient of a batch, which has the COLUMNS of an AutogradGradient's."""
@@ -88,7 +89,7 @@ class DenseGradient:
         allowed_t = None if self._masking is None else self._masking.allowed(new_obs)
         taken = batch[ACTIONS], batch[REWARDS], batch[DISCOUNTS]
         rows = _LossRows(passed.outputs, outputs_t, *taken, scale, allowed_t)
-        loss, gradient = _of_values(rows) if self._atoms is None else _of_distributions(rows, self._atoms)
+        loss, gradient = self._loss_of(rows) if self._atoms is None else _of_distributions(rows, self._atoms)
         self._online.backward(passed.first(count) if self._double_q else passed, gradient)
         return loss
 
@@ -108,6 +109,24 @@ def _of_values(rows: _LossRows) -> tuple[DenseLoss, Array]:
     gradient = np.zeros_like(q_tm1)
     gradient[taken] = -weighted
     return _reported(loss, q_tm1, np.abs(td)), gradient[:, :, None]
+
+
+def _of_quantiles(rows: _LossRows) -> tuple[DenseLoss, Array]:
+    """Return the Huber loss of the quantiles, and its gradient by them ``[B, A, K]``; as in ``loss.py``."""
+    numbers = np.arange(len(rows.target))
+    taken = numbers, rows.a_tm1
+    predicted, q_online = rows.online[taken], rows.online.mean(axis=2)
+    next_actions = rows.next_actions(q_online, rows.target.mean(axis=2))
+    target = rows.r_t[:, None] + rows.discount_t[:, None] * rows.target[numbers, next_actions]
+    td = target[:, None, :] - predicted[:, :, None]
+    slope = np.minimum(np.maximum(td, -1), 1)
+    middles = (np.arange(td.shape[1], dtype=np.float32) + np.float32(0.5)) / np.float32(td.shape[1])
+    weighted = np.abs(middles[:, None] - (td < 0)) * slope
+    losses = (weighted * (td - 0.5 * slope)).mean(axis=2).sum(axis=1)
+    gradient = np.zeros_like(rows.target)
+    gradient[taken] = -rows.scale[:, None] * weighted.mean(axis=2)
+    td_errors = np.abs(target.mean(axis=1) - predicted.mean(axis=1))
+    return _reported(np.dot(rows.scale, losses), q_online[: len(numbers)], td_errors), gradient
 
 
 def _of_distributions(rows: _LossRows, atoms: Atoms) -> tuple[DenseLoss, Array]:

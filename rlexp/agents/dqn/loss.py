@@ -36,7 +36,7 @@ def td_errors(
 
 
 def huber(td: Tensor) -> Tensor:
-    """Return the Huber loss ``[B]`` of TD errors ``[B]``, with its bend at 1."""
+    """Return the Huber loss ``[...]`` of TD errors ``[...]``, with its bend at 1."""
     return functional.huber_loss(td, td.new_zeros(td.shape), reduction="none", delta=1.0)
 
 
@@ -75,12 +75,28 @@ def cross_entropies(
     return -(target_tm1 * logits_tm1[rows, a_tm1].log_softmax(dim=1)).sum(dim=1)
 
 
+def quantile_losses(
+    theta_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, theta_t: Tensor, q_t_selector: Tensor
+) -> Tensor:
+    """Return the Huber loss ``[B]`` of quantile regression (Dabney et al. 2018, equation 10, with kappa 1).
+
+    ``theta_* [B, A, N]`` are N quantiles of the return of each action; ``q_t_selector [B, A]`` chooses the next action.
+    The target carries no gradient.
+    """
+    rows = torch.arange(len(a_tm1), device=a_tm1.device)
+    target_tm1 = r_t.unsqueeze(1) + discount_t.unsqueeze(1) * theta_t[rows, q_t_selector.argmax(dim=1)]
+    td = target_tm1.detach().unsqueeze(1) - theta_tm1[rows, a_tm1].unsqueeze(2)
+    middles = (torch.arange(td.shape[1], device=td.device) + 0.5) / td.shape[1]
+    weights = (middles.unsqueeze(1) - (td < 0).float()).abs()
+    return (weights * huber(td)).mean(dim=2).sum(dim=1)
+
+
 @dataclass(frozen=True)
 class RowLosses:
     """One number per row of a batch ``[B]``, and the action values of the rows."""
 
     losses: Tensor
-    """What the update minimises: the Huber loss of the TD error, or the cross-entropy of the distributions."""
+    """What the update minimises: the Huber loss of the TD error or quantiles, or the cross-entropy of distributions."""
     td_errors: Tensor
     """The source of priorities, without gradient: the absolute TD error, or the cross-entropy."""
     q_tm1: Tensor
@@ -109,12 +125,14 @@ def row_losses(
         if online.masking is not None:
             q_t_selector = online.masking.of_tensors(q_t_selector, rows[NEW_OBS])
     taken = rows[ACTIONS], rows[REWARDS], rows[DISCOUNTS]
-    if online.num_atoms == 1:
-        q_tm1 = online.values(outputs_tm1)
-        td = td_errors(q_tm1, *taken, target.values(outputs_t), q_t_selector)
-        return RowLosses(huber(td), td.detach().abs(), q_tm1.detach())
-    losses = cross_entropies(outputs_tm1, *taken, outputs_t, q_t_selector, online.support)
-    return RowLosses(losses, losses.detach(), online.values(outputs_tm1.detach()))
+    if online.is_categorical:
+        losses = cross_entropies(outputs_tm1, *taken, outputs_t, q_t_selector, online.support)
+        return RowLosses(losses, losses.detach(), online.values(outputs_tm1.detach()))
+    q_tm1 = online.values(outputs_tm1)
+    td = td_errors(q_tm1, *taken, target.values(outputs_t), q_t_selector)
+    has_quantiles = online.num_atoms > 1
+    losses = quantile_losses(outputs_tm1, *taken, outputs_t, q_t_selector) if has_quantiles else huber(td)
+    return RowLosses(losses, td.detach().abs(), q_tm1.detach())
 
 
 COLUMNS = (OBS, ACTIONS, REWARDS, DISCOUNTS, NEW_OBS, IMPORTANCE_WEIGHTS)

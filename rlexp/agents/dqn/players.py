@@ -239,6 +239,7 @@ class DQNPolicies(QNetworkPolicies[DQNConfig]):
             num_atoms=config.num_atoms,
             v_min=config.v_min,
             v_max=config.v_max,
+            has_quantiles=config.num_atoms > 1 and config.distribution == "quantiles",
         )
 
     def players(self, num_seats: int | None) -> DQNWorkerParts:

@@ -19,7 +19,7 @@ from rlexp.policy import LiveWeights, Outputs, Weights
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERRORS, Array, SampleBatch, new
 
 Q_VALUES = "q_values"
-"""The policy's output: action values ``[B, A]``, or logits ``[B, A, N]`` of their N atoms."""
+"""The policy's output: action values ``[B, A]``, or their N quantiles or logits of N atoms ``[B, A, N]``."""
 
 
 NEW_Q_VALUES = new(Q_VALUES)
@@ -42,7 +42,8 @@ class DQNPolicy:
         """
         self._network = self._make_network(network, exploration, num_threads)
         self._masking = network.masking
-        self._atoms = None if network.head.num_atoms == 1 else Atoms(network.head)
+        self._atoms = Atoms(network.head) if network.head.is_categorical else None
+        self._has_quantiles = network.head.has_quantiles
         self._explorer = None if exploration is None else Explorer(exploration, network.num_actions)
         self._worker_side_prioritization = worker_side_prioritization
         # Priorities use the learner's weights, so not the values of perturbed ones.
@@ -105,8 +106,15 @@ class DQNPolicy:
 
     def _values(self, outputs: Array, obs: Array) -> Array:
         """Return the action values ``[B, A]`` of ``outputs`` for ``obs``, MASKED for actions that are not allowed."""
-        values = outputs if self._atoms is None else self._atoms.values(softmax(outputs))
+        values = self._means(outputs)
         return values if self._masking is None else self._masking.of_arrays(values, obs)
+
+    def _means(self, outputs: Array) -> Array:
+        """Return the action values ``[B, A]`` of ``outputs``, as if all actions were allowed."""
+        if self._atoms is not None:
+            return self._atoms.values(softmax(outputs))
+        means: Array = outputs.mean(axis=2) if self._has_quantiles else outputs
+        return means
 
     def _finite_values(self, outputs: Array, obs: Array) -> Array:
         """Return the ``_values``; raises NotFiniteError, as a NaN would otherwise become an action."""
@@ -126,8 +134,9 @@ class DQNPolicy:
         if self._atoms is not None:
             return self._atoms.cross_entropies(batch[Q_VALUES], *taken, new_outputs, allowed)
         actions, rewards, discounts = taken
-        q_tm1 = np.take_along_axis(batch[Q_VALUES], actions[:, None], axis=1)[:, 0]
-        q_t = new_outputs if allowed is None else masked(new_outputs, allowed)
+        q_tm1 = np.take_along_axis(self._means(batch[Q_VALUES]), actions[:, None], axis=1)[:, 0]
+        q_t = self._means(new_outputs)
+        q_t = q_t if allowed is None else masked(q_t, allowed)
         errors: Array = np.abs(rewards + discounts * q_t.max(axis=1, initial=-np.inf) - q_tm1)
         return errors
 

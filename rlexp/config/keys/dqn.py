@@ -44,7 +44,7 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
     )
     KEPT_BY_PBT = (
         *ReplayKeys.KEPT_BY_PBT,
-        *("hiddens", "dueling", "noisy", "num_atoms", "v_min", "v_max", "discretize_actions"),
+        *("hiddens", "dueling", "noisy", "num_atoms", "distribution", "v_min", "v_max", "discretize_actions"),
     )
 
     num_workers: CountOrZero = 0
@@ -91,7 +91,12 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
     """Initial standard deviation of ``parameter_noise``."""
 
     num_atoms: Count = 1
-    """Number of atoms of the distribution of returns (Bellemare et al. 2017). 1: learn only its mean."""
+    """Number of atoms or quantiles of the distribution of returns (Bellemare et al. 2017). 1: learn only its mean."""
+
+    distribution: Annotated[Literal["categorical", "quantiles"], RLEXP_ONLY] = "categorical"
+    """What the ``num_atoms`` outputs of an action are. ``categorical``: the probabilities of so many values from
+    ``v_min`` to ``v_max`` (C51). ``quantiles``: returns with equal probabilities, wherever they lie (QR-DQN; Dabney et
+    al. 2018)."""
 
     v_min: float = -10.0
     """Lowest atom of the distribution of returns."""
@@ -124,7 +129,8 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
             (not self.noisy, ("sigma0", "epsilon_with_noisy"), "noisy is false"),
             (self.is_greedy, ("parameter_noise", "parameter_noise_initial_stddev"), "explore is false"),
             (not self.parameter_noise, ("parameter_noise_initial_stddev",), "parameter_noise is false"),
-            (self.num_atoms == 1, ("v_min", "v_max"), "num_atoms is 1"),
+            (self.num_atoms == 1, ("distribution", "v_min", "v_max"), "num_atoms is 1"),
+            (self.distribution == "quantiles", ("v_min", "v_max"), "quantiles have no bounds"),
             (lacks_tf32, ("learner_precision",), "num_gpus is 0, and only GPUs have tf32"),
         )
 

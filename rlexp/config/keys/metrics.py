@@ -178,7 +178,8 @@ _OTHERS: Final = (
     Metric("iterations_since_restore", "Iterations since then."),
     Metric("info/learner/mean_q", "Mean Q-value over all actions of the newest batch."),
     Metric(
-        "info/learner/mean_td_error", "Mean absolute TD error of the newest batch; the cross-entropy if num_atoms > 1."
+        "info/learner/mean_td_error",
+        "Mean absolute TD error of the newest batch; the cross-entropy of distributions over atoms.",
     ),
     Metric("info/learner/grad_norm", "Norm of the gradient of the newest update, before it is clipped."),
     Metric(

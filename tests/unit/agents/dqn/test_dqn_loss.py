@@ -21,6 +21,7 @@ from rlexp.agents.dqn.loss import (
     cross_entropies,
     huber,
     projected_distribution,
+    quantile_losses,
     row_losses,
     td_errors,
 )
@@ -52,6 +53,7 @@ HEAD: dict[str, Any] = {
     "num_atoms": 1,
     "v_min": -1.0,
     "v_max": 1.0,
+    "has_quantiles": False,
 }
 
 
@@ -98,6 +100,8 @@ NETWORKS = {
     "noisy without a torso": network_config(torso={"fcnet_hiddens": ()}, head={"noisy": True, "hiddens": (6,)}),
     "atoms": network_config(head={"num_atoms": 11}),
     "two atoms": network_config(head={"num_atoms": 2, "dueling": True}),
+    "quantiles": network_config(head={"num_atoms": 7, "has_quantiles": True, "dueling": True, "hiddens": (6,)}),
+    "two noisy quantiles": network_config(head={"num_atoms": 2, "has_quantiles": True, "noisy": True}),
     "all of Rainbow's": network_config(head={"num_atoms": 11, "dueling": True, "noisy": True, "hiddens": (12,)}),
 }
 
@@ -125,9 +129,9 @@ def test_gradient_equals_autograds(name: str, double_q: bool) -> None:
     np.testing.assert_allclose(figures, expected.figures.numpy(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_atoms", [1, 11])
-def test_a_loss_that_is_not_finite_is_reported_and_nothing_else(num_atoms: int) -> None:
-    config = network_config(head={"num_atoms": num_atoms})
+@pytest.mark.parametrize(("num_atoms", "has_quantiles"), [(1, False), (11, False), (11, True)])
+def test_a_loss_that_is_not_finite_is_reported_and_nothing_else(num_atoms: int, has_quantiles: bool) -> None:
+    config = network_config(head={"num_atoms": num_atoms, "has_quantiles": has_quantiles})
     learner_config = DQNLearnerConfig(PiecewiseSchedule(((0, 1e-3),)), 1e-8, 0.5, True, 64, True, "cpu")
     learner = DQNLearner(config, learner_config, 1)
     state = dict(learner.state_dict())
@@ -208,6 +212,45 @@ def test_a_projection_is_that_of_the_paper(seed: int, num_atoms: int, v_min: flo
     assert (projected >= -1e-6).all()
 
 
+def quantile_loss_pair_by_pair(predicted: Tensor, target: Tensor) -> float:
+    """Return equation 10 of Dabney et al. 2018 for one row, as the paper writes it: one pair of quantiles at a time."""
+    count, loss = len(predicted), 0.0
+    for index in range(count):
+        middle = (2 * index + 1) / (2 * count)
+        for sample in range(count):
+            td = float(target[sample] - predicted[index])
+            bent = 0.5 * td**2 if abs(td) <= 1 else abs(td) - 0.5
+            loss += abs(middle - (td < 0)) * bent / count
+    return loss
+
+
+@settings(deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(2, 9))
+def test_a_quantile_loss_is_that_of_the_paper(seed: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    theta_tm1, theta_t = (2 * torch.randn(3, 2, count, generator=generator) for _ in range(2))
+    a_tm1, a_t = tensor([0, 1, 1]), torch.eye(2)[tensor([1, 0, 1])]
+    r_t, discount_t = torch.randn(3, generator=generator), tensor([0.0, 1.0, 0.9])
+    found = quantile_losses(theta_tm1, a_tm1, r_t, discount_t, theta_t, a_t)
+    targets = r_t[:, None] + discount_t[:, None] * theta_t[[0, 1, 2], [1, 0, 1]]
+    expected = [quantile_loss_pair_by_pair(theta_tm1[row, a_tm1[row]], targets[row]) for row in range(3)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_quantiles_learn_returns_with_equal_probabilities() -> None:
+    """The reward is 0 or 10. Below tau 0.5 a quantile is 0 but for the bend of the loss: there (1 - tau) x = tau."""
+    theta = torch.zeros(1, 1, 4, requires_grad=True)
+    rewards = tensor([0.0, 10.0])
+    adam = torch.optim.Adam([theta], lr=0.1)
+    for _ in range(1000):
+        quantiles = theta.expand(2, 1, 4)
+        taken = torch.zeros(2, dtype=torch.int64), rewards, torch.zeros(2)
+        adam.zero_grad()
+        quantile_losses(quantiles, *taken, quantiles, quantiles.mean(dim=2)).sum().backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    assert theta.flatten().tolist() == pytest.approx([1 / 7, 3 / 5, 10 - 3 / 5, 10 - 1 / 7], abs=0.01)
+
+
 def test_what_is_no_number_stays_in_its_row() -> None:
     p_t = tensor([[0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
     projected = projected_distribution(p_t, tensor([math.nan, 0.0]), tensor([1.0, 1.0]), SUPPORT)
@@ -230,6 +273,7 @@ def test_the_cross_entropy_is_taken_at_the_actions_taken_and_chosen() -> None:
 
 
 DISTRIBUTIONAL = replace(NETWORK, head=replace(NETWORK.head, num_atoms=11))
+QUANTILES = replace(DISTRIBUTIONAL, head=replace(DISTRIBUTIONAL.head, has_quantiles=True))
 
 
 @pytest.fixture(autouse=True)
@@ -271,7 +315,20 @@ def test_of_distributions_it_is_the_cross_entropy(rows: dict[str, Tensor], doubl
     assert torch.allclose(result.q_tm1, online(rows[OBS]))
 
 
-@pytest.mark.parametrize("config", [NETWORK, DISTRIBUTIONAL], ids=["values", "distributions"])
+@pytest.mark.parametrize("double_q", [True, False])
+def test_of_quantiles_priorities_are_errors_of_the_means(rows: dict[str, Tensor], double_q: bool) -> None:
+    online, target = QNetwork(QUANTILES), QNetwork(QUANTILES)
+    result = row_losses(online, target, rows, double_q)
+    taken = rows[ACTIONS], rows[REWARDS], rows[DISCOUNTS]
+    q_t_value = target(rows[NEW_OBS])
+    selector = online(rows[NEW_OBS]) if double_q else q_t_value
+    expected = quantile_losses(online.outputs(rows[OBS]), *taken, target.outputs(rows[NEW_OBS]), selector)
+    assert torch.allclose(result.losses, expected)
+    assert torch.allclose(result.td_errors, td_errors(online(rows[OBS]), *taken, q_t_value, selector).abs())
+    assert torch.allclose(result.q_tm1, online.outputs(rows[OBS]).mean(dim=2))
+
+
+@pytest.mark.parametrize("config", [NETWORK, DISTRIBUTIONAL, QUANTILES], ids=["values", "distributions", "quantiles"])
 def test_only_the_losses_carry_a_gradient_and_only_to_the_online_network(
     rows: dict[str, Tensor], config: QNetworkConfig
 ) -> None:

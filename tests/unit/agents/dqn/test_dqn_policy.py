@@ -24,10 +24,13 @@ from rlexp.sample_batch import ACTIONS, DISCOUNTS, NEW_OBS, OBS, REWARDS, TD_ERR
 from tests.lab.dqn import NETWORK, make_batch, make_learner, read_only
 
 DISTRIBUTION = replace(NETWORK, head=replace(NETWORK.head, num_atoms=5))
+QUANTILES = replace(DISTRIBUTION, head=replace(DISTRIBUTION.head, has_quantiles=True))
 NO_RESET = np.zeros(32, bool)
 
 
-both_outputs = pytest.mark.parametrize("config", [NETWORK, DISTRIBUTION], ids=["values", "distribution"])
+all_outputs = pytest.mark.parametrize(
+    "config", [NETWORK, DISTRIBUTION, QUANTILES], ids=["values", "distribution", "quantiles"]
+)
 all_libraries = pytest.mark.parametrize("num_threads", [None, 1, 2], ids=["numpy", "numpy in a process", "torch"])
 
 
@@ -41,7 +44,7 @@ def make_pair(config: QNetworkConfig, num_threads: int | None = None) -> tuple[Q
 
 
 @all_libraries
-@both_outputs
+@all_outputs
 def test_has_the_outputs_and_values_of_its_network(config: QNetworkConfig, num_threads: int | None) -> None:
     network, policy = make_pair(config, num_threads)
     obs = make_batch()[OBS]
@@ -52,12 +55,12 @@ def test_has_the_outputs_and_values_of_its_network(config: QNetworkConfig, num_t
     assert outputs[Q_VALUES].reshape(expected.shape) == pytest.approx(expected.numpy(), abs=1e-6)
     assert policy.action_values(obs) == pytest.approx(expected_values, abs=1e-5)
     assert actions.tolist() == policy.compute_actions(obs).tolist() == expected_values.argmax(axis=1).tolist()
-    assert len(set(actions.tolist())) > 1 or config is DISTRIBUTION
+    assert len(set(actions.tolist())) > 1 or config is not NETWORK
     assert actions.dtype == np.int64
 
 
 @all_libraries
-@both_outputs
+@all_outputs
 def test_priorities_are_the_losses_of_its_own_network(config: QNetworkConfig, num_threads: int | None) -> None:
     network, policy = make_pair(config, num_threads)
     batch = make_batch()
@@ -77,7 +80,7 @@ def test_td_errors_by_hand() -> None:
     assert make_pair(NETWORK)[1].postprocess(SampleBatch(columns))[TD_ERRORS].tolist() == [1.0, 5.0]
 
 
-@both_outputs
+@all_outputs
 def test_a_policy_makes_the_same_priorities_of_what_it_saw_as_of_looking_again(config: QNetworkConfig) -> None:
     _, policy = make_pair(config)
     batch = make_batch()

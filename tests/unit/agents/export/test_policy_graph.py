@@ -26,6 +26,7 @@ CASES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "vector": ("DQN", "CartPole-v1", {"dueling": True}),
     "filter": ("DQN", "CartPole-v1", {"observation_filter": "MeanStdFilter"}),
     "atoms-and-noise": ("DQN", "CartPole-v1", {"num_atoms": 5, "v_min": -1, "v_max": 1, "noisy": True}),
+    "quantiles": ("DQN", "CartPole-v1", {"num_atoms": 5, "distribution": "quantiles"}),
     "parameter-noise": ("DQN", "CartPole-v1", {"parameter_noise": True}),
     "grid": ("DQN", PENDULUM, {"discretize_actions": 5}),
     "images": ("DQN", IMAGE_ENV, {"buffer_size": 100, "timesteps_per_iteration": 20}),
