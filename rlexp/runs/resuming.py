@@ -139,6 +139,8 @@ CHANGEABLE: Final = frozenset(
 )
 """Keys of a trial that can change: when it ends, what it runs on and what it reports."""
 
+_NOTHING: Final = "nothing"
+
 CHANGEABLE_IN_SWEEPS: Final = frozenset(
     {
         *_WHAT_IT_RUNS_ON,
@@ -151,12 +153,24 @@ CHANGEABLE_IN_SWEEPS: Final = frozenset(
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str]) -> Iterator[str]:
     """Yield the keys that differ between two experiments and are not ``changeable``: ``lr 0.1 → 0.2``.
 
-    A key that only one of them has was unknown to the version that wrote the other.
+    A key that only one of them has was unknown to the version that wrote the other, unless the user chose its name.
     """
     old, new = flatten(before), flatten(now)
-    for key in sorted(old.keys() & new.keys()):
-        if old[key] != new[key] and not any(key == name or key.startswith(f"{name}/") for name in changeable):
-            yield f"{key_as_typed(key)} {old[key]} → {new[key]}"
+    for key in sorted(old.keys() | new.keys()):
+        is_known = (key in old and key in new) or _is_free(key) or _is_below(key, {**old, **new})
+        is_same = old.get(key, _NOTHING) == new.get(key, _NOTHING)
+        if is_known and not is_same and not any(key == name or key.startswith(f"{name}/") for name in changeable):
+            yield f"{key_as_typed(key)} {old.get(key, _NOTHING)} → {new.get(key, _NOTHING)}"
+
+
+def _is_free(key: str) -> bool:
+    """Return whether a flat key is an argument, whose name the user chose: of an env, a sampler or a class."""
+    return any(part in {"env_config", "sampler_kwargs"} or ":" in part for part in key.split("/"))
+
+
+def _is_below(key: str, values: Collection[str]) -> bool:
+    """Return whether a flat key is inside of what is one value in the other experiment, such as null."""
+    return any(key[:end] in values for end, letter in enumerate(key) if letter == "/")
 
 
 def refuse_changes_of(overrides: Sequence[str], fixed: Iterable[str], where: Path) -> None:

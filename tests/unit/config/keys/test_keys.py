@@ -332,6 +332,48 @@ def test_resumed_trial_can_have_other_processes() -> None:
     assert list(differences(before, now.model_dump(mode="json"), CHANGEABLE)) == ["sgd_minibatch_size 128 → 64"]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ({}, {"env_config": {"size": 3}}, ["env_config.size nothing → 3"]),
+        (
+            {"env_config": {"size": 3, "a": {"b": 1}}},
+            {"env_config": {"a": {}}},
+            ["env_config.a.b 1 → nothing", "env_config.size 3 → nothing"],
+        ),
+        ({}, {"evaluation_config": {"env_config": {"size": 3}}}, ["evaluation_config.env_config.size nothing → 3"]),
+        (
+            {"model": {"custom_model": "a:B"}},
+            {"model": {"custom_model": {"a:B": {"c": 1}}}},
+            ["model.custom_model.a:B.c nothing → 1"],
+        ),
+        ({"model": {"custom_model": {"a:B": {"c": 1}}}}, {"model": {"custom_model": {"a:B": {"c": 1}}}}, []),
+        (
+            {"model": {"custom_model": {"a:B": {"c": 1}}}},
+            {"model": {"custom_model": {"a:D": {"c": 1}}}},
+            ["model.custom_model.a:B.c 1 → nothing", "model.custom_model.a:D.c nothing → 1"],
+        ),
+        (
+            {"model": {"custom_model": None}},
+            {"model": {"custom_model": {"a:B": {"c": 1}}}},
+            ["model.custom_model.a:B.c nothing → 1"],
+        ),
+    ],
+)
+def test_resumed_trial_has_the_same_arguments(before: dict[str, Any], now: dict[str, Any], found: list[str]) -> None:
+    old, new = (experiment(**config).model_dump(mode="json") for config in (before, now))
+    assert [each for each in differences(old, new, CHANGEABLE) if "nothing" in each] == found
+
+
+def test_a_key_that_only_one_version_has_is_no_difference() -> None:
+    now = experiment().model_dump(mode="json")
+    before = {**now, "config": {key: value for key, value in now["config"].items() if key != "kl_coeff"}}
+    assert list(differences(before, now, CHANGEABLE)) == []
+    assert list(differences({**now, "scale": None}, {**now, "scale": {"by": 2}}, CHANGEABLE)) == [
+        "scale.by nothing → 2"
+    ]
+
+
 def test_population_keeps_network_processes_and_actions() -> None:
     kept = {"use_critic", "num_learners", "num_cpus_per_learner", "clip_actions", "normalize_actions"}
     assert set(PPOConfig.KEPT_BY_PBT) - set(CommonConfig.KEPT_BY_PBT) == kept
