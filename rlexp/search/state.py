@@ -272,6 +272,8 @@ class _JournalReader:
         self.state.exploited(replace(exploit, after=self._sweep.current_point(changed, exploit.after)), changed)
 
     def _ended(self, name: str, status: Status, error: Mapping[str, Any] | None) -> None:
+        if status is Status.PRUNED and name not in self.state.pruned:  # while it waited, which has no event
+            self.state.judge_waiting(name)
         self.state.ended(self._trials[name], status, None if error is None else RecordedError(**error))
 
 

@@ -34,6 +34,7 @@ from tests.lab.sweeps import (
     Copies,
     Rehearsals,
     Reward,
+    World,
     conclusion,
     curve,
     journal,
@@ -83,6 +84,29 @@ def test_resumed_sweep_ends_like_one_that_was_not_killed(name: str, tmp_path: Pa
             assert trial not in was_over or lines == before[trial]
         for played in rehearsals.played[number_played:]:
             assert was_over.isdisjoint(played.order), "what is over does not run again"
+
+
+def test_resumed_hyperband_ranks_early_ends_where_they_were_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows end a little behind a rung, as real ones do, so that the last values are of different steps."""
+    end_of_row = World._end_of_row
+
+    def later(world: World, trial: Trial, before: dict[str, Any]) -> int:
+        return min(end_of_row(world, trial, before) + 7 * trial.index % 10, 1000)
+
+    monkeypatch.setattr(World, "_end_of_row", later)
+    config = {"lr": {"grid_search": [0.4, 0.1, 0.2, 0.3, 0.5, 0.6]}}
+    search = {"scheduler": "hyperband", "hyperband": {"grace_period": 200, "reduction_factor": 2}}
+    copies = Copies(tmp_path / "copies", 5)
+    rehearsals = Rehearsals(tmp_path, lambda trial, steps: trial.experiment.config.lr, capacity=2)
+    expected = saved(rehearsals.begin(text_of(config, search), copies.take))
+    with_early_ends = [path for path in copies.paths if "PRUNED" in (path / "search.jsonl").read_text()]
+    assert with_early_ends
+    for path in with_early_ends:
+        rehearsals.resume(path)
+        for key in ("configurations", "early_stopping"):
+            assert saved(path)[key] == expected[key], path
 
 
 def first_steps(events: list[dict[str, Any]]) -> dict[str, float]:
