@@ -24,7 +24,7 @@ class Kind(StrEnum):
     ROW = "row"
     """A TrackedRow."""
     END = "end"
-    """``trial``, ``status`` and ``score``: a trial has ended."""
+    """``trial``, ``status`` and ``score``: a trial has ended. Its score can change as long as others train."""
     FINISH = "finish"
     """Nothing more will come."""
 

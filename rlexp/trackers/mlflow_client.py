@@ -31,6 +31,7 @@ ARTIFACTS: Final = "mlruns"
 """The folder of the artifacts of that database."""
 STATUSES: Final[Mapping[Status | None, str]] = {
     Status.TERMINATED: "FINISHED",
+    Status.PRUNED: "FINISHED",
     Status.STOPPED: "KILLED",
     Status.ERROR: "FAILED",
     None: "KILLED",

@@ -112,7 +112,7 @@ class WandbRun:
 
     def end(self, status: Status | None, summary: Mapping[str, float]) -> None:
         self._run.summary.update({**summary, "status": "INTERRUPTED" if status is None else str(status)})
-        self._run.finish(exit_code=0 if status in (Status.TERMINATED, Status.STOPPED) else 1)
+        self._run.finish(exit_code=0 if status in (Status.TERMINATED, Status.PRUNED, Status.STOPPED) else 1)
         self._remove_links()
 
     def _log(self, values: Mapping[str, Any]) -> None:

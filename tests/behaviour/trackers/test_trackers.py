@@ -46,7 +46,7 @@ def test_wandb_has_the_rows_of_result_json_by_env_steps(tmp_path: Path) -> None:
     options = {"project": "cartpoles", "entity": "our-team", "group": "first tries", "tags": ["quick"], **OFFLINE}
     trial = one_trial(tmp_path, {"wandb": options}, lr=0.25, env_config={"api_key": "hidden"})
     with tracked_scene(tmp_path, (trial,)) as scene:
-        scene.record(trial, [(1, 10.0), (2, 20.0), (3, 30.0)], Status.TERMINATED, 25.0)
+        scene.record(trial, [(1, 10.0), (2, 20.0), (3, 30.0)], Status.PRUNED, 25.0)
         folder = scene.directory.trial_directory(trial)
         (log,) = wandb_logs(scene.directory.path)
     assert scene.notes.texts == ["tracks with wandb: project cartpoles, offline, nothing is sent"]
@@ -58,7 +58,7 @@ def test_wandb_has_the_rows_of_result_json_by_env_steps(tmp_path: Path) -> None:
     assert log.tags == (trial.experiment.run, trial.experiment.env[:64], "quick")
     assert log.config["lr"] == 0.25
     assert log.config["env_config"] == {"api_key": "***"}
-    assert (log.exit_code, log.summary["status"], log.summary["score"]) == (0, "TERMINATED", 25.0)
+    assert (log.exit_code, log.summary["status"], log.summary["score"]) == (0, "PRUNED", 25.0)
     assert log.summary["best_episode_reward_mean"] == 30.0
 
 
@@ -182,7 +182,7 @@ def test_mlflow_has_the_rows_of_result_json_by_env_steps(tmp_path: Path, store: 
     options = {"experiment": "cartpoles", "tags": {"purpose": "a first try"}}
     trial = one_trial(tmp_path, {"mlflow": options}, lr=0.25, env_config={"api_key": "hidden"})
     with tracked_scene(tmp_path, (trial,)) as scene:
-        scene.record(trial, [(1, 10.0), (2, 20.0), (3, 30.0)], Status.TERMINATED, 25.0)
+        scene.record(trial, [(1, 10.0), (2, 20.0), (3, 30.0)], Status.PRUNED, 25.0)
         folder = scene.directory.trial_directory(trial)
     (run,) = runs_in(store)
     expected = recorded_numbers(folder)
