@@ -106,9 +106,15 @@ def recorded_trials(path: Path, plan: Plan, record: RunRecord) -> Iterator[Trial
         if not called:
             raise ResumeError(
                 f"{path / RESOLVED_FILE} makes a trial {trial.name} that {path / RUN_FILE} does not know",
-                "do not change the values of its grid or its seed",
+                "do not change num_samples, its grid or its seed",
             )
         found.append(replace(trial, name=called.popleft()))
+    for left in names.values():
+        if left:
+            raise ResumeError(
+                f"{path / RESOLVED_FILE} does not make the trial {left[0]} that {path / RUN_FILE} knows",
+                "do not change num_samples, and delete no experiment",
+            )
     order = {known.name: index for index, known in enumerate(record.trials)}
     for trial in sorted(found, key=lambda trial: order[trial.name]):
         yield replace(trial, index=order[trial.name])
@@ -133,7 +139,7 @@ _WHAT_IT_RUNS_ON: Final = (
 CHANGEABLE: Final = frozenset(
     {
         *_WHAT_IT_RUNS_ON,
-        *("stop", "time_budget_s", "restore", "num_samples", "search"),
+        *("stop", "time_budget_s", "restore", "search"),
         *("config/timesteps_per_iteration", "config/min_iter_time_s", "config/metrics_smoothing_episodes"),
     }
 )

@@ -208,6 +208,18 @@ def test_recorded_trials_keep_their_names_in_any_order_of_grids(tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("num_samples", "message"), [(1, "does not make the trial 00001-"), (3, "makes a trial 00002-")]
+)
+def test_a_resumed_run_has_the_same_trials(tmp_path: Path, num_samples: int, message: str) -> None:
+    with started(tmp_path, trials_of(tmp_path, {}, num_samples=2)) as directory:
+        pass
+    resolved = load_plan([directory.path / "resolved.yaml"], [f"num_samples={num_samples}"])
+    with pytest.raises(ResumeError, match=message) as raised:
+        list(recorded_trials(directory.path, resolved, read_run_record(directory.path)))
+    assert "do not change num_samples" in (raised.value.hint or "")
+
+
 def test_trials_of_a_resumed_run_import_what_was_allowed_not_from_folders_that_it_names(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
