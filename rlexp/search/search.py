@@ -171,13 +171,14 @@ class Search(TrialSource):
         return self._state.points[standing.trials[0].trial.name]
 
     def _write_changed_scores(self) -> None:
-        """Write the scores of the ranking for TensorBoard, if they changed."""
+        """Write the scores of the ranking for TensorBoard, if they changed and the trial's folder still exists."""
         from rlexp.runs.tensorboard import write_score  # only sweeps have scores, and every run would import it
 
         for standing in self.standings.ranked():
             for each, score in zip(standing.trials, standing.scores, strict=True):
-                if score is not None and score != self._scores.get(each.trial.name):
-                    write_score(self._directory.trial_directory(each.trial), score, each.timesteps_total)
+                folder = self._directory.trial_directory(each.trial)
+                if score is not None and score != self._scores.get(each.trial.name) and folder.is_dir():
+                    write_score(folder, score, each.timesteps_total)
                     self._scores[each.trial.name] = score
 
     def is_pruned(self, trial: Trial) -> bool:

@@ -109,6 +109,17 @@ def test_resumed_hyperband_ranks_early_ends_where_they_were_judged(
             assert saved(path)[key] == expected[key], path
 
 
+def test_a_sweep_ends_well_without_the_folder_of_a_finished_trial(tmp_path: Path) -> None:
+    rehearsals = Rehearsals(tmp_path, curve, capacity=1, stop_after=15)
+    path = rehearsals.begin(text_of({"lr": {"grid_search": [0.4, 0.1]}}, {}))
+    finished = next(trial for trial, status in statuses(path).items() if status == "TERMINATED")
+    shutil.rmtree(next(folder for folder in path.iterdir() if folder.name.startswith(finished[:5])))
+    rehearsals.stop_after = NEVER
+    rehearsals.resume(path)
+    assert set(statuses(path).values()) == {"TERMINATED"}
+    assert read_run_record(path).status == "TERMINATED"
+
+
 def first_steps(events: list[dict[str, Any]]) -> dict[str, float]:
     """Return where each trial was at its first row."""
     reports = [event for event in events if event["event"] == "reported"]
