@@ -45,6 +45,7 @@ class TrialWatch:
         self._hang_timeout_s = hang_timeout_s
         self._phases = PhaseWatch()
         self._clock = RunningClock()
+        self._begun_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}
         self._folders: dict[str, OpenFolder] = {}
         self._missed_s: dict[str, float] = {}
@@ -59,6 +60,7 @@ class TrialWatch:
         self.failures.pop(trial.name, None)
         self._error_times_ns[trial.name] = self._error_time_ns(trial)
         self.lose_process(trial)
+        self._begun_s[trial.name] = self._clock()
 
     def heard(self, trial: Trial) -> None:
         """Record that a trial has reported a result."""
@@ -67,6 +69,7 @@ class TrialWatch:
 
     def lose_process(self, trial: Trial) -> None:
         """Record that a trial has no process that trains it."""
+        self._begun_s.pop(trial.name, None)
         self._heard_s.pop(trial.name, None)
         self.without_result.discard(trial.name)
 
@@ -123,11 +126,11 @@ class TrialWatch:
     def _kill_when_hung(self, trial: TuneTrial) -> None:
         """Kill the process of a trial that has reported nothing for too long; Tune then finds that it has died.
 
-        Only a kill helps, as a process that hangs in an env's ``step`` does not answer.
+        Only a kill helps, as a process that hangs in an env's ``step`` does not answer. The start counts as well.
         """
-        now, timeout_s = self._clock(), self._hang_timeout_s()
-        if timeout_s is not None and now - self._heard_s.get(our_trial(trial).name, now) >= timeout_s:
-            what = "its env hangs in reset or step, or search.hang_timeout_s is too short for an iteration"
+        now, timeout_s, name = self._clock(), self._hang_timeout_s(), our_trial(trial).name
+        if timeout_s is not None and now - self._heard_s.get(name, self._begun_s.get(name, now)) >= timeout_s:
+            what = "its env hangs in __init__, reset or step, or search.hang_timeout_s is too short for an iteration"
             self._kill(trial, RecordedError(f"no result for {timeout_s:g} s: {what}"))
 
     def _kill_when_folder_is_lost(self, trial: TuneTrial) -> None:

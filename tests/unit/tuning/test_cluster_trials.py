@@ -25,7 +25,15 @@ from rlexp.runs.trial_files import ERROR_FILE, MOVE_FILE
 from rlexp.search.trial_source import FixedTrials
 from rlexp.terminal.displays import PlainDisplay
 from rlexp.tuning.cluster_trials import ClusterTrials
-from rlexp.tuning.trial_watch import PATIENCE_S, NodeLosses, RoomWatch, SilentNodes, missing_elsewhere, missing_room
+from rlexp.tuning.trial_watch import (
+    PATIENCE_S,
+    NodeLosses,
+    RoomWatch,
+    SilentNodes,
+    TrialWatch,
+    missing_elsewhere,
+    missing_room,
+)
 from rlexp.tuning.tune_callbacks import TrialEvents
 from tests.lab.cluster import FakeNodes, FakeServer, make_trial, tune_trial
 
@@ -101,6 +109,31 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     killed: list[Any] = []
     monkeypatch.setattr("rlexp.tuning.trial_watch.ray.kill", lambda actor, no_restart: killed.append(actor))
     return killed
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_process_that_hangs_is_killed_whether_it_has_reported_or_not(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, killed: list[Any], hears: bool
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("rlexp.tuning.trial_watch.RunningClock", lambda: lambda: now_s)
+    watch, ours = TrialWatch(scene.directory, PlainDisplay(io.StringIO(), io.StringIO()), lambda: 10.0), scene.ours
+    watch.look([scene.trial])
+    now_s += 50  # it waits for room
+    watch.look([scene.trial])
+    watch.begin(ours)
+    now_s += 9
+    watch.look([scene.trial])
+    if hears:
+        watch.heard(ours)
+        now_s += 9
+        watch.look([scene.trial])
+    assert killed == []
+    now_s += 1
+    watch.look([scene.trial])
+    watch.close()
+    assert killed == ["a"]
+    assert watch.failures[ours.name].summary.startswith("no result for 10 s: its env hangs in __init__, reset or step")
 
 
 def test_lost_node_does_not_count(scene: Scene) -> None:
