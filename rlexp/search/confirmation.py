@@ -103,7 +103,9 @@ class ConfirmedSearch(TrialSource):
         """Write the files of both, ``best.yaml`` by the confirmation; return the worse of their ends."""
         found = {self.search.conclude(status)}
         if self.confirmation is not None:
-            found.add(self.confirmation.conclude(status))
+            its_end, standings = self.confirmation.conclude(status), self.confirmation.standings
+            if not self.confirmation.is_over_time or standings.best() is not None or standings.failures():
+                found.add(its_end)  # else the time ended before its first value, as if before its begin
             self._write_best(self.confirmation)
         elif not self.search.is_over_time and not self.is_complete:
             found.add(Status.STOPPED)

@@ -9,6 +9,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from rlexp.compare.curve import CurveAxis
 from rlexp.config.keys.trial import Trial
 from rlexp.config.load import load_plan
 from rlexp.errors import ResumeError
-from rlexp.runs.record import Status
+from rlexp.runs.record import Status, read_run_record
 from rlexp.search.confirmation import ConfirmedSearch
 from rlexp.search.searchers import OptunaSearcher
 from tests.lab.sweeps import (
@@ -132,6 +133,23 @@ def test_time_budget_holds_for_search_and_confirmation_together(
     assert isinstance(source, ConfirmedSearch)
     assert source.confirmation is not None
     assert source.deadline_s == pytest.approx(time.time() + 800, abs=60)
+
+
+def test_a_budget_that_ends_as_the_confirmation_begins_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, later_s = ConfirmedSearch._begin, [0.0]
+
+    def late(source: ConfirmedSearch, *state: Any, **elapsed: float) -> Any:
+        later_s[0] = 10_000.0
+        return begin(source, *state, **elapsed)
+
+    monkeypatch.setattr(ConfirmedSearch, "_begin", late)
+    monkeypatch.setattr("rlexp.search.search.time", SimpleNamespace(time=lambda: time.time() + later_s[0]))
+    path = Rehearsals(tmp_path, lucky).begin(text_of(RATES, {**SEARCH, "time_budget_s": 1000.0}))
+    assert not (path / FOLDER / "trials.csv").read_text().splitlines()[1:]
+    assert read_run_record(path).status == "TERMINATED"
+    assert best_of(path) == 0.4
 
 
 def test_resume_refuses_to_search_on_during_the_confirmation(tmp_path: Path) -> None:
