@@ -100,7 +100,13 @@ class FailedRunError(TrialError):
 
 
 def failed_run(run: Run) -> FailedRunError:
-    """Return the error of a run with failed trials: their names, the reasons, and the file of the first traceback."""
+    """Return the error of a run with failed trials: their names, the reasons, and the file of the first traceback.
+
+    A sweep also fails without a failed trial.
+    """
+    if not run.failed:
+        message = "the sweep has failed: no trial has a value of its metric, or it had too many invalid points"
+        return FailedRunError(message, f"see sweep.json in {run.directory}", run)
     names = _listed([f"{trial.name}: {trial.error or 'no reason is known'}" for trial in run.failed])
     tracebacks = [trial.traceback for trial in run.failed if trial.traceback is not None]
     hint = f"the traceback is in {tracebacks[0]}" if tracebacks else f"see {run.directory}"

@@ -22,6 +22,7 @@ import pytest
 import rlexp
 from rlexp.api import client
 from rlexp.api.client import described, reported
+from rlexp.api.runs import Run, failed_run
 from rlexp.cluster.session import RayStoppedError
 from rlexp.errors import (
     CheckpointError,
@@ -35,6 +36,7 @@ from rlexp.errors import (
     TrialError,
     UsageError,
 )
+from rlexp.runs.record import Status
 from rlexp.runs.run_directory import LostDirectoryError
 from rlexp.tuning.request import TrainingRequest
 
@@ -156,3 +158,9 @@ def test_process_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch: p
     with pytest.raises(OSError, match="no memory"):
         ended("", monkeypatch)
     assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_sweep_that_fails_without_a_failed_trial_says_why(tmp_path: Path) -> None:
+    error = failed_run(Run(tmp_path, Status.ERROR, ()))
+    assert "no trial has a value of its metric" in error.message
+    assert str(tmp_path) in str(error.hint)
