@@ -195,7 +195,12 @@ def compare_groups(
     compared: list[ComparedGroup] = []
     for index, group in enumerate(scored):
         trials = [
-            ComparedTrial(trial, curve, scoring.scores[trial], None if goal is None else reached(curve, goal))
+            ComparedTrial(
+                trial,
+                curve,
+                scoring.scores[trial],
+                None if goal is None else reached(curve, goal, scoring.lower_is_better),
+            )
             for trial, curve in ((trial, curves[trial]) for trial in group.trials)
         ]
         settings = shared_settings([reader.settings(trial) for trial in group.trials])

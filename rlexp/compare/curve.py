@@ -249,9 +249,9 @@ def band(curves: Sequence[Curve], axis: CurveAxis, rng: np.random.Generator) -> 
     return Band(x, *interquartile_band(values, rng, _BAND_RESAMPLES))
 
 
-def reached(curve: Curve, goal: float) -> ReachedScore:
-    """Return the first row with a value of ``goal`` or higher, over the whole trial."""
-    there = np.flatnonzero(curve.values >= goal)
+def reached(curve: Curve, goal: float, lower_is_better: bool = False) -> ReachedScore:
+    """Return the first row with a value of ``goal`` or better, over the whole trial."""
+    there = np.flatnonzero(curve.values <= goal if lower_is_better else curve.values >= goal)
     if not there.size:
         return ReachedScore(math.inf, math.inf)
     return ReachedScore(float(curve.steps[there[0]]), float(curve.seconds[there[0]]))

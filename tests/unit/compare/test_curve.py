@@ -202,3 +202,5 @@ def test_reached_is_first_row_at_goal() -> None:
     assert reached(ran, 5.0) == ReachedScore(200.0, 3.0)
     assert reached(ran, 1.0) == ReachedScore(100.0, 2.0)
     assert reached(ran, 5.1) == ReachedScore(math.inf, math.inf)
+    assert reached(ran, 4.5, lower_is_better=True) == ReachedScore(100.0, 2.0)
+    assert reached(ran, 0.5, lower_is_better=True) == ReachedScore(math.inf, math.inf)
