@@ -28,7 +28,7 @@ from rlexp.config.keys.trial import Trial
 from rlexp.config.keys.user_code import with_current_folder
 from rlexp.config.load import LoadOptions, Plan, load_plan, resolved_yaml
 from rlexp.config.yaml.python_values import ExperimentDict
-from rlexp.errors import ConfigError, Notice, RlexpError, UsageError
+from rlexp.errors import ConfigError, Notice, Problem, RlexpError, UsageError
 from rlexp.files import replace_text
 from rlexp.tuning.request import Source
 
@@ -41,6 +41,8 @@ _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purel
 _OPTION: Final = re.compile(
     r"--(?P<name>algo|env) (?P<value>.*)|-o config\.(?P<key>[\w.]+)=.*|-o (?P<stop>stop)=.*", re.DOTALL
 )
+_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+"""Characters that JSON may have as they are, and YAML must not."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,23 @@ class SingleExperiment:
         given = {"env": self.env, "config": dict(self.config or {}), "stop": dict(self.stop or {})}
         named, written = with_modules(given, code_folder)
         plain = _plain(named)
-        overrides = [f"config.{key}={json.dumps(value)}" for key, value in plain["config"].items()]
-        overrides += [f"stop={json.dumps(plain['stop'])}"] if plain["stop"] else []
+        overrides = [f"config.{key}={_flow(_key(key), value)}" for key, value in plain["config"].items()]
+        overrides += [f"stop={_flow('stop', plain['stop'])}"] if plain["stop"] else []
         folders = (*written, *module_folders(given))
         return Source(agent=self.algo, env=plain["env"], folders=folders), tuple(overrides)
+
+
+def _flow(where: str, value: Any) -> str:
+    """Return a value as YAML on one line; raises ConfigError for NaN and infinity, which JSON does not have."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise ConfigError([Problem(where, "has a number that is not finite")]) from error
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _key(key: str) -> str:
+    return f'config["{key}"]'
 
 
 def naming_arguments(error: RlexpError) -> RlexpError:
@@ -113,7 +128,7 @@ def _argument(where: str) -> str:
         return where
     if option["name"]:
         return f'{option["name"]}="{option["value"]}"'
-    return f'config["{option["key"]}"]' if option["key"] else "stop"
+    return _key(option["key"]) if option["key"] else "stop"
 
 
 class LoadedExperiments(Sequence[LoadedExperiment]):
@@ -328,7 +343,17 @@ class _ModuleText:
             raise UsageError(f"{user} cannot be given to the processes that train: {used}", _IN_A_MODULE)
         for used in sorted(set(_global_names(symtable.symtable(_FUTURE + text, "<cell>", "exec"), is_top=True))):
             self._add(used, name)
+        self._parts |= {module: f"import {module}\n" for module in self._submodules(text)}
         return text
+
+    def _submodules(self, text: str) -> Iterator[str]:
+        """Yield the modules that a text uses as ``package.module``: ``import package`` alone may not import them."""
+        for node in ast.walk(ast.parse(text)):
+            chain = ast.unparse(node).split(".") if isinstance(node, ast.Attribute) else [""]
+            package = self._names.get(chain[0])
+            module = ".".join([getattr(package, "__name__", ""), *chain[1:]])
+            if isinstance(package, ModuleType) and module in sys.modules:
+                yield module
 
 
 def _source(name: str, value: Any) -> str | None:

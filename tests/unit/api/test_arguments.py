@@ -22,6 +22,7 @@ import rlexp.compare.curve
 from rlexp.api.arguments import CHECKS
 from rlexp.api.experiments import SingleExperiment, naming_arguments
 from rlexp.config.keys.dqn import DQNConfig
+from rlexp.config.load import load_plan
 from rlexp.errors import ConfigError, Problem, UsageError
 from tests.lab.envs import CountingEnv
 
@@ -312,3 +313,20 @@ def test_a_single_experiment_is_a_preset_with_overrides(tmp_path: Path) -> None:
     assert SingleExperiment("CartPole-v1", "PPO", None, None).source(tmp_path)[1] == ()
     with pytest.raises(ConfigError, match="must be a value that YAML has"):
         SingleExperiment("CartPole-v1", "PPO", None, {"lr": object()}).source(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["\U0001f600 \u200d \x85 \u2028 \ufeff \x7f", 'a "quoted" \\ud83d one'])
+def test_any_text_arrives_as_it_was_given(text: str, tmp_path: Path) -> None:
+    single = SingleExperiment(CountingEnv, "DQN", None, {"env_config": {"a": text}})
+    _, (override,) = single.source(tmp_path)
+    (tmp_path / "f.yaml").write_text("a: {run: DQN, env: CartPole-v1, stop: {timesteps_total: 1}}")
+    plan = load_plan([tmp_path / "f.yaml"], [override])
+    assert plan.trials[0].experiment.config.env_config == {"a": text}
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_numbers_that_are_not_finite_are_refused(number: float, tmp_path: Path) -> None:
+    single = SingleExperiment(CountingEnv, "DQN", None, {"env_config": {"a": [number]}})
+    with pytest.raises(ConfigError, match="has a number that is not finite") as caught:
+        single.source(tmp_path)
+    assert caught.value.problems[0].where == 'config["env_config"]'

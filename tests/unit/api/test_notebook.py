@@ -202,3 +202,15 @@ def test_pictures_replace_each_other_below_the_cell(monkeypatch: pytest.MonkeyPa
         ("display", {"text/html": "<b>1</b>", "text/plain": "1"}, {"raw": True, "display_id": True}),
         ("update", {"text/html": "<b>2</b>", "text/plain": "2"}, {"raw": True}),
     ]
+
+
+def test_modules_of_packages_that_a_class_uses_are_imported(
+    main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``import xml`` alone gives no ``xml.dom.minidom``, which another module of the program may have imported."""
+    text = "import xml.dom.minidom\n\n\nclass Env:\n    def reset(self):\n        return xml.dom.minidom.Document.x\n"
+    cell = "/tmp/ipykernel_1/3.py"
+    monkeypatch.setitem(linecache.cache, cell, (len(text), None, text.splitlines(True), cell))
+    exec(compile(text, cell, "exec"), main)
+    written, _ = module_of({"env": main["Env"]}, tmp_path)
+    assert "import xml.dom.minidom\n" in written
