@@ -12,7 +12,7 @@
     summary: {configurations, ended_early, env_steps, env_steps_saved, time_s, time_saved_s, best_configuration,
         best_found_after_s, best_found_after_env_steps}; see SweepSummary
     refused: {number: why}
-    early_stopping, exploits: the state of the scheduler
+    early_stopping, exploits: the state of the scheduler, whose values are negated with ``mode: min``
 
 The journal, ``search.jsonl``, has the events of the search in order, from which ``rlexp resume`` restores its state.
 ``sweep.json`` has the state a few seconds late, for people and programs. The journal has a line for each event, written
