@@ -140,9 +140,9 @@ def test_a_budget_that_ends_as_the_confirmation_begins_is_no_failure(
 ) -> None:
     begin, later_s = ConfirmedSearch._begin, [0.0]
 
-    def late(source: ConfirmedSearch, *state: Any, **elapsed: float) -> Any:
+    def late(*arguments: Any, **elapsed: Any) -> Any:
         later_s[0] = 10_000.0
-        return begin(source, *state, **elapsed)
+        return begin(*arguments, **elapsed)
 
     monkeypatch.setattr(ConfirmedSearch, "_begin", late)
     monkeypatch.setattr("rlexp.search.search.time", SimpleNamespace(time=lambda: time.time() + later_s[0]))

@@ -12,11 +12,11 @@ SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
     "agents": (67, 10_915),
-    "api": (6, 1_390),
+    "api": (6, 1_420),
     "board": (39, 9_100),
     "cluster": (20, 4_085),
     "commands": (12, 3_340),
-    "compare": (19, 4_540),
+    "compare": (19, 4_545),
     "config": (60, 12_870),
     "envs": (15, 3_960),
     "models": (11, 2_680),
@@ -24,11 +24,11 @@ BUDGETS = {
     "processes": (7, 1_140),
     "replay": (13, 2_765),
     "rollout": (15, 3_985),
-    "runs": (14, 3_565),
+    "runs": (14, 3_585),
     "search": (14, 3_515),
     "terminal": (17, 4_153),
     "trackers": (6, 1_020),
-    "tuning": (13, 3_155),
+    "tuning": (13, 3_160),
     "user_code": (6, 870),
 }
 """The most files and lines of a room.
