@@ -122,11 +122,12 @@ class EpisodeAccumulator:
     def _send(self) -> SampleBatch:
         stream = Fragment.join(self._waiting)
         finished, _ = before_last_end(stream)
-        per_env = np.count_nonzero(finished, axis=0)
-        sent = replace(stream, valid=stream.valid & finished)
-        rest = replace(stream, valid=stream.valid & ~finished).since(int(per_env.min()))
+        num_starts = int(np.count_nonzero(finished, axis=0).max())
+        is_open = stream.valid & ~finished
+        num_over = int(np.append(is_open.any(axis=1), True).argmax())  # an agent that never comes holds back nothing
+        rest = replace(stream, valid=is_open).since(num_over)
         self._waiting, self._waiting_bytes, self._finished_steps = [rest], rest.nbytes, 0
-        return self._fold.rows(sent, int(per_env.max()))
+        return self._fold.rows(replace(stream, valid=stream.valid & finished), num_starts)
 
 
 def before_last_end(fragment: Fragment) -> tuple[Array, Array]:

@@ -81,16 +81,16 @@ class ReplaySequences:
         return self.at(stream, places)
 
     def complete(self, stream: Fragment, next_steps: Array) -> tuple[list[SequencePlace], Array]:
-        """Return the sequences whose steps are all in ``stream``, and each env's first step after them ``[M]``.
+        """Return the sequences whose steps are all in ``stream``, and each env's first valid step after them ``[M]``.
 
-        ``next_steps [M]`` are the first steps that no earlier sequence has.
+        That is the number of steps if an env has none. ``next_steps [M]`` are the first that no earlier sequence has.
         """
         runs = _runs_of(stream)
         places = [place for env, step in enumerate(next_steps.tolist()) for place in self._of_env(env, runs, step)]
         following = next_steps.copy()
         for place in places:
             following[place.env] = place.stop
-        return places, following
+        return places, runs.valid_from[following, np.arange(len(following))]
 
     def at(self, stream: Fragment, places: list[SequencePlace]) -> SampleBatch:
         """Return the sequences at ``places`` as rows ``[B]``.
@@ -131,7 +131,7 @@ class ReplaySequences:
     def _of_env(self, env: int, runs: _Runs, step: int) -> Iterator[SequencePlace]:
         """Yield the complete sequences of an env from ``step`` on."""
         num_steps = len(runs.begins)
-        while step < num_steps and (first := int(runs.valid_from[step, env])) < num_steps:
+        while (first := int(runs.valid_from[step, env])) < num_steps:
             end = int(runs.ends[first, env])
             step = min(first + self.length, end + 1)
             needed = step + self.lookahead
@@ -141,7 +141,7 @@ class ReplaySequences:
 
 
 class _Runs(NamedTuple):
-    """Three steps for each step of a stream of T steps, ``[T, M]``."""
+    """Three steps for each step of a stream of T steps, ``[T, M]``; the last two are T after it, ``[T + 1, M]``."""
 
     begins: Array
     """The first step of its episode in the stream."""
@@ -153,11 +153,11 @@ class _Runs(NamedTuple):
 
 def _runs_of(stream: Fragment) -> _Runs:
     valid, num_steps = stream.valid, stream.num_steps
-    numbers = np.arange(num_steps)[:, None]
+    numbers, none = np.arange(num_steps)[:, None], np.full((1, valid.shape[1]), num_steps)
     is_first = valid.copy()
     is_first[1:] &= ~valid[:-1]  # between two episodes is a reset
     ends, valid_from = (
-        np.minimum.accumulate(np.where(there, numbers, num_steps)[::-1])[::-1]
+        np.minimum.accumulate(np.append(np.where(there, numbers, num_steps), none, axis=0)[::-1])[::-1]
         for there in (stream.terminated | stream.truncated, valid)
     )
     return _Runs(np.maximum.accumulate(np.where(is_first, numbers, 0)), ends, valid_from)

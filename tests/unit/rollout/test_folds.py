@@ -385,6 +385,18 @@ def test_memory_is_free_again_once_episodes_have_ended(monkeypatch: pytest.Monke
     assert all(accumulator.push(make_fragment(steps, t, t + 4)) is not None for t in range(0, 400, 4))
 
 
+def test_an_agent_that_never_comes_holds_back_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment, "MAX_WAITING_BYTES", 200)
+    endings = [[GOES_ON, TRUNCATED, GOES_ON, GOES_ON] * 100, [GOES_ON] * 400]
+    steps = [make_steps(env, [1] * 400, each) for env, each in enumerate(endings)]
+    accumulator = EpisodeAccumulator(NStep(1, 0.9), 1)
+    for t in range(0, 400, 4):
+        both = make_fragment(steps, t, t + 4)
+        batch = accumulator.push(replace(both, valid=both.valid & [True, False]))
+        assert batch is not None
+        assert batch.count == (2 if t == 0 else 3)
+
+
 def segment_rows(steps: list[Step], start: int, stop: int, gamma: float) -> list[tuple[int, float, float, bool]]:
     """Return observation, reward, discount and whether it is a step, of each row of one env."""
     rows: list[tuple[int, float, float, bool]] = []

@@ -121,6 +121,19 @@ def test_each_step_is_learned_once_and_after_the_steps_before_it(
         accumulator.load(state)
 
 
+def test_an_agent_that_never_comes_holds_back_no_steps() -> None:
+    endings = [[GOES_ON, GOES_ON, TERMINATED, GOES_ON] * 10, [GOES_ON] * 40]
+    envs = [make_steps(env, [1] * 40, each) for env, each in enumerate(endings)]
+    accumulator = SequenceAccumulator(ReplaySequences(length=2, burn_in=1, n_step=1, gamma=0.9))
+    found = 0
+    for t in range(0, 40, 4):
+        both = make_fragment(envs, t, t + 4)
+        absent = replace(both, valid=both.valid & [True, False], outputs={STATE_IN: both.obs})
+        found += accumulator.push(absent).count
+        assert len(accumulator.state()["waiting"]["actions"]) <= 2  # the burn-in, and a step that is in no sequence
+    assert found == 20
+
+
 def test_frames_of_sequences_are_sent_once() -> None:
     fold = ReplaySequences(length=2, burn_in=1, n_step=1, gamma=0.9)
     fragment = make_fragment(
