@@ -21,7 +21,7 @@ from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
-from rlexp.envs.checked_env import CheckedVectorEnv, Wrapper
+from rlexp.envs.checked_env import CheckedVectorEnv, Wrapper, env_error
 from rlexp.envs.native_vectors import ACTION_MASK, MASK_METHOD, RESTING
 from rlexp.envs.parallel_envs import AgentRows
 from rlexp.envs.registry import EnvConfig, MaskSource, Vector
@@ -176,7 +176,7 @@ class MaskReader:
             has_one = ACTION_MASK in info
             given = info[ACTION_MASK] if has_one else np.zeros(sum(self.choices), bool)
         else:
-            given, has_one = env.get_wrapper_attr(MASK_METHOD)(), True
+            given, has_one = _called(self.env, env.get_wrapper_attr(MASK_METHOD)), True
         mask: Array = self.checked([given], np.array([has_one]), np.zeros(1, bool))[0]
         return mask
 
@@ -192,6 +192,14 @@ class MaskReader:
 
     def _error(self, what: str, hint: str) -> EnvError:
         return EnvError(f"env {self.env}: {PLACES[self.source]} {what}", hint)
+
+
+def _called(name: str, method: Callable[[], Any]) -> Any:
+    """Return what a method of env ``name`` returns; its exceptions become EnvErrors with the line of the env."""
+    try:
+        return method()
+    except BaseException as error:
+        raise env_error(name, error) from error
 
 
 def random_actions(space: Space[Any], choices: tuple[int, ...], allowed: Array) -> Array:
@@ -286,10 +294,12 @@ class MaskedObservations(Wrapper):
             none = np.zeros((self.num_envs, self._space.num_actions), bool)
             given = infos.get(ACTION_MASK, none)
             has_one = infos.get(f"_{ACTION_MASK}", has_one & (ACTION_MASK in infos))
-        elif isinstance(self.env, SyncVectorEnv):
-            given = self.env.call(MASK_METHOD)
+        elif isinstance(self.env, SyncVectorEnv):  # as in sb3-contrib, not called after an episode has terminated
+            has_one, no_mask = ~terminated, np.zeros(self._space.num_actions, bool)
+            asked = zip(self.env.envs, has_one, strict=True)
+            given = [_called(self._name, env.get_wrapper_attr(MASK_METHOD)) if has else no_mask for env, has in asked]
         else:
-            given = getattr(self.unwrapped, MASK_METHOD)()
+            given = _called(self._name, getattr(self.unwrapped, MASK_METHOD))
         reader = MaskReader(self._name, self._source, self._space.choices)  # no attribute: snapshots hold plain data
         ended = terminated | infos.get(RESTING, False)
         return self._space.rows(obs, reader.checked(given, has_one, ended))

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
-from rlexp.envs.action_masks import MaskedSpace, MaskReader, like, mask_reader_of_env, random_actions
+from rlexp.envs.action_masks import MaskedSpace, MaskReader, like, mask_reader_of_env, random_actions, with_masks
+from rlexp.envs.checked_env import CheckedVectorEnv
 from rlexp.envs.env_check import EnvCheck, Limit
 from rlexp.envs.make import make_env, make_vector_env, spaces_of
 from rlexp.envs.registry import EnvConfig
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
 from rlexp.errors import EnvError, UsageError
 from rlexp.states import join_state, split_state
-from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV
-from tests.lab.masks import IMAGE, MASKED_VECTOR, MASKED_WORLD, MULTI_NUMBERS, NUM_ACTIONS
+from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV, CountingVectorEnv
+from tests.lab.masks import IMAGE, MASKED_VECTOR, MASKED_WORLD, MULTI_NUMBERS, NUM_ACTIONS, MaskedWorld
 
 PLACES = ("observation", "info", "method")
 WIDTHS = {"vector": 3, "image": int(np.prod(IMAGE)), "number": 4}
@@ -139,6 +140,48 @@ def test_a_missing_mask_is_missed_unless_the_episode_has_ended() -> None:
     assert reader.checked([[0, 0]], none, np.array([True])).tolist() == [[True, True]]
     with pytest.raises(EnvError, match="is missing, but the episode goes on"):
         reader.checked([[0, 0]], none, np.array([False]))
+
+
+class GameOver(MaskedWorld):
+    """Has no mask once its episode has terminated, and none at all from its third episode on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = self._own_space
+        self.action_masks = self._moves
+        self._is_over = False
+
+    def step(self, action: Any) -> Any:
+        obs, reward, self._is_over, truncated, info = super().step(action)
+        return obs["observations"], reward, self._is_over, truncated, info
+
+    def reset(self, **arguments: Any) -> Any:
+        self._is_over = False
+        obs, info = super().reset(**arguments)
+        return obs["observations"], info
+
+    def _moves(self) -> Any:
+        if self._is_over or self._episode > 1:
+            raise IndexError("no move is left")
+        return self._mask
+
+
+def test_a_method_is_called_while_the_episode_goes_on_and_its_errors_are_located() -> None:
+    config = config_of("tests.unit.envs.test_action_masks:GameOver")
+    assert len(played(config, 4)) == 5  # the last observation of the first episode
+    assert len(played(config, 14)) == 15  # the next one is truncated, so its mask is asked for
+    with pytest.raises(EnvError, match=r"test_action_masks.py:\d+ in _moves: IndexError: no move is left"):
+        played(config, 15)
+
+
+def test_errors_of_a_vector_envs_method_are_located() -> None:
+    class Unable(CountingVectorEnv):
+        def action_masks(self) -> Any:
+            raise ValueError("no masks today")
+
+    vector = with_masks(CheckedVectorEnv(Unable(2), "my-env", 2), config_of("my-env"))
+    with pytest.raises(EnvError, match=r"env my-env: .*test_action_masks.py:\d+ in action_masks: ValueError: no masks"):
+        vector.reset(seed=0)
 
 
 @pytest.mark.parametrize("place", PLACES)
