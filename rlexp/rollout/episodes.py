@@ -156,7 +156,8 @@ class _Running:
 class EpisodeHooks:
     """Calls the user's hooks for episodes. A recorder or an evaluation, whichever steps the vector env, owns it.
 
-    ``playing [M]`` says in which envs another episode may begin; its owner changes it.
+    ``playing [M]`` says in which envs another episode may begin, ``reported [M]`` whose metrics count; its owner
+    changes them.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class EpisodeHooks:
         self._worker_index = worker_index
         self._envs = _sub_envs(env)
         self._agents: list[str | None] = [str(agent) for agent in agents_of(env)] or [None]
-        self._reported = np.ones(env.num_envs, bool) if reported is None else reported
+        self.reported = np.ones(env.num_envs, bool) if reported is None else reported
         self.playing: Array = np.ones(env.num_envs, bool)
         self._running: list[_Running | None] = [None] * env.num_envs
         self._num_begun = [0] * env.num_envs
@@ -278,7 +279,7 @@ class EpisodeHooks:
             for hook in self._on_end:
                 hook(end)
         for name, value in self._callbacks.checked_metrics(running.episode.metrics, of_episode=True).items():
-            if self._reported[index]:
+            if self.reported[index]:
                 self._metrics.setdefault(name, []).append(value)
 
     def _episode(self, index: int, number: int, **kept: Any) -> Episode:

@@ -12,6 +12,8 @@ from rlexp.runs.checkpoint_contents import read_checkpoint
 from tests.lab.agents import poll, updates_of, watched, weights_of
 from tests.lab.envs import CONTINUOUS_ENV, COUNTING_ENV
 from tests.lab.evolution import AGENTS, CONFIGS, PAYING_ENV, STEPS, flat, make_agent, noises, pays, reference
+from tests.lab.parallel import RELAY
+from tests.lab.user_callbacks import RECORDER
 from tests.unit.agents.test_agent import assert_same_bits
 
 each_agent = pytest.mark.parametrize("run", sorted(AGENTS))
@@ -98,6 +100,15 @@ def test_only_episodes_without_noise_are_reported(run: str) -> None:
     assert row["episodes_total"] == 8 + 1
     assert make_agent(run, eval_prob=1.0).train()["episodes_total"] == 8 + 4
     assert agent.config.metrics_smoothing_episodes == 10
+
+
+def test_own_metrics_are_those_of_episodes_without_noise() -> None:
+    ((_, info),) = poll(make_agent("ARS", COUNTING_ENV, num_rollouts=2, callbacks=RECORDER))
+    assert info.episodes.lengths.tolist() == [3, 3, 7, 7, 12]  # the last one is without noise
+    assert info.episodes.own_metrics["steps"].tolist() == [12]
+    ((_, info),) = poll(make_agent("ARS", RELAY, num_rollouts=2, callbacks=RECORDER))
+    assert len(info.episodes.lengths) == 5
+    assert info.episodes.own_metrics["steps"].tolist() == [3, 5, 3]  # of each of the agents
 
 
 def test_an_episode_counts_however_long_it_is() -> None:

@@ -129,6 +129,8 @@ class EvolutionWorker:
             stepping_s += time.perf_counter() - stepping_from
             acting_s += stepping_from - acting_from
             finished = counter.add(rewards, terminated | truncated, infos)
+            if self._hooks is not None:
+                self._hooks.reported = playing.plain_rows
             learned = clip_rewards(rewards, self._spec.rollout.clip_rewards) - self._plan.offset
             playing.add(np.where(resetting, 0.0, learned), ~resetting, finished)
             if self._hooks is not None:
@@ -149,6 +151,8 @@ class _Playing:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], rollouts: list[Rollout], policy: ChangedPolicies) -> None:
         self._rollouts, self._policy = rollouts, policy
+        self._is_plain = np.array([*(rollout.sign == 0 for rollout in rollouts), False])
+        """Whether each rollout is without noise; the last item is for IDLE."""
         self._agents, self._num_agents = agents_of(env), agents_per_env(env)
         self.of_agents: list[dict[str, Array]] = []
         """The returns of each agent in episodes without noise."""
@@ -174,6 +178,11 @@ class _Playing:
         """Whether the env of each row plays a rollout ``[M]``; an env of several agents has a row for each."""
         return np.repeat(self.rollout_of != IDLE, self._num_agents)
 
+    @property
+    def plain_rows(self) -> Array:
+        """Whether the env of each row plays a rollout without noise ``[M]``."""
+        return np.repeat(self._is_plain[self.rollout_of], self._num_agents)
+
     def add(self, rewards: Array, valid: Array, finished: Finished | None) -> None:
         """Add a step: ``rewards [M]`` as they are learned from, and the episodes that it ended.
 
@@ -185,8 +194,7 @@ class _Playing:
             return
         envs = finished.envs // self._num_agents
         rollouts = self.rollout_of[envs]
-        is_plain = np.array([rollout != IDLE and self._rollouts[rollout].sign == 0 for rollout in rollouts])
-        self.of_agents.append(finished.returns_by_agent(self._agents, is_plain))
+        self.of_agents.append(finished.returns_by_agent(self._agents, self._is_plain[rollouts]))
         for env, episode_return, length in zip(envs, finished.returns, finished.lengths, strict=True):
             rollout = self.rollout_of[env]
             if rollout != IDLE:
