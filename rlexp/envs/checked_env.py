@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from rlexp.errors import EnvError, RlexpError
@@ -152,7 +152,7 @@ def _is_number(value: Any) -> bool:
 
 
 def has_form(space: gym.Space[Any], obs: Any) -> bool:
-    """Return whether an observation has the parts and shapes of its space, whatever its values."""
+    """Return whether an observation has the parts and shapes of its space, and a Box whatever values."""
     if isinstance(space, Dict):
         return isinstance(obs, Mapping) and all(key in obs and has_form(part, obs[key]) for key, part in space.items())
     if isinstance(space, Tuple):
@@ -163,7 +163,22 @@ def has_form(space: gym.Space[Any], obs: Any) -> bool:
         return bool(np.shape(obs) == space.shape)
     if isinstance(space, Discrete):
         return bool(space.contains(obs))
+    if isinstance(space, MultiDiscrete | MultiBinary):
+        strays = _strays(space, obs)
+        return strays is not None and not strays.size
     return True
+
+
+def _strays(space: MultiDiscrete | MultiBinary, obs: Any) -> Array | None:
+    """Return the numbers of an observation that are beyond its space's; None if it has another shape or kind."""
+    try:
+        numbers = np.asarray(obs)
+    except ValueError:  # lists of different lengths
+        return None
+    if numbers.shape != space.shape or not np.can_cast(numbers.dtype, space.dtype, "same_kind"):
+        return None
+    first, counts = (space.start, space.nvec) if isinstance(space, MultiDiscrete) else (0, 2)
+    return numbers[(numbers < first) | (numbers >= first + counts)]
 
 
 def misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
@@ -179,7 +194,9 @@ def misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
         index = next(index for index, (part, item) in enumerate(pairs) if not has_form(part, item))
         return misfit(*pairs[index], f"{where}[{index}]")
     expected = f"has the shape {space.shape}" if isinstance(space, Box) else f"is {space}"
-    return f"an observation{where} of {_kind(obs)}, but its observation_space{where} {expected}"
+    strays = _strays(space, obs) if isinstance(space, MultiDiscrete | MultiBinary) else None
+    given = f"of {_kind(obs)}" if strays is None else f"with {strays[0]} in it"
+    return f"an observation{where} {given}, but its observation_space{where} {expected}"
 
 
 def _kind(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import sys
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import VectorEnv
 
-from rlexp.envs.checked_env import CheckedEnv
+from rlexp.envs.checked_env import CheckedEnv, has_form, misfit
 from rlexp.envs.make import make_env, make_filmed_env, make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import EnvError, UsageError
@@ -263,6 +264,36 @@ def test_wrong_part_of_an_observation_is_named() -> None:
 
     with pytest.raises(EnvError, match=r"an observation\['a'\] of .*, but its observation_space\['a'\] has the shape"):
         CheckedEnv(Wrong(), "x").reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "what"),
+    [
+        (MultiDiscrete([3, 4]), [np.array([2, 0]), [2, 3], np.zeros(2, np.int8)], [3, 0], "with 3 in it"),
+        (MultiDiscrete([3, 4], start=[1, 0]), [np.array([3, 0])], np.array([0, 0]), "with 0 in it"),
+        (
+            MultiBinary(3),
+            [np.array([1, 0, 1], np.int8), [True, False, 1]],
+            np.array([7, 0, 1], np.int8),
+            "with 7 in it",
+        ),
+        (MultiBinary(3), [np.ones(3, bool)], np.array([-1, 0, 1]), "with -1 in it"),
+        (MultiBinary(3), [(1, 0, 1)], np.zeros(4, np.int8), r"of shape \(4,\) and dtype int8"),
+        (MultiBinary(3), [], np.array([0.5, 0, 1]), r"of shape \(3,\) and dtype float64"),
+        (MultiDiscrete(np.array([[3, 4]])), [np.array([[2, 3]])], [2, 3], "of type list with 2 items"),
+        (MultiDiscrete([3, 4]), [], [[1], [1, 2]], "of type list with 2 items"),
+        (MultiDiscrete([3, 4]), [], None, "of type NoneType"),
+    ],
+)
+def test_numbers_of_an_observation_are_those_of_its_space(space: Any, good: list[Any], bad: Any, what: str) -> None:
+    for whole, wrap in (
+        (space, lambda part: part),
+        (Dict({"a": space}), lambda part: {"a": part}),
+        (Tuple((space,)), lambda part: (part,)),
+    ):
+        assert all(has_form(whole, wrap(obs)) for obs in good)
+        assert not has_form(whole, wrap(bad))
+        assert re.search(rf"^an observation\S* {what}, but its observation_space\S* is Multi", misfit(whole, wrap(bad)))
 
 
 def test_env_without_faults_is_passed_on_unchanged() -> None:
