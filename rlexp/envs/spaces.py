@@ -30,11 +30,14 @@ else:  # not a generic class in Gymnasium 1.3
     _VectorActions = VectorActionWrapper
 
 MOST_ACTIONS = 10_000
-"""Most actions: a network has an output for each, and a grid has bins ** dimensions of them."""
+"""Most actions: a network has an output for each, and a grid has up to bins ** dimensions of them."""
 
 
 class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
-    """Numbers the points of a grid over a Box of d dimensions: ``bins`` values in each, both bounds included."""
+    """Numbers the points of a grid over a Box of d dimensions: ``bins`` values in each, both bounds included.
+
+    Whole numbers are rounded, and come once: a dimension with fewer of them than ``bins`` has each.
+    """
 
     grid: Array
     """The env's action ``[A, *shape]`` for each action number."""
@@ -44,28 +47,26 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
         super().__init__(env)
         space = env.action_space
         assert isinstance(space, Box)
-        _check(name, space, bins)
+        if not space.is_bounded():
+            message = f"env {name} has actions {space} without bounds, which discretize_actions cannot divide"
+            raise UsageError(message, "wrap the env so that its actions are bounded")
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         axes = [np.linspace(*bounds, bins) for bounds in zip(low, high, strict=True)]
+        if not is_continuous(space):
+            axes = [np.unique(np.rint(axis)) for axis in axes]
+        num_actions = math.prod(map(len, axes))
+        if num_actions > MOST_ACTIONS:
+            raise UsageError(
+                f"discretize_actions: {bins} makes {num_actions:,} actions of the {len(axes)} dimensions of "
+                f"env {name}; {MOST_ACTIONS:,} are the limit",
+                "lower discretize_actions, or choose an env with fewer action dimensions",
+            )
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
         self.grid = grid.reshape(-1, *space.shape).astype(space.dtype)
         self.action_space = Discrete(len(self.grid))
 
     def action(self, action: Any) -> Any:
         return self.grid[action].copy()
-
-
-def _check(name: str, space: Box, bins: int) -> None:
-    if not space.is_bounded():
-        message = f"env {name} has actions {space} without bounds, which discretize_actions cannot divide"
-        raise UsageError(message, "wrap the env so that its actions are bounded")
-    dimensions = int(np.prod(space.shape))
-    if bins**dimensions > MOST_ACTIONS:
-        raise UsageError(
-            f"discretize_actions: {bins} makes {bins}**{dimensions} actions of the {dimensions} dimensions of "
-            f"env {name}; {MOST_ACTIONS} are the limit",
-            "lower discretize_actions, or choose an env with fewer action dimensions",
-        )
 
 
 def bound_actions(vector: Vector, scaling: ActionScaling | None) -> Vector:

@@ -218,6 +218,26 @@ def test_discrete_actions_keep_shape_and_dtype() -> None:
     assert all(env.action_space.contains(action) for action in env.actions)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "bins", "expected"),
+    [
+        ([0], [255], 3, [[0], [128], [255]]),
+        ([-3], [3], 3, [[-3], [0], [3]]),
+        ([-5], [0], 4, [[-5], [-3], [-2], [0]]),
+        ([0, 3], [1, 3], 5, [[0, 3], [1, 3]]),
+    ],
+)
+def test_whole_numbers_are_rounded_and_come_once(low: Any, high: Any, bins: int, expected: Any) -> None:
+    dtype = np.uint8 if low[0] >= 0 else np.int32
+    assert played(echo(low, high, dtype), bins) == expected
+
+
+def test_many_dimensions_of_few_whole_numbers_have_a_small_grid() -> None:
+    assert len(DiscreteActions(echo([0] * 13, [1] * 13, np.int8), "Echo-v0", 5).grid) == 2**13
+    with pytest.raises(UsageError, match=r"discretize_actions: 5 makes 16,384 actions of the 14 dimensions of"):
+        DiscreteActions(echo([0] * 14, [1] * 14, np.int8), "Echo-v0", 5)
+
+
 def test_discrete_actions_are_copies() -> None:
     env = echo([-1.0], [1.0])
     wrapped = DiscreteActions(env, "Echo-v0", 2)
@@ -232,7 +252,7 @@ def test_discrete_actions_refuse_unbounded_dimensions() -> None:
 
 
 def test_discrete_actions_refuse_large_grids() -> None:
-    with pytest.raises(UsageError, match=r"5\*\*17 actions .* Echo-v0") as caught:
+    with pytest.raises(UsageError, match=r"762,939,453,125 actions .* Echo-v0") as caught:
         DiscreteActions(echo([-1.0] * 17, [1.0] * 17), "Echo-v0", 5)
     assert caught.value.hint is not None
 
