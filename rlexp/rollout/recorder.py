@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rlexp.envs.parallel_envs import agents_of, agents_per_env
 from rlexp.envs.snapshots import restore_snapshot, take_snapshot
-from rlexp.errors import TrialError
+from rlexp.errors import EnvError, TrialError
 from rlexp.policy import HasMemory, LiveWeights, Outputs, Policy, Weights
 from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, Finished, VectorStep
 from rlexp.rollout.filters import MeanStdFilter, Moments
@@ -148,7 +148,11 @@ class FragmentRecorder:
             fragment.actions[t] = actions
             stepping_from = time.perf_counter()
             acting_s += stepping_from - acting_from
-            next_obs, rewards[t], terminated, truncated, infos = self._env.step(actions)
+            try:
+                next_obs, rewards[t], terminated, truncated, infos = self._env.step(actions)
+            except EnvError:
+                _refuse_not_finite(fragment.obs[: t + 1], "an observation")  # the env may refuse what it led to
+                raise
             stepping_s += time.perf_counter() - stepping_from
             fragment.terminated[t] = terminated
             fragment.truncated[t] = truncated

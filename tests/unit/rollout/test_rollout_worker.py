@@ -21,7 +21,7 @@ from rlexp.agents.actor_critic.policy import ActorCriticPolicy
 from rlexp.agents.dqn.exploration import ConstantEpsilon, PolicyExploration
 from rlexp.agents.dqn.policy import DQNPolicy
 from rlexp.config.keys.dqn import DQNConfig
-from rlexp.errors import EnvError
+from rlexp.errors import EnvError, TrialError
 from rlexp.models.action_distributions import actions_of
 from rlexp.models.network_config import ActorCriticConfig, QNetworkConfig, torso_config_of
 from rlexp.models.networks import ActorCritic, QNetwork
@@ -32,7 +32,7 @@ from rlexp.rollout.worker import MakePolicy, RolloutWorker, WorkerSpec
 from rlexp.sample_batch import ACTIONS, NEW_OBS, OBS, TD_ERRORS, Array, SampleBatch, WrittenRows
 from tests.lab.doubles import RememberedPolicies, StepPolicy
 from tests.lab.dqn import PLAIN_HEAD
-from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, episode_length
+from tests.lab.envs import COUNTING_ENV, ENDLESS_ENV, RAISING_ENV, CountingEnv, episode_length
 from tests.lab.rollout import assert_same_batch, spec_of, whole
 
 NUM_ENVS = 2
@@ -245,6 +245,24 @@ def test_the_clock_counts_the_steps_ahead() -> None:
 def test_the_error_of_an_env_surfaces() -> None:
     with pytest.raises(EnvError, match=r"tests/lab/envs.py:\d+ in step: RuntimeError: this env raises"):
         make_worker(fragment_length=10, env=RAISING_ENV).sample(0)
+
+
+class LosesItsWayEnv(CountingEnv):
+    """Shows NaN after its second step, and refuses what a policy makes of it."""
+
+    def step(self, action: int) -> Any:
+        if self._step == 2:
+            raise ValueError("no such action")
+        obs, *rest = super().step(action)
+        obs[0] = np.nan if self._step == 2 else 0.0
+        return obs, *rest
+
+
+def test_the_error_of_an_env_is_not_told_before_the_observation_that_led_to_it() -> None:
+    env = "tests.unit.rollout.test_rollout_worker:LosesItsWayEnv"
+    worker = RolloutWorker(spec_of(env, StepPolicy, NUM_ENVS, THREE_STEPS, fragment_length=10))
+    with pytest.raises(TrialError, match=r"the env returned an observation\[0\] of nan"):
+        worker.sample(0)
 
 
 def test_stops_twice() -> None:
