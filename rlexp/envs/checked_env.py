@@ -175,10 +175,13 @@ def _strays(space: MultiDiscrete | MultiBinary, obs: Any) -> Array | None:
         numbers = np.asarray(obs)
     except ValueError:  # lists of different lengths
         return None
-    if numbers.shape != space.shape or not np.can_cast(numbers.dtype, space.dtype, "same_kind"):
+    if numbers.shape != space.shape or numbers.dtype.kind not in "biuf":
         return None
     first, counts = (space.start, space.nvec) if isinstance(space, MultiDiscrete) else (0, 2)
-    return numbers[(numbers < first) | (numbers >= first + counts)]
+    is_stray = (numbers < first) | (numbers >= first + counts)
+    if numbers.dtype.kind == "f":
+        is_stray |= numbers % 1 != 0
+    return numbers[is_stray]
 
 
 def misfit(space: gym.Space[Any], obs: Any, where: str = "") -> str:
