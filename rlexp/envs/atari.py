@@ -36,11 +36,11 @@ FRAME_SKIP = 4
 FRAMES_PER_SECOND = 60
 """Frames per second of the console."""
 
-GAME_OVER = "game_over"
-"""Key in the info of every step and reset: whether a whole game is over, not only a life."""
-GAME_SCORE = "game_score"
+GAME_OVER = "rlexp.game_over"
+"""Key in the info of every step and reset, private as no env has it: whether a whole game is over, not only a life."""
+GAME_SCORE = "rlexp.game_score"
 """Key of a game's score at its end: the sum of unclipped rewards over all lives; else 0."""
-GAME_STEPS = "game_steps"
+GAME_STEPS = "rlexp.game_steps"
 """Key of a game's steps at its end; else 0."""
 Seeds = int | list[int | None] | None
 Options = dict[str, Any] | None

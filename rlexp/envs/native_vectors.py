@@ -33,9 +33,9 @@ ACTION_MASK: Final = "action_mask"
 """The key of an action mask in infos, and in observations of the kind Dict."""
 MASK_METHOD: Final = "action_masks"
 """The method that returns action masks, as in sb3-contrib."""
-RESTING: Final = "resting"
+RESTING: Final = "rlexp.resting"
 """The key in every infos of an AgentRows: whether an agent is not in its env now, so its next step is none ``[M]``."""
-AGENT_RETURNS: Final = "agent_returns"
+AGENT_RETURNS: Final = "rlexp.agent_returns"
 """The key, likewise, of the returns of the A agents of each copy ``[C, A]``, NaN for those not in its episode yet."""
 
 NOT_NATIVE: Final = ("jax", "ale_py")

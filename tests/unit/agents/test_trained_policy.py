@@ -15,6 +15,7 @@ import pytest
 import rlexp
 from rlexp.agents.checkpoint import LoadedCheckpoint
 from rlexp.agents.trained_policy import TrainedPolicy
+from rlexp.envs.atari import GAME_OVER
 from rlexp.envs.make import make_vector_env
 from rlexp.errors import CheckpointError, ResumeError, UsageError
 from tests.unit.agents.sampled_env import NUM_STEPS, OBSERVATIONS, SampledEnv, fill_weights, saved_checkpoint
@@ -146,7 +147,7 @@ def test_atari_frames_come_from_make_env(tmp_path: Path) -> None:
     for _ in range(3):
         obs, _, _, _, info = env.step(policy.act(obs))
     assert obs.shape == (42, 42, 4)
-    assert "game_over" in info
+    assert GAME_OVER in info
     env.close()
 
 

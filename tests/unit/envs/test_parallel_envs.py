@@ -18,6 +18,7 @@ from rlexp.config.keys.env_ids import RLLIB_ENVS, is_known, package_of, pettingz
 from rlexp.config.keys.user_code import UserClass
 from rlexp.envs import registry
 from rlexp.envs.action_masks import MaskedSpace, mask_reader_of_env, random_actions
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_check import EnvCheck, Limit
 from rlexp.envs.make import make_env, make_filmed_env, make_own_env, make_vector_env, rows_per_env, spaces_of
 from rlexp.envs.native_vectors import AGENT_RETURNS, RESTING
@@ -63,11 +64,11 @@ def test_each_agent_is_a_row_that_rests_while_it_is_away(keeps_agents: bool) -> 
 
 def test_an_episode_is_that_of_all_agents_and_reported_once() -> None:
     results = steps_of(EnvConfig(RELAY), 2, 7)
-    over = np.stack([step[4]["game_over"] for step in results])
+    over = np.stack([step[4][GAME_OVER] for step in results])
     assert np.argwhere(over).tolist() == [[5, 0], [5, 3]]
     infos = results[5][4]
-    assert infos["game_score"].tolist() == [353.0, 0, 0, 353.0, 0, 0]
-    assert infos["game_steps"].tolist() == [5, 0, 0, 5, 0, 0]
+    assert infos[GAME_SCORE].tolist() == [353.0, 0, 0, 353.0, 0, 0]
+    assert infos[GAME_STEPS].tolist() == [5, 0, 0, 5, 0, 0]
     assert infos[AGENT_RETURNS].tolist() == [[3.0, 50.0, 300.0]] * 2
     assert np.isnan(results[1][4][AGENT_RETURNS][:, 2]).all()  # c has not come yet
     assert infos["number"].tolist() == [0, 1, 2, 0, 1, 2]
@@ -76,7 +77,7 @@ def test_an_episode_is_that_of_all_agents_and_reported_once() -> None:
 def test_a_horizon_cuts_all_agents() -> None:
     results = steps_of(EnvConfig(RELAY, horizon=2), 1, 3)
     assert results[2][3].tolist() == [True, True, False]  # c would come now
-    assert results[2][4]["game_score"].tolist() == [22.0, 0, 0]
+    assert results[2][4][GAME_SCORE].tolist() == [22.0, 0, 0]
     assert not results[3][4][RESTING][:2].any()
 
 

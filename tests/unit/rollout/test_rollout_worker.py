@@ -41,6 +41,7 @@ GAMMA = 0.5
 THREE_STEPS = NStep(3, GAMMA)
 CYCLE = 3 + 7 + 12
 """Env steps of three episodes."""
+REPORTING_ENV = "tests.unit.rollout.test_rollout_worker:ReportingEnv"
 
 
 def make_worker(
@@ -132,6 +133,27 @@ def test_episodes_are_reported_whole_and_unclipped(fragment_length: int, clip_re
     expected = [3, 3, 7, 7] if fragment_length == 5 else [3, 3, 7, 7, 12, 12]
     assert lengths == expected
     assert returns == [sum(range(1, length + 1)) for length in expected]
+
+
+@pytest.mark.parametrize(
+    "keys", [["game_over"], ["game_over", "game_score", "game_steps"], ["resting", "agent_returns"]]
+)
+def test_infos_of_an_env_are_not_taken_for_reports_on_games_or_agents(keys: list[str]) -> None:
+    spec = spec_of(REPORTING_ENV, StepPolicy, NUM_ENVS, THREE_STEPS, {"keys": keys}, fragment_length=CYCLE + 2)
+    _, (info,) = sample(RolloutWorker(spec), calls=1)
+    assert info.episodes.lengths.tolist() == [3, 3, 7, 7, 12, 12]
+    assert info.episodes.returns.tolist() == [sum(range(1, length + 1)) for length in info.episodes.lengths]
+
+
+class ReportingEnv(CountingEnv):
+    """Gives infos under names that stand for a game's state."""
+
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], dict.fromkeys(self._keys, self._step % 2 == 0)
 
 
 def test_an_episode_is_reported_in_the_fragment_it_ends_in() -> None:
