@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlexp.envs.parallel_envs import agents_per_env
 from rlexp.policy import Policy, Weights
 from rlexp.rollout.episodes import EpisodeHooks, Episodes, make_episode_hooks
 from rlexp.rollout.filters import Moments
@@ -265,9 +266,9 @@ def make_hooks(spec: WorkerSpec, env: VectorEnv[Any, Any, Any]) -> EpisodeHooks 
     """Return what calls the user's hooks for the episodes of a worker; None without callbacks."""
     if spec.callbacks is None:
         return None
-    reported = spec.rollout.reported_envs
-    callbacks = spec.callbacks.make(f"worker {spec.index}")
-    return make_episode_hooks(callbacks, env, spec.index, None if reported is None else np.array(reported))
+    reported, callbacks = spec.rollout.reported_envs, spec.callbacks.make(f"worker {spec.index}")
+    by_row = None if reported is None else np.repeat(reported, agents_per_env(env))
+    return make_episode_hooks(callbacks, env, spec.index, by_row)
 
 
 def _make_accumulator(spec: WorkerSpec, num_envs: int) -> Accumulator:

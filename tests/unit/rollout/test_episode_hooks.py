@@ -26,6 +26,7 @@ from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
 from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from tests.lab.doubles import ScriptedPolicy
 from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
+from tests.lab.parallel import LIVES, RELAY
 from tests.lab.rollout import spec_of, whole
 from tests.lab.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
 
@@ -193,6 +194,13 @@ def test_own_metrics_are_those_of_reported_envs() -> None:
     assert len(calls_of("end")) == len(episodes.returns)
     assert episodes.own_metrics["steps"].tolist() == episodes.lengths[episodes.reported].tolist()
     assert 0 < episodes.reported.sum() < len(episodes.reported)
+
+
+def test_own_metrics_of_agents_are_those_of_reported_envs() -> None:
+    episodes = episodes_of(play(spec_with("Recorder", env=RELAY, num_envs=2, reported_envs=(False, True)), 60))
+    of_reported = [end.length for end in calls_of("end") if end.episode.env_index >= len(LIVES)]
+    assert episodes.own_metrics["steps"].tolist() == of_reported
+    assert 0 < len(of_reported) < len(calls_of("end"))
 
 
 def test_hooks_of_several_classes_are_called_in_order() -> None:
