@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from typing import Any, Final, TypeGuard, TypeVar
 
 import gymnasium as gym
@@ -181,7 +182,7 @@ def preprocessed(env: Env, config: EnvConfig) -> Env:
 
 def _made(name: str, kind: type[Class], around: Any, given: UserClass) -> Class:
     try:
-        return kind(around, **given.kwargs)  # type: ignore[call-arg]
+        return kind(around, **deepcopy(dict(given.kwargs)))  # type: ignore[call-arg]
     except BaseException as error:  # the user's code may raise anything
         located = env_error(name, error)
         hint = "its arguments are the env, or the observation space, and those that the file gives"

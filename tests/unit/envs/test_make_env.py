@@ -16,14 +16,15 @@ from gymnasium.vector import SyncVectorEnv
 
 from rlexp.config.keys import user_code
 from rlexp.config.keys.env_ids import brought_by, is_known, package_of, why_unknown
-from rlexp.config.keys.user_code import UserModules
+from rlexp.config.keys.user_code import UserClass, UserModules
 from rlexp.envs import registry
-from rlexp.envs.make import make_env, make_vector_env
+from rlexp.envs.make import make_env, make_own_env, make_vector_env
 from rlexp.envs.registry import EnvConfig
 from rlexp.errors import UsageError
 from rlexp.terminal.explanations import print_explanation
 from rlexp.user_code.trusted_code import TrustedCode
-from tests.lab.envs import COUNTING_ENV, CountingEnv
+from tests.lab.envs import COUNTING_ENV, CountingEnv, CountingVectorEnv
+from tests.lab.parallel import Relay
 
 CODE = """
 import gymnasium
@@ -184,6 +185,48 @@ def endings(env: str, horizon: int | None, steps: int) -> list[tuple[list[bool],
 def test_makes_an_env_by_its_gymnasium_id_with_its_arguments() -> None:
     env = make_env(EnvConfig("FrozenLake-v1", env_config={"map_name": "8x8"}))
     assert env.observation_space == gym.spaces.Discrete(64)
+
+
+@pytest.mark.parametrize("kind", ["TakingEnv", "TakingVectorEnv", "TakingAgents", "registered", "wrapper"])
+def test_what_an_env_takes_out_of_its_arguments_is_there_for_the_others(kind: str) -> None:
+    name, options = f"{__name__}:{kind}", {"options": {"fee": 3}}
+    config = EnvConfig(name, options)
+    if kind == "registered":
+        gym.register("Taking-v0", f"{__name__}:TakingEnv", vector_entry_point=f"{__name__}:TakingVectorEnv")
+        config = EnvConfig("Taking-v0", options)
+    elif kind == "wrapper":
+        config = EnvConfig(COUNTING_ENV, wrappers=(UserClass(f"{__name__}:TakingWrapper", options),))
+    for _ in range(2):
+        make_vector_env(config, 2).close()
+    make_own_env(config).close()
+    gym.registry.pop("Taking-v0", None)
+    assert options == {"options": {"fee": 3}}
+
+
+class TakingEnv(CountingEnv):
+    """Takes an option out of those that it is given, and fails without it, as its likes below do."""
+
+    def __init__(self, options: dict[str, int]) -> None:
+        super().__init__()
+        options.pop("fee")
+
+
+class TakingVectorEnv(CountingVectorEnv):
+    def __init__(self, num_envs: int, options: dict[str, int]) -> None:
+        super().__init__(num_envs)
+        options.pop("fee")
+
+
+class TakingAgents(Relay):
+    def __init__(self, options: dict[str, int]) -> None:
+        super().__init__()
+        options.pop("fee")
+
+
+class TakingWrapper(gym.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gym.Env[Any, Any], options: dict[str, int]) -> None:
+        super().__init__(env)
+        options.pop("fee")
 
 
 @pytest.mark.parametrize(
