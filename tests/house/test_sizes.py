@@ -11,19 +11,19 @@ LONGEST_FILE = 400
 SHORTEST_FILE = 80
 """Of a file that only one other imports; a shorter one is a part of that."""
 BUDGETS = {
-    "agents": (67, 10_915),
+    "agents": (67, 10_925),
     "api": (6, 1_420),
     "board": (39, 9_100),
     "cluster": (20, 4_085),
     "commands": (12, 3_340),
     "compare": (19, 4_545),
     "config": (60, 12_870),
-    "envs": (15, 3_960),
+    "envs": (15, 4_000),
     "models": (11, 2_680),
     "optimizers": (9, 1_985),
     "processes": (7, 1_140),
     "replay": (13, 2_765),
-    "rollout": (15, 3_985),
+    "rollout": (15, 4_000),
     "runs": (14, 3_585),
     "search": (14, 3_515),
     "terminal": (17, 4_153),
