@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlexp.config.keys.env_ids import is_atari, package_of, pettingzoo_name
@@ -22,6 +22,7 @@ from rlexp.envs.atari import FRAME_SKIP, atari_rules, deepmind_env, steps_per_se
 from rlexp.envs.checked_env import HOW_TO_RENDER, CheckedEnv, env_error
 from rlexp.envs.native_vectors import (
     EPISODE_LIMIT,
+    EnvsInTurn,
     SingleEnv,
     changes_images,
     episode_limit,
@@ -165,8 +166,7 @@ def make_vector_env(config: EnvConfig, num_envs: int) -> Vector:
         rows = _rows_of_agents(config, num_envs, {})
         vector = native_vector_env(config, num_envs) if rows is None else _translated(rows, config)
     if vector is None:
-        # Its name is in the snapshots of checkpoints: under another one, a resumed run would begin its episodes anew.
-        vector = SyncVectorEnv([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        vector = EnvsInTurn([lambda: make_env(config)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     check_spaces(config, vector.single_observation_space, vector.single_action_space)
     return _as_agents_play(vector, config)
 
@@ -217,7 +217,7 @@ def make_filmed_env(config: EnvConfig) -> Vector:
             rows = _rows_of_agents(config, 1, {"render_mode": "rgb_array"})
         alone = [lambda: make_env(config, "rgb_array")]
         vector = (
-            SyncVectorEnv(alone, autoreset_mode=AutoresetMode.NEXT_STEP) if rows is None else _translated(rows, config)
+            EnvsInTurn(alone, autoreset_mode=AutoresetMode.NEXT_STEP) if rows is None else _translated(rows, config)
         )
         vector.reset(seed=0)
         pictures: Any = vector.render()

@@ -18,11 +18,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from rlexp.config.keys.env_ids import ENVPOOL
-from rlexp.envs.atari import Seeds, atari_rules, can_be_native, make_native_games
+from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, Seeds, atari_rules, can_be_native, make_native_games
 from rlexp.envs.checked_env import CheckedVectorEnv, Start, Step
 from rlexp.envs.registry import EnvConfig, FrameConfig, Vector, find_class, find_spec
 from rlexp.envs.wrappers import is_image
@@ -37,6 +37,10 @@ RESTING: Final = "rlexp.resting"
 """The key in every infos of an AgentRows: whether an agent is not in its env now, so its next step is none ``[M]``."""
 AGENT_RETURNS: Final = "rlexp.agent_returns"
 """The key, likewise, of the returns of the A agents of each copy ``[C, A]``, NaN for those not in its episode yet."""
+INFOS: Final = "rlexp.infos"
+"""The key of the infos that single envs or agents gave, as they gave them: a list of M dicts."""
+JOINED: Final = (ACTION_MASK, GAME_OVER, GAME_SCORE, GAME_STEPS)
+"""The keys of single envs' infos that rlexp itself reads, as arrays ``[M, ...]``."""
 
 NOT_NATIVE: Final = ("jax", "ale_py")
 """Entry points of vector envs that are not used directly: Gymnasium's own need jax, Atari's need preparation."""
@@ -142,6 +146,27 @@ def _needs_preparing(vector: Vector, config: EnvConfig) -> bool:
 def changes_images(space: gym.Space[Any], frames: FrameConfig) -> bool:
     """Return whether observations of ``space`` are images that are scaled or made grey."""
     return is_image(space) and (frames.makes_grey or space.shape[:2] != frames.size_of(space.shape))
+
+
+class InfosAsGiven(VectorEnv[Any, Any, Any]):
+    """Has the infos of its envs under INFOS. Gymnasium joins only those that are JOINED.
+
+    It makes arrays with the type and the shape of the first env's values, which change those of others or fail.
+    """
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if env_info:
+            vector_infos.setdefault(INFOS, [{}] * self.num_envs)[env_num] = env_info
+            joined = {key: env_info[key] for key in JOINED if key in env_info}
+            vector_infos = super()._add_info(vector_infos, joined, env_num)
+        return vector_infos
+
+
+class EnvsInTurn(InfosAsGiven, SyncVectorEnv):
+    """Steps single envs one after the other."""
+
+    # Its name in the snapshots of checkpoints: under another one, a resumed run would begin its episodes anew.
+    __module__, __qualname__ = SyncVectorEnv.__module__, SyncVectorEnv.__qualname__
 
 
 class SingleEnv(gym.Env[Any, Any]):

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS, Seeds
 from rlexp.envs.checked_env import HOW_TO_RENDER, Wrapper, env_error, has_form, misfit
-from rlexp.envs.native_vectors import ACTION_MASK, AGENT_RETURNS, RESTING
+from rlexp.envs.native_vectors import ACTION_MASK, AGENT_RETURNS, INFOS, RESTING, InfosAsGiven
 from rlexp.errors import EnvError, UsageError
 from rlexp.sample_batch import Array
 
@@ -33,7 +33,7 @@ ONE_POLICY: Final = (
 )
 
 
-class AgentRows(VectorEnv[Any, Any, Any]):
+class AgentRows(InfosAsGiven):
     """C copies of an env of A agents as a vector env of C * A rows; owns the copies.
 
     An agent's row ends with the agent, and rests until it is in the env again, often after the next reset. The step
@@ -202,7 +202,8 @@ class AgentRows(VectorEnv[Any, Any, Any]):
         )
         report = (RESTING, ~self._acting), (GAME_OVER, is_first), (GAME_SCORE, whole[0]), (GAME_STEPS, whole[1])
         returns = np.where(self._took_part, self._returns, np.nan)
-        return {**infos, **{key: value.reshape(-1) for key, value in report}, AGENT_RETURNS: returns}
+        reports = {key: value.reshape(-1) for key, value in report} | {AGENT_RETURNS: returns}
+        return {INFOS: [{}] * self.num_envs} | infos | reports
 
     def _batch(self) -> Any:
         """Return the observations of all rows as a new array, or for a Dict as arrays."""

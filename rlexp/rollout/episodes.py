@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorWrapper
 
 from rlexp.callbacks import Callbacks, Episode, EpisodeEnd, EpisodeStart, EpisodeStep
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
-from rlexp.envs.native_vectors import AGENT_RETURNS, RESTING
+from rlexp.envs.native_vectors import AGENT_RETURNS, INFOS, RESTING
 from rlexp.envs.parallel_envs import AgentRows, agents_of
 from rlexp.envs.registry import Vector
 from rlexp.rollout.user_callbacks import UserCallbacks, plain_copy
@@ -308,22 +308,19 @@ def make_episode_hooks(
     return EpisodeHooks(callbacks, env, worker_index, reported)
 
 
-_REPORTS: Final = frozenset({RESTING, GAME_OVER, GAME_SCORE, GAME_STEPS, AGENT_RETURNS})
-"""What AgentRows adds to the infos of its envs."""
-
-
 def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
-    """Return the info of one env from the infos of a vector env: ``_key`` says which envs gave ``key``, all without it.
+    """Return a copy of the info of one env from the infos of a vector env.
 
-    A value without an entry for each env, such as a number, belongs to all envs and is returned unchanged.
+    In those of a native vector env, ``_key`` says which envs gave ``key``; without it, all did. A value without an
+    entry for each env, such as a number, belongs to all envs and is returned unchanged.
     """
+    if INFOS in infos:
+        own: dict[str, Any] = _copied(infos[INFOS][index])
+        return own
     info: dict[str, Any] = {}
-    reports = _REPORTS if RESTING in infos else ()
     for key, values in infos.items():
-        if key in reports:
-            continue
         given: Any = infos.get(f"_{key}")
-        is_mask = key.startswith("_") and key[1:] in infos
+        is_mask = isinstance(key, str) and key.startswith("_") and key[1:] in infos
         if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
             continue
         if isinstance(values, Mapping):
@@ -331,6 +328,13 @@ def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, An
         else:
             info[key] = values[index] if _has_one_per_env(values, num_envs) else values
     return info
+
+
+def _copied(value: Any) -> Any:
+    """Return a value of an info with dicts and arrays of its own: a hook may change them, and an env use its again."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _has_one_per_env(values: Any, num_envs: int) -> bool:

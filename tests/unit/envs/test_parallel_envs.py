@@ -21,7 +21,7 @@ from rlexp.envs.action_masks import MaskedSpace, mask_reader_of_env, random_acti
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.env_check import EnvCheck, Limit
 from rlexp.envs.make import make_env, make_filmed_env, make_own_env, make_vector_env, rows_per_env, spaces_of
-from rlexp.envs.native_vectors import AGENT_RETURNS, RESTING
+from rlexp.envs.native_vectors import AGENT_RETURNS, INFOS, RESTING
 from rlexp.envs.registry import EnvConfig, FrameConfig
 from rlexp.errors import EnvError, UsageError
 from tests.lab.parallel import LIVES, MASKED_RELAY, RELAY, Relay
@@ -71,7 +71,7 @@ def test_an_episode_is_that_of_all_agents_and_reported_once() -> None:
     assert infos[GAME_STEPS].tolist() == [5, 0, 0, 5, 0, 0]
     assert infos[AGENT_RETURNS].tolist() == [[3.0, 50.0, 300.0]] * 2
     assert np.isnan(results[1][4][AGENT_RETURNS][:, 2]).all()  # c has not come yet
-    assert infos["number"].tolist() == [0, 1, 2, 0, 1, 2]
+    assert infos[INFOS] == [{}, {"number": 1}, {"number": 2}] * 2  # a is gone
 
 
 def test_a_horizon_cuts_all_agents() -> None:

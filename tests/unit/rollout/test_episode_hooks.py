@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from rlexp.callbacks import Callbacks, EpisodeEnd
+from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStep
 from rlexp.config.keys.user_code import UserPart
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.make import make_vector_env
@@ -25,8 +25,16 @@ from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
 from rlexp.rollout.worker import RolloutWorker, WorkerSpec
 from tests.lab.doubles import ScriptedPolicy
-from tests.lab.envs import COUNTING_ENV, OPAQUE_ENV, UNEVEN_ENV, CountingVectorEnv, episode_length, episode_terminates
-from tests.lab.parallel import LIVES, RELAY
+from tests.lab.envs import (
+    COUNTING_ENV,
+    OPAQUE_ENV,
+    UNEVEN_ENV,
+    CountingEnv,
+    CountingVectorEnv,
+    episode_length,
+    episode_terminates,
+)
+from tests.lab.parallel import LIVES, RELAY, Relay
 from tests.lab.rollout import spec_of, whole
 from tests.lab.user_callbacks import CALLS, GOAL_ENV, GoalEnv, calls_of, classes_of
 
@@ -137,6 +145,70 @@ def test_infos_are_those_of_one_env() -> None:
         assert step.info == {"is_success": succeeds, "nested": {"step": step.length}}
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("kind", ["TellingEnv", "TellingAgents"])
+def test_infos_of_envs_may_differ_in_type_and_shape(kind: str, num_envs: int) -> None:
+    play(spec_with("Recorder", env=f"{__name__}:{kind}", num_envs=num_envs), 60)
+    for step in calls_of("step"):
+        assert repr(step.info) == repr(told(step.length))
+
+
+def test_a_hook_may_keep_and_change_an_info(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+
+    def keep(self: Any, step: EpisodeStep) -> None:
+        kept.append((step.length, step.info["place"], step.info["nested"].pop("place")))
+        step.info["place"] += 0.25
+
+    monkeypatch.setattr("tests.lab.user_callbacks.Recorder.on_episode_step", keep)
+    play(spec_with("Recorder", env=f"{__name__}:ReusingEnv"), 60)
+    assert all(place == nested + 0.25 == length + 0.25 for length, place, nested in kept)
+
+
+def told(number: int) -> dict[Any, Any]:
+    """Return an info whose types and shapes depend on the number of a step."""
+    return {
+        "score": number + 0.9 if number % 2 else number,
+        "winner": [None, "red", 1, {"a": number}, np.zeros(number)][number % 5],
+        "_score": "high",
+        3: number,
+    }
+
+
+class TellingEnv(CountingEnv):
+    """An env whose envs come into different steps."""
+
+    def step(self, action: int) -> Any:
+        return *super().step(action)[:4], told(self._step)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        if seed is not None:
+            self._episode += seed % 3
+        return obs, info
+
+
+class TellingAgents(Relay):
+    """Agents of whom one comes later."""
+
+    def step(self, actions: Mapping[str, Any]) -> Any:
+        *rest, infos = super().step(actions)
+        return *rest, {agent: told(self._step - self._lives[agent][0]) for agent in infos}
+
+
+class ReusingEnv(CountingEnv):
+    """Returns the same arrays with each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place = np.zeros(1)
+
+    def step(self, action: int) -> Any:
+        step = super().step(action)
+        self._place[:] = self._step
+        return *step[:4], {"place": self._place, "nested": {"place": self._place}}
+
+
 def test_an_info_that_only_some_envs_gave_is_only_theirs() -> None:
     infos = {"a": np.array([1, 0]), "_a": np.array([True, False]), "_b": np.array([2, 3]), "c": np.array([4, 5])}
     nested = {"d": {"e": np.array([0, 6]), "_e": np.array([False, True])}, "_d": np.array([False, True])}
@@ -148,10 +220,11 @@ def test_an_info_that_only_some_envs_gave_is_only_theirs() -> None:
     "value", [60.0, np.float32(60), "fast", None, np.arange(5), [1, 2, 3, 4], np.array(7)], ids=repr
 )
 def test_an_info_of_all_envs_together_is_given_to_each(value: Any) -> None:
-    infos = {"fps": value, "score": np.array([1, 2]), "listed": [3, 4], "nested": {"deep": value}}
+    infos: dict[Any, Any] = {0: 1, "fps": value, "score": np.array([1, 2]), "listed": [3, 4], "nested": {"deep": value}}
     for index in range(2):
-        info = info_of(infos, index, 2)
+        info: dict[Any, Any] = info_of(infos, index, 2)
         assert info["fps"] is value
+        assert info[0] == 1
         assert info["nested"]["deep"] is value
         assert (info["score"], info["listed"]) == (1 + index, 3 + index)
 
