@@ -169,8 +169,45 @@ class EnvsInTurn(InfosAsGiven, SyncVectorEnv):
     __module__, __qualname__ = SyncVectorEnv.__module__, SyncVectorEnv.__qualname__
 
 
+def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
+    """Return a copy of the info of one env from the infos of a vector env.
+
+    In those of a native vector env, ``_key`` says which envs gave ``key``; without it, all did. A value without an
+    entry for each env, such as a number, belongs to all envs and is returned unchanged.
+    """
+    if INFOS in infos:
+        own: dict[str, Any] = _copied(infos[INFOS][index])
+        return own
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        given: Any = infos.get(f"_{key}")
+        is_mask = isinstance(key, str) and key.startswith("_") and key[1:] in infos
+        if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
+            continue
+        if isinstance(values, Mapping):
+            info[key] = info_of(values, index, num_envs)
+        else:
+            info[key] = values[index] if _has_one_per_env(values, num_envs) else values
+    return info
+
+
+def _copied(value: Any) -> Any:
+    """Return a value of an info with dicts and arrays of its own: a hook may change them, and an env use its again."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _has_one_per_env(values: Any, num_envs: int) -> bool:
+    """Return whether ``values`` are an array or a list ``[M, ...]``."""
+    shape = getattr(values, "shape", None)
+    if isinstance(shape, tuple):
+        return shape[:1] == (num_envs,)
+    return isinstance(values, list | tuple) and len(values) == num_envs
+
+
 class SingleEnv(gym.Env[Any, Any]):
-    """Plays a vector env with ``num_envs`` 1; owns it. Of its infos only an action mask is passed on."""
+    """Plays a vector env with ``num_envs`` 1; owns it."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
         self._vector = vector
@@ -200,10 +237,9 @@ class SingleEnv(gym.Env[Any, Any]):
         self._vector.close()
 
     def _info(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the action mask, which may be in the infos or the result of a method."""
+        """Return the info, with the action mask of a method if there is one."""
         method = getattr(self._vector.unwrapped, MASK_METHOD, None)
-        masks = infos.get(ACTION_MASK) if method is None else method()
-        return {} if masks is None else {ACTION_MASK: masks[0]}
+        return info_of(infos, 0, 1) | ({} if method is None else {ACTION_MASK: method()[0]})
 
     def _only(self, obs: Any) -> Any:
         """Return the only one of ``obs [1, ...]``, which the vector env may overwrite."""

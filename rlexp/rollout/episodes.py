@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv, VectorWrapper
 
 from rlexp.callbacks import Callbacks, Episode, EpisodeEnd, EpisodeStart, EpisodeStep
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
-from rlexp.envs.native_vectors import AGENT_RETURNS, INFOS, RESTING
+from rlexp.envs.native_vectors import AGENT_RETURNS, RESTING, info_of
 from rlexp.envs.parallel_envs import AgentRows, agents_of
 from rlexp.envs.registry import Vector
 from rlexp.rollout.user_callbacks import UserCallbacks, plain_copy
@@ -306,43 +306,6 @@ def make_episode_hooks(
     if not any(callbacks.hooks(hook) for hook in hooks):
         return None
     return EpisodeHooks(callbacks, env, worker_index, reported)
-
-
-def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
-    """Return a copy of the info of one env from the infos of a vector env.
-
-    In those of a native vector env, ``_key`` says which envs gave ``key``; without it, all did. A value without an
-    entry for each env, such as a number, belongs to all envs and is returned unchanged.
-    """
-    if INFOS in infos:
-        own: dict[str, Any] = _copied(infos[INFOS][index])
-        return own
-    info: dict[str, Any] = {}
-    for key, values in infos.items():
-        given: Any = infos.get(f"_{key}")
-        is_mask = isinstance(key, str) and key.startswith("_") and key[1:] in infos
-        if is_mask or (_has_one_per_env(given, num_envs) and not given[index]):
-            continue
-        if isinstance(values, Mapping):
-            info[key] = info_of(values, index, num_envs)
-        else:
-            info[key] = values[index] if _has_one_per_env(values, num_envs) else values
-    return info
-
-
-def _copied(value: Any) -> Any:
-    """Return a value of an info with dicts and arrays of its own: a hook may change them, and an env use its again."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _has_one_per_env(values: Any, num_envs: int) -> bool:
-    """Return whether ``values`` are an array or a list ``[M, ...]``."""
-    shape = getattr(values, "shape", None)
-    if isinstance(shape, tuple):
-        return shape[:1] == (num_envs,)
-    return isinstance(values, list | tuple) and len(values) == num_envs
 
 
 def _fields(episode: Episode, index: int, step: VectorStep) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from rlexp.callbacks import Callbacks, EpisodeEnd, EpisodeStep
 from rlexp.config.keys.user_code import UserPart
 from rlexp.envs.atari import GAME_OVER, GAME_SCORE, GAME_STEPS
 from rlexp.envs.make import make_vector_env
+from rlexp.envs.native_vectors import info_of
 from rlexp.envs.registry import EnvConfig, FrameConfig
 from rlexp.errors import CallbackError, UsageError
 from rlexp.rollout import episodes as episode_hooks
-from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep, info_of, make_episode_hooks
+from rlexp.rollout.episodes import EpisodeCounter, EpisodeHooks, Episodes, VectorStep, make_episode_hooks
 from rlexp.rollout.evaluation import EvaluationLimits, play_episodes, played_to_end
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.user_callbacks import CallbackClasses, UserCallbacks
@@ -235,10 +236,30 @@ def test_a_vector_env_may_return_one_info_for_all_its_envs() -> None:
 
 
 class TimedVectorEnv(CountingVectorEnv):
-    """Says of all its envs together how fast they were."""
+    """Says of all its envs together how fast they were; masks no action in its infos, or by a method."""
+
+    def __init__(self, num_envs: int, place: str | None = None) -> None:
+        super().__init__(num_envs)
+        masks = np.ones((num_envs, 1000), bool)
+        self._masks = {"action_mask": masks} if place == "info" else {}
+        if place == "method":
+            self.action_masks = lambda: masks
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], self._masks
 
     def step(self, actions: Any) -> Any:
-        return *super().step(actions)[:4], {"fps": 60.0}
+        return *super().step(actions)[:4], {"fps": 60.0, **self._masks}
+
+
+@pytest.mark.parametrize("place", [None, "info", "method"])
+def test_hooks_see_infos_of_a_vector_env_that_a_horizon_cuts(place: str | None) -> None:
+    config = EnvConfig(f"{__name__}:TimedVectorEnv", {"place": place}, horizon=2, action_mask="auto")
+    vector = make_vector_env(config, 2)
+    vector.reset(seed=0)
+    infos = vector.step(np.zeros(2, np.int64))[4]
+    assert [info_of(infos, index, 2).pop("fps") for index in range(2)] == [60.0, 60.0]
+    assert ("action_mask" in infos) == (place is not None)
 
 
 def test_hooks_are_called_ahead_where_workers_sample_ahead() -> None:
