@@ -151,7 +151,7 @@ def changes_images(space: gym.Space[Any], frames: FrameConfig) -> bool:
 class InfosAsGiven(VectorEnv[Any, Any, Any]):
     """Has the infos of its envs under INFOS. Gymnasium joins only those that are JOINED.
 
-    It makes arrays with the type and the shape of the first env's values, which change those of others or fail.
+    It makes arrays with the type and the shape of the first env's values: other values are changed or raise.
     """
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
@@ -172,8 +172,8 @@ class EnvsInTurn(InfosAsGiven, SyncVectorEnv):
 def info_of(infos: Mapping[str, Any], index: int, num_envs: int) -> dict[str, Any]:
     """Return a copy of the info of one env from the infos of a vector env.
 
-    In those of a native vector env, ``_key`` says which envs gave ``key``; without it, all did. A value without an
-    entry for each env, such as a number, belongs to all envs and is returned unchanged.
+    In infos that a native vector env made, ``_key`` says which envs gave ``key``; without it, all did. A value without
+    an entry for each env, such as a number, belongs to all envs and is returned unchanged.
     """
     if INFOS in infos:
         own: dict[str, Any] = _copied(infos[INFOS][index])
