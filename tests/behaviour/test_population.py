@@ -375,7 +375,7 @@ OF_ENVS_AND_PROCESSES = {
     ),
     *("num_cpus_for_driver", "env_config", "preprocessor_pref", "replay_storage", "discretize_actions", "monitor"),
     "action_mask",
-    *("v_min", "v_max", "board", "env_wrappers", "callbacks"),
+    *("distribution", "v_min", "v_max", "board", "env_wrappers", "callbacks"),
 }
 """Keys that are not tried here."""
 EMPTYING = {"buffer_size", "prioritized_replay", "prioritized_replay_alpha", "checkpoint_replay"}
@@ -437,11 +437,12 @@ def test_searched_keys_of_a_population_keep_replay(changed: dict[str, Any], tmp_
     assert restored_there_and_back("DQN", changed, tmp_path) == {"full"}
 
 
-@pytest.mark.parametrize("key", [*sorted(EMPTYING), "discretize_actions", "v_max"])
+@pytest.mark.parametrize("key", [*sorted(EMPTYING), "discretize_actions", "distribution", "v_max"])
 def test_keys_that_do_not_fit_a_copied_checkpoint_are_refused(key: str, tmp_path: Path) -> None:
     values = {"prioritized_replay": "[true, false]", "checkpoint_replay": "[true, false]"}
     values |= {"prioritized_replay_alpha": "[0.4, 0.6]", "buffer_size": "[2000, 3000]"}
-    beside = {"v_max": "    num_atoms: 51\n"}.get(key, "")  # with one atom it has no effect
+    values |= {"distribution": "[categorical, quantiles]"}
+    beside = "    num_atoms: 51\n" if key in {"distribution", "v_max"} else ""  # with one atom they have no effect
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "small:\n  run: DQN\n  env: CartPole-v1\n  stop: {timesteps_total: 1000}\n  search: {scheduler: pbt}\n"
