@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -58,7 +57,7 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> Env:
 
     It has the user's own wrappers and prepared images and actions, as ``config`` says.
     """
-    kwargs = deepcopy(dict(config.env_config)) | ({"render_mode": render_mode} if render_mode else {})
+    kwargs = config.arguments() | ({"render_mode": render_mode} if render_mode else {})
     with _making(config):
         if config.frames is not None and config.is_deepmind_atari:
             rules = atari_rules(find_spec(config.env).kwargs, kwargs, config.horizon)
@@ -86,7 +85,7 @@ def _rows_of_agents(config: EnvConfig, num_envs: int, more: Mapping[str, Any]) -
             f"env {config.env} has several agents, but env_wrappers and custom_preprocessor change envs of one agent",
             "wrap it in a class or a function of your own: env: package.module:parallel_env",
         )
-    return AgentRows(lambda: make(**deepcopy(dict(config.env_config)), **more), config.env, num_envs, config.horizon)
+    return AgentRows(lambda: make(**config.arguments(), **more), config.env, num_envs, config.horizon)
 
 
 def _translated(rows: AgentRows, config: EnvConfig) -> Vector:

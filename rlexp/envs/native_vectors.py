@@ -81,7 +81,7 @@ def _as_given(config: EnvConfig, num_envs: int) -> Vector | None:
     if found is None:
         return _registered(config, num_envs)
     is_native = issubclass(found, VectorEnv) and config.horizon is None
-    return vector_of_class(found, config, num_envs, deepcopy(dict(config.env_config))) if is_native else None
+    return vector_of_class(found, config, num_envs, config.arguments()) if is_native else None
 
 
 def vector_of_class(found: Any, config: EnvConfig, num_envs: int, kwargs: Mapping[str, Any]) -> CheckedVectorEnv:
@@ -106,7 +106,7 @@ def _registered(config: EnvConfig, num_envs: int) -> Vector | None:
         return None
     if config.horizon is not None and not is_gymnasiums:
         return None
-    kwargs = deepcopy(dict(config.env_config)) | ({EPISODE_LIMIT: limit} if is_gymnasiums and limit is not None else {})
+    kwargs = config.arguments() | ({EPISODE_LIMIT: limit} if is_gymnasiums and limit is not None else {})
     vector = _of_entry_point(config, num_envs, kwargs)
     if vector.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP and spec.entry_point is not None:
         vector.close()

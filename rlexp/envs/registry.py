@@ -13,6 +13,7 @@ import logging
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal, NoReturn
@@ -115,6 +116,10 @@ class EnvConfig:
     """Threads that step a vector env, if it has threads of its own (Atari)."""
     action_mask: MaskSource | Literal["auto"] | None = None
     """Where action masks are read; ``auto``: wherever the env has them. None: nowhere."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return a deep copy of ``env_config`` for one env, which may change what it gets."""
+        return deepcopy(dict(self.env_config))
 
     @property
     def has_user_parts(self) -> bool:

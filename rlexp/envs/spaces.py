@@ -51,16 +51,18 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any]):
             message = f"env {name} has actions {space} without bounds, which discretize_actions cannot divide"
             raise UsageError(message, "wrap the env so that its actions are bounded")
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        axes = [np.linspace(*bounds, bins) for bounds in zip(low, high, strict=True)]
-        if not is_continuous(space):
-            axes = [np.unique(np.rint(axis)) for axis in axes]
-        num_actions = math.prod(map(len, axes))
+        bounds = list(zip(low, high, strict=True))
+        is_whole = not is_continuous(space)
+        counts = [min(bins, int(last) - int(first) + 1) if is_whole else bins for first, last in bounds]
+        num_actions = math.prod(counts)
         if num_actions > MOST_ACTIONS:
             raise UsageError(
-                f"discretize_actions: {bins} makes {num_actions:,} actions of the {len(axes)} dimensions of "
+                f"discretize_actions: {bins} makes {num_actions:,} actions of the {len(counts)} dimensions of "
                 f"env {name}; {MOST_ACTIONS:,} are the limit",
                 "lower discretize_actions, or choose an env with fewer action dimensions",
             )
+        axes = [np.linspace(*ends, number) for ends, number in zip(bounds, counts, strict=True)]
+        axes = [np.rint(axis) for axis in axes] if is_whole else axes
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
         self.grid = grid.reshape(-1, *space.shape).astype(space.dtype)
         self.action_space = Discrete(len(self.grid))

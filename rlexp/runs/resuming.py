@@ -162,11 +162,13 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], changeable: C
     A key that only one of them has was unknown to the version that wrote the other, unless the user chose its name.
     """
     old, new = flatten(before), flatten(now)
-    for key in sorted(old.keys() | new.keys()):
-        is_known = (key in old and key in new) or _is_free(key) or _is_below(key, {**old, **new})
+    keys = old.keys() | new.keys()
+    for key in sorted(keys):
+        is_known = (key in old and key in new) or _is_free(key) or _is_below(key, keys)
         is_same = old.get(key, _NOTHING) == new.get(key, _NOTHING)
-        if is_known and not is_same and not any(key == name or key.startswith(f"{name}/") for name in changeable):
-            yield f"{key_as_typed(key)} {old.get(key, _NOTHING)} → {new.get(key, _NOTHING)}"
+        if is_known and not is_same and not any(f"{key}/".startswith(f"{name}/") for name in changeable):
+            shown = (masked({key: values[key]})[key] if key in values else _NOTHING for values in (old, new))
+            yield f"{key_as_typed(key)} {' → '.join(map(str, shown))}"
 
 
 def _is_free(key: str) -> bool:

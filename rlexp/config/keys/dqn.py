@@ -109,10 +109,11 @@ class DQNConfig(ReplayKeys, ExplorationKeys):
         """A torso, then heads of ``hiddens``, two with ``dueling``; ``noisy`` doubles their weights."""
         torso, heads = self.model.dense_sizes, (*self.hiddens, self.num_atoms)
         of_heads = weights_between((*torso[-1:], *heads)) * (1 + self.dueling) * (1 + self.noisy)
+        pairs = self.num_atoms**2 if self.distribution == "quantiles" else 0  # each quantile has a loss with each
         return NetworkNeeds(
             keys="config.model, config.hiddens, config.num_atoms",
             least_weights=self.model.least_weights + of_heads,
-            layer_outputs=self.model.layer_outputs + sum(heads),
+            layer_outputs=self.model.layer_outputs + sum(heads) + pairs,
         )
 
     @property

@@ -386,6 +386,14 @@ def test_train_batches_of_sequences_have_their_burn_in_too() -> None:
     assert trainer_excess(R2D2Config(train_batch_size=6400), 4, 8 * GIB) is None
 
 
+def test_each_quantile_has_a_loss_with_each() -> None:
+    large = {"num_atoms": 4000, "hiddens": [], "train_batch_size": 64, "num_workers": 4}
+    assert trainer_excess(ApexConfig.model_validate(large), 4, 8 * GIB) is None
+    found = trainer_excess(ApexConfig.model_validate({**large, "distribution": "quantiles"}), 4, 8 * GIB)
+    assert found is not None
+    assert "an update of layers of 16,0" in found
+
+
 @pytest.mark.parametrize("shares", [True, False])
 def test_lstm_is_counted_once_as_policy_and_values_share_it(shares: bool) -> None:
     model = {"use_lstm": True, "lstm_cell_size": 1000, "fcnet_hiddens": [8], "vf_share_layers": shares}

@@ -341,6 +341,7 @@ def test_resumed_trial_can_have_other_processes() -> None:
             {"env_config": {"a": {}}},
             ["env_config.a.b 1 → nothing", "env_config.size 3 → nothing"],
         ),
+        ({}, {"env_config": {"api_key": "hidden"}}, ["env_config.api_key nothing → ***"]),
         ({}, {"evaluation_config": {"env_config": {"size": 3}}}, ["evaluation_config.env_config.size nothing → 3"]),
         (
             {"model": {"custom_model": "a:B"}},
