@@ -8,7 +8,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -300,14 +302,23 @@ class Rehearsals:
 
 @contextmanager
 def moments(look: Callable[[], None]) -> Iterator[None]:
-    """Call ``look`` before every line and at each point where a file is brought to the disk, in place of that."""
-    write = LineFile.write
+    """Call ``look`` before every line and at each point where a file is brought to the disk, in place of that.
+
+    Only this thread's writes count: a thread of an earlier test would look while this one is amid a change.
+    """
+    write, fsync, here = LineFile.write, os.fsync, threading.current_thread()
 
     def write_line(file: LineFile, number: int | None, line: str) -> None:
         look()
         write(file, number, line)
 
-    with patch("os.fsync", lambda descriptor: look()), patch.object(LineFile, "write", write_line):
+    def bring_to_disk(descriptor: int) -> None:
+        if threading.current_thread() is here:
+            look()
+        else:
+            fsync(descriptor)
+
+    with patch("os.fsync", bring_to_disk), patch.object(LineFile, "write", write_line):
         yield
 
 
