@@ -25,12 +25,12 @@ from rlexp.config.rllib.names import (
     use_current_names,
 )
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Finding, Node, dotted, shown, shown_key
+from rlexp.config.yaml.nodes import Finding, Node, dotted, given_twice, shown, shown_key
 from rlexp.errors import UsageError
 
 _RUN = "run"
-_OTHER_NAMES_OF_RUN = ("algo", "alg")
-"""Names of ``run`` in RLlib's command line, and in files before 0.3.1."""
+_NAMES_OF_RUN = (_RUN, "algo", "alg")
+"""The key of the agent; the others are of RLlib's command line, and of files before 0.3.1."""
 
 _WORDS_OF_TUNE: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -92,7 +92,7 @@ def indented(root: Node) -> tuple[Node, tuple[Finding, ...]]:
 
 
 def _names_agent_or_env(node: Node) -> bool:
-    return any(key in node.entries() for key in (_RUN, "env", *_OTHER_NAMES_OF_RUN))
+    return any(key in node.entries() for key in ("env", *_NAMES_OF_RUN))
 
 
 def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) -> str | Finding:
@@ -100,8 +100,16 @@ def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) 
 
     Without ``packaged``, agents of installed packages are neither accepted nor imported.
     """
-    given = [override.value for override in overrides if override.path == (_RUN,)]
-    run = given[-1] if given else entry.child(_key_of_agent(entry))
+    given = [override for override in overrides if override.path[0] in _NAMES_OF_RUN]
+    for override in given:
+        if len(override.path) > 1:
+            message = f"{override.path[0]} is the name of an agent, and has nothing below it: {dotted(override.path)}"
+            return Finding(override.value.place, message, f"write run={hints.agents()}")
+    in_file = nodes_of_agent(entry)
+    other = next((node for node in in_file[1:] if not node.is_same_as(in_file[0])), None)
+    if other is not None:
+        return given_twice(_RUN, in_file[0], other)
+    run = given[-1].value if given else next(iter(in_file), None)
     if run is None:
         return Finding(entry.key_place, "run is missing", f"write run: {hints.agents()}")
     if not isinstance(run.value, str):
@@ -122,9 +130,9 @@ def agent_of(entry: Node, overrides: Sequence[Override], packaged: bool = True) 
     return Finding(run.place, message, hints.for_unknown_agent(name))
 
 
-def _key_of_agent(entry: Node) -> str:
-    """Return ``run``, or another name of it if an entry has only that."""
-    return next((key for key in (_RUN, *_OTHER_NAMES_OF_RUN) if entry.child(key) is not None), _RUN)
+def nodes_of_agent(entry: Node) -> list[Node]:
+    """Return the nodes of an entry that name its agent; two of them are one too many."""
+    return [node for node in map(entry.child, _NAMES_OF_RUN) if node is not None]
 
 
 def assembled(
@@ -134,7 +142,8 @@ def assembled(
 
     Values of the command line belong to no age.
     """
-    entry = entry.without(_key_of_agent(entry))
+    for key in _NAMES_OF_RUN:
+        entry = entry.without(key)
     dating = dated(entry, run) if run in AGENTS else Dating()
     age = dating.age
     translation = Translation(entry, run)
@@ -242,6 +251,8 @@ def _lay_over(translation: Translation, overrides: Sequence[Override], is_sweep:
     set_here: dict[KeyName, Node] = {}
     for override in overrides:
         path = override.path
+        if path[0] in _NAMES_OF_RUN:
+            continue
         if path == (NUM_SEEDS,):
             path = tuple(_key_of_seeds(translation, is_sweep).split("."))
         path = current_path(path, run)
@@ -312,8 +323,8 @@ def _respell(translation: Translation, key: str, node: Node, word: str, words: M
 def _move_samples(translation: Translation) -> None:
     """Give ``num_samples`` beside a ``search`` section Tune's meaning: the number of configurations."""
     node = translation.take("num_samples")
-    if node is None or node.value == 1:
+    if node is None or (node.value == 1 and node.place.line):
         return
-    if not translation.put_unless_given(f"{SEARCH}.num_samples", node, node):
+    if not translation.put_over(f"{SEARCH}.num_samples", node, node):
         message = "num_samples is given twice with different values: beside search and under it"
         translation.problem(node, message, "keep search.num_samples")

@@ -43,16 +43,16 @@ class _Writer:
         return "\n".join(self._out) + "\n"
 
     def write_experiment(self, parsed: ParsedExperiment) -> None:
-        """Write one experiment with ``run`` first; its ``num_samples``, beside no ``search``, counts seeds."""
+        """Write one experiment in the order of the file; its ``num_samples``, beside no ``search``, counts seeds."""
         node = _with_axes(parsed)
         self._comments_up_to(parsed.place.line, "")
         self._write_changes(parsed.place.line, "")
         self._out.append(f"{_key(parsed.name)}:{self._trailing(parsed.place.line)}")
         entries = {NUM_SEEDS if key == "num_samples" else key: child for key, child in node.entries().items()}
-        self._write_entries({"run": node.with_value(parsed.variants[0].run), **entries}, _INDENT)
+        self._write_entries({"run": parsed.named.with_value(parsed.variants[0].run), **entries}, _INDENT)
 
     def _write_entries(self, entries: Mapping[str, Node], indent: str) -> None:
-        ordered = sorted(entries.items(), key=lambda item: (item[0] != "run", item[1].key_place.line))
+        ordered = sorted(entries.items(), key=lambda item: item[1].key_place.line)
         for key, node in ordered:
             if node.key_place.line >= self._next_line:
                 self._comments_up_to(node.key_place.line, indent)

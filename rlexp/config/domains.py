@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from rlexp.config.keys.fields import whole
 from rlexp.config.translation import node_of
 from rlexp.config.yaml.nodes import KeyPath, Node, shown, written
+from rlexp.text import is_known
 
 TAILS = 4.0
 """Standard deviations from its mean beyond which ``randn`` draws anew: 1 in 16,000, and variants can be checked."""
@@ -289,6 +290,8 @@ def _quniform(name: str, arguments: Node) -> Sampled:
     nodes, (low, high, step) = _numbers(name, arguments, "[low, high, quantum]", 3)
     if step <= 0:
         raise MalformedError(nodes[2], f"{name} needs a quantum > 0, got {shown(step)}")
+    if not is_known(low / step) or not is_known(high / step):
+        raise MalformedError(nodes[2], f"{name} needs a larger quantum, got {shown(step)}")
     step = whole(step)
     first, last = multiple(math.ceil(low / step - 1e-9) * step, step), multiple(math.floor(high / step) * step, step)
     if low < high and first > last:
@@ -346,7 +349,7 @@ def _numbers(name: str, arguments: Node, form: str, count: int) -> tuple[tuple[N
     numbers: list[Number] = []
     for node in nodes:
         number = node.value
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        if not is_known(number):
             raise MalformedError(node, f"{name} needs numbers, {form}, got {shown(node.plain())}")
         numbers.append(number)
     return nodes, tuple(numbers)

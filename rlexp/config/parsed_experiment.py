@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from rlexp.config.assembly import Assembled, agent_of, assembled
+from rlexp.config.assembly import Assembled, agent_of, assembled, nodes_of_agent
 from rlexp.config.command_line import LoadOptions, Override
 from rlexp.config.domains import Listed
 from rlexp.config.grid import GRID, Axis, find_axes, variant_indices, variants
@@ -36,6 +36,8 @@ class ParsedExperiment:
     space: Space
     """What is searched in it, and how to make an experiment from any point."""
     notices: tuple[Finding, ...]
+    named: Node
+    """What names its agent in the file, or the whole entry if nothing does."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -112,7 +114,9 @@ def _located(
     notices = (*_notice_of_defaults(name, assembly, made[0].written), *assembly.translation.notices, *of_variants)
     notices += tuple(space.notices(valid[0]))
     written = tuple(variant.written for variant in made)
-    return ParsedExperiment(name, entry.key_place, valid, written, space, tuple(dict.fromkeys(notices))), wrong
+    named = next(iter(nodes_of_agent(entry)), entry)
+    parsed = ParsedExperiment(name, entry.key_place, valid, written, space, tuple(dict.fromkeys(notices)), named)
+    return parsed, wrong
 
 
 def _notice_of_defaults(name: str, assembly: Assembled, variant: Node) -> Iterator[Finding]:

@@ -57,9 +57,17 @@ class Translation:
         self.put(key, value, at)
         return True
 
+    def put_over(self, key: str, value: Any, at: Node) -> bool:
+        """Set a key unless it is given as surely as ``at``: the command line precedes files."""
+        given = self.find(key)
+        if given is not None and (at.place.line or not given.place.line):
+            return False
+        self.put(key, value, at)
+        return True
+
     def put_instead(self, node: Node, old: str, new: str, value: Any) -> None:
-        """Set the current key for which an old one stands, unless the file gives it too; a notice says which."""
-        if self.put_unless_given(new, value, node):
+        """Set the current key for which an old one stands, as ``put_over`` does; a notice says which holds."""
+        if self.put_over(new, value, node):
             self.notice(node, f"{old} is {new}: {written(value)} now")
         else:
             self.notice(node, f"{old} has no effect beside {new}")

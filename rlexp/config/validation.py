@@ -292,7 +292,8 @@ def _hint_for_string(text: str, demand: str) -> str | None:
         return None
     number = float(found["number"])
     unit = found["unit"].lower()
-    return f"write {_digits(number / 100 if unit == '%' else number * _MULTIPLES[unit])}"
+    value = number / 100 if unit == "%" else number * _MULTIPLES[unit]
+    return f"write {_digits(value)}" if value.is_integer() or "whole" not in demand else None
 
 
 def _hint_for_class(text: str) -> str | None:

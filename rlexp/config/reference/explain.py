@@ -147,11 +147,13 @@ def _spelled(wanted: KeyName, from_the_start: bool) -> list[KeyReference]:
 def find_old_key(name: str) -> OldKey | None:
     """Return what happens to a key that rlexp does not have."""
     wanted = tuple(name.split("."))
+    found: dict[KeyName, str] = {}
     for absent in (absent for run in AGENTS for absent in absent_keys(run)):
-        if absent.path[-len(wanted) :] == wanted:
-            return OldKey(".".join(absent.path), _says(absent))
-    group = next((group for group in sorted(old_groups()) if group[-len(wanted) :] == wanted), None)
-    return OldKey(".".join(group), "is a mapping of RLlib; rlexp explain has its keys") if group else None
+        found.setdefault(absent.path, _says(absent))
+    for group in sorted(old_groups()):
+        found.setdefault(group, "is a mapping of RLlib; rlexp explain has its keys")
+    path = min((path for path in found if path[-len(wanted) :] == wanted), key=len, default=None)
+    return None if path is None else OldKey(".".join(path), found[path])
 
 
 def _says(absent: Absent) -> str:

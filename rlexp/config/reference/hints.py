@@ -208,10 +208,12 @@ def _nested(path: KeyName, run: str) -> str:
 
 def _nearest_key(path: KeyName, run: str) -> str | None:
     name, group = path[-1], path[:-1]
+    if path in old_groups():
+        return f"{name} must be a mapping, as in RLlib"
     near, far, meant = _names_around(group, run)
     nearest = meant[name.lower()] if name.lower() in meant else nearest_of_both(name, near, far)
-    if nearest is None:
-        return None
+    if nearest is None or nearest == path:
+        return f"RLlib has {name} for other agents; leave it out" if path in computed_keys() else None
     return f"did you mean {nearest[-1] if nearest[:-1] == group else dotted(nearest)}?"
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from rlexp.config.keys.key_table import key_table
 from rlexp.config.translation import Translation
-from rlexp.config.yaml.nodes import Node, written, written_keys
+from rlexp.config.yaml.nodes import Node, shown, written, written_keys
+from rlexp.text import is_known
 
 _GROUP: Final = "config.exploration_config"
 _TYPE: Final = f"{_GROUP}.type"
@@ -73,7 +74,10 @@ def exploration_type(translation: Translation) -> None:
     node = translation.take(_TYPE)
     if node is None:
         return
-    kind = str(node.value).rpartition(".")[2]
+    if not isinstance(node.value, str):
+        translation.problem(node, f"{_TYPE} must be the name of a class, got {shown(node.plain())}")
+        return
+    kind = node.value.rpartition(".")[2]
     known = _OF_POLICIES
     if _explores_by_values(translation):
         known = _OF_Q_LEARNERS
@@ -124,12 +128,18 @@ def noise_schedule(translation: Translation) -> None:
         and translation.put_unless_given("config.exploration_final_scale", 0.02, anneals)
     ):
         translation.notice(anneals, "config.exploration_should_anneal is exploration_final_scale: 0.02 now")
-    if fraction is not None and isinstance(fraction.value, int | float):
+    if fraction is not None and fraction.value is not None:
         total = translation.value("config.schedule_max_timesteps") or 100_000
-        steps = int(fraction.value * total)
-        translation.put_unless_given("config.exploration_scale_timesteps", steps, fraction)
-        text = f"config.exploration_fraction is exploration_scale_timesteps: {steps} now"
-        translation.notice(fraction, text)
+        if not is_known(fraction.value):
+            message = f"config.exploration_fraction must be a number, got {shown(fraction.plain())}"
+            translation.problem(fraction, message)
+        elif is_known(total) and is_known(fraction.value * total):
+            _use_flat_keys(
+                translation,
+                fraction,
+                "config.exploration_fraction",
+                {"exploration_scale_timesteps": int(fraction.value * total)},
+            )
 
 
 def _first_td3(translation: Translation) -> None:
@@ -145,7 +155,7 @@ def _first_td3(translation: Translation) -> None:
 def _use_flat_keys(translation: Translation, node: Node, old: str, keys: Mapping[str, Any]) -> None:
     """Set the keys for which an old one stands, unless the file gives them."""
     for key, value in keys.items():
-        translation.put_unless_given(f"config.{key}", value, node)
+        translation.put_over(f"config.{key}", value, node)
     made = {key: value for key, value in keys.items() if translation.value(f"config.{key}") == value}
     effect = (
         f"is {written_keys(made)} now" if made else f"has no effect beside {', '.join(f'config.{key}' for key in keys)}"
@@ -172,9 +182,7 @@ def epsilon(translation: Translation) -> None:
         return
     (warmup, first), (end, last) = points
     keys = {"exploration_initial_eps": first, "exploration_final_eps": last, "epsilon_timesteps": end - warmup}
-    for key, value in (keys | ({_RANDOM_STEPS: warmup} if warmup else {})).items():
-        translation.put_unless_given(f"config.{key}", value, node)
-    translation.notice(node, f"config.epsilon is {written_keys(keys)} now")
+    _use_flat_keys(translation, node, "config.epsilon", keys | ({_RANDOM_STEPS: warmup} if warmup else {}))
 
 
 def _is_point(point: Any) -> bool:

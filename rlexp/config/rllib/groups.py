@@ -17,6 +17,13 @@ _NO_VALUES: Final = (None, "None", False, "")
 TRIAL_RESOURCES: Final = ("resources_per_trial", "trial_resources", "resources")
 """The keys beside ``config`` that told Tune what a trial reserves."""
 
+_RESOURCES: Final = frozenset(
+    f"{form}{unit}{limit}"
+    for unit in ("cpu", "gpu")
+    for form, limit in (("", ""), ("extra_", ""), ("driver_", ""), ("driver_", "_limit"))
+)
+"""The resources of a trial that are shared out."""
+
 _BUFFERS = {
     "MultiAgentPrioritizedReplayBuffer": True,
     "PrioritizedReplayBuffer": True,
@@ -86,6 +93,9 @@ def _like(run: str) -> str | None:
 def worker_resources(translation: Translation) -> None:
     """Read ``worker_resources`` and ``use_gpu_for_workers`` as CPUs and GPUs per worker."""
     resources = translation.take("config.worker_resources")
+    if resources is not None and resources.value is not None and not isinstance(resources.value, Mapping):
+        message = f"config.worker_resources must be a mapping of numbers, got {shown(resources.plain())}"
+        translation.problem(resources, message, "write worker_resources: {num_cpus: 1}")
     for name, amount in (resources.entries() if resources else {}).items():
         translation.put_instead(amount, f"config.worker_resources.{name}", f"config.{name}_per_worker", amount.plain())
     translation.compute("config.use_gpu_for_workers", "config.num_gpus_per_worker", lambda node: int(bool(node.value)))
@@ -101,6 +111,10 @@ def trial_resources(translation: Translation) -> None:
         if not node.entries() or not all(isinstance(amount, int | float) for amount in asked.values()):
             message = f"{name} must be a mapping of numbers: cpu, gpu, extra_cpu, extra_gpu"
             translation.problem(node, message, f"write {name}: {{cpu: 1, extra_cpu: 4}}, or leave it out")
+            continue
+        if unknown := [key for key in asked if key not in _RESOURCES]:
+            message = f"{name}: rlexp does not support {shown_key(unknown[0])}"
+            translation.problem(node.entries()[unknown[0]], message, "use cpu, gpu, extra_cpu and extra_gpu")
             continue
         for unit in ("cpu", "gpu"):
             _share_out(translation, node, name, unit, asked)

@@ -167,7 +167,9 @@ def _flatten_stop(translation: Translation) -> None:
         if name != written and written not in SHORT_NAMES:
             translation.notice(node, f"stop.{shown_key(written)} is stop.{name} now")
         first = current.setdefault(name, node)
-        if not first.is_same_as(node):
+        if first.place.line and not node.place.line:  # the command line's value precedes the file's
+            current[name] = node
+        elif not first.is_same_as(node):
             translation.problems.append(given_twice(f"stop.{name}", first, node))
     translation.put("stop", stop.with_value(current), stop)
 

@@ -84,11 +84,15 @@ def _words(translation: Translation) -> None:
     _respell(translation, "checkpoint_score_attr", _current_score)
     order = translation.take("checkpoint_config.checkpoint_score_order")
     score = translation.find("checkpoint_score_attr")
-    if order is not None and order.value == "min" and score is not None:
-        translation.put("checkpoint_score_attr", f"min-{score.value}", score)
-        translation.notice(
-            order, f"checkpoint_config.checkpoint_score_order is checkpoint_score_attr: min-{score.value}"
-        )
+    if order is None:
+        return
+    if order.value not in (None, "min", "max"):
+        message = f"checkpoint_config.checkpoint_score_order must be min or max, got {shown(order.plain())}"
+        translation.problem(order, message)
+    elif order.value == "min" and score is not None and isinstance(score.value, str):
+        value = f"min-{score.value.removeprefix('min-')}"
+        translation.put("checkpoint_score_attr", value, score)
+        translation.notice(order, f"checkpoint_config.checkpoint_score_order is checkpoint_score_attr: {value}")
 
 
 def _respell(translation: Translation, key: str, spelling: Callable[[str], str | None]) -> None:
@@ -179,14 +183,21 @@ def _frames(translation: Translation) -> None:
 def _shared_layers(translation: Translation) -> None:
     """Give an agent's own ``vf_share_layers`` precedence over the model's."""
     node = translation.take("config.vf_share_layers") if _draws_actions(translation) else None
-    if node is not None and node.value is not None:
-        translation.put("config.model.vf_share_layers", node, node)
-        translation.notice(node, "config.vf_share_layers is config.model.vf_share_layers now")
+    if node is None or node.value is None:
+        return
+    given = translation.find("config.model.vf_share_layers")
+    if given is not None and node.place.line and not given.place.line:
+        translation.notice(node, "config.vf_share_layers has no effect beside config.model.vf_share_layers")
+        return
+    translation.put("config.model.vf_share_layers", node, node)
+    translation.notice(node, "config.vf_share_layers is config.model.vf_share_layers now")
 
 
 def _kl_loss(translation: Translation) -> None:
     node = translation.take("config.use_kl_loss") if built_in_base(translation.run) == "PPO" else None
-    if node is not None and node.value is False:
+    if node is not None and not isinstance(node.value, bool | None):
+        translation.problem(node, f"config.use_kl_loss must be true or false, got {shown(node.plain())}")
+    elif node is not None and node.value is False:
         translation.put("config.kl_coeff", 0, node)
         translation.notice(node, "config.use_kl_loss: false is kl_coeff: 0")
     target = translation.find("config.kl_target") if translation.run == "DDPPO" else None

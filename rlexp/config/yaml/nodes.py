@@ -231,8 +231,8 @@ _NO_SPACE = re.compile(r"\s*(?P<key>[A-Za-z_][\w./-]*):(?P<value>[^\s:].*)")
 BOOLEAN_WORDS: dict[str, bool] = {"yes": True, "on": True, "no": False, "off": False}
 """Booleans of YAML 1.1, strings in YAML 1.2. They may have one capital letter, or only capital letters."""
 
-MAX_DIGITS = 400
-"""More digits than any number has that fits a float; Python refuses thousands of them."""
+MAX_DIGITS = 308
+"""Digits of an integer that surely fits a float; Python refuses thousands of them."""
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LEADING_ZERO = re.compile(r"(?P<sign>[-+]?)0+(?P<digits>[0-9]+)")
@@ -311,9 +311,9 @@ def _read_integer(text: str) -> int:
     if octal:
         decimal = f"{octal['sign']}{octal['digits'][:40]}"
         raise ScalarError(f"{text[:40]} starts with 0, which YAML 1.1 reads as octal", f"write {decimal}, or quote it")
-    if len(text) > MAX_DIGITS:
+    if len(text) > 4 * MAX_DIGITS or abs(number := int(text, 0)) >= 10**MAX_DIGITS:
         raise ScalarError(f"a number of {len(text)} digits is too long")
-    return int(text, 0)
+    return number
 
 
 _READERS: Mapping[str, tuple[re.Pattern[str], Callable[[str], Scalar]]] = {

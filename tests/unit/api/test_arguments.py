@@ -171,7 +171,7 @@ def test_every_problem_is_named_by_its_subscript() -> None:
     [
         (lambda step: 0.1, "must be a value that YAML has, got a function"),
         ({1, 2}, "must be a value that YAML has, got an object of builtins.set"),
-        (10**400, "a number of more than 400 digits is too long"),
+        (10**400, "a number of more than 308 digits is too long"),
         ("\ud800", "\\ud800 to \\udfff are not characters"),
     ],
 )

@@ -51,6 +51,12 @@ def test_converted_file_makes_same_plan_without_notices(tmp_path: Path, converte
     assert [trial.name for trial in new.trials] == [trial.name for trial in old.trials]
 
 
+def test_convert_keeps_the_place_and_the_comments_of_the_agent(tmp_path: Path) -> None:
+    lines = ["a:", "  env: CartPole-v1  # where", "  # how", "  algo: PPO  # why", "  stop: {timesteps_total: 100}"]
+    (tmp_path / "old.yaml").write_text("\n".join(lines))
+    assert converted_file(tmp_path / "old.yaml").splitlines() == [line.replace("algo", "run") for line in lines]
+
+
 def test_convert_is_idempotent(tmp_path: Path, converted: str) -> None:
     (tmp_path / "new.yaml").write_text(converted)
     assert converted_file(tmp_path / "new.yaml") == converted

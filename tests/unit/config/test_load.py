@@ -317,6 +317,12 @@ def test_a_key_without_effect_cannot_be_searched(rates: str, write: Write) -> No
     assert (message, hint) == ("lr cannot be searched: lr_schedule is given", "leave one of the two out")
 
 
+@pytest.mark.parametrize("key", ["use_state_preprocessor", "replay_ratio", "num_deltas"])
+def test_a_key_of_rllib_for_other_agents_is_never_suggested_for_itself(write: Write, key: str) -> None:
+    path = write(f"{MINIMAL}  config: {{{key}: 1}}\n".replace("APEX", "PPO"))
+    assert problems(path)[0][2] == f"RLlib has {key} for other agents; leave it out"
+
+
 def test_missing_stop_has_a_notice(write: Write) -> None:
     plan = load_plan([write("a: {run: DQN, env: CartPole-v1, stop: , config: }\n")])
     assert [vars(notice) for notice in plan.notices] == [
@@ -772,6 +778,56 @@ class TestOverrides:
         plan = load_plan([write(MINIMAL)], ["debug=true", "run=apex"])
         assert config_of(plan).optimizer.debug
         assert problems("f.yaml", "debug=true", "run=dqn")[0][0] == "-o debug=true"
+
+    @pytest.mark.parametrize("name", ["run", "algo", "alg"])
+    def test_every_name_of_the_agent_chooses_it(self, write: Write, name: str) -> None:
+        path = write(MINIMAL.replace("run:", f"{name}:"))
+        assert load_plan([path], ["algo=DQN"]).trials[0].experiment.run == "DQN"
+        assert problems(path, "alg=QMIX")[0][0] == "-o alg=QMIX"
+        assert problems(path, "algo={grid_search: [PPO, DQN]}")[0][1].startswith("run must be the name of an agent")
+        assert problems(path, "run.x=1")[0][1] == "run is the name of an agent, and has nothing below it: run.x"
+
+    def test_an_agent_given_twice_must_be_the_same(self, write: Write) -> None:
+        assert not load_plan([write(MINIMAL + "  algo: APEX\n")]).notices
+        message = "run is given twice with different values: the string 'APEX' at f.yaml:2:3, the string 'DQN' here"
+        assert problems(write(MINIMAL + "  algo: DQN\n")) == [("f.yaml:5:3", message, "keep one of them")]
+
+    @pytest.mark.parametrize(
+        ("keys", "override", "path", "value"),
+        [
+            ("config: {vf_share_layers: true}", "model.vf_share_layers=false", "config.model.vf_share_layers", False),
+            ("config: {model: {framestack: true}}", "model.no_framestack=true", "config.model.framestack", False),
+            ("config: {num_cpus_for_driver: 1}", "resources_per_trial={cpu: 3}", "config.num_cpus_for_driver", 3),
+            ("config: {}", "stop.num_env_steps_sampled_lifetime=20", "stop.timesteps_total", 20),
+        ],
+    )
+    def test_another_spelling_of_a_key_precedes_the_file(
+        self, write: Write, keys: str, override: str, path: str, value: object
+    ) -> None:
+        plan = load_plan([write(f"{MINIMAL}  {keys}\n".replace("APEX", "PPO"))], [override])
+        found: Any = plan.trials[0].experiment
+        for name in path.split("."):
+            found = found[name] if isinstance(found, dict) else getattr(found, name)
+        assert found == value
+
+    @pytest.mark.parametrize(
+        ("keys", "override", "key", "value"),
+        [
+            ("prioritized_replay: true", "replay_buffer_config.type=ReplayBuffer", "prioritized_replay", False),
+            ("soft_q: false", "exploration_config.type=SoftQ", "soft_q", True),
+            ("exploration_final_eps: 0.2", "epsilon=[[0, 1], [9, 0.05]]", "exploration_final_eps", 0.05),
+        ],
+    )
+    def test_a_group_of_rllib_precedes_the_file(
+        self, write: Write, keys: str, override: str, key: str, value: object
+    ) -> None:
+        plan = load_plan([write(f"{MINIMAL}  config: {{{keys}}}\n".replace("APEX", "DQN"))], [override])
+        assert getattr(config_of(plan), key) == value
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_a_number_of_samples_precedes_that_of_the_search(self, write: Write, number: int) -> None:
+        path = write(MINIMAL + "  search: {num_samples: 5}\n  config: {lr: {uniform: [0.1, 1]}}\n")
+        assert load_plan([path], [f"num_samples={number}"]).sweeps[0].search.num_samples == number
 
     def test_they_replace_a_grid_and_may_be_one(self, write: Write) -> None:
         path = write(MINIMAL + "  config: {lr: {grid_search: [1, 2]}}\n")

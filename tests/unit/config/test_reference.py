@@ -271,6 +271,11 @@ def test_find_old_key() -> None:
     assert gone is not None
     assert (gone.dotted, gone.says) == ("config.model.use_attention", "is not supported by rlexp: attention models")
     assert find_old_key("nothing") is None
+    group, below = (find_old_key(name) for name in ("exploration_config", "evaluation_config.exploration_config"))
+    assert group is not None
+    assert below is not None
+    assert group.dotted == "config.exploration_config"
+    assert below.dotted == "config.evaluation_config.exploration_config"
 
 
 @pytest.mark.parametrize(

@@ -403,6 +403,56 @@ class TestValues:
             "config.multiagent.policy_mapping_fn has no effect here, and is not evaluated: all agents learn one policy"
         ]
 
+    @pytest.mark.parametrize(
+        ("run", "keys", "message"),
+        [
+            ("PPO", "resources_per_trial: {CPU: 4}", "resources_per_trial: rlexp does not support CPU"),
+            (
+                "PPO",
+                "config: {worker_resources: [1]}",
+                "config.worker_resources must be a mapping of numbers, got a list",
+            ),
+            ("PPO", "config: {use_kl_loss: 'no!'}", "config.use_kl_loss must be true or false, got the string 'no!'"),
+            (
+                "PPO",
+                "checkpoint_config: {checkpoint_score_order: MIN}",
+                "checkpoint_config.checkpoint_score_order must be min or max, got the string 'MIN'",
+            ),
+            (
+                "DDPG",
+                "config: {exploration_fraction: a}",
+                "config.exploration_fraction must be a number, got the string 'a'",
+            ),
+            ("DDPG", "config: {exploration_fraction: .inf}", "config.exploration_fraction must be a number, got inf"),
+            (
+                "DDPG",
+                "config: {exploration_fraction: 0.1, schedule_max_timesteps: 1e5x}",
+                "config.schedule_max_timesteps must be a whole number >= 1, got the string '1e5x'",
+            ),
+            (
+                "DQN",
+                "config: {exploration_config: {type: [a]}}",
+                "config.exploration_config.type must be the name of a class, got a list",
+            ),
+            ("DQN", "config: {exploration_config: a}", "unknown key config.exploration_config (agent DQN)"),
+        ],
+    )
+    def test_a_wrong_value_of_a_computed_key_is_named(self, load: Load, run: str, keys: str, message: str) -> None:
+        found = problems(load, run=run, beside=f"  {keys}\n")
+        assert [each[1] for each in found] == [message]
+        assert all(each[2] != "did you mean exploration_config?" for each in found)
+
+    @pytest.mark.parametrize(
+        ("run", "keys"),
+        [
+            ("DQN", "epsilon: [[0, 1.0], [10000, 0.05]], exploration_final_eps: 0.2, epsilon_timesteps: 5"),
+            ("DDPG", "exploration_fraction: 0.1, exploration_scale_timesteps: 7777"),
+        ],
+    )
+    def test_a_notice_names_only_what_is_so(self, load: Load, run: str, keys: str) -> None:
+        plan = load(keys, run=run)
+        assert not [each for each in messages(plan) if "0.05" in each or "10000" in each]
+
 
 class TestEvaluationConfig:
     def test_evaluation_config_accepts_keys_of_training(self, load: Load) -> None:

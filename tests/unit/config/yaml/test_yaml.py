@@ -178,6 +178,8 @@ def test_missing_space_after_a_colon_is_shown_where_it_is_missing(text: str) -> 
         ("a: {<<: 3}\n", "f:1:9 << can merge mappings only"),
         ('a: "\\U99999999"\n', "f:1:7 not valid YAML: a number is too large"),
         ('a: "\\ud800"\n', "f:1:4 \\ud800 to \\udfff are not characters"),
+        (f"a: {'1' * 309}\n", "f:1:4 a number of 309 digits is too long"),
+        (f"a: 0x{'f' * 257}\n", "f:1:4 a number of 259 digits is too long"),
         (f"a: {'1' * 5000}\n", "f:1:4 a number of 5000 digits is too long"),
     ],
 )
