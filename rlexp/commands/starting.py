@@ -203,12 +203,15 @@ def _example(name: str) -> Example:
 def _copied(example: Example, out: Path | None) -> list[Path]:
     """Copy an example with the files that it needs; return the copies. Raises UsageError if one of them exists."""
     out = Path() if out is None else out
-    is_file = out.suffix in (".yaml", ".yml") and not out.is_dir()
+    is_file = out.suffix in (".yaml", ".yml") and not os.path.isdir(out)
     folder = out.parent if is_file else out
     targets = [out if is_file and path == example.path else folder / path.name for path in example.files]
     create(folder, targets)
     for source, target in zip(example.files, targets, strict=True):
-        shutil.copyfile(source, target)
+        try:
+            shutil.copyfile(source, target)
+        except OSError as error:
+            raise UsageError(f"cannot write {target}: {error.strerror}", "name another file") from error
     return targets
 
 

@@ -7,7 +7,9 @@ Each declares its options, which is all that help and completion load, and makes
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -259,7 +261,10 @@ def convert(
     from rlexp.config.load import converted_file
 
     refuse_names([path], _AN_EXPERIMENT)
-    print(converted_file(path, load_options(imports, allow_unknown, names=names)), end="")
+    text = converted_file(path, load_options(imports, allow_unknown, names=names))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # a file's encoding, whatever the terminal's is
+    print(text, end="")
 
 
 def doctor(

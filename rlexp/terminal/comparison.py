@@ -41,6 +41,7 @@ _MOST_LINES: Final = 6
 """More curves than these cannot be distinguished in a terminal."""
 _MOST_INTERVALS: Final = 3
 _SMALLEST_PLOT: Final = 10
+_LEAST_COLUMNS: Final = 20
 _LARGEST_PLOT: Final = 20
 _SHORTEST_NAME: Final = 8
 _MOST_SETTINGS: Final = 12
@@ -64,6 +65,7 @@ def print_comparison(comparison: Comparison, as_json: bool) -> None:
     print_notice_list(notices, "; --json prints all")
     tolerate_unknown_letters(sys.stdout)
     columns, lines = shutil.get_terminal_size()
+    columns = max(columns, _LEAST_COLUMNS)
     tables = list(_tables(comparison, columns))
     height = min(max(lines - len(tables) - 3, _SMALLEST_PLOT), _LARGEST_PLOT)
     for line in (*_curves(comparison, columns - 1, height), "", *tables):
@@ -145,7 +147,7 @@ def _trial_as_json(trial: ComparedTrial) -> dict[str, Any]:
 
 
 def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
-    groups = _shown(comparison.groups)
+    groups = _shown(comparison.groups, comparison.lower_is_better)
     unit = unit_of(comparison.axis, max(float(group.band.x[-1]) for group in groups))
     with_edges = len(groups) <= _MOST_INTERVALS and any(len(group.trials) > 1 for group in groups)
     lines = []
@@ -164,9 +166,9 @@ def _curves(comparison: Comparison, width: int, height: int) -> Iterator[str]:
     yield from plot(lines, width, height, unit.label, sys.stdout)
 
 
-def _shown(groups: Sequence[ComparedGroup]) -> list[ComparedGroup]:
+def _shown(groups: Sequence[ComparedGroup], lower_is_better: bool) -> list[ComparedGroup]:
     """Return the plotted groups: all, or the first, with which all are compared, and the best others."""
-    best = sorted(groups[1:], key=lambda group: group.iqm.value, reverse=True)[: _MOST_LINES - 1]
+    best = sorted(groups[1:], key=lambda group: group.iqm.value, reverse=not lower_is_better)[: _MOST_LINES - 1]
     return [group for group in groups if group is groups[0] or group in best]
 
 

@@ -41,8 +41,14 @@ def visible(text: str) -> str:
     )
 
 
+def in_a_cell(text: str) -> str:
+    """Return text as ``visible`` does, on one line."""
+    return visible(text).replace("\n", "\\n")
+
+
 def aligned(rows: Sequence[Sequence[str]], to_the_right: Container[int] = ()) -> Iterator[str]:
     """Yield the rows as lines with aligned columns; columns in ``to_the_right`` are right-aligned."""
+    rows = [[in_a_cell(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
@@ -209,7 +215,8 @@ def _stream_like(stream: TextIO | None) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(OutputFile(stream.fileno())),
         stream.encoding,
-        stream.errors,
+        # Names and values may have letters that the encoding lacks.
+        "backslashreplace" if stream.errors in ("strict", "surrogateescape") else stream.errors,
         line_buffering=stream.line_buffering or stream.write_through,
     )
 

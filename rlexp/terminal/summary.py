@@ -22,7 +22,7 @@ from rlexp.runs.record import RunRecord, Status, TrialRecord
 from rlexp.search.ranking import RULE, SCORE_RULE, Standing, Tier, TrialStanding, surest
 from rlexp.search.record import BEST_FILE
 from rlexp.search.standings import Standings, summary_of
-from rlexp.terminal.lines import aligned
+from rlexp.terminal.lines import aligned, in_a_cell
 from rlexp.text import (
     MISSING,
     count,
@@ -285,7 +285,7 @@ def standings_as_json(standings: Standings) -> list[dict[str, Any]]:
 
 def configuration_words(varied: Mapping[str, Any]) -> str:
     """Return a configuration on one line: ``lr=0.001 n_step=3``."""
-    return " ".join(f"{key}={value_words(value)}" for key, value in varied.items())
+    return in_a_cell(" ".join(f"{key}={value_words(value)}" for key, value in varied.items()))
 
 
 def _failure_lines(standings: Standings) -> list[str]:

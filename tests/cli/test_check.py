@@ -23,7 +23,7 @@ from rlexp.config.load import load_plan
 from rlexp.errors import UsageError
 from rlexp.processes.family import SESSION, TemporaryFolder
 from rlexp.processes.locks import RunLock
-from tests.cli.forked_commands import on_terminal, rlexp
+from tests.cli.forked_commands import on_terminal, rlexp, rlexp_in_new_process
 
 GOOD = """\
 cartpole:
@@ -266,6 +266,18 @@ def test_an_old_file_is_accepted_with_fit(legacy_file: Path) -> None:
     assert f"notice: {legacy_file}:5:12  config.num_env_runners is config.num_workers now" in done.stderr
     assert f"notice: {legacy_file}:5:33  config.gpu" in done.stderr  # gpu is of another age than num_env_runners
     assert "It is left out; num_gpus: 1 asks for a GPU" in done.stderr
+
+
+def test_letters_that_the_terminal_lacks_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "letters.yaml"
+    keys = "config: {num_workers: 0, env_config: {coin: {grid_search: [\u20ac, \u20bf]}}}"
+    file.write_text(
+        f"# \u2192\na:\n  run: PPO\n  env: CartPole-v1\n  stop: {{timesteps_total: 9}}\n  {keys}\n", "utf-8"
+    )
+    checked = rlexp_in_new_process("check", str(file), PYTHONIOENCODING="latin-1")
+    assert (checked.returncode, "coin=\\u20ac" in checked.stdout) == (0, True)
+    converted = rlexp_in_new_process("convert", str(file), PYTHONIOENCODING="latin-1")
+    assert (converted.returncode, "# \u2192" in converted.stdout) == (0, True)
 
 
 def test_a_converted_file_needs_no_notice(legacy_file: Path) -> None:

@@ -38,6 +38,11 @@ def refused(*words: str) -> str:
     return " | ".join(f"{problem.message} | {problem.hint}" for problem in caught.value.problems)
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    for out in (tmp_path / ("y" * 300 + ".yaml"), tmp_path / ("z" * 300) / "a.yaml"):
+        assert "File name too long" in refused("examples", "cartpole-ppo", "--out", str(out))
+
+
 def test_list_has_every_example_with_score_and_time() -> None:
     header, *lines = rlexp("examples").splitlines()
     assert header.split() == ["name", "agent", "env", "score", "time"]

@@ -114,6 +114,21 @@ def test_comparison_says_why_a_probability_is_missing(seeds: int, is_said: bool,
     assert (told in "\n".join(lines)) == is_said
 
 
+def test_the_best_of_a_sweep_with_mode_min_are_the_lowest(tmp_path: Path, show: Show) -> None:
+    comparison = replace(compared(grid(tmp_path, 9, seeds=2)), lower_is_better=True)
+    plotted = "\n".join(show(comparison)[0]).split("\n\n", maxsplit=1)[0].split("\n", maxsplit=2)[2]
+    assert {letter for letter in "ABCDEFGHI" if letter in plotted} <= set("ABCDEF")
+
+
+@pytest.mark.parametrize("columns", ["1", "2", "5"])
+def test_comparison_is_shown_on_the_narrowest_terminal(
+    columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    print_comparison(compared(grid(tmp_path, 2)), as_json=False)
+    assert capsys.readouterr().out
+
+
 def test_comparison_of_many_groups_draws_the_best_and_lists_all(tmp_path: Path, show: Show) -> None:
     lines, notices = show(compared(grid(tmp_path, 9, seeds=1)))
     curves, tables = "\n".join(lines).split("\n\n", maxsplit=1)

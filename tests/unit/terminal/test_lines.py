@@ -39,6 +39,7 @@ from rlexp.terminal.displays import JsonDisplay, PlainDisplay
 from rlexp.terminal.explanations import print_explanation
 from rlexp.terminal.lines import (
     OutputFile,
+    aligned,
     open_output_streams,
     outlive_readers,
     print_error,
@@ -46,6 +47,7 @@ from rlexp.terminal.lines import (
     visible,
 )
 from rlexp.terminal.results import EvaluationProgress, print_evaluation
+from rlexp.terminal.summary import configuration_words
 from tests.lab.terminals import Terminal
 from tests.unit.conftest import MakeRow, MakeTrial
 
@@ -114,6 +116,11 @@ def test_misspelt_name_is_answered_with_the_nearest(name: str, hint: str) -> Non
 
 
 ESCAPES = "\x1b[2J\x07\x9b31m\u202e"
+
+
+def test_cells_of_a_table_are_on_one_line_without_control_characters() -> None:
+    assert list(aligned([("a\nb", "\x1b[2J\u202e"), ("c", "d")])) == [r"a\nb  \x1b[2J\u202e", "c     d"]
+    assert configuration_words({"name": "x\n\x1b]0;y\a"}) == r"name=x\n\x1b]0;y\x07"
 
 
 def test_quoted_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
