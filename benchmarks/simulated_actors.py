@@ -11,6 +11,7 @@ import psutil
 
 from rlexp.board.actor.outbox import Outbox, WeightsFeed
 from rlexp.board.messages.address import parse_address
+from rlexp.board.messages.basics import MAX_BLOB_BYTES
 from rlexp.board.messages.credentials import ActorKeys
 from rlexp.board.messages.envelope import Header
 from rlexp.board.messages.payloads import seal_fragment
@@ -58,8 +59,8 @@ class TimedBoard(RedisBoard):
         self.beats_s.append(time.perf_counter() - started)
         return answer
 
-    def get_blob(self, task_id: str, name: str) -> bytes | None:
-        blob = super().get_blob(task_id, name)
+    def get_blob(self, task_id: str, name: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
+        blob = super().get_blob(task_id, name, max_bytes)
         self.fetched_bytes += len(blob or b"")
         return blob
 

@@ -9,11 +9,11 @@ import pytest
 from annotated_types import Le
 
 from rlexp.board.messages.address import parse_address
-from rlexp.board.messages.basics import BannedError, BoardError, BoardLostError, Task
+from rlexp.board.messages.basics import CHUNK_BYTES, BannedError, BoardError, BoardLostError, InvalidMessageError, Task
 from rlexp.board.messages.window import ReceiveWindow, SendWindow
 from rlexp.board.servers import open_board, redis_scripts
 from rlexp.board.servers.board import Beat, Board, Lead, News, Seat, TaskStatus, TrainerBeat
-from rlexp.board.servers.redis_queue import RedisConnection
+from rlexp.board.servers.redis_queue import MAX_BYTES, RedisConnection
 from rlexp.board.servers.redis_scripts import ACTOR, FIRST_WITH_READ_ONLY_KEYS, ROLES, TRAINER
 from rlexp.config.keys.board import BoardConfig
 from rlexp.errors import RlexpError
@@ -66,6 +66,20 @@ def connections(server: RedisServer) -> Iterator[Connections]:
     yield Connections(by_role)
     for connection in by_role.values():
         connection.close()
+
+
+def test_what_is_longer_than_it_may_be_is_not_read(boards: Mapping[str, Board], connections: Connections) -> None:
+    trainer, actor = boards["trainer"], boards["actor"]
+    lead = led(trainer, TASK)
+    tenant = connections.by_role["actor"]
+    tenant.call("RPUSH", f"{PREFIX}in:0", b"x" * (MAX_BYTES + 1), b"y", b"x" * (MAX_BYTES + 1), b"z")
+    assert trainer.queue(TASK.id).receive(8, 5.0) == [b"y", b"z"]
+    trainer.put_blob(lead, "weights-1", b"content")
+    assert actor.get_blob(TASK.id, "weights-1") == b"content"
+    with pytest.raises(InvalidMessageError, match="it has 7 bytes, more than 6"):
+        actor.get_blob(TASK.id, "weights-1", 6)
+    connections.by_role["trainer"].call("HSET", f"{PREFIX}blob:weights-1", "0", b"x" * (CHUNK_BYTES + 1))
+    assert actor.get_blob(TASK.id, "weights-1") is None
 
 
 def test_every_role_does_its_part_of_a_task(boards: Mapping[str, Board]) -> None:

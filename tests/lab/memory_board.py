@@ -14,8 +14,10 @@ from rlexp.board.messages.address import QUEUE_OF_BOARD, BoardAddress
 from rlexp.board.messages.basics import (
     KEPT_ROWS,
     KEPT_S,
+    MAX_BLOB_BYTES,
     BannedError,
     BoardError,
+    InvalidMessageError,
     Task,
     UnreadableValues,
     check_name,
@@ -230,9 +232,12 @@ class MemoryBoard:
             if lease and (lease.epoch, lease.member) == (seat.epoch, seat.member):
                 lease.expires_s = 0.0
 
-    def get_blob(self, task_id: str, name: str) -> bytes | None:
+    def get_blob(self, task_id: str, name: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
         with self._entry(task_id) as entry:
-            return entry.blobs.get(name) if entry else None
+            blob = entry.blobs.get(name) if entry else None
+        if blob is not None and len(blob) > max_bytes:
+            raise InvalidMessageError(f"it has {len(blob)} bytes, more than {max_bytes}")
+        return blob
 
     def ban(self, lead: Lead, actor: str) -> None:
         now = self._server.clock()

@@ -27,6 +27,8 @@ since something was sent or confirmed, up to LONGEST_FULL_BEAT_S."""
 UNCONFIRMED_BEAT_S: Final = STANDSTILL_S / 4
 """Seconds to the next heartbeat if less is unconfirmed. The next fragment asks too; resends come later."""
 STOP_TIMEOUT_S: Final = 10.0
+_MORE_THAN_WEIGHTS: Final = 1 << 20
+"""Most bytes of the blob of a version beside its weights."""
 
 
 class WeightsFeed:
@@ -53,10 +55,10 @@ class WeightsFeed:
         """Fetch ``version`` if it is not here; raises errors of the board. Invalid weights are refused and counted."""
         if version in (-1, self.version):
             return
-        blob = self._board.get_blob(self._task_id, blob_name(version))
-        if blob is None:  # a newer one has replaced it
-            return
         try:
+            blob = self._board.get_blob(self._task_id, blob_name(version), self._max_bytes + _MORE_THAN_WEIGHTS)
+            if blob is None:  # a newer one has replaced it
+                return
             newest = open_weights(blob, self._task_id, version, self._keys, self._max_bytes)
             self._check(newest)
         except InvalidMessageError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from rlexp.board.messages.basics import Task, UnreadableValues
+from rlexp.board.messages.basics import MAX_BLOB_BYTES, Task, UnreadableValues
 
 
 class Carrier(Protocol):
@@ -215,8 +215,11 @@ class Board(Protocol):
     def release(self, seat: Seat) -> None:
         """Release a seat, so that it is free at once; does nothing if another member has it."""
 
-    def get_blob(self, task_id: str, name: str) -> bytes | None:
-        """Return a blob; None if it is missing or corrupted."""
+    def get_blob(self, task_id: str, name: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
+        """Return a blob; None if it is missing or corrupted.
+
+        Raises InvalidMessageError, before it is read, for one of more than ``max_bytes``.
+        """
 
     # Calls of a trainer.
 

@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from rlexp.board.messages.address import BoardAddress
 from rlexp.board.messages.basics import (
+    CHUNK_BYTES,
     KEPT_ROWS,
     KEPT_S,
+    MAX_BLOB_BYTES,
     BannedError,
     BlobHead,
     BoardError,
+    InvalidMessageError,
     Task,
     UnreadableError,
     UnreadableValues,
@@ -38,7 +41,7 @@ from rlexp.board.servers.board import (
     TrainerBeat,
     actor_of,
 )
-from rlexp.board.servers.redis_queue import Command, RedisCarrier, RedisConnection, WrongTypeError
+from rlexp.board.servers.redis_queue import TAKE, Command, RedisCarrier, RedisConnection, WrongTypeError
 from rlexp.board.servers.redis_values import (
     SUMMARY_FIELDS,
     TASK_FIELDS,
@@ -66,7 +69,7 @@ class RedisBoard:
 
     def __init__(self, address: BoardAddress, open_queue: Callable[[str], Carrier] | None = None) -> None:
         """Connect to ``address`` with the first call; ``open_queue`` opens a task's queue on another server."""
-        self._connection = RedisConnection(address, redis_scripts.ALL)
+        self._connection = RedisConnection(address, (*redis_scripts.ALL, TAKE))
         self.queue_kind, self._open_queue = address.queue_kind, open_queue
         self._announced: dict[str, Sequence[bytes]] = {}
         """TASK_FIELDS that each task has and must keep."""
@@ -135,15 +138,22 @@ class RedisBoard:
         arguments: Command = [seat.index, seat.epoch, seat.member]
         self._connection.run(redis_scripts.RELEASE, [_key(seat.task_id, "seats")], arguments)
 
-    def get_blob(self, task_id: str, name: str) -> bytes | None:
+    def get_blob(self, task_id: str, name: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
         key = _key(task_id, f"blob:{check_name(name)}")
         (text,) = self._connection.read_all([("HGET", key, "head")])
         head = self._values(task_id).read(f"blob:{name} head", text, lambda value: BlobHead.parse(value.decode()), None)
         if head is None:
             return None
-        pieces = (self._connection.read_all([("HGET", key, str(index))]) for index in range(head.num_chunks))
-        content = b"".join(piece for (piece,) in pieces if isinstance(piece, bytes))
-        return content if head.fits(content) else None
+        if head.num_bytes > max_bytes:
+            raise InvalidMessageError(f"it has {head.num_bytes} bytes, more than {max_bytes}")
+        content = bytearray()
+        for index in range(head.num_chunks):
+            (piece,) = self._connection.read_all([("HGET", key, str(index))])
+            if not isinstance(piece, bytes) or len(piece) > CHUNK_BYTES:
+                return None
+            content += piece
+        whole = bytes(content)
+        return whole if head.fits(whole) else None
 
     def ban(self, lead: Lead, actor: str) -> None:
         keys = _keys(lead.task_id, "trainer", "seats", "epochs", "banned")

@@ -20,10 +20,25 @@ Command = Sequence[bytes | str | int]
 """The name of a command, and its arguments."""
 MAX_BYTES: Final = 4 << 20
 """Most bytes of a message: far below the limit of Redis, so that none delays others for long."""
+MOST_TAKEN_BYTES: Final = 64 << 20
+"""Bytes of messages after which no more are taken at once."""
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _BLOCK_S: Final = 5.0
 """Seconds of a blocking call, which must end before the connection counts as lost."""
+
+TAKE: Final = """
+-- KEYS: list   ARGV: most messages, most bytes of one, most bytes of all; longer ones are dropped
+local taken, total = {}, 0
+for _ = 1, tonumber(ARGV[1]) do
+  local message = total < tonumber(ARGV[3]) and redis.call('LPOP', KEYS[1])
+  if not message then break end
+  if #message <= tonumber(ARGV[2]) then
+    taken[#taken + 1] = message
+    total = total + #message
+  end
+end
+return taken"""
 
 
 class WrongTypeError(BoardError):
@@ -178,14 +193,19 @@ class RedisCarrier:
     def receive(self, limit: int, timeout_s: float) -> list[bytes]:
         call, ends_at, messages = self._connection.call, time.monotonic() + timeout_s, list[bytes]()
         try:
-            messages += call("LPOP", self._key, limit) or []
+            messages += self._take(limit)
             while not messages and (left_s := ends_at - time.monotonic()) > 0:
                 if first := call("BLPOP", self._key, f"{max(min(left_s, _BLOCK_S), 0.001):.3f}"):
-                    more = call("LPOP", self._key, limit - 1) if limit > 1 else None
-                    messages = [first[1], *(more or [])]
+                    fitting = [message for message in first[1:] if len(message) <= MAX_BYTES]
+                    messages = [*fitting, *(self._take(limit - 1) if limit > 1 else ())]
         except WrongTypeError:  # nobody can send until it is gone
             call("UNLINK", self._key)
         return messages
+
+    def _take(self, limit: int) -> list[bytes]:
+        """Return the next messages of the list, those that any user may have made too long left out."""
+        taken: list[bytes] = self._connection.run(TAKE, [self._key], [limit, MAX_BYTES, MOST_TAKEN_BYTES])
+        return taken
 
     def close(self) -> None:
         """Do nothing: see :meth:`RedisConnection.close`."""

@@ -27,7 +27,7 @@ from rlexp.board.trainer.row_rules import (
     row_rules,
 )
 from rlexp.config.keys.common import CommonConfig
-from rlexp.envs.action_masks import standardised_shape
+from rlexp.envs.action_masks import MaskedSpace, standardised_shape
 from rlexp.envs.make import longest_episode, rows_per_env
 from rlexp.rollout.episodes import Episodes
 from rlexp.rollout.filters import Moments
@@ -98,6 +98,8 @@ class AdmissionRules:
     """The further rules for rows that are more than a transition."""
     has_policy_lag: bool = False
     """Whether it counts how old the weights are that acted."""
+    masks: MaskedSpace | None = None
+    """The observations, if their masks decide what a policy's outputs are."""
 
 
 def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
@@ -137,6 +139,7 @@ def admission_rules(config: CommonConfig, trial: PlayedTrial) -> AdmissionRules:
         max_abs_reward=board.max_abs_reward,
         form=form,
         has_policy_lag=replay is None,
+        masks=space if replay is None and isinstance(space, MaskedSpace) else None,
     )
 
 
@@ -179,9 +182,12 @@ class Admission:
         if info.observed is not None and rules.moments is not None:
             # Each step has an observation after it, and one more where it ended an episode; an env begins with one.
             rules.moments.check(info.observed, 2 * (rules.num_agents * info.num_env_steps + rules.num_rows))
-        allowed = MOST_STEPS_PER_S * (ALLOWANCE_S + self._clock() - self._began_s)
-        if self._num_env_steps + info.num_env_steps > allowed:
+        if self._num_env_steps + info.num_env_steps > self._most_steps():
             raise RefusedError("more steps than any machine takes in that time")
+
+    def _most_steps(self) -> float:
+        """Return how many env steps a machine can have taken since it took its seat."""
+        return MOST_STEPS_PER_S * (ALLOWANCE_S + self._clock() - self._began_s)
 
     def _check_episodes(self, episodes: Episodes, number: int) -> None:
         """Check the returns, which decide when a run stops and which checkpoint is its best."""
@@ -189,7 +195,7 @@ class Admission:
         self._num_fragments = max(self._num_fragments, number + 1)  # they may come in another order
         if not len(lengths):
             return
-        played = self._num_fragments * rules.max_env_steps
+        played = min(self._num_fragments * rules.max_env_steps, self._most_steps())
         longest = played if rules.longest_episode is None else min(rules.longest_episode, played)
         if (lengths > longest).any() or self._num_steps_of_episodes + lengths.sum(dtype=np.float64) > played:
             raise RefusedError("an episode has more steps than it can have")
@@ -213,12 +219,21 @@ class Admission:
             rule.check(name, batch[name])
         form, rules = self._rules.form, self._rules
         if form is not None:
-            form.check(batch, info)
+            form.check(batch, info, self._allowed(rows))
         num_steps, reported = batch.count if form is None else form.num_steps(batch), info.num_env_steps
         if num_steps < rules.min_steps:
             raise RefusedError("fewer steps than an actor sends")
         if not reported - rules.num_waiting <= num_steps <= rules.num_agents * reported + rules.num_waiting:
             raise RefusedError("it has not the steps that it reports")
+
+    def _allowed(self, rows: SampleBatch | FrameRows) -> Array | None:
+        """Return which actions the masks in the observations of checked ``rows`` allow; None without masks."""
+        masks = self._rules.masks
+        if masks is None:
+            return None
+        if isinstance(rows, FrameRows):  # an observation with its mask is one frame
+            return np.asarray(masks.allowed(rows.frames)[rows.rows[FRAME_IDS_OF[OBS]][:, 0]])
+        return masks.allowed(rows[OBS])
 
     def _check_frames(self, rows: FrameRows) -> None:
         if rows.frames.shape[1:] != self._rules.frame_shape:

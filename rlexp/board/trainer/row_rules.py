@@ -14,9 +14,11 @@ from rlexp.agents.workers import PlayedTrial, reward_limits
 from rlexp.board.task import board_keys_of
 from rlexp.config.keys.common import CommonConfig
 from rlexp.config.keys.model import RecurrentModelConfig
+from rlexp.envs.action_masks import MaskedSpace
 from rlexp.envs.make import rows_per_env
 from rlexp.models.action_distributions import Actions, CategoricalActions, actions_of
 from rlexp.models.memory import PREVIOUS, SEQUENCE_STARTS, STATE_IN, PreviousStep
+from rlexp.models.network_config import MASKED
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.rollout.sequences import NUM_BURNED, NUM_FOLDED, ReplaySequences
@@ -44,7 +46,7 @@ class RefusedError(Exception):
 class ColumnRule:
     """The rules for the values of a column; all of them must be finite.
 
-    Floating-point numbers are within ``LARGEST`` if there are no narrower bounds.
+    Floating-point numbers are within ``largest`` if there are no narrower bounds.
     """
 
     dtype: np.dtype[Any]
@@ -56,6 +58,8 @@ class ColumnRule:
     high: Array | float | None = None
     one_of: Array | None = None
     """The only values, in ascending order; None: any."""
+    largest: float = LARGEST
+    """The bound of floating-point numbers."""
 
     def check(self, name: str, column: Array) -> None:
         """Raise RefusedError if ``column [B, ...]`` breaks the rule."""
@@ -63,8 +67,8 @@ class ColumnRule:
             raise RefusedError(f"{name} has another dtype")
         if column.shape[1:] != self.shape:
             raise RefusedError(f"{name} has another shape")
-        if column.dtype.kind == "f" and not (np.abs(column) <= LARGEST).all():  # False for NaN, too
-            raise RefusedError(f"{name} is not finite, or beyond {LARGEST:,.0f}")
+        if column.dtype.kind == "f" and not (np.abs(column) <= self.largest).all():  # False for NaN, too
+            raise RefusedError(f"{name} is not finite, or beyond {self.largest:,.0f}")
         if self.low is not None and (column < self.low).any():
             raise RefusedError(f"{name} is below its lowest value")
         if self.high is not None and (column > self.high).any():
@@ -76,8 +80,11 @@ class ColumnRule:
 class RowForm(Protocol):
     """The further rules for rows that are more than a transition."""
 
-    def check(self, rows: SampleBatch, info: SampleInfo) -> None:
-        """Raise RefusedError unless ``rows``, whose columns were checked, have this form."""
+    def check(self, rows: SampleBatch, info: SampleInfo, allowed: Array | None) -> None:
+        """Raise RefusedError unless ``rows``, whose columns were checked, have this form.
+
+        ``allowed`` says which actions the masks of the observations allow, ``[B, A]``; None: there are no masks.
+        """
 
     def num_steps(self, rows: SampleBatch) -> int:
         """Return the steps that checked ``rows`` have; a step of several agents counts for each of them."""
@@ -98,7 +105,7 @@ class SegmentRules:
     max_seq_len: int | None = None
     """Most steps of a sequence for a recurrent network; None: there are no sequences."""
 
-    def check(self, rows: SampleBatch, info: SampleInfo) -> None:
+    def check(self, rows: SampleBatch, info: SampleInfo, allowed: Array | None) -> None:
         """Raise RefusedError unless ``rows``, whose columns were checked, are whole segments of a policy's steps."""
         is_step = rows[IS_STEP]
         if len(rows) and (not is_step[0] or is_step[-1] or not (is_step[1:] | is_step[:-1]).all()):
@@ -109,6 +116,12 @@ class SegmentRules:
             raise RefusedError("more segments than episodes")
         if self.max_seq_len is not None and not np.array_equal(rows[SEQUENCE_STARTS], self._starts(is_step)):
             raise RefusedError("a sequence does not begin where it has to")
+        if allowed is not None:
+            inputs = rows[DIST_INPUTS]
+            if (inputs[~allowed] != np.float32(MASKED)).any() or (np.abs(inputs[allowed]) > LARGEST).any():
+                raise RefusedError("the policy's outputs do not fit the masks")
+            if (np.abs(rows[LOGP][is_step]) > LARGEST).any():
+                raise RefusedError("an action is not allowed")
         with np.errstate(over="ignore", invalid="ignore"):
             logp = self.actions.log_prob(rows[DIST_INPUTS], rows[ACTIONS])
         if not np.allclose(rows[LOGP], logp, rtol=PROBABILITY_ROUNDING, atol=PROBABILITY_ROUNDING):
@@ -133,7 +146,7 @@ class SequenceRules:
 
     form: ReplaySequences
 
-    def check(self, rows: SampleBatch, info: SampleInfo) -> None:
+    def check(self, rows: SampleBatch, info: SampleInfo, allowed: Array | None) -> None:
         """Raise RefusedError unless ``rows``, whose columns were checked, are sequences of steps of an episode."""
         form, folded = self.form, rows[NUM_FOLDED]
         steps, num_learned = np.arange(form.length), np.count_nonzero(folded, axis=1)
@@ -192,10 +205,12 @@ def _sequence_rules(
 
 def _segment_rules(config: CommonConfig, trial: PlayedTrial) -> tuple[dict[str, ColumnRule], SegmentRules]:
     actions, num_agents = actions_of(trial.action_space), rows_per_env(trial.env_config)
+    is_masked = isinstance(trial.observation_space, MaskedSpace)
+    largest = -MASKED * (1 + actions.num_inputs) if is_masked else LARGEST  # logp adds up masked choices
     columns = _columns(config, trial, 1, is_bounded=False) | {
         IS_STEP: ColumnRule(_BOOL, ()),
-        DIST_INPUTS: ColumnRule(_FLOAT, (actions.num_inputs,)),
-        LOGP: ColumnRule(_FLOAT, ()),
+        DIST_INPUTS: ColumnRule(_FLOAT, (actions.num_inputs,), largest=largest),
+        LOGP: ColumnRule(_FLOAT, (), largest=largest),
     }
     model = config.model
     length = None

@@ -20,7 +20,7 @@ from rlexp.agents.dqn.players import DQNPolicies, DQNWorkerParts
 from rlexp.board.actor import outbox as outbox_module
 from rlexp.board.actor.actor import JoinedActor
 from rlexp.board.actor.outbox import Outbox, SeatEnd, WeightsFeed
-from rlexp.board.messages.basics import Task
+from rlexp.board.messages.basics import MAX_BLOB_BYTES, Task
 from rlexp.board.messages.credentials import password_keys
 from rlexp.board.messages.payloads import Newer, blob_name, seal_weights
 from rlexp.board.messages.window import NOTHING_GOT
@@ -240,7 +240,7 @@ class LateBoard(MemoryBoard):
         self._confirmed.append(self._num_sent - 1)
         return Beat(TaskStatus.RUNNING, 0, self._confirmed.pop(0))
 
-    def get_blob(self, task_id: str, name: str) -> bytes | None:
+    def get_blob(self, task_id: str, name: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
         assert name == blob_name(0)
         return seal_weights(TASK, 1, Newer(0, {}, None, 0), KEYS)
 

@@ -100,6 +100,15 @@ def test_false_fragment_is_refused_with_the_reason(lie: str) -> None:
     admission.check(rows, info, NUMBER)
 
 
+def test_a_made_up_number_of_a_fragment_gives_no_longer_episodes() -> None:
+    config = CONFIG.model_copy(update={"batch_mode": "complete_episodes"})
+    rules = replace(admission_rules(config, trial_of("CartPole-v1", config)), longest_episode=None, min_steps=0)
+    ((rows, info),) = played(CONFIG, count=1)
+    endless = Episodes(np.array([1e12]), np.array([10**12]), np.array([True]))
+    with pytest.raises(RefusedError, match="an episode has more steps than it can have"):
+        Admission(rules).check(rows, replace(info, episodes=endless), 2**50)
+
+
 def test_fragments_are_admitted_in_any_order() -> None:
     admission = Admission(admission_rules(CONFIG, trial_of("CartPole-v1", CONFIG)))
     for number, (rows, info) in reversed([*enumerate(played(CONFIG, count=12))]):

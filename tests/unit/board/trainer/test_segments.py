@@ -32,12 +32,14 @@ from rlexp.config.keys.ppo import PPOConfig
 from rlexp.config.keys.pqn import PQNConfig
 from rlexp.config.keys.user_code import NO_MODULES
 from rlexp.models.memory import PREVIOUS, SEQUENCE_STARTS, STATE_IN
+from rlexp.models.network_config import MASKED
 from rlexp.rollout.folds import DIST_INPUTS, IS_STEP, LOGP
 from rlexp.rollout.fragment import SampleInfo
 from rlexp.sample_batch import ACTIONS, DISCOUNTS, OBS, REWARDS, FrameRows, SampleBatch
 from tests.lab.board import EPOCH, claimed, eventually, joined, played, state_of, trial_of, worker_of
 from tests.lab.envs import COUNTING_ENV, IMAGE_ENV
 from tests.lab.impala import AGENTS, CONFIGS, TINY
+from tests.lab.masks import MASKED_WORLD
 from tests.lab.memory_board import MemoryBoard, MemoryServer
 
 TASK = "task-1"
@@ -68,8 +70,13 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v1", {"model": LSTM}),
     ("Pendulum-v1", {"model": LSTM, "sample_batch_size": 7}),
     (COUNTING_ENV, {"model": LSTM, "batch_mode": "complete_episodes"}),
+    (MASKED_WORLD, {}),
+    (MASKED_WORLD, {"env_config": {"is_multi": True}}),
+    (MASKED_WORLD, {"model": LSTM}),
+    ("Taxi-v4", {}),
 ]
 NAMES = ["plain", "episodes", "gamma 0", "clipped", "box", "frames", "LSTM", "LSTM of a box", "LSTM, episodes"]
+NAMES += ["masks", "masks of choices", "masks, LSTM", "masks in frames"]
 
 
 @pytest.mark.parametrize(("env", "changes"), KINDS, ids=NAMES)
@@ -138,6 +145,45 @@ LIES: dict[str, tuple[Callable[[SampleBatch, SampleInfo], Any], str]] = {
     "more columns": (lambda rows, info: (rows.with_columns(new_obs=rows[OBS]), info), "not the columns"),
     "transitions": (lambda rows, info: (SampleBatch({OBS: rows[OBS]}), info), "not the columns"),
 }
+
+
+def first_inputs(change: Callable[[Any, Any], None]) -> Callable[[SampleBatch, SampleInfo], Any]:
+    """Return a lie: ``change`` gets the policy's outputs of the first step, and where they are masked."""
+
+    def changed(rows: SampleBatch, info: SampleInfo) -> Any:
+        inputs = rows[DIST_INPUTS].copy()
+        change(inputs[0], inputs[0] == np.float32(MASKED))
+        return rows.with_columns(**{DIST_INPUTS: inputs}), info
+
+    return changed
+
+
+def forbidden(rows: SampleBatch, info: SampleInfo) -> Any:
+    """Return a lie: some step took an action that its mask forbids."""
+    masked = (rows[DIST_INPUTS] == np.float32(MASKED)) & rows[IS_STEP][:, None]
+    row, action = np.argwhere(masked)[0]
+    actions, logp = rows[ACTIONS].copy(), rows[LOGP].copy()
+    actions[row], logp[row] = action, MASKED
+    return rows.with_columns(**{ACTIONS: actions, LOGP: logp}), info
+
+
+MASK_LIES: dict[str, tuple[Callable[[SampleBatch, SampleInfo], Any], str]] = {
+    "opened": (first_inputs(lambda inputs, masked: inputs.__setitem__(masked, 0.0)), "do not fit the masks"),
+    "closed": (first_inputs(lambda inputs, masked: inputs.__setitem__(~masked, MASKED)), "do not fit the masks"),
+    "huge": (first_inputs(lambda inputs, masked: inputs.__setitem__(~masked, 1e29)), "do not fit the masks"),
+    "nan": (first_inputs(lambda inputs, masked: inputs.__setitem__(0, np.nan)), "dist_inputs is not finite"),
+    "forbidden": (forbidden, "an action is not allowed"),
+}
+
+
+@pytest.mark.parametrize("lie", MASK_LIES)
+def test_what_does_not_fit_the_masks_is_refused(lie: str) -> None:
+    change, why = MASK_LIES[lie]
+    config = config_of()
+    ((rows, info),) = played(config, MASKED_WORLD, count=1)
+    false_rows, false_info = change(rows, info)
+    with pytest.raises(RefusedError, match=why):
+        Admission(admission_rules(config, trial_of(MASKED_WORLD, config))).check(false_rows, false_info, 0)
 
 
 @pytest.mark.parametrize("lie", LIES)
