@@ -151,6 +151,11 @@ class Agent(ABC, Generic[ConfigT]):
         """Number of the trial's own workers and of the seats of actors that join it."""
         return max(self.config.num_workers, 1) if self.board is None else self.board.num_players(self.config)
 
+    @property
+    def plays_alone(self) -> bool:
+        """Whether the trial's only worker is in its own process."""
+        return self.config.num_workers == 0 and self.board is None
+
     def place_workers(self, links: WorkerLinks) -> SampleSource:
         """Place the rollout workers; with a board they may be none."""
         if self.board is not None and self.config.num_workers == 0:
@@ -196,13 +201,17 @@ class Agent(ABC, Generic[ConfigT]):
         while True:
             self.optimizer.step(should_stop)
             infos += self._take_infos()
+            if self.plays_alone and self.optimizer.at_rest:  # neither time nor an interrupt decides what it sees
+                interval = self.config.timesteps_per_iteration or 0
+                self.filters.synchronize(self.source, self.optimizer.counters.num_steps_sampled, interval)
             if self.optimizer.at_rest and (goal.is_reached() or self._may_end(iteration, bounds)):
                 break
             if should_stop() and (iteration.sampled > 0 or iteration.elapsed_s >= STOP_GRACE_S):
                 break
         self._sampling = None
         self._progress.iteration += 1
-        self.filters.synchronize(self.source)
+        if not self.plays_alone:
+            self.filters.synchronize(self.source, self.optimizer.counters.num_steps_sampled)
         row = self._report(iteration, infos)
         self.observe(row, infos)
         evaluated = self._evaluation.figures_when_due(self._progress.iteration, should_stop, report)

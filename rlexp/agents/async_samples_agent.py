@@ -72,6 +72,6 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
         Several learners have processes of their own, which this thread asks; workers play meanwhile.
         """
         config = self.config
-        if config.learner_processes or (config.num_workers == 0 and self.board is None):
-            return InlineLearnerRunner(learner)
+        if config.learner_processes or self.plays_alone:
+            return InlineLearnerRunner(learner, copy_interval=config.broadcast_interval)
         return LearnerThread(learner, config.learner_queue_size, config.broadcast_interval)

@@ -210,6 +210,7 @@ class JoinedActors(Protocol):
 
 FILTERS: Final = "filters"
 """The group of a checkpoint's arrays for the filters."""
+_SHARED_AT: Final = "shared_at"
 
 
 IMAGE_RANK = 3
@@ -243,8 +244,10 @@ class ObservationFilters:
                 "use observation_filter: NoFilter; networks scale the bytes of images themselves",
             )
         self._observed = ObservedMoments(num_players or config.num_workers, shape, config.synchronize_filters)
+        self._shared_at: int | None = 0
         if FILTERS in arrays:
             self._observed.load(arrays[FILTERS])
+            self._shared_at = int(arrays[FILTERS][_SHARED_AT]) if _SHARED_AT in arrays[FILTERS] else None
 
     def of_worker(self, worker_index: int) -> Moments | None:
         """Return the moments with which a worker's filter begins; None: it has no filter."""
@@ -256,10 +259,18 @@ class ObservationFilters:
             if self._observed is not None and info.observed is not None:
                 self._observed.add(info.worker_index, info.observed)
 
-    def synchronize(self, source: SampleSource) -> None:
-        """Give all workers the merged moments, if they share them; called once per iteration."""
-        if self._observed is not None and self._observed.shared:
+    def synchronize(self, source: SampleSource, num_steps: int, interval: int = 0) -> None:
+        """Give all workers the merged moments after ``num_steps`` env steps, if they share them.
+
+        They get none within ``interval`` env steps.
+        """
+        if self._observed is None or not self._observed.shared:
+            return
+        if self._shared_at is None:  # a checkpoint of an earlier release, written right after they got some
+            self._shared_at = num_steps
+        if num_steps - self._shared_at >= interval:
             source.set_filter(self._observed.of_all())
+            self._shared_at = num_steps
 
     def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
         """Return ``policy`` with the observation filter of an evaluation."""
@@ -272,7 +283,10 @@ class ObservationFilters:
 
     def arrays(self) -> dict[str, dict[str, Array]]:
         """Return the arrays for a checkpoint."""
-        return {} if self._observed is None else {FILTERS: self._observed.state()}
+        if self._observed is None:
+            return {}
+        shared_at = {} if self._shared_at is None else {_SHARED_AT: np.array(self._shared_at)}
+        return {FILTERS: self._observed.state() | shared_at}
 
 
 _COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")

@@ -197,6 +197,8 @@ class AsyncReplayOptimizer(SourceOptimizer):
             batch = self._pool.get(call.ref, GET_TIMEOUT_S)
             if batch is None:  # still below learning_starts: ask again after the shard got more rows
                 self._shards.starve(call.actor)
+                if self._shards.all_starved:
+                    self._pacing.end()
             else:
                 self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
                 self._learner_runner.put(RowsOfShard(call.actor, batch[KEYS]), batch)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.cluster.pool.pool import GET_TIMEOUT_S, ActorLostError, ArgumentLostError, TaskPool
-from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE, LearnerRunner, LearnerTime
+from rlexp.optimizers.learner_thread import BUSY_WAIT_SHARE, LearnerRunner, LearnerTime, WeightsSnapshot
 from rlexp.optimizers.pacing import WeightPublisher
 from rlexp.optimizers.policy_optimizer import STEP_TIMEOUT_S, SourceOptimizer
 from rlexp.policy import Learner
@@ -272,6 +272,7 @@ class AsyncSamplesOptimizer(SourceOptimizer):
             "old_fragments": self._old.state(),
             "num_steps_dropped": self._num_steps_dropped,
             "learner_stats": dict(self._runner.last_stats),
+            "published": self._published(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -280,6 +281,8 @@ class AsyncSamplesOptimizer(SourceOptimizer):
         self._old.load(state["old_fragments"])
         self._num_steps_dropped = state["num_steps_dropped"]
         self._runner.last_stats = state["learner_stats"]
+        if published := state.get("published"):
+            self._publisher.publish_again(WeightsSnapshot(**published))
 
     def stats(self) -> dict[str, Any]:
         time_share = self._learner_time.shares(self._stopwatch.drain().elapsed_s)
@@ -298,6 +301,13 @@ class AsyncSamplesOptimizer(SourceOptimizer):
     def stop(self) -> None:
         self._runner.stop()
         super().stop()
+
+    def _published(self) -> dict[str, Any] | None:
+        """Return the weights with which workers act, if the learner, which learns in a step, has newer ones."""
+        older = self._publisher.newest
+        if not self._runner.learns_in_step or older is None or older.version == self.num_updates:
+            return None
+        return {"version": older.version, "weights": dict(older.weights)}
 
     @property
     def _is_full(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlexp.optimizers.learner_thread import LearnerRunner
+from rlexp.optimizers.learner_thread import LearnerRunner, WeightsSnapshot
 from rlexp.policy import Weights
 from rlexp.rollout.source import SampleSource
 from rlexp.schedules import LinearSchedule
@@ -61,6 +61,10 @@ class Pacing:
         """Start to compare when the learner has its first batch; later calls do nothing."""
         if self._origin is None:
             self._origin = (num_steps_sampled, num_steps_trained)
+
+    def end(self) -> None:
+        """Compare nothing until the next batch, as replay has too few rows for one."""
+        self._origin = None
 
     def owed(self, num_steps_sampled: int, num_steps_trained: int) -> float:
         """Return how many batches training lags sampling; negative if it is ahead, 0 if no intensity is held."""
@@ -117,9 +121,14 @@ class WeightPublisher:
         self._num_gatherers = num_gatherers
         self._min_updates = min_updates
         self._clock = clock
-        self.version = -1
-        """The version that was published last, which workers have or get next; -1 before the first."""
+        self.newest: WeightsSnapshot | None = None
+        """What was published last, which workers have or get next."""
         self._next_s = -1.0
+
+    @property
+    def version(self) -> int:
+        """The version of the newest weights; -1 before the first."""
+        return -1 if self.newest is None else self.newest.version
 
     def publish(self) -> None:
         """Request weights if a worker is due, and publish the newest ones, unless it is too early."""
@@ -131,9 +140,13 @@ class WeightPublisher:
             self._learner_runner.request_weights()
         snapshot = self._learner_runner.latest_weights()
         if snapshot.version >= due:
-            self._source.publish(snapshot.version, snapshot.weights)
-            self.version = snapshot.version
+            self.publish_again(snapshot)
             self._next_s = now + self._interval_s(snapshot.weights)
+
+    def publish_again(self, snapshot: WeightsSnapshot) -> None:
+        """Publish weights at any time: those with which workers acted before an interrupt."""
+        self._source.publish(snapshot.version, snapshot.weights)
+        self.newest = snapshot
 
     def _interval_s(self, weights: Weights) -> float:
         if self._min_interval_s is not None:

@@ -136,6 +136,7 @@ class SyncReplayOptimizer(SourceOptimizer):
     def _learn(self) -> None:
         batch = self._shard.replay(self._beta.value(self.counters.num_steps_trained))
         if batch is None:
+            self._pacing.end()
             return
         self._pacing.begin(self.counters.num_steps_sampled, self.counters.num_steps_trained)
         self._learner.observe_progress(self.counters.num_steps_sampled)

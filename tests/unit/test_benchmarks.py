@@ -306,6 +306,7 @@ def test_results_train_what_is_missing_and_go_on_with_what_was_stopped(
     assert run[6:] == ["--seed", "2", "--name", "flat-2", "--out", str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_curves_of_growth_are_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "TRIALS", (2, 4))
     monkeypatch.setattr(growth, "MEMORY", {"CartPole": ("cartpole", "rlexp", (1000, 4000))})

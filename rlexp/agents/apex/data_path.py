@@ -99,7 +99,7 @@ class ApexDataPath:
             store_depth=settings.sample_queue_depth * agent.num_players,
             beta=agent.beta_schedule(),
             reports_timing=settings.debug,
-            min_weight_publish_s=settings.min_weight_publish_s,
+            min_weight_publish_s=0.0 if agent.plays_alone else settings.min_weight_publish_s,
             num_gatherers=0 if self._gathered is None else self._gathered.num_gatherers,
             steps_per_row=self._config.replay.steps_per_row,
         )
@@ -127,7 +127,7 @@ class ApexDataPath:
 
     def _make_learner_runner(self) -> LearnerRunner[RowsOfShard]:
         """Return the learner's runner: a thread; without other players the optimizer's, for repeatable runs."""
-        if self._config.num_workers == 0 and self._agent.board is None:
+        if self._agent.plays_alone:
             return InlineLearnerRunner(self._learner)
         return LearnerThread(self._learner, self._config.optimizer.learner_queue_depth)
 
@@ -223,6 +223,8 @@ class ApexDataPath:
     def _replays_here(self) -> bool:
         """Return whether the shards are in this process; ``auto`` does so on a small machine to save messages."""
         settings = self._config.optimizer
+        if self._agent.plays_alone:  # nothing runs beside it, so that a run can be repeated
+            return True
         if self._config.replay_storage != "auto":
             return self._config.replay_storage != "actors"
         if self._config.num_workers == 0:

@@ -18,6 +18,7 @@ import pytest
 from rlexp.agents.agent import Agent
 from rlexp.agents.apex.agent import ApexAgent
 from rlexp.agents.dqn.agent import DQNAgent
+from rlexp.agents.iteration import IterationBounds
 from rlexp.agents.workers import check_counters
 from rlexp.cluster.pool.pool import Actor, ActorLostError, InlineTaskPool, Ref, TaskPool
 from rlexp.config.keys.apex import ApexConfig
@@ -202,6 +203,7 @@ def assert_goes_on(env: str, changes: Mapping[str, Any], directory: Path, make: 
         {"n_step": 3, "worker_side_prioritization": True},
         {"noisy": True},
         {"observation_filter": "MeanStdFilter"},
+        {"observation_filter": "MeanStdFilter", "timesteps_per_iteration": 33},
         {"observation_filter": "MeanStdFilter", "synchronize_filters": False, "n_step": 3},
         {"prioritized_replay": False, "n_step": 3, "noisy": True, "observation_filter": "MeanStdFilter"},
         {"parameter_noise": True, "sample_batch_size": 7},
@@ -216,10 +218,54 @@ def test_a_run_with_a_break_is_the_run_without_one(changes: dict[str, Any], tmp_
     assert_goes_on("CartPole-v1", changes, tmp_path)
 
 
+def interrupt(agent: DQNAgent[Any], steps: int) -> None:
+    """Train until an interrupt that comes after so many env steps."""
+    agent.train(should_stop=lambda: agent.optimizer.counters.num_steps_sampled >= steps)
+
+
+def test_neither_time_nor_an_interrupt_decides_what_a_filter_sees(tmp_path: Path) -> None:
+    changes = {"observation_filter": "MeanStdFilter", "timesteps_per_iteration": 40}
+    whole, parts = make_dqn_agent("CartPole-v1", changes), make_dqn_agent("CartPole-v1", changes)
+    while whole.optimizer.counters.num_steps_sampled < 400:
+        whole.train()
+    end = IterationBounds({"timesteps_total": whole.optimizer.counters.num_steps_sampled})
+    for number in (1, 2, 3):
+        interrupt(parts, parts.optimizer.counters.num_steps_sampled + 55)
+        path = parts.save(tmp_path / f"checkpoint_{number:06d}", {})
+        parts.stop()
+        parts = make_dqn_agent("CartPole-v1", changes, read_checkpoint(path))
+    while parts.optimizer.counters.num_steps_sampled < whole.optimizer.counters.num_steps_sampled:
+        parts.train(bounds=end)
+    with parts.optimizer.paused() as learner, whole.optimizer.paused() as expected:
+        assert_same_bits(learner.state_dict(), expected.state_dict())
+    for agent in (parts, whole):
+        agent.stop()
+
+
+@pytest.mark.parametrize("make", [make_dqn_agent, make_apex])
+def test_more_learning_starts_than_a_checkpoint_has_rows_are_waited_for(make: Make, tmp_path: Path) -> None:
+    few, many = ({"training_intensity": 8.0, "learning_starts": number} for number in (20, 2000))
+    first = make("CartPole-v1", few)
+    train(first, 20)
+    path = first.save(tmp_path / "checkpoint_000001", {})
+    first.stop()
+    agent = make("CartPole-v1", many, read_checkpoint(path))
+    before = num_updates_of(agent)
+    while agent.optimizer.counters.num_steps_sampled < 1900:
+        agent.train()
+    assert num_updates_of(agent) - before <= 5  # what was owed
+    while agent.optimizer.counters.num_steps_sampled < 2500:
+        agent.train()
+    assert num_updates_of(agent) > before + 100
+    agent.stop()
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {},
+        {"replay_storage": "actors"},
+        {"optimizer": {"num_replay_buffer_shards": 2, "min_weight_publish_s": 0.05}},
         {"n_step": 3, "training_intensity": 8.0},
         {"training_intensity": 0.5, "num_envs_per_worker": 1, "timesteps_per_iteration": 10},
         {"optimizer": {"num_replay_buffer_shards": 3, "learner_queue_depth": 16, "max_weight_sync_delay": 1}},

@@ -157,6 +157,16 @@ def test_shards_that_hold_too_little_are_not_asked_again_until_they_were_given_m
     assert asked_again == [before + 3 * batches for before, batches in zip(asked, given, strict=True)]
 
 
+def test_workers_play_on_while_replay_that_has_lost_its_rows_fills_again() -> None:
+    pacing = Pacing(1.0, BATCH_SIZE)
+    pacing.begin(0, 0)
+    bench = Bench(make_shards(1, filled=False, learning_starts=100), pacing=pacing)
+    for _ in range(60):
+        bench.source.give(prioritized_rows(1.0, 4))
+        bench.round()
+    assert bench.optimizer.counters.num_steps_sampled > 100  # the learner, which is held, has its next batches
+
+
 def test_priorities_return_to_the_shard_that_the_batch_came_from() -> None:
     bench = Bench(make_shards(3), capacity=12)
     for _ in range(8):

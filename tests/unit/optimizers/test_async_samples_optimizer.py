@@ -60,7 +60,7 @@ class Bench:
         self.source, self.learner = ScriptedSource(), RememberingLearner()
         self.source.wants_weights = True
         self.thread = None if queue is None else HeldLearnerThread(self.learner, queue, copy_interval=1)
-        runner: LearnerRunner[int] = self.thread or InlineLearnerRunner(self.learner)
+        runner: LearnerRunner[int] = self.thread or InlineLearnerRunner(self.learner, copy_interval=1)
         config = AsyncSamplesConfig(**{"train_batch_size": SIZE, "steps_per_call": CALL, **changes})  # type: ignore[arg-type]
         rng = np.random.default_rng(0)
         self.optimizer = AsyncSamplesOptimizer(pool or InlineTaskPool(), self.source, runner, config, rng)
@@ -276,6 +276,27 @@ def test_a_fragment_that_is_lost_with_its_machine_is_counted() -> None:
     bench.optimizer.step()
     assert bench.optimizer.stats()["num_fragments_lost"] == 1
     assert bench.optimizer.counters.num_steps_sampled == CALL
+
+
+def test_workers_that_may_not_sample_with_too_old_weights_get_newer_ones_without_asking() -> None:
+    bench = Bench(train_batch_size=CALL, max_policy_lag=2)
+    bench.source.wants_weights = False  # workers ask when they sample
+    for _ in range(50):
+        bench.step(bench.source.published[-1][0])
+    assert bench.learner.num_updates > 40
+    assert bench.source.wanted[-1]
+
+
+def test_workers_act_on_with_the_weights_that_they_had_before_an_interrupt() -> None:
+    first = Bench(train_batch_size=CALL, broadcast_interval=3)
+    for _ in range(4):
+        first.step(0)
+    assert (first.learner.num_updates, first.source.published[-1][0]) == (4, 3)
+    resumed = Bench(train_batch_size=CALL, broadcast_interval=3)
+    resumed.learner.num_updates = 4
+    resumed.optimizer.load(first.optimizer.state())
+    assert resumed.source.published[-1] == first.source.published[-1]
+    assert resumed.optimizer.state()["published"] == first.optimizer.state()["published"]
 
 
 def test_what_waits_and_what_has_passes_left_continues_from_a_state() -> None:

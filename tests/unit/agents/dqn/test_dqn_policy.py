@@ -248,16 +248,16 @@ def test_parameter_noise_goes_by_its_seed(weights: Weights) -> None:
     assert played(seed=1) != played(seed=2)
 
 
-@pytest.mark.parametrize(("stddev", "epsilon"), [(0.5, 0.0001), (0.01, 1.0)])
+@pytest.mark.parametrize(("stddev", "epsilon"), [(0.3, 0.0001), (0.03, 1.0)])
 def test_parameter_noise_becomes_as_strong_as_epsilon(weights: Weights, stddev: float, epsilon: float) -> None:
     obs = make_batch(count=NUM_ENVS)[OBS]
     network = make_acting_network(NETWORK, noisy(stddev), num_threads=None)
     network.load(weights)
     greedy = network.outputs(obs).argmax(axis=1)
     agreeing: list[float] = []
-    for step in range(3000):
+    for step in range(1500):
         resetting = FIRST_RESETTING if step % 10 == 9 else NONE_RESETTING
         perturbed = network.exploring_outputs(obs, np.full(NUM_ENVS, epsilon), resetting)
         agreeing.append(float((perturbed.argmax(axis=1) == greedy).mean()))
     before, after = np.mean(agreeing[:100]), np.mean(agreeing[-100:])
-    assert (after > before + 0.2) if epsilon < 0.5 else (after < before - 0.2)
+    assert (after > before + 0.2) if epsilon < 0.5 else (after < before - 0.15)
