@@ -73,5 +73,7 @@ class AsyncSamplesAgent(Agent[AsyncSamplesKeysT]):
         """
         config = self.config
         if config.learner_processes or self.plays_alone:
-            return InlineLearnerRunner(learner, copy_interval=config.broadcast_interval)
+            # With a limit of age, workers whose weights are too old do not sample, and so do not ask for newer ones.
+            unasked = None if config.max_policy_lag is None else config.broadcast_interval
+            return InlineLearnerRunner(learner, copy_interval=unasked)
         return LearnerThread(learner, config.learner_queue_size, config.broadcast_interval)

@@ -158,15 +158,10 @@ class ApexKeys(ReplayKeys):
         yield from super().ineffective_keys()
         storage, cpus = f"replay_storage is {self.replay_storage}", ("optimizer.num_cpus_per_shard",)
         is_local = self.num_workers > 0 and self.replay_storage not in ("auto", "actors")
-        alone = self.num_workers == 0 and "board" not in self.model_fields_set
-        here = "the shards are in the learner's process"
-        is_told = alone and self.replay_storage == "actors"
         yield from keys_without_effect(
-            (is_told, ("replay_storage",), f"num_workers is 0, so {here}"),
-            (alone, ("optimizer.min_weight_publish_s",), "num_workers is 0, so no weights are sent"),
             (self.replay_storage == "device", ("compress_observations",), f"{storage}, which keeps frames as they are"),
-            (self.num_workers == 0, cpus, f"num_workers is 0, so {here}"),
-            (is_local, cpus, f"{storage}, so {here}"),
+            (self.num_workers == 0, cpus, "num_workers is 0, so the shards are in the learner's process"),
+            (is_local, cpus, f"{storage}, so the shards are in the learner's process"),
             (self.needs_one_node, ("placement",), f"{storage}, so all workers are on the learner's machine"),
         )
 
