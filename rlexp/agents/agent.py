@@ -309,6 +309,7 @@ class Agent(ABC, Generic[ConfigT]):
             "rollout_fingerprint": rollout_fingerprint(self.env_config, self.config, self.board is not None),
             "source": self.source.state(),
             "callbacks": self.callbacks.state(),
+            "filters_shared_at": self.filters.shared_at,
         }
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]]) -> None:
@@ -317,6 +318,8 @@ class Agent(ABC, Generic[ConfigT]):
         self.callbacks.load(state.get("callbacks"))
         self.optimizer.counters.num_steps_sampled = state["num_steps_sampled"]
         self.optimizer.counters.num_steps_trained = state["num_steps_trained"]
+        # Earlier releases wrote checkpoints right after workers had got the moments.
+        self.filters.shared_at = int(state.get("filters_shared_at", state["num_steps_sampled"]))
         if state.get("rollout_fingerprint") == rollout_fingerprint(
             self.env_config, self.config, self.board is not None
         ):

@@ -210,7 +210,6 @@ class JoinedActors(Protocol):
 
 FILTERS: Final = "filters"
 """The group of a checkpoint's arrays for the filters."""
-_SHARED_AT: Final = "shared_at"
 
 
 IMAGE_RANK = 3
@@ -234,6 +233,8 @@ class ObservationFilters:
 
         Workers and joined actors together are ``num_players``; None: there are workers only.
         """
+        self.shared_at = 0
+        """Env steps after which the workers last got the merged moments."""
         self._observed: ObservedMoments | None = None
         if config.observation_filter == "NoFilter":
             return
@@ -244,10 +245,8 @@ class ObservationFilters:
                 "use observation_filter: NoFilter; networks scale the bytes of images themselves",
             )
         self._observed = ObservedMoments(num_players or config.num_workers, shape, config.synchronize_filters)
-        self._shared_at: int | None = 0
         if FILTERS in arrays:
             self._observed.load(arrays[FILTERS])
-            self._shared_at = int(arrays[FILTERS][_SHARED_AT]) if _SHARED_AT in arrays[FILTERS] else None
 
     def of_worker(self, worker_index: int) -> Moments | None:
         """Return the moments with which a worker's filter begins; None: it has no filter."""
@@ -266,11 +265,9 @@ class ObservationFilters:
         """
         if self._observed is None or not self._observed.shared:
             return
-        if self._shared_at is None:  # a checkpoint of an earlier release, written right after they got some
-            self._shared_at = num_steps
-        if num_steps - self._shared_at >= interval:
+        if num_steps - self.shared_at >= interval:
             source.set_filter(self._observed.of_all())
-            self._shared_at = num_steps
+            self.shared_at = num_steps
 
     def applied_to(self, policy: ActingPolicy) -> ActingPolicy:
         """Return ``policy`` with the observation filter of an evaluation."""
@@ -283,10 +280,7 @@ class ObservationFilters:
 
     def arrays(self) -> dict[str, dict[str, Array]]:
         """Return the arrays for a checkpoint."""
-        if self._observed is None:
-            return {}
-        shared_at = {} if self._shared_at is None else {_SHARED_AT: np.array(self._shared_at)}
-        return {FILTERS: self._observed.state() | shared_at}
+        return {} if self._observed is None else {FILTERS: self._observed.state()}
 
 
 _COUNTERS: Final = ("iteration", "num_steps_sampled", "num_steps_trained", "episodes_total")

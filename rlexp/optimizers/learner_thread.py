@@ -63,9 +63,14 @@ class LearnerRunner(ABC, Generic[OriginT]):
     learns_in_step: ClassVar[bool]
     """Whether it learns in the optimizer's thread, within the step that queues a batch."""
 
-    def __init__(self, learner: Learner, queue_capacity: int) -> None:
-        """Let ``queue_capacity`` batches wait, at most."""
+    def __init__(self, learner: Learner, queue_capacity: int, copy_interval: int | None = None) -> None:
+        """Let ``queue_capacity`` batches wait, at most.
+
+        Weights are copied every ``copy_interval`` updates too, without a request. A request that comes after the last
+        update would wait for the next one, which may never come if workers are held until they get newer weights.
+        """
         self._learner = learner
+        self._copy_interval = copy_interval
         self.queue_capacity = queue_capacity
         self.last_stats: Mapping[str, float] = {}
         """The learner's own stats, from its last update."""
@@ -98,6 +103,11 @@ class LearnerRunner(ABC, Generic[OriginT]):
 
     def _copied_weights(self) -> WeightsSnapshot:
         return WeightsSnapshot(self._learner.num_updates, self._learner.get_weights())
+
+    @property
+    def _is_copy_due(self) -> bool:
+        """Whether weights are to be copied without a request."""
+        return self._copy_interval is not None and self.num_updates - self._snapshot.version >= self._copy_interval
 
     @abstractmethod
     def start(self) -> None:
@@ -167,18 +177,13 @@ class LearnerThread(LearnerRunner[OriginT]):
     learns_in_step = False
 
     def __init__(self, learner: Learner, queue_capacity: int, copy_interval: int | None = None) -> None:
-        """Let ``queue_capacity`` batches wait; they hide the latency of replay calls.
-
-        Weights are copied every ``copy_interval`` updates too, without a request. A request that comes after the last
-        update would wait for the next one, which may never come if workers are held until they get newer weights.
-        """
-        super().__init__(learner, queue_capacity)
+        """Let ``queue_capacity`` batches wait; they hide the latency of replay calls."""
+        super().__init__(learner, queue_capacity, copy_interval)
         self._pending: PendingUpdates[OriginT] = PendingUpdates(learner)
         self._last_update_s = 0.0
         self._in_queue: queue.Queue[tuple[OriginT, SampleBatch]] = queue.Queue()
         self._out_queue: queue.SimpleQueue[LearnerOutput[OriginT]] = queue.SimpleQueue()
         self._has_output = threading.Event()
-        self._copy_interval = copy_interval
         self._weights_requested = threading.Event()
         self._stopping = threading.Event()
         self._turnstile = threading.Condition()
@@ -287,9 +292,7 @@ class LearnerThread(LearnerRunner[OriginT]):
             self._has_output.set()
 
     def _copy_weights_if_due(self) -> None:
-        num_newer = self._learner.num_updates - self._snapshot.version
-        is_due = self._copy_interval is not None and num_newer >= self._copy_interval
-        if is_due or self._weights_requested.is_set():
+        if self._is_copy_due or self._weights_requested.is_set():
             copied_from = time.perf_counter()
             self._weights_requested.clear()
             self._snapshot = self._copied_weights()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,13 +158,9 @@ class InlineLearnerRunner(LearnerRunner[OriginT]):
     queue_time_s = 0.0
 
     def __init__(self, learner: Learner, queue_capacity: int = 1, copy_interval: int | None = None) -> None:
-        """Let ``queue_capacity`` batches be drawn before the first one's priorities are known.
-
-        Weights are copied every ``copy_interval`` updates too, without a request.
-        """
-        super().__init__(learner, queue_capacity)
+        """Let ``queue_capacity`` batches be drawn before the first one's priorities are known."""
+        super().__init__(learner, queue_capacity, copy_interval)
         self._batches: deque[tuple[OriginT, SampleBatch]] = deque()
-        self._copy_interval = math.inf if copy_interval is None else copy_interval
         self._weights_requested = False
 
     def start(self) -> None:
@@ -190,8 +185,7 @@ class InlineLearnerRunner(LearnerRunner[OriginT]):
             self.time_s["learning"] += time.perf_counter() - started
             self.last_stats = result.stats
             outputs.append(LearnerOutput(origin, batch.count, result))
-        is_due = self.num_updates - self._snapshot.version >= self._copy_interval
-        if outputs and (self._weights_requested or is_due):
+        if outputs and (self._weights_requested or self._is_copy_due):
             self._weights_requested = False
             self._snapshot = self._copied_weights()
         return outputs
