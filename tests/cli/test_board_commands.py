@@ -25,7 +25,7 @@ from rlexp.board.servers import open_board
 from rlexp.board.servers.redis_scripts import ROLES
 from rlexp.cli import app
 from rlexp.errors import UsageError
-from tests.lab.brokers import RedisServer, running_redis
+from tests.lab.brokers import RedisServer, free_port, running_redis
 
 TIMEOUT_S = 60
 ACL = [f"ACL SETUSER {role.name} {role.rules(None)}" for role in ROLES]
@@ -45,12 +45,6 @@ def no_board(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rlexp(*words: str, path: str | None = None) -> Result:
     return CliRunner().invoke(app, ["board", *words], env={"PATH": path or os.environ["PATH"]})
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from rlexp.runs.checkpoints import checkpoint_directory, remove_checkpoint, writ
 from rlexp.runs.record import RunRecord, TrialRecord
 from rlexp.runs.storage import CheckpointCopies, check_storage, fetch_missing, folder_of
 from rlexp.text import masked
+from tests.lab.brokers import free_port
 
 SERVER = Path(__file__).parents[2] / ".venv-s3" / "bin" / "moto_server"
 START_TIMEOUT_S = 120.0
@@ -30,12 +31,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not SERVER.exists(), reason=f"{SERVER} is not installed; make cluster installs it"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

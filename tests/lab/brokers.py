@@ -7,6 +7,7 @@ It ends with that process also where that is killed: RabbitMQ's epmd is started 
 """
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -229,9 +230,12 @@ def redis_program() -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port below those that connections get by themselves: a client that tries again could get a server's."""
+    for port in random.SystemRandom().sample(range(10_000, 32_000), 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise NoBroker("no port is free")
 
 
 def _ask(connection: socket.socket, *words: str) -> bytes:
