@@ -28,15 +28,14 @@ _BLOCK_S: Final = 5.0
 """Seconds of a blocking call, which must end before the connection counts as lost."""
 
 TAKE: Final = """
--- KEYS: list   ARGV: most messages, most bytes of one, most bytes of all; longer ones are dropped
+-- KEYS: list   ARGV: most messages, most bytes of one, most bytes of all; longer ones become empty
 local taken, total = {}, 0
 for _ = 1, tonumber(ARGV[1]) do
   local message = total < tonumber(ARGV[3]) and redis.call('LPOP', KEYS[1])
   if not message then break end
-  if #message <= tonumber(ARGV[2]) then
-    taken[#taken + 1] = message
-    total = total + #message
-  end
+  if #message > tonumber(ARGV[2]) then message = '' end
+  taken[#taken + 1] = message
+  total = total + #message
 end
 return taken"""
 
@@ -196,14 +195,14 @@ class RedisCarrier:
             messages += self._take(limit)
             while not messages and (left_s := ends_at - time.monotonic()) > 0:
                 if first := call("BLPOP", self._key, f"{max(min(left_s, _BLOCK_S), 0.001):.3f}"):
-                    fitting = [message for message in first[1:] if len(message) <= MAX_BYTES]
-                    messages = [*fitting, *(self._take(limit - 1) if limit > 1 else ())]
+                    message = first[1] if len(first[1]) <= MAX_BYTES else b""
+                    messages = [message, *(self._take(limit - 1) if limit > 1 else ())]
         except WrongTypeError:  # nobody can send until it is gone
             call("UNLINK", self._key)
         return messages
 
     def _take(self, limit: int) -> list[bytes]:
-        """Return the next messages of the list, those that any user may have made too long left out."""
+        """Return the next messages of the list; one that is too long, as any user may make it, is empty."""
         taken: list[bytes] = self._connection.run(TAKE, [self._key], [limit, MAX_BYTES, MOST_TAKEN_BYTES])
         return taken
 
