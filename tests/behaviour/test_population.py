@@ -151,7 +151,7 @@ def assert_is_as_expected(simulation: Simulation, diary: Diary, fraction: float)
 
 
 @pytest.mark.key("search.pbt.synch", "search.pbt.quantile_fraction")
-@pytest.mark.parametrize("capacity", [1, pytest.param(2, marks=pytest.mark.slow), 4, 10])
+@pytest.mark.parametrize("capacity", [1, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 4)), 10])
 @pytest.mark.parametrize("synch", [True, False])
 @pytest.mark.parametrize(("world", "reward", "fraction"), [(World, rising, 0.25), (Uneven, noisy, 0.5)])
 def test_population_exploits_as_a_reference_at_equal_milestones(
@@ -268,7 +268,7 @@ def test_trials_continue_where_nothing_can_be_copied(
     assert sum("copies no other trial: no space left" in note for note in simulation.search.drain_notes()) >= 9
 
 
-@pytest.mark.parametrize(("capacity", "fraction"), [(1, 0.25), (2, 0.5), (4, 0.25)])
+@pytest.mark.parametrize(("capacity", "fraction"), [(1, 0.25), (2, 0.5), pytest.param(4, 0.25, marks=pytest.mark.slow)])
 def test_resumed_synchronous_population_ends_like_one_that_was_not_killed(
     capacity: int, fraction: float, tmp_path: Path
 ) -> None:
