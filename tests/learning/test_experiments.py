@@ -13,6 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -53,7 +54,7 @@ GOALS = {
     "acrobot-dqn": -120,
     "acrobot-ppo": -120,
     "cartpole-dqn-50k": 250,
-    "cartpole-seeds": 200,  # the worst of fifteen trials
+    "cartpole-seeds": 400,
     "halfcheetah-ppo": 1400,
     "hopper-ppo": 1000,
     "lunarlander-apex": 200,
@@ -78,7 +79,7 @@ GOALS = {
     "taxi-apex": 6,
     "taxi-dqn": 6,
 }
-"""Rewards to be reached by experiments that stop after a number of steps; others stop when they reach theirs."""
+"""Rewards that the trials of a file reach on average which stop after a number of steps; others stop at theirs."""
 SWEEP_GOALS = {"cartpole-ppo-sweep": 350, "cartpole-sweep": 400, "pendulum-pbt": -200}
 """What the best trial of a sweep must have reached at its end."""
 
@@ -119,12 +120,12 @@ def test_reaches_its_goal(example: Example, tmp_path: Path) -> None:
     require_package(example)
     done = rlexp("run", example.path, "--out", tmp_path, "--name", "run", "--seed", 0, "-q")
     assert done.returncode == 0, done.stderr
-    run = json.loads((tmp_path / "run/run.json").read_text())
-    for trial, planned in zip(run["trials"], load_plan([example.path]).trials, strict=True):
-        wanted = planned.experiment.stop.get("episode_reward_mean", GOALS.get(example.name))
-        assert trial["episode_reward_mean"] >= wanted, trial["name"]
-        played = json.loads(rlexp("evaluate", tmp_path / "run" / trial["directory"], "--json").stdout)
-        assert played["return_mean"] >= wanted, trial["name"]
+    trials = json.loads((tmp_path / "run/run.json").read_text())["trials"]
+    [stop] = {planned.experiment.stop.get("episode_reward_mean") for planned in load_plan([example.path]).trials}
+    wanted = GOALS[example.name] if stop is None else stop
+    assert mean(trial["episode_reward_mean"] for trial in trials) >= wanted
+    played = (rlexp("evaluate", tmp_path / "run" / trial["directory"], "--json").stdout for trial in trials)
+    assert mean(json.loads(each)["return_mean"] for each in played) >= wanted
 
 
 @pytest.mark.slow
