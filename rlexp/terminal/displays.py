@@ -256,7 +256,7 @@ def choose_display(
     """Return the display for ``--json``, ``-q``, or else the live one if there is a terminal for it.
 
     Both streams must be terminals, as nobody watches the screen if the summary goes to a file. ``TERM=dumb`` asks for
-    plain lines; ``NO_COLOR`` only for a display without colours, which Rich sees to.
+    plain lines; ``NO_COLOR``, unless it is empty, for a display without colours.
     """
     if json:
         return JsonDisplay(stdout)
@@ -267,5 +267,6 @@ def choose_display(
 
         from rlexp.terminal.live import LiveDisplay
 
-        return LiveDisplay(stdout, Console(file=stderr, highlight=False))
+        no_color = bool(environment.get("NO_COLOR"))  # Rich before 14 obeys an empty one too
+        return LiveDisplay(stdout, Console(file=stderr, highlight=False, no_color=no_color))
     return PlainDisplay(stdout, stderr)
